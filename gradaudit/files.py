@@ -4,6 +4,7 @@ import glob
 import os
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -110,3 +111,28 @@ def destination(path: Path) -> Path:
         kind = "a folder" if path.is_dir() else "no regular file"
         raise UsageError(f"{path}: is {kind}; name a file to write")
     return path
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all, through a temporary file beside it; a link is followed.
+
+    Raises:
+        UsageError: the folder is missing or cannot be written, or the name is that of a folder, a
+            pipe or a device.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    path = destination(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY.format(path.name))
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error

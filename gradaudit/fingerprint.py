@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-import gradaudit
+from gradaudit._version import __version__
 from gradaudit.audits import Audit
 from gradaudit.data.records import fingerprint as fingerprint_of_records
 from gradaudit.defenses.subject import Subject
@@ -126,7 +126,7 @@ def _digest(path: Path) -> str:
 def _versions() -> list[str]:
     """Of what computes, and a digest of our own code, which may change under one version."""
     ours = hashlib.sha256()
-    for path in sorted(Path(gradaudit.__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         ours.update(path.read_bytes())
     used = [version(name) for name in ("numpy", "scipy", "scikit-learn", "torch")]
-    return [gradaudit.__version__, ours.hexdigest(), *used, torch.__config__.show()]
+    return [__version__, ours.hexdigest(), *used, torch.__config__.show()]

@@ -18,7 +18,7 @@ _MAX_DIRECTORY_BYTES = 4 << 20
 """Of some 30,000 arrays."""
 
 
-class Archive:
+class NpzArchive:
     """An open archive; whoever reads an array looks at its header and size before.
 
     Attributes:
@@ -49,13 +49,13 @@ class Archive:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Archive]:
+def opened(path: Path) -> Iterator[NpzArchive]:
     """The archive at a path.
 
     Damage shows in every way that zipfile and numpy can fail, here and in the archive's methods.
     """
     with _File(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
-        yield Archive(archive)
+        yield NpzArchive(archive)
 
 
 class _File(io.BufferedReader):

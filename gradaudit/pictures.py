@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradaudit.errors import UsageError
-from gradaudit.report import write_atomically
+from gradaudit.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,6 +1,6 @@
 """The report: measurements, what they were taken of, and how.
 
-It knows nothing of how it is shown: what shows it is imported when somebody asks for it.
+It imports no format: what shows it is registered from above (``presentation``).
 
 One tidy document, published as a JSON Schema (``cli.listing``); NaN and infinity cannot be written
 (infinity is ``value=None`` with ``details["infinite"] = True``).
@@ -8,18 +8,17 @@ One tidy document, published as a JSON Schema (``cli.listing``); NaN and infinit
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gradaudit.errors import UsageError
-from gradaudit.files import TEMPORARY, destination, read_input
+from gradaudit.files import read_input
+from gradaudit.presentation import presentation
+from gradaudit.text import DOUBTED, number, printable, variant_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -154,6 +153,22 @@ class Measurement(_Document):
         return _key(self.id, self.layer, self.variant)
 
 
+def estimate(row: Measurement) -> str:
+    """A measured value with its interval: ``0.120 [0.100, 0.140]``."""
+    value = row.number
+    if value is None:
+        return "–"
+    if row.interval is None:
+        return number(value)
+    low, high = row.interval
+    return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def marked(row: Measurement) -> str:
+    """A measured value with its interval, and a mark where there is a doubt about it."""
+    return estimate(row) + (f" {DOUBTED}" if row.doubts else "")
+
+
 class LayerRecord(_Document):
     """A layer of the target as the report describes it."""
 
@@ -253,7 +268,12 @@ class Finding(_Document):
 
     def __str__(self) -> str:
         """As the gate says it: ``error conv1 leak.bits 3 exceeds the max of 2 (rule 1)``."""
-        return str(import_module("gradaudit.text").finding_text(self))
+        if not self.rule:
+            return printable(f"{self.says} {self.message}", limit=None)
+        variant = f"({variant_text(self.variant)})" if self.variant else ""
+        rule = f"(rule {self.rule})"
+        words = (self.says, self.layer, self.metric, variant, self.message, rule)
+        return printable(" ".join(filter(None, words)), limit=None)
 
 
 class Report(_Document):
@@ -308,7 +328,7 @@ class Report(_Document):
         Raises:
             UsageError: no format has this suffix, or the file cannot be written.
         """
-        import_module("gradaudit.formats").format_for(Path(path)).write(self, Path(path))
+        presentation().save(self, Path(path))
 
     def to_dataframe(self) -> "DataFrame":
         """The rows as a table of pandas; ``variant`` is in words and empty for headlines.
@@ -316,18 +336,17 @@ class Report(_Document):
         Raises:
             UsageError: pandas is not installed.
         """
-        table: DataFrame = import_module("gradaudit.formats.frame").dataframe(self)
-        return table
+        return presentation().dataframe(self)
 
     def __repr__(self) -> str:
         """What was audited and the riskiest layers, in at most ten lines."""
-        return str(import_module("gradaudit.formats.glance").glance(self))
+        return presentation().glance(self)
 
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
         """The same for a notebook, with every layer."""
-        return str(import_module("gradaudit.formats.glance").notebook(self))
+        return presentation().notebook(self)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
@@ -360,28 +379,3 @@ def _key(metric: str, layer: str | None, variant: Variant) -> Key:
 def utc_now() -> str:
     """The current time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, through a temporary file beside it; a link is followed.
-
-    Raises:
-        UsageError: the folder is missing or cannot be written, or the name is that of a folder, a
-            pipe or a device.
-    """
-    data = content.encode() if isinstance(content, str) else content
-    path = destination(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY.format(path.name))
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
-import gradaudit
+from gradaudit._version import __version__
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
@@ -188,7 +188,7 @@ class Run:
             {outcome.part.audit.name: outcome for outcome in self.outcomes},
         )
         return Report(
-            tool={"name": "gradaudit", "version": gradaudit.__version__},
+            tool={"name": "gradaudit", "version": __version__},
             target=_describe_target(subject),
             data={**describe(subject.records), "accuracy": self.accuracy.to_json()},
             provenance={

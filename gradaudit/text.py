@@ -7,8 +7,6 @@ import math
 import re
 from collections.abc import Collection
 
-from gradaudit.report import Finding, Measurement
-
 LARGEST_PLAIN = 1e6
 SMALLEST_PLAIN = 1e-3
 WHOLE_FROM = 99.95
@@ -54,35 +52,9 @@ def settling(times: float | None, n: int | None = None, counted: str = "") -> st
     return f"about {times:.2g} times as many records or trials would settle it"
 
 
-def estimate(row: Measurement) -> str:
-    """A measured value with its interval: ``0.120 [0.100, 0.140]``."""
-    value = row.number
-    if value is None:
-        return "–"
-    if row.interval is None:
-        return number(value)
-    low, high = row.interval
-    return f"{number(value)} [{number(low)}, {number(high)}]"
-
-
-def marked(row: Measurement) -> str:
-    """A measured value with its interval, and a mark where there is a doubt about it."""
-    return estimate(row) + (f" {DOUBTED}" if row.doubts else "")
-
-
 def variant_text(variant: dict[str, str | int | float | bool]) -> str:
     """A row's variant in a few words: ``method=dlg, round=2``."""
     return ", ".join(f"{key}={value}" for key, value in variant.items())
-
-
-def finding_text(finding: Finding) -> str:
-    """``error conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``, harmless."""
-    if not finding.rule:
-        return printable(f"{finding.says} {finding.message}", limit=None)
-    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
-    rule = f"(rule {finding.rule})"
-    words = (finding.says, finding.layer, finding.metric, variant, finding.message, rule)
-    return printable(" ".join(filter(None, words)), limit=None)
 
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradaudit.errors import UsageError
-from gradaudit.files import clear_temporaries, read_file
-from gradaudit.report import write_atomically
+from gradaudit.files import clear_temporaries, read_file, write_atomically
 from gradaudit.stopping import removing
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-import gradaudit
+from gradaudit._version import __version__
 from gradaudit.errors import AuditError, UsageError, one_line
 from gradaudit.executors import DEFAULT, Cluster, load_cluster
 from gradaudit.progress import Advance
@@ -416,7 +416,7 @@ def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> 
 @cache
 def _versions() -> dict[str, str]:
     """Of what decides the numbers, and which process asks."""
-    versions = {"gradaudit": gradaudit.__version__, "Python": platform.python_version()}
+    versions = {"gradaudit": __version__, "Python": platform.python_version()}
     for name in _DECIDING:
         try:
             versions[name] = version(name)

@@ -13,8 +13,9 @@ PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
 
 TOOLS = (
-    "errors executors files huggingface latest noise npz parts pictures progress randomness "
-    "redaction report specs statistics stopping text units user_code workers yaml_file"
+    "_version errors executors files huggingface latest noise npz parts pictures presentation "
+    "progress randomness redaction report specs statistics stopping text units user_code workers "
+    "yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""
 ROOMS = {
@@ -57,14 +58,15 @@ ROOMS = {
     "api": "audits config data deployment models runner subject",
     "cli": "audits config defenses deployment dp explaining formats gathering judging models "
     "observer planning protection runner subject sweeping training view zoo",
-    "__init__": "api judging models observer",
+    "__init__": "api formats judging models observer",
     "__main__": "cli",
 }
 """Every room of the package and which it may import, each of them above it in this table."""
 
 LIGHT = (
-    "__init__ __main__ audits cli config deployment errors explaining files formats gathering "
-    "judging noise parts progress redaction report specs stopping text view yaml_file"
+    "__init__ __main__ _version audits cli config deployment errors explaining files formats "
+    "gathering judging noise parts presentation progress redaction report specs stopping text view "
+    "yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 
@@ -91,7 +93,16 @@ def imported(nodes: Iterable[ast.AST]) -> set[str]:
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+        elif isinstance(node, ast.Call) and _is_import_module(node.func):
+            names.update(arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
     return names
+
+
+def _is_import_module(function: ast.expr) -> bool:
+    return isinstance(function, ast.Name | ast.Attribute) and "import_module" in (
+        getattr(function, "id", ""),
+        getattr(function, "attr", ""),
+    )
 
 
 def read(path: Path) -> Module:
@@ -162,8 +173,22 @@ def test_arrows_point_downwards() -> None:
         assert rooms(module.ever) <= may, f"{name} may not import {rooms(module.ever) - may}"
 
 
-def test_the_report_knows_nothing_but_errors_and_files() -> None:
-    assert rooms(modules()["gradaudit.report"].ever) <= {"report", "errors", "files"}
+def test_the_report_imports_nothing_above_it() -> None:
+    assert rooms(modules()["gradaudit.report"].ever) == {"errors", "files", "presentation", "text"}
+    assert rooms(modules()["gradaudit.text"].ever) == set()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    arrows = {name: ours_alone(module.ever) - {name} for name, module in modules().items()}
+    while leaves := [name for name, above in arrows.items() if not above & arrows.keys()]:
+        for name in leaves:
+            del arrows[name]
+    assert not arrows
+
+
+def ours_alone(names: Iterable[str]) -> set[str]:
+    """The modules of the package among names."""
+    return set(names) & set(PATHS)
 
 
 def test_light_modules_load_nothing_heavy() -> None:

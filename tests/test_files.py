@@ -14,8 +14,13 @@ from report_builder import make_report, row
 from gradaudit.data import load_records
 from gradaudit.data.common import arrays, tables
 from gradaudit.errors import DataError, GradauditError, UsageError
-from gradaudit.files import destination, expect_file, expect_other_files, read_file
-from gradaudit.report import write_atomically
+from gradaudit.files import (
+    destination,
+    expect_file,
+    expect_other_files,
+    read_file,
+    write_atomically,
+)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from report_builder import infinite_row, row, skipped_row
 
 from gradaudit import text
-from gradaudit.text import estimate, number, variant_text
+from gradaudit.report import estimate
+from gradaudit.text import number, variant_text
 
 NUMBERS = [
     (0.0, "0"),

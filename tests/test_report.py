@@ -8,8 +8,9 @@ from report_builder import skipped
 
 import gradaudit
 from gradaudit.errors import UsageError
+from gradaudit.files import write_atomically
 from gradaudit.judging import gate
-from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord, write_atomically
+from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord
 
 
 def report(*rows: Measurement) -> Report:

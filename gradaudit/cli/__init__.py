@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-import gradaudit
+from gradaudit._version import __version__
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.audit import audit_command, sweep_command
 from gradaudit.cli.capture import capture
@@ -152,7 +152,7 @@ _REPORTS: dict[str, Callable[..., None]] = {
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gradaudit {gradaudit.__version__}")
+        typer.echo(f"gradaudit {__version__}")
         raise typer.Exit
 
 

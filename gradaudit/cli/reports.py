@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gradaudit import config
+from gradaudit.config import STDOUT, Shape, shape_of
 from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
@@ -34,7 +34,7 @@ Output = Annotated[
 MOST_CHARACTERS = 2000
 
 _SHAPE = typer.Option("-f", "--format", help="Format on standard output.")
-OptionalShape = Annotated[config.Shape | None, _SHAPE]
+OptionalShape = Annotated[Shape | None, _SHAPE]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standard error.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")]
 
@@ -47,7 +47,7 @@ def writers(
     Raises:
         UsageError: no format has a file's suffix, or a file is both written and read.
     """
-    files = [path for path in paths or () if path != config.STDOUT]
+    files = [path for path in paths or () if path != STDOUT]
     expect_other_files(files, reads)
     return [(path, format_for(path)) for path in files]
 
@@ -126,5 +126,5 @@ def render(
     saved = redact(saved) if redacted else saved
     for path, format_ in files:
         format_.write(saved, path)
-    if shape or not files or config.STDOUT in (output or ()):
-        format_named(config.shape_of(shape, output), every=every).show(saved)
+    if shape or not files or STDOUT in (output or ()):
+        format_named(shape_of(shape, output), every=every).show(saved)

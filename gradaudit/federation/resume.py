@@ -20,9 +20,8 @@ from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.canary_scores import FILE as CANARIES
 from gradaudit.federation.server import Round, Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.files import clear_temporaries
+from gradaudit.files import clear_temporaries, write_atomically
 from gradaudit.progress import Progress, Silent
-from gradaudit.report import write_atomically
 
 SUMMARY, STATE = "run.json", "resume.safetensors"
 ROUND = "round-{:03d}.safetensors"

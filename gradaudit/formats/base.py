@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from rich.console import Console
 
+from gradaudit.files import write_atomically
 from gradaudit.judging import Policy
-from gradaudit.report import Report, write_atomically
+from gradaudit.report import Report
 
 
 class Format(ABC):

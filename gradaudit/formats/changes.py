@@ -9,8 +9,8 @@ from rich.console import Console
 
 from gradaudit.formats.markdown import code, table
 from gradaudit.formats.page import GAP, Column, Page, grid
-from gradaudit.report import Measurement, Report, Variant
-from gradaudit.text import DOUBTED, DOUBTS, marked, number, variant_text
+from gradaudit.report import Measurement, Report, Variant, marked
+from gradaudit.text import DOUBTED, DOUBTS, number, variant_text
 
 ABSENT = "absent"
 

@@ -15,8 +15,8 @@ from gradaudit.formats.base import Format
 from gradaudit.formats.strips import axis_of, ruler, shape, strip
 from gradaudit.judging import Policy
 from gradaudit.judging.policy import known_metrics
-from gradaudit.report import Report
-from gradaudit.text import marked, printable, variant_text
+from gradaudit.report import Report, marked
+from gradaudit.text import printable, variant_text
 from gradaudit.view import MetricColumn, View, view
 from gradaudit.view.signoff import sign_off
 

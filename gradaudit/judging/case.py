@@ -27,8 +27,8 @@ from statistics import NormalDist
 from typing import Literal
 
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
-from gradaudit.report import Measurement
-from gradaudit.text import estimate, number, settling
+from gradaudit.report import Measurement, estimate
+from gradaudit.text import number, settling
 
 _NORMAL = NormalDist()
 

@@ -20,8 +20,7 @@ from gradaudit.judging.policy import (
     layer_matches,
     read_policy,
 )
-from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Says, Unclear
-from gradaudit.text import estimate
+from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Says, Unclear, estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """What an outcome of the baseline excuses."""

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
 from gradaudit.models import hf_folder
 from gradaudit.models.custom_loss import user_loss
@@ -20,6 +19,8 @@ from gradaudit.models.hf_folder import load_folder
 from gradaudit.models.losses import BUILT_IN, Loss
 from gradaudit.specs import Spec, arguments, parse_spec, suggest
 from gradaudit.user_code import first_line, import_torchvision, load_callable
+from gradaudit.zoo import factory as zoo_factory
+from gradaudit.zoo import zoo_names
 
 _FORMS = (
     "zoo:NAME, torchvision:NAME, hf:FOLDER, path/to/file.py:factory, package.module:factory or "
@@ -94,7 +95,7 @@ def load_loss(spec: str) -> Loss:
 def _factory(spec: Spec) -> Callable[[], Any]:
     """What builds the model, with the spec's options bound."""
     if spec.scheme == "zoo":
-        return _bound(spec, zoo.factory(spec.rest))
+        return _bound(spec, zoo_factory(spec.rest))
     if spec.scheme == "torchvision":
         return partial(_bound(spec, _torchvision(spec.rest), _NO_OPTIONS), weights=None)
     if spec.scheme == "hf":
@@ -127,7 +128,7 @@ def _torchvision(name: str) -> Callable[..., nn.Module]:
 
 
 def _no_form(name: str) -> str:
-    if name in zoo.zoo_names():
+    if name in zoo_names():
         return f"write zoo:{name}"
     if name.endswith(".py"):
         return f"name the function in it that returns the model, as in {name}:factory"

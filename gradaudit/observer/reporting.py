@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from pydantic import JsonValue
 
-import gradaudit
+from gradaudit._version import __version__
 from gradaudit.attacks.reading import Told
 from gradaudit.attacks.reading.base import linear_of, size_of
 from gradaudit.audits.observe import Observe
@@ -36,7 +36,7 @@ def report_of(
     layers = update.layers()
     sizes = {layer: size_of(update, names) for layer, names in layers.items()}
     return Report(
-        tool={"name": "gradaudit", "version": gradaudit.__version__},
+        tool={"name": "gradaudit", "version": __version__},
         target=TargetRecord(
             model=model,
             parameters=sum(sizes.values()),

@@ -17,10 +17,9 @@ from gradaudit.planning.pace import Pace
 from gradaudit.planning.schedule import Schedule, Turn
 from gradaudit.planning.share import Share
 from gradaudit.progress import Advance, Progress
-from gradaudit.report import Report
+from gradaudit.report import Report, estimate
 from gradaudit.runner import Outcome, Run, left_out, measured, passed_over
 from gradaudit.stopping import Stopped, reporting
-from gradaudit.text import estimate
 from gradaudit.units import NOTHING_KEPT, Units
 
 NO_TIME = "there was no time for it: a longer --budget runs it"

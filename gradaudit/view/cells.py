@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from gradaudit.audits.base import Question
 from gradaudit.judging.risk import Level
-from gradaudit.report import Measurement
-from gradaudit.text import DOUBTED, marked, number
+from gradaudit.report import Measurement, marked
+from gradaudit.text import DOUBTED, number
 from gradaudit.view.floors import Floor
 from gradaudit.view.wording import abridged
 

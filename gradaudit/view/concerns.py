@@ -8,8 +8,8 @@ from gradaudit.judging.case import would_settle
 from gradaudit.judging.judge import says
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
-from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.text import estimate, number, variant_text
+from gradaudit.report import Finding, Key, Measurement, Report, estimate
+from gradaudit.text import number, variant_text
 from gradaudit.view.floors import floor_of
 from gradaudit.view.wording import Place, clause
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from gradaudit.audits.base import Question
 from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
-from gradaudit.report import Measurement, Report
-from gradaudit.text import marked, variant_text
+from gradaudit.report import Measurement, Report, marked
+from gradaudit.text import variant_text
 from gradaudit.view.arrays import ArrayLine, arrays_of
 from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.concerns import Concern, concerns_of

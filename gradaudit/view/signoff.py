@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pydantic import JsonValue
 
 from gradaudit.judging.policy import known_metrics
-from gradaudit.report import Measurement, Report
-from gradaudit.text import estimate, listed, number
+from gradaudit.report import Measurement, Report, estimate
+from gradaudit.text import listed, number
 from gradaudit.view.model import View
 
 BLANK = ""

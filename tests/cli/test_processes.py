@@ -17,7 +17,7 @@ from report_builder import make_report, row
 from sessions import ends_within, in_session
 
 import gradaudit
-from gradaudit.report import write_atomically
+from gradaudit.files import write_atomically
 
 DATA = ("-d", "diabetes", "--device", "cpu")
 

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.report import write_atomically
+from gradaudit.files import write_atomically
 
 _SIDE = 128
 """Small pictures are enlarged to about this many pixels a side, without smoothing."""

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit import randomness
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import rebuilt
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
@@ -23,6 +22,7 @@ from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress
+from gradaudit.randomness import number as derived_seed
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered
 
@@ -112,7 +112,7 @@ def _campaign(options: TracingOptions, subject: Subject, number: int) -> Campaig
         )
     choice = Choice(options.batch_size, options.participants * options.updates)
     threat = threat_model(options, subject, subject.target, options.known_labels)
-    again = replace(subject, seed=randomness.number(subject.seed, "tracing", number), samples=None)
+    again = replace(subject, seed=derived_seed(subject.seed, "tracing", number), samples=None)
     return Campaign.prepare(again, choice, threat, options.restarts)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gradaudit import npz
 from gradaudit.data.common.checks import (
     MAX_COLUMN_BYTES,
     choose,
@@ -25,7 +24,7 @@ from gradaudit.data.common.checks import (
 )
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import expect_file
-from gradaudit.npz import SUFFIX
+from gradaudit.npz import SUFFIX, NpzArchive, opened
 from gradaudit.text import printable
 from gradaudit.user_code import first_line
 
@@ -99,9 +98,9 @@ def _check_header(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[npz.Archive]:
+def _opened(path: Path) -> Iterator[NpzArchive]:
     try:
-        with npz.opened(path) as archive:
+        with opened(path) as archive:
             yield archive
     except GradauditError:
         raise

@@ -27,10 +27,10 @@ from gradaudit.errors import AuditError, UsageError
 from gradaudit.federation.canaries import Canaries, coins, pieces
 from gradaudit.federation.canary_scores import FILE
 from gradaudit.federation.settings import MOST_CANARIES
+from gradaudit.files import write_atomically
 from gradaudit.integrations.flower.replies import Form, typical
 from gradaudit.integrations.flower.wrapping import WrappedStrategy
 from gradaudit.randomness import number, rng
-from gradaudit.report import write_atomically
 from gradaudit.sharing.named import Kind, NamedUpdate, named_update
 
 log = logging.getLogger(__name__)

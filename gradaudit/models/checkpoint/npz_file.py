@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import describe
-from gradaudit.npz import SUFFIX, Archive, opened
+from gradaudit.npz import SUFFIX, NpzArchive, opened
 from gradaudit.text import printable
 
 MAX_UNPACKED_BYTES = 1 << 28
@@ -55,7 +55,7 @@ def in_order(names: Collection[str]) -> list[str] | None:
     return [name for name in ordered if name] if names and all(ordered) else None
 
 
-def _expect_plain_archive(archive: Archive, path: Path) -> None:
+def _expect_plain_archive(archive: NpzArchive, path: Path) -> None:
     names, packed = archive.names, path.stat().st_size
     size = sum(map(archive.size, names))
     reason = None
@@ -69,7 +69,7 @@ def _expect_plain_archive(archive: Archive, path: Path) -> None:
         raise CheckpointError(f"{describe(path)}: {reason}; {_SAVE}")
 
 
-def _tensor(archive: Archive, name: str, path: Path) -> Tensor:
+def _tensor(archive: NpzArchive, name: str, path: Path) -> Tensor:
     if reason := _why_not(archive, name):
         key = printable(name.removesuffix(SUFFIX), 60)
         raise CheckpointError(f"{describe(path)}: array {key} {reason}; {_SAVE}")
@@ -77,7 +77,7 @@ def _tensor(archive: Archive, name: str, path: Path) -> Tensor:
     return torch.from_numpy(np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
-def _why_not(archive: Archive, name: str) -> str | None:
+def _why_not(archive: NpzArchive, name: str) -> str | None:
     """Why an array must not be unpacked, by its header."""
     shape, dtype = archive.header(name)
     if dtype.hasobject:

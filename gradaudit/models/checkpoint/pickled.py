@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gradaudit.models.checkpoint import inert
+from gradaudit.models.checkpoint.inert import is_dict, is_object
 
 MAX_STEPS = 1_000_000
 """Opcodes; a tensor takes about 30 of them, so that 30,000 tensors fit."""
@@ -168,7 +168,7 @@ class _Machine:
             raise RefusedError("it appends to what is no list")
 
     def named(self, argument: str) -> None:
-        if inert.is_object(argument) or inert.is_dict(argument):
+        if is_object(argument) or is_dict(argument):
             self.inert.add(argument)
         elif not (argument in _CALLS or _STORAGE.fullmatch(argument) or _is_dtype(argument)):
             self.unsafe.add(argument.replace(" ", "."))
@@ -272,9 +272,9 @@ def _bytes(text: Any, encoding: Any) -> _Box:
 
 
 def _call_of(name: str) -> Callable[..., Any] | None:
-    if inert.is_object(name):
+    if is_object(name):
         return lambda *_: _Box("inert")
-    if inert.is_dict(name):
+    if is_dict(name):
         return lambda *_: _Box("ordered")
     return _CALLS.get(name)
 

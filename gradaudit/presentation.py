@@ -1,0 +1,41 @@
+"""Presentation of reports, registered from above.
+
+A report can be printed, saved and shown in a notebook, but the module that defines it imports no
+format. ``gradaudit`` registers here how to get what shows reports, and imports it on first use.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Presentation(Protocol):
+    """The functions that show a report."""
+
+    def save(self, report: Any, path: Path) -> None:
+        """Write the report in the format of the file's suffix."""
+
+    def dataframe(self, report: Any) -> "DataFrame":
+        """Return the rows as a table of pandas."""
+
+    def glance(self, report: Any) -> str:
+        """Return a summary of at most ten lines."""
+
+    def notebook(self, report: Any) -> str:
+        """Return the summary as HTML."""
+
+
+_loaders: list[Callable[[], Presentation]] = []
+
+
+def register(loader: Callable[[], Presentation]) -> None:
+    """Show reports from now on by what ``loader`` imports."""
+    _loaders[:] = [loader]
+
+
+def presentation() -> Presentation:
+    """Return what shows reports."""
+    return _loaders[-1]()
