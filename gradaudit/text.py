@@ -35,23 +35,33 @@ def number(value: float) -> str:
     return f"{value:#.3g}"
 
 
-def settling(times: float | None, n: int | None = None, counted: str = "") -> str:
-    """How much more would tell whether a value is beyond a limit that its interval holds.
+def settling(
+    times: float | None, n: int | None = None, counted: str = "", stronger: str = ""
+) -> str:
+    """What would tell whether a value is beyond a limit that its interval holds.
 
     Args:
         times: about how many times as many records or trials; None where no number would.
         n: how many there are.
         counted: what ``n`` counts, where it is that.
+        stronger: options that give a stronger adversary, where the value is what one got.
 
     >>> settling(4.2, 400, "records")
     'about 1,700 records instead of 400 would settle it'
+    >>> settling(None, stronger="--family forest")
+    'the value lies at the limit; a stronger adversary may settle it (--family forest)'
     """
+    if times is None and stronger:
+        return f"the value lies at the limit; a stronger adversary may settle it ({stronger})"
     if times is None:
-        return "it lies at the limit; while it does, more records or trials will not settle it"
+        return (
+            "the value lies at the limit; while it does, more records or trials will not settle it"
+        )
+    more = f"about {times:.2g} times as many records or trials"
     if n is not None and counted:
-        more = float(f"{times * n:.2g}")
-        return f"about {more:,.0f} {counted} instead of {n:,} would settle it"
-    return f"about {times:.2g} times as many records or trials would settle it"
+        more = f"about {float(f'{times * n:.2g}'):,.0f} {counted} instead of {n:,}"
+    beside = f", or a stronger adversary may ({stronger})" if stronger else ""
+    return f"{more} would settle it{beside}"
 
 
 def estimate(row: Measurement) -> str:

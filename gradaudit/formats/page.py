@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gradaudit.judging import Word
 from gradaudit.judging.risk import Level
 from gradaudit.text import printable
 
@@ -22,6 +23,12 @@ STYLES: dict[Level, str] = {
     "low": "green",
     "unknown": "magenta",
     "not tested": "magenta",
+}
+OUTCOMES: dict[Word, str] = {
+    "passed": "bold green",
+    "failed": "bold red",
+    "undecided": "bold yellow",
+    "measured": "bold",
 }
 _PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2", "×": "x", "→": "->"})
 

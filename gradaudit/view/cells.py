@@ -13,6 +13,12 @@ from gradaudit.view.wording import abridged
 SKIPPED = "–"
 FAILED = "failed"
 OPEN = "?"
+UNJUDGED = "~"
+MARKS = {
+    OPEN: f"{OPEN} undecided: neither beyond a limit nor within it",
+    UNJUDGED: f"{UNJUDGED} no rule judged it",
+}
+"""What stands behind numbers that exclude nothing, and what it means."""
 MOST_LAYERS = 8
 HEADINGS: Mapping[Question, str] = {
     "records": "records?",
@@ -59,12 +65,15 @@ class Cell:
         floor: the same for a permuted attribute.
         level: the risk that it shows, None where it shows none.
         possible: the risk that it leaves open beyond that, None where it excludes all.
+        judged: whether a rule judged it, so that it is within its limits where it shows and leaves
+            open no risk.
     """
 
     row: Measurement | None = None
     floor: Floor | None = None
     level: Level | None = None
     possible: Level | None = None
+    judged: bool = True
 
     @property
     def measured(self) -> bool:
@@ -83,14 +92,21 @@ class Cell:
             return self.full
         value = self.row.number
         beside = f" ({number(self.floor.value)})" if self.floor else ""
-        marks = (OPEN if self.possible else "") + (DOUBTED if self.row.doubts else "")
+        marks = self._mark + (DOUBTED if self.row.doubts else "")
         text = SKIPPED if value is None else number(value)
         return f"{text}{beside} {marks}".rstrip()
 
     @property
     def full(self) -> str:
-        """The number with its interval; empty where there is no row."""
-        return cell_text(self.row)
+        """The number with its interval and marks; empty where there is no row."""
+        return f"{cell_text(self.row)} {self._mark}".strip()
+
+    @property
+    def _mark(self) -> str:
+        """Whether a limit is undecided, or no rule judged the number."""
+        if self.possible:
+            return OPEN
+        return "" if self.judged or not self.measured else UNJUDGED
 
 
 @dataclass(frozen=True)
@@ -104,6 +120,11 @@ class LayerLine:
     possible: Level | None
     answers: tuple[Cell, ...] = ()
     cells: tuple[Cell, ...] = ()
+
+    @property
+    def sign(self) -> Level | None:
+        """The level to paint; None where nothing is shown and a graver level is undecided."""
+        return None if self.level == "low" and self.possible else self.level
 
     @property
     def size(self) -> str:

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from gradaudit.judging.case import would_settle
-from gradaudit.judging.judge import says
+from gradaudit.judging.case import ends_of, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
+from gradaudit.judging.verdict import open_findings, says
 from gradaudit.report import Finding, Key, Measurement, Report
 from gradaudit.text import estimate, number, variant_text
 from gradaudit.view.floors import floor_of
 from gradaudit.view.wording import Place, clause
 
+_UNDECIDED = "undecided "
+_INSIDE = "inside the interval"
+_WEAK = "outside the interval, but for a linear adversary alone"
 _ACCEPTED = {"ignored": "accepted by the policy", "known": "known from the baseline"}
 
 
@@ -24,6 +27,7 @@ class Concern:
         level: the risk that it makes, or leaves possible.
         shown: whether it makes it.
         possible: a graver risk that is not excluded beside one that is shown.
+        accepted: whether the policy accepts it: an exception, a baseline, or what is unclear.
         fails: whether the gate fails by it.
         proxy: whether its audit tries to learn nothing, so that it only stands for leakage.
         metric: ``audit.metric``.
@@ -53,6 +57,15 @@ class Concern:
     helps: str = ""
     doubts: tuple[str, ...] = ()
     possible: Level | None = None
+    accepted: bool = False
+
+    @property
+    def asked(self) -> str:
+        """What is undecided and what would settle it: ``whether a server can … (…)``."""
+        if self.shown:
+            return self.sentence
+        remedy = f" ({self.helps})" if self.helps else ""
+        return f"{self.sentence.removeprefix(_UNDECIDED)}{remedy}"
 
     @property
     def word(self) -> str:
@@ -74,17 +87,43 @@ def concerns_of(judged: Report) -> tuple[Concern, ...]:
         about = finding.message if _is_general(finding) else finding.outcome
         key = (finding.metric, _level(finding), about, possible)
         groups.setdefault(key, []).append(finding)
-    facts = _Facts(judged.by_key(), proxies(), len(judged.target.layers))
+    facts = _Facts.of(judged)
     concerns = [_concern(findings, key[-1], facts) for key, findings in groups.items()]
     return tuple(sorted(concerns, key=_gravity))
 
 
+def questions_of(judged: Report) -> tuple[Concern, ...]:
+    """A concern for each question that error rules leave undecided, the gravest first."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in open_findings(judged):
+        about = finding.message if _is_general(finding) else finding.outcome
+        groups.setdefault((finding.metric, about), []).append(finding)
+    facts = _Facts.of(judged)
+    asked = sorted((_concern(found, None, facts) for found in groups.values()), key=_gravity)
+    first = {concern.question or concern.sentence: concern for concern in reversed(asked)}
+    return tuple(concern for concern in asked if concern in first.values())
+
+
 class _Facts(NamedTuple):
-    """What is looked up for a concern: rows, metrics that stand for leakage, how many layers."""
+    """What is looked up for a concern.
+
+    Attributes:
+        rows: of the report.
+        standing: metrics that stand for leakage.
+        layers: how many there are.
+        beyond: keys of rows that are beyond a limit.
+    """
 
     rows: Mapping[Key, Measurement]
     standing: set[str]
     layers: int
+    beyond: set[Key]
+
+    @classmethod
+    def of(cls, judged: Report) -> Self:
+        """Of a judged report."""
+        beyond = {finding.key for finding in judged.findings if finding.outcome in BEYOND}
+        return cls(judged.by_key(), proxies(), len(judged.target.layers), beyond)
 
     def where(self, findings: Sequence[Finding]) -> Place:
         """The layers of findings, and whether the whole model is among them."""
@@ -141,12 +180,15 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     known = known_metrics().get(first.metric)
     place = facts.where(findings)
     said = clause(first.metric, known, row, place)
+    if first.outcome == "unclear" and any(finding.key in facts.beyond for finding in findings):
+        said = _beyond(first, place)  # the clause itself is what a milder rule shows
     measured = row if worst else None
     return Concern(
         level=_level(first),
         shown=first.outcome != "unclear",
         fails=any(says(finding) == "error" for finding in findings),
         possible=possible,
+        accepted=first.outcome in _ACCEPTED or first.unclear == "pass",
         proxy=first.metric in facts.standing,
         metric=first.metric,
         question=known.question if known else None,
@@ -170,9 +212,15 @@ def _sentence(findings: Sequence[Finding], finding: Finding, said: str, place: P
         more = f"; {len(others)} more reasons" if others else ""
         return f"{finding.metric}{where}: {finding.message}{more}"
     if finding.outcome == "unclear":
-        return f"neither shown nor excluded: {said}"
+        return f"{_UNDECIDED}whether {said}"
     accepted = _ACCEPTED.get(finding.outcome)
     return f"{said} ({accepted})" if accepted else said
+
+
+def _beyond(finding: Finding, place: Place) -> str:
+    """``vinfo.vinfo is above 0.35 in fc1``."""
+    side, limit = ("below", finding.min) if finding.max is None else ("above", finding.max)
+    return f"{finding.metric} is {side} {limit:.10g} in {place}"
 
 
 def _number(finding: Finding, row: Measurement, place: Place) -> str:
@@ -182,12 +230,19 @@ def _number(finding: Finding, row: Measurement, place: Place) -> str:
     limit = f"limit {finding.max if most else finding.min:.10g}"
     value = f"{finding.metric} {estimate(row)}{_played(row)}{where}{_corrected(finding)}"
     if finding.outcome == "unclear":
-        return f"{value}, {'imprecise: ' if row.imprecise else ''}{limit} inside"
+        return f"{value}, {limit} {_INSIDE if _holds(finding, row) else _WEAK}"
     side = "above" if most else "below"
     if row.interval is None or row.infinite:
         counted = f", n = {row.n:,}" if row.n else ""
         return f"{value}, {side} {limit} (no interval{counted})"
     return f"{value}, {'lower' if most else 'upper'} end {side} {limit}"
+
+
+def _holds(finding: Finding, row: Measurement) -> bool:
+    """Whether the limit lies inside the interval that was judged."""
+    limit = finding.min if finding.max is None else finding.max
+    low, high = finding.ends or ends_of(row, row.number or 0.0)
+    return limit is not None and low <= limit <= high
 
 
 def _corrected(finding: Finding) -> str:
@@ -208,7 +263,7 @@ def _played(row: Measurement) -> str:
 def _helps(finding: Finding, row: Measurement, place: Place) -> str:
     """What would bring a value within its limit; of an unclear one, what would tell."""
     if finding.outcome == "unclear":
-        return would_settle(row, finding.times)
+        return would_settle(row, finding.times, inside=_holds(finding, row))
     known = known_metrics().get(finding.metric)
     some = place.layers and not place.every and not place.whole
     hidden = f"hiding {place} (--hide)" if some else ""
