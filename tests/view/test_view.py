@@ -221,6 +221,24 @@ def test_the_scope_says_what_is_shared_and_to_whom_it_does_not_apply() -> None:
     )
 
 
+def test_the_scope_names_predictive_families_and_their_size() -> None:
+    forest = {"learners": {"forest": "50 trees", "mine": ""}, "shadow_batches": 100}
+    linear = {"learners": {"logistic": "linear"}, "batches": [1200, 32, 128]}
+    scope = view(
+        make_report(
+            row("leak.bits", "conv1", 1, details=forest),
+            row("leak.bits", "fc1", 1, details=forest),
+            row("leak.bits", "fc1", 1, details=linear, variant={"attribute_permuted": True}),
+            row("rank.deficit", "fc1", 1, details=linear),
+            row("other.x", "fc1", 1, details={"learners": {"encoder": "128 hidden units"}}),
+        )
+    ).scope
+    assert dict(scope.lines)["families"] == (
+        "forest (50 trees), mine, fitted on 100 batches (leak); logistic (linear), fitted on 1,200 "
+        "batches (rank); encoder (128 hidden units) (other)"
+    )
+
+
 def test_a_secret_that_is_no_attribute_is_named_too() -> None:
     rows = [
         row("leak.bits", "conv1", 1, details={"secret": "user"}),
