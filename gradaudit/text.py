@@ -49,18 +49,19 @@ def settling(
     >>> settling(4.2, 400, "records")
     'about 1,700 records instead of 400 would settle it'
     >>> settling(None, stronger="--family forest")
-    'the value lies at the limit; a stronger adversary may settle it (--family forest)'
+    'the value lies at the limit; a stronger adversary may settle it, by --family forest'
     """
     if times is None and stronger:
-        return f"the value lies at the limit; a stronger adversary may settle it ({stronger})"
+        return f"the value lies at the limit; a stronger adversary may settle it, by {stronger}"
     if times is None:
         return (
             "the value lies at the limit; while it does, more records or trials will not settle it"
         )
     more = f"about {times:.2g} times as many records or trials"
     if n is not None and counted:
-        more = f"about {float(f'{times * n:.2g}'):,.0f} {counted} instead of {n:,}"
-    beside = f", or a stronger adversary may ({stronger})" if stronger else ""
+        wanted = max(n + 1, float(f"{times * n:.2g}"))
+        more = f"about {wanted:,.0f} {counted} instead of {n:,}"
+    beside = f", or a stronger adversary may, by {stronger}" if stronger else ""
     return f"{more} would settle it{beside}"
 
 

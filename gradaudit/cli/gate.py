@@ -138,9 +138,13 @@ def verdict(judged: Report) -> str:
 
 def tally(judged: Report) -> str:
     """How many rows failed, are unclear, passed: ``2 failed, 1 unclear``."""
-    counts: Counter[str] = Counter(says(gravest_of(findings)) for findings in told_of(judged))
+    gravest = [gravest_of(findings) for findings in told_of(judged)]
+    counts = Counter[str](
+        finding.outcome if says(finding) == "error" else says(finding) for finding in gravest
+    )
     words = {
-        "error": "failed",
+        "failed": "failed",
+        "unmeasured": "not measured",
         "warning": "warned of",
         "unclear": "unclear",
         "passed": "passed",
@@ -148,8 +152,7 @@ def tally(judged: Report) -> str:
         "known": "known from the baseline",
         "ignored": "ignored",
     }
-    counted = ", ".join(f"{counts[key]} {said}" for key, said in words.items() if counts[key])
-    return counted or "nothing was judged"
+    return ", ".join(f"{counts[key]} {said}" for key, said in words.items() if counts[key])
 
 
 def _line(page: Page, result: Result) -> Text:

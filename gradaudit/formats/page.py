@@ -21,8 +21,8 @@ STYLES: dict[Level, str] = {
     "high": "bold red",
     "medium": "yellow",
     "low": "green",
-    "unknown": "magenta",
-    "not tested": "magenta",
+    "unknown": "dim",
+    "not tested": "dim",
 }
 OUTCOMES: dict[Word, str] = {
     "passed": "bold green",

@@ -234,7 +234,7 @@ def would_settle(row: Measurement, times: float | None, *, inside: bool = True) 
     if metric is None:
         return settling(times, row.n)
     if not inside:
-        return f"its adversary is linear, and a stronger one may get more ({metric.stronger})"
+        return f"its adversary is linear, and a stronger one may get more, by {metric.stronger}"
     return settling(times, row.n, metric.counts, metric.stronger)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gradaudit.audits.base import Question
-from gradaudit.judging.risk import Level
+from gradaudit.judging.risk import Level, sign_of
 from gradaudit.report import Measurement
-from gradaudit.text import DOUBTED, marked, number
+from gradaudit.text import DOUBTED, estimate, marked, number
 from gradaudit.view.floors import Floor
 from gradaudit.view.wording import abridged
 
@@ -92,21 +92,22 @@ class Cell:
             return self.full
         value = self.row.number
         beside = f" ({number(self.floor.value)})" if self.floor else ""
-        marks = self._mark + (DOUBTED if self.row.doubts else "")
         text = SKIPPED if value is None else number(value)
-        return f"{text}{beside} {marks}".rstrip()
+        return f"{text}{beside} {self._marks}".rstrip()
 
     @property
     def full(self) -> str:
         """The number with its interval and marks; empty where there is no row."""
-        return f"{cell_text(self.row)} {self._mark}".strip()
+        if self.row is None or not self.measured:
+            return cell_text(self.row)
+        return f"{estimate(self.row)} {self._marks}".rstrip()
 
     @property
-    def _mark(self) -> str:
-        """Whether a limit is undecided, or no rule judged the number."""
-        if self.possible:
-            return OPEN
-        return "" if self.judged or not self.measured else UNJUDGED
+    def _marks(self) -> str:
+        """Whether a limit is undecided, no rule judged the number, or there is a doubt about it."""
+        unjudged = "" if self.judged else UNJUDGED
+        doubted = DOUBTED if self.row and self.row.doubts else ""
+        return (OPEN if self.possible else unjudged) + doubted
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class LayerLine:
 
     @property
     def sign(self) -> Level | None:
-        """The level to paint; None where nothing is shown and a graver level is undecided."""
-        return None if self.level == "low" and self.possible else self.level
+        """The level to paint, if any."""
+        return sign_of(self.level, self.possible)
 
     @property
     def size(self) -> str:

@@ -152,7 +152,7 @@ class VinfoOptions(SharingOptions):
 
 
 _riskier_higher = partial(Metric, riskier="higher")
-_learned = partial(_riskier_higher, stronger="--family forest,mlp,logistic, or more --batches")
+_learned = partial(_riskier_higher, stronger="--family forest,mlp,logistic or more --batches")
 _rebuilt = partial(_riskier_higher, stronger="more --restarts and --iterations")
 _TOLD = "a server can tell a batch's {secret} from {where}"
 _NOISE = "noise (--defense)"
