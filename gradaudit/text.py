@@ -48,6 +48,8 @@ def settling(
 
     >>> settling(4.2, 400, "records")
     'about 1,700 records instead of 400 would settle it'
+    >>> settling(1.1, 4, "records")
+    'about 5 records instead of 4 would settle it'
     >>> settling(None, stronger="--family forest")
     'the value lies at the limit; a stronger adversary may settle it, by --family forest'
     """

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from report_builder import failed_row, make_report, row, skipped_row
 
+from gradaudit.audits import Metric
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
 from gradaudit.view import Concern, view
@@ -52,6 +53,38 @@ def test_a_sentence_says_no_more_than_its_number(
         assert each.shown is shown
         assert bool(each.why) is shown
         assert each.helps.startswith("hiding fc1 (--hide), or" if shown else "about 2.2 times")
+
+
+@pytest.mark.parametrize(
+    ("interval", "number"),
+    [
+        ((0.1, 0.9), "limit 2 outside the interval, but for a linear adversary alone"),
+        ((0.1, 2.9), "limit 2 inside the interval"),
+    ],
+)
+def test_a_limit_is_said_to_lie_where_it_lies(
+    interval: Any, number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Metric(id="bits", title="Bits", stronger="--family forest")
+    monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: {"leak.bits": played})
+    weak = {"learners": {"logistic": "linear"}}
+    measured = row("leak.bits", "fc1", 0.5, interval=interval, details=weak)
+    report = make_report(measured)
+    rules = Policy.model_validate({"rules": [{"metric": "leak.bits", "max": 2}]})
+    shown = view(report, rules)
+    (found,) = shown.concerns
+    assert found.number.endswith(f", {number}")
+    assert found.helps.endswith("by --family forest")
+    assert ("records or trials" in found.helps) is ("inside" in number)
+    assert shown.verdict.sentence.endswith(f"attribute from fc1 ({found.helps})")
+    assert shown.layers.lines[1].answers[0].brief == "0.500 ?"
+
+
+def test_no_concern_reads_like_a_finding_that_is_none() -> None:
+    for ends in ((0.5, 3.0), (0.0, 2.5)):
+        shown = view(make_report(row("leak.bits", "fc1", 1.9, interval=ends)))
+        texts = [shown.verdict.sentence, *(each.sentence for each in shown.concerns)]
+        assert all("whether a server" in text for text in texts if "server" in text)
 
 
 def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
