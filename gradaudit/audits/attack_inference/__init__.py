@@ -96,7 +96,7 @@ class UserOptions(InferenceOptions):
 O = TypeVar("O", bound=InferenceOptions)  # noqa: E741 - O for options
 
 
-_STRONGER = "--family forest,mlp,logistic or more --batches"
+_STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
 _riskier_higher = partial(Metric, riskier="higher")
 _played = partial(_riskier_higher, stronger=_STRONGER)
 

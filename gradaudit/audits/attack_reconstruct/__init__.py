@@ -6,7 +6,7 @@ from typing import ClassVar
 from gradaudit.audits.attack_reconstruct.options import ReconstructOptions
 from gradaudit.audits.base import Audit, Metric
 
-_STRONGER = "more --restarts and --iterations or another --method"
+_STRONGER = "scan --thorough or the audit's --method, --restarts and --iterations"
 _riskier_higher = partial(Metric, riskier="higher", per_layer=False, stronger=_STRONGER)
 _riskier_lower = partial(Metric, riskier="lower", per_layer=False, stronger=_STRONGER)
 

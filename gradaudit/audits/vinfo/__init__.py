@@ -152,8 +152,9 @@ class VinfoOptions(SharingOptions):
 
 
 _riskier_higher = partial(Metric, riskier="higher")
-_learned = partial(_riskier_higher, stronger="--family forest,mlp,logistic or more --batches")
-_rebuilt = partial(_riskier_higher, stronger="more --restarts and --iterations")
+_STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
+_learned = partial(_riskier_higher, stronger=_STRONGER)
+_rebuilt = partial(_riskier_higher, stronger="the audit's --method, --restarts and --iterations")
 _TOLD = "a server can tell a batch's {secret} from {where}"
 _NOISE = "noise (--defense)"
 
