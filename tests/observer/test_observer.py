@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from observer.training import model, state_of, train, trained
-from report_builder import make_report, row
+from report_builder import make_report
+from report_builder import row as row_of
 
 import gradaudit
 from gradaudit.errors import UsageError
@@ -110,7 +111,7 @@ def test_the_word_travels_and_an_undecided_update_leaves_unless_the_policy_says_
     ends: tuple[float, float], unclear: str, word: str, fails: bool
 ) -> None:
     rules = [{"metric": "observe.record_share", "max": 0.5, "unclear": unclear}]
-    report = make_report(row("observe.record_share", "fc1", sum(ends) / 2, interval=ends))
+    report = make_report(row_of("observe.record_share", "fc1", sum(ends) / 2, interval=ends))
     verdict = Verdict.of(gate(report, Policy.model_validate({"rules": rules})), 0.01)
     assert (verdict.word, verdict.passed, verdict.fails) == (word, word == "passed", fails)
     told = verdict.metrics()
