@@ -111,19 +111,20 @@ class _Facts(NamedTuple):
         rows: of the report.
         standing: metrics that stand for leakage.
         layers: how many there are.
-        beyond: keys of rows that are beyond a limit.
+        answered: questions that a value beyond a limit answers, each with the layer.
     """
 
     rows: Mapping[Key, Measurement]
     standing: set[str]
     layers: int
-    beyond: set[Key]
+    answered: set[tuple[str, str | None]]
 
     @classmethod
     def of(cls, judged: Report) -> Self:
         """Of a judged report."""
-        beyond = {finding.key for finding in judged.findings if finding.outcome in BEYOND}
-        return cls(judged.by_key(), proxies(), len(judged.target.layers), beyond)
+        beyond = [finding for finding in judged.findings if finding.outcome in BEYOND]
+        answered = {(_question(finding), finding.layer) for finding in beyond}
+        return cls(judged.by_key(), proxies(), len(judged.target.layers), answered)
 
     def where(self, findings: Sequence[Finding]) -> Place:
         """The layers of findings, and whether the whole model is among them."""
@@ -180,8 +181,9 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     known = known_metrics().get(first.metric)
     place = facts.where(findings)
     said = clause(first.metric, known, row, place)
-    if first.outcome == "unclear" and any(finding.key in facts.beyond for finding in findings):
-        said = _beyond(first, place)  # the clause itself is what a milder rule shows
+    asked = {(_question(finding), finding.layer) for finding in findings}
+    if first.outcome == "unclear" and asked & facts.answered:
+        said = _beyond(first, place)  # the clause itself is shown by another rule or metric
     measured = row if worst else None
     return Concern(
         level=_level(first),
@@ -215,6 +217,12 @@ def _sentence(findings: Sequence[Finding], finding: Finding, said: str, place: P
         return f"{_UNDECIDED}whether {said}"
     accepted = _ACCEPTED.get(finding.outcome)
     return f"{said} ({accepted})" if accepted else said
+
+
+def _question(finding: Finding) -> str:
+    """What a finding answers: the question of its metric, or the metric where that has none."""
+    known = known_metrics().get(finding.metric)
+    return (known and known.question) or finding.metric
 
 
 def _beyond(finding: Finding, place: Place) -> str:

@@ -87,6 +87,25 @@ def test_no_concern_reads_like_a_finding_that_is_none() -> None:
         assert all("whether a server" in text for text in texts if "server" in text)
 
 
+def test_what_another_metric_shows_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two metrics answer one question: the clause of the one that shows it is said once."""
+    says = "a server can tell it from {where}"
+    known = {
+        f"leak.{name}": Metric(id=name, title=name, question="attribute", says=says)
+        for name in ("bits", "effort")
+    }
+    monkeypatch.setattr("gradaudit.view.concerns.known_metrics", lambda: known)
+    shown = row("leak.effort", "fc1", 3.0)
+    rules = {"rules": [{"metric": f"leak.{name}", "max": 1} for name in ("bits", "effort")]}
+    for layer, sentence in (
+        ("fc1", "undecided whether leak.bits is above 1 in fc1"),
+        ("fc2", "undecided whether a server can tell it from fc2"),
+    ):
+        report = make_report(shown, row("leak.bits", layer, 0.9, interval=(0.5, 1.5)))
+        said = [x.sentence for x in view(report, Policy.model_validate(rules)).concerns]
+        assert said == ["a server can tell it from fc1", sentence]
+
+
 def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
     rows = [row("leak.bits", f"fc{i}", 3.0, interval=(1.9, 4.1), n=40) for i in range(1, 3)]
     report = make_report(*rows, layers=[("fc1", "Linear", 1), ("fc2", "Linear", 1)])
