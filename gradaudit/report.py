@@ -33,7 +33,7 @@ Status = Literal["measured", "skipped", "failed"]
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
 Says = Outcome | Literal["error", "warning"]
 Unclear = Literal["pass", "warn", "fail"]
-"""What the gate makes of a row whose interval holds the limit."""
+"""What the gate makes of a row that is neither beyond its limit nor within it."""
 RISKIEST_BY = "riskiest_by"
 """Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
 LEARNERS = "learners"

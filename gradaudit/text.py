@@ -36,7 +36,7 @@ def number(value: float) -> str:
 
 
 def settling(
-    times: float | None, n: int | None = None, counted: str = "", stronger: str = ""
+    times: float | None, n: int | None = None, counted: str = "", *, played: bool = False
 ) -> str:
     """What would tell whether a value is beyond a limit that its interval holds.
 
@@ -44,17 +44,17 @@ def settling(
         times: about how many times as many records or trials; None where no number would.
         n: how many there are.
         counted: what ``n`` counts, where it is that.
-        stronger: options that give a stronger adversary, where the value is what one got.
+        played: whether the value is what an adversary got.
 
     >>> settling(4.2, 400, "records")
     'about 1,700 records instead of 400 would settle it'
     >>> settling(1.1, 4, "records")
     'about 5 records instead of 4 would settle it'
-    >>> settling(None, stronger="--family forest")
-    'the value lies at the limit; a stronger adversary may settle it, by --family forest'
+    >>> settling(None, played=True)
+    'the value lies at the limit; a stronger adversary may settle it'
     """
-    if times is None and stronger:
-        return f"the value lies at the limit; a stronger adversary may settle it, by {stronger}"
+    if times is None and played:
+        return "the value lies at the limit; a stronger adversary may settle it"
     if times is None:
         return (
             "the value lies at the limit; while it does, more records or trials will not settle it"
@@ -63,8 +63,7 @@ def settling(
     if n is not None and counted:
         wanted = max(n + 1, float(f"{times * n:.2g}"))
         more = f"about {wanted:,.0f} {counted} instead of {n:,}"
-    beside = f", or a stronger adversary may, by {stronger}" if stronger else ""
-    return f"{more} would settle it{beside}"
+    return f"{more} would settle it{', or a stronger adversary may' if played else ''}"
 
 
 def estimate(row: Measurement) -> str:

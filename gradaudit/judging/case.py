@@ -222,20 +222,23 @@ def is_weak(row: Measurement) -> bool:
     return row.linear and metric is not None and bool(metric.stronger)
 
 
-def would_settle(row: Measurement, times: float | None, *, inside: bool = True) -> str:
+def would_settle(
+    row: Measurement, times: float | None, *, inside: bool = True, options: bool = True
+) -> str:
     """What would settle a row that is unclear.
 
     Args:
         row: what was measured.
         times: about how many times as many records or trials, if any number would.
         inside: whether the limit lies inside the interval; else a weak adversary is the reason.
+        options: whether to name the options that give a stronger adversary.
     """
     metric = known_metrics().get(row.id)
-    if metric is None:
-        return settling(times, row.n)
+    stronger = metric.stronger if metric else ""
+    said = settling(times, row.n, metric.counts if metric else "", played=bool(stronger))
     if not inside:
-        return f"its adversary is linear, and a stronger one may get more, by {metric.stronger}"
-    return settling(times, row.n, metric.counts, metric.stronger)
+        said = "its adversary is linear, and a stronger one may get more"
+    return f"{said} ({stronger})" if options and stronger else said
 
 
 def ends_of(row: Measurement, value: float) -> tuple[float, float]:

@@ -38,7 +38,8 @@ class Concern:
         number: the worst value with its interval, the end that was judged, and the limit.
         floor: what the same number is where nothing is given away; empty where nobody knows.
         why: what a value beyond the limit means, as the audit says it; empty where none is shown.
-        helps: what would help.
+        helps: what would help; of what is undecided, what would settle it, with the options.
+        settles: what would settle it, without the options; empty of what is shown.
         doubts: why the number should not be taken as it stands.
     """
 
@@ -58,13 +59,14 @@ class Concern:
     doubts: tuple[str, ...] = ()
     possible: Level | None = None
     accepted: bool = False
+    settles: str = ""
 
     @property
     def asked(self) -> str:
         """What is undecided and what would settle it: ``whether a server can … (…)``."""
         if self.shown:
             return self.sentence
-        remedy = f" ({self.helps})" if self.helps else ""
+        remedy = f" ({self.settles})" if self.settles else ""
         return f"{self.sentence.removeprefix(_UNDECIDED)}{remedy}"
 
     @property
@@ -201,6 +203,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if first.outcome in BEYOND else "",
         helps=_helps(first, measured, place) if measured else "",
+        settles=_settles(first, measured, options=False) if measured else "",
         doubts=measured.doubts if measured else (),
     )
 
@@ -271,11 +274,18 @@ def _played(row: Measurement) -> str:
 def _helps(finding: Finding, row: Measurement, place: Place) -> str:
     """What would bring a value within its limit; of an unclear one, what would tell."""
     if finding.outcome == "unclear":
-        return would_settle(row, finding.times, inside=_holds(finding, row))
+        return _settles(finding, row)
     known = known_metrics().get(finding.metric)
     some = place.layers and not place.every and not place.whole
     hidden = f"hiding {place} (--hide)" if some else ""
     return ", or ".join(filter(None, (hidden, known.helps if known else "")))
+
+
+def _settles(finding: Finding, row: Measurement, *, options: bool = True) -> str:
+    """What would settle an unclear finding; empty of another."""
+    if finding.outcome != "unclear":
+        return ""
+    return would_settle(row, finding.times, inside=_holds(finding, row), options=options)
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:

@@ -401,14 +401,14 @@ MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
         row("leak.played", "l", 0.75, interval=(0.65, 0.85), n=400),
         {"max": 0.7},
         "0.750 [0.650, 0.850] neither shows nor excludes a value above the max of 0.7; about 4 "
-        "times as many records or trials would settle it, or a stronger adversary may, by --family "
-        "forest",
+        "times as many records or trials would settle it, or a stronger adversary may (--family "
+        "forest)",
     ),
     (
         row("leak.played", "l", 0.7, interval=(0.65, 0.9)),
         {"max": 0.7},
         "0.700 [0.650, 0.900] neither shows nor excludes a value above the max of 0.7; the value "
-        "lies at the limit; a stronger adversary may settle it, by --family forest",
+        "lies at the limit; a stronger adversary may settle it (--family forest)",
     ),
     (
         row("leak.played", "l", 0.7, interval=(0.65, 0.9)),
@@ -420,7 +420,7 @@ MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
         row("leak.played", "l", 0.7, interval=(0.65, 0.9), details=WEAK),
         {"max": 0.95},
         "0.700 [0.650, 0.900] does not exclude a value above the max of 0.95; its adversary is "
-        "linear, and a stronger one may get more, by --family forest",
+        "linear, and a stronger one may get more (--family forest)",
     ),
     (row(M, "l", 0.714), {"min": 0.7}, "0.714 reaches the min of 0.7"),
     (row(M, "l", 0.699), {"min": 0.7}, "0.699 is below the min of 0.7"),

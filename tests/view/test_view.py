@@ -74,9 +74,9 @@ def test_a_limit_is_said_to_lie_where_it_lies(
     shown = view(report, rules)
     (found,) = shown.concerns
     assert found.number.endswith(f", {number}")
-    assert found.helps.endswith("by --family forest")
+    assert found.helps == f"{found.settles} (--family forest)"
     assert ("records or trials" in found.helps) is ("inside" in number)
-    assert shown.verdict.sentence.endswith(f"attribute from fc1 ({found.helps})")
+    assert shown.verdict.sentence.endswith(f"attribute from fc1 ({found.settles})")
     assert shown.layers.lines[1].answers[0].brief == "0.500 ?"
 
 
