@@ -4,18 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from gradaudit.judging.case import ends_of, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import open_findings, says
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.text import estimate, number, variant_text
+from gradaudit.view.evidence import beyond, helps_of, number_of, settles
 from gradaudit.view.floors import floor_of
 from gradaudit.view.wording import Place, clause
 
 _UNDECIDED = "undecided "
-_INSIDE = "inside the interval"
-_WEAK = "outside the interval, but for a linear adversary alone"
 _ACCEPTED = {"ignored": "accepted by the policy", "known": "known from the baseline"}
 
 
@@ -124,8 +121,11 @@ class _Facts(NamedTuple):
     @classmethod
     def of(cls, judged: Report) -> Self:
         """Of a judged report."""
-        beyond = [finding for finding in judged.findings if finding.outcome in BEYOND]
-        answered = {(_question(finding), finding.layer) for finding in beyond}
+        answered = {
+            (_question(finding), finding.layer)
+            for finding in judged.findings
+            if finding.outcome in BEYOND
+        }
         return cls(judged.by_key(), proxies(), len(judged.target.layers), answered)
 
     def where(self, findings: Sequence[Finding]) -> Place:
@@ -185,7 +185,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     said = clause(first.metric, known, row, place)
     asked = {(_question(finding), finding.layer) for finding in findings}
     if first.outcome == "unclear" and asked & facts.answered:
-        said = _beyond(first, place)  # the clause itself is shown by another rule or metric
+        said = beyond(first, place)  # the clause itself is shown by another rule or metric
     measured = row if worst else None
     return Concern(
         level=_level(first),
@@ -199,11 +199,11 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         layers=place.layers,
         clause=said,
         sentence=_sentence(findings, first, said, place),
-        number=_number(first, measured, place) if measured else "",
+        number=number_of(first, measured, place) if measured else "",
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if first.outcome in BEYOND else "",
-        helps=_helps(first, measured, place) if measured else "",
-        settles=_settles(first, measured, options=False) if measured else "",
+        helps=helps_of(first, measured, place) if measured else "",
+        settles=settles(first, measured, options=False) if measured else "",
         doubts=measured.doubts if measured else (),
     )
 
@@ -226,66 +226,6 @@ def _question(finding: Finding) -> str:
     """What a finding answers: the question of its metric, or the metric where that has none."""
     known = known_metrics().get(finding.metric)
     return (known and known.question) or finding.metric
-
-
-def _beyond(finding: Finding, place: Place) -> str:
-    """``vinfo.vinfo is above 0.35 in fc1``."""
-    side, limit = ("below", finding.min) if finding.max is None else ("above", finding.max)
-    return f"{finding.metric} is {side} {limit:.10g} in {place}"
-
-
-def _number(finding: Finding, row: Measurement, place: Place) -> str:
-    """``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
-    where = f" in {finding.layer}" if finding.layer and place.several else ""
-    most = finding.max is not None
-    limit = f"limit {finding.max if most else finding.min:.10g}"
-    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}{_corrected(finding)}"
-    if finding.outcome == "unclear":
-        return f"{value}, {limit} {_INSIDE if _holds(finding, row) else _WEAK}"
-    side = "above" if most else "below"
-    if row.interval is None or row.infinite:
-        counted = f", n = {row.n:,}" if row.n else ""
-        return f"{value}, {side} {limit} (no interval{counted})"
-    return f"{value}, {'lower' if most else 'upper'} end {side} {limit}"
-
-
-def _holds(finding: Finding, row: Measurement) -> bool:
-    """Whether the limit lies inside the interval that was judged."""
-    limit = finding.min if finding.max is None else finding.max
-    low, high = finding.ends or ends_of(row, row.number or 0.0)
-    return limit is not None and low <= limit <= high
-
-
-def _corrected(finding: Finding) -> str:
-    """The interval that was judged, where it is not the row's own."""
-    if finding.ends is None:
-        return ""
-    low, high = finding.ends
-    return f", corrected to [{number(low)}, {number(high)}]"
-
-
-def _played(row: Measurement) -> str:
-    """The row's variant; of one that only tells audits of one name apart, that name."""
-    only = row.variant.keys() == {row.audit}
-    words = str(row.variant[row.audit]) if only else variant_text(row.variant)
-    return f" ({words})" if words else ""
-
-
-def _helps(finding: Finding, row: Measurement, place: Place) -> str:
-    """What would bring a value within its limit; of an unclear one, what would tell."""
-    if finding.outcome == "unclear":
-        return _settles(finding, row)
-    known = known_metrics().get(finding.metric)
-    some = place.layers and not place.every and not place.whole
-    hidden = f"hiding {place} (--hide)" if some else ""
-    return ", or ".join(filter(None, (hidden, known.helps if known else "")))
-
-
-def _settles(finding: Finding, row: Measurement, *, options: bool = True) -> str:
-    """What would settle an unclear finding; empty of another."""
-    if finding.outcome != "unclear":
-        return ""
-    return would_settle(row, finding.times, inside=_holds(finding, row), options=options)
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:

@@ -58,7 +58,7 @@ def test_a_sentence_says_no_more_than_its_number(
 @pytest.mark.parametrize(
     ("interval", "number"),
     [
-        ((0.1, 0.9), "limit 2 outside the interval, but for a linear adversary alone"),
+        ((0.1, 0.9), "within limit 2, but of a linear adversary alone"),
         ((0.1, 2.9), "limit 2 inside the interval"),
     ],
 )
