@@ -119,6 +119,8 @@ def _facts(metric: Metric) -> Iterator[str]:
         yield "It is of the whole model."
     if metric.proven:
         yield "It is a lower bound of the truth: no value shows that the truth is within a limit."
+    if metric.stronger:
+        yield f"It is what an adversary got; a stronger one may get more ({metric.stronger})."
     if metric.helps:
         yield f"What helps besides hiding layers: {metric.helps}."
     if metric.counts:

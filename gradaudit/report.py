@@ -32,9 +32,13 @@ Status = Literal["measured", "skipped", "failed"]
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
 Says = Outcome | Literal["error", "warning"]
 Unclear = Literal["pass", "warn", "fail"]
-"""What the gate makes of a row whose interval holds the limit."""
+"""What the gate makes of a row that is neither beyond its limit nor within it."""
 RISKIEST_BY = "riskiest_by"
 """Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
+LEARNERS = "learners"
+"""Detail of what an adversary got that learns: its predictive families, each with its size."""
+LINEAR = "linear"
+"""The size of a family whose members are linear functions of the gradient."""
 Variant = dict[str, str | int | float | bool]
 Key = tuple[str, str | None, str]
 """``audit.metric``, layer, and the variant as JSON with sorted keys."""
@@ -130,6 +134,12 @@ class Measurement(_Document):
         return self.details.get("imprecise") is True
 
     @property
+    def linear(self) -> bool:
+        """Whether its adversary learned by predictive families that are all linear."""
+        families = self.details.get(LEARNERS)
+        return isinstance(families, dict) and bool(families) and {*families.values()} == {LINEAR}
+
+    @property
     def left_out(self) -> bool:
         """Whether it may apply, but nobody tried: there was no time for it."""
         return self.details.get("left_out") is True
@@ -214,9 +224,10 @@ class Finding(_Document):
 
     ``rule`` counts from 1; 0 is the demand that a report holds anything to judge. An outcome is
     ``failed`` (shown: the whole interval is beyond the limit), ``passed`` (all of it is within),
-    ``unclear`` (the limit lies inside, or the row is imprecise), ``unmeasured`` (no such row, or a
-    row that failed), ``not-applicable`` (a skipped row), ``ignored`` (beyond the limit, and the
-    policy accepts it) or ``known`` (beyond the limit, but no worse than in the baseline).
+    ``unclear`` (neither: the limit lies inside, or a linear adversary shows no value within it),
+    ``unmeasured`` (no such row, or a row that failed), ``not-applicable`` (a skipped row),
+    ``ignored`` (beyond the limit, and the policy accepts it) or ``known`` (beyond the limit, but
+    no worse than in the baseline).
 
     Attributes:
         unclear: what the policy makes of an unclear outcome; None for every other.

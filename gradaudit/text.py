@@ -33,23 +33,35 @@ def number(value: float) -> str:
     return f"{value:#.3g}"
 
 
-def settling(times: float | None, n: int | None = None, counted: str = "") -> str:
-    """How much more would tell whether a value is beyond a limit that its interval holds.
+def settling(
+    times: float | None, n: int | None = None, counted: str = "", *, played: bool = False
+) -> str:
+    """What would tell whether a value is beyond a limit that its interval holds.
 
     Args:
         times: about how many times as many records or trials; None where no number would.
         n: how many there are.
         counted: what ``n`` counts, where it is that.
+        played: whether the value is what an adversary got.
 
     >>> settling(4.2, 400, "records")
     'about 1,700 records instead of 400 would settle it'
+    >>> settling(1.1, 4, "records")
+    'about 5 records instead of 4 would settle it'
+    >>> settling(None, played=True)
+    'the value lies at the limit; a stronger adversary may settle it'
     """
+    if times is None and played:
+        return "the value lies at the limit; a stronger adversary may settle it"
     if times is None:
-        return "it lies at the limit; while it does, more records or trials will not settle it"
+        return (
+            "the value lies at the limit; while it does, more records or trials will not settle it"
+        )
+    more = f"about {times:.2g} times as many records or trials"
     if n is not None and counted:
-        more = float(f"{times * n:.2g}")
-        return f"about {more:,.0f} {counted} instead of {n:,} would settle it"
-    return f"about {times:.2g} times as many records or trials would settle it"
+        wanted = max(n + 1, float(f"{times * n:.2g}"))
+        more = f"about {wanted:,.0f} {counted} instead of {n:,}"
+    return f"{more} would settle it{', or a stronger adversary may' if played else ''}"
 
 
 def variant_text(variant: dict[str, str | int | float | bool]) -> str:

@@ -11,7 +11,7 @@ import gradaudit
 from gradaudit.audits import audits
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
-from gradaudit.judging import passed
+from gradaudit.judging import fails
 from gradaudit.report import Finding, Report
 from studies.base import Cell, Outcome, Settings, Study
 
@@ -57,7 +57,7 @@ def play(plant: str, records: int, seed: int) -> Mapping[str, Outcome]:
     report = gradaudit.gate(scanned(plant, records, seed))
     shown = [finding for finding in report.findings if finding.outcome == "failed"]
     if plant == "random":
-        return {"no level shown": Outcome(not shown), "the gate passes": Outcome(passed(report))}
+        return {"no level shown": Outcome(not shown), "the gate passes": Outcome(not fails(report))}
     rows = report.select("attack.auroc")
     strong = any((row.value or 0) >= 0.9 for row in rows if not row.variant)
     return {"shown high": Outcome(any(map(_is_high, shown)) if strong else None)}

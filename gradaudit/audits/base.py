@@ -43,6 +43,8 @@ class Metric:
         proven: whether a value is what the truth is at least, so that none shows it within a max.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
             where it does not.
+        stronger: options that give a stronger adversary, where a value is what an adversary got, so
+            that a better one may get more; empty elsewhere.
         relative: whether a layer's value depends on which other layers are shown.
         guarantee: whether a value is a promise, so that where there is none a rule on it fails.
     """
@@ -61,6 +63,7 @@ class Metric:
     helps: str = ""
     counts: str = ""
     proven: bool = False
+    stronger: str = ""
     relative: bool = False
     guarantee: bool = False
 

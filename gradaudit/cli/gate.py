@@ -20,24 +20,27 @@ from gradaudit.cli.reports import (
 from gradaudit.config import shape_of
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
-from gradaudit.formats.page import Page
+from gradaudit.formats.page import OUTCOMES, Page
 from gradaudit.formats.results import (
     GRAVEST,
     Result,
     gravest_of,
     policy_name,
     results,
+    summary,
     told_of,
 )
 from gradaudit.judging import (
     default_policy_yaml,
     differences,
+    fails,
     passed,
     read_policy,
     refuse_another_model,
     says,
 )
 from gradaudit.judging import gate as judge
+from gradaudit.judging import verdict as word
 from gradaudit.report import Report
 from gradaudit.text import variant_text
 
@@ -67,7 +70,10 @@ def gate(
         typer.Option("--baseline", help="An earlier report: fail only what is new or worse."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail what is unclear too, whatever the policy says.")
+        bool,
+        typer.Option(
+            "--strict", help="Exit with 1 where the verdict is UNDECIDED, whatever the policy says."
+        ),
     ] = False,
     output: Output = None,
     shape: OptionalShape = None,
@@ -88,10 +94,14 @@ def gate(
     gradaudit gate report.json
     gradaudit gate report.json --policy policy.yaml --strict -o judged.html
 
-    Exits with 0 where the report passes and with 1 where a rule of level `error` fails: a value
-    beyond its limit, and its whole interval with it, or a measurement that is missing or failed.
-    Where the limit lies inside the interval it is unclear, which fails with --strict or as the
-    policy says. -o writes a copy of the report with the findings.
+    The verdict is FAILED where a value lies beyond the limit of a rule of level `error`, with its
+    whole interval; PASSED where every row that such a rule judges lies within its limit; and else
+    UNDECIDED, with the questions that are open and what would settle each.
+
+    Exits with 1 where the report FAILED, and where it is UNDECIDED for want of a measurement that
+    a rule of level `error` demands, for want of any evidence about a named attribute or attacks,
+    by a policy that says `unclear: fail`, or with --strict; else with 0. -o writes a copy of the
+    report with the findings.
     """
     files = writers(output, (report, policy, baseline))
     audited = Report.from_file(report)
@@ -108,24 +118,33 @@ def gate(
         print_verdict(judged, Stdout())
     else:
         format_named(chosen).show(judged)
-    if not passed(judged):
+    if fails(judged) or (strict and not passed(judged)):
         raise typer.Exit(FAILED)
 
 
 def print_verdict(judged: Report, console: Console) -> None:
-    """Print a line for every row that is not within its limits, and the verdict last."""
+    """Print a line for every row that is not within its limits, a tally, and the verdict last."""
     page = Page(console)
     for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
         page.print([_line(page, result)])
-    style = "bold green" if passed(judged) else "bold red"
-    page.print(page.prose(verdict(judged), style=style))
+    page.print(page.prose(f"gate: {tally(judged)}"))
+    page.print(page.prose(summary(judged), style=OUTCOMES[word(judged)]))
 
 
 def verdict(judged: Report) -> str:
-    """The gate's verdict in one sentence, with the counts of rows behind it and the policy."""
-    counts: Counter[str] = Counter(says(gravest_of(findings)) for findings in told_of(judged))
+    """The verdict's word with the policy and the counts of rows behind it."""
+    return f"{word(judged).upper()} by {policy_name(judged)}: {tally(judged)}"
+
+
+def tally(judged: Report) -> str:
+    """How many rows failed, are unclear, passed: ``2 failed, 1 unclear``."""
+    gravest = [gravest_of(findings) for findings in told_of(judged)]
+    counts = Counter[str](
+        finding.outcome if says(finding) == "error" else says(finding) for finding in gravest
+    )
     words = {
-        "error": "failed",
+        "failed": "failed",
+        "unmeasured": "not measured",
         "warning": "warned of",
         "unclear": "unclear",
         "passed": "passed",
@@ -133,9 +152,7 @@ def verdict(judged: Report) -> str:
         "known": "known from the baseline",
         "ignored": "ignored",
     }
-    tally = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
-    end = "passed" if passed(judged) else "failed"
-    return f"gate {end}: {tally or 'nothing was judged'}, by {policy_name(judged)}"
+    return ", ".join(f"{counts[key]} {said}" for key, said in words.items() if counts[key])
 
 
 def _line(page: Page, result: Result) -> Text:

@@ -24,7 +24,7 @@ from gradaudit.config import (
     settle,
 )
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.judging import gate, passed, read_policy
+from gradaudit.judging import fails, gate, read_policy
 from gradaudit.progress import Silent
 from gradaudit.specs import suggest
 from gradaudit.text import listed, printable
@@ -57,7 +57,7 @@ def _scan(**flags: Any) -> None:
         _tell_plan(settings, chosen, left)
         return
     report = survey(settings, config, chosen, left, others=passed_over, policy=policy)
-    if policy and not passed(gate(report, policy)):
+    if policy and fails(gate(report, policy)):
         typer.echo(f"gradaudit: the report does not pass {settings.policy}", err=True)
         raise typer.Exit(GATE_FAILED)
 

@@ -118,7 +118,8 @@ _EXCEPTIONS = """
 # ignore:
 #   - {metric: vinfo.*, layers: fc1, reason: stays on the client, until: 2027-01-31}
 
-# What becomes of a value whose interval holds the limit: pass, warn or fail.
+# What becomes of a value that is neither shown to be beyond its limit nor within it: pass, warn
+# (the verdict is UNDECIDED, with exit status 0) or fail (UNDECIDED, with exit status 1).
 unclear: warn
 
 # Correct intervals for the number of rules and layers:

@@ -1,10 +1,14 @@
 """Predictive families, found by discovery."""
 
+from collections.abc import Iterable
+
+from pydantic import JsonValue
+
 from gradaudit.errors import UsageError
 from gradaudit.families.base import Family, Fitted, log_loss, under_prior
 from gradaudit.parts import discover
 
-__all__ = ["Family", "Fitted", "families", "family", "log_loss", "under_prior"]
+__all__ = ["Family", "Fitted", "families", "family", "log_loss", "sizes", "under_prior"]
 
 
 def families() -> dict[str, type[Family]]:
@@ -22,3 +26,12 @@ def family(name: str) -> Family:
     if name not in found:
         raise UsageError(f"no predictive family {name!r}; there are: {', '.join(families())}")
     return found[name]()
+
+
+def sizes(names: Iterable[str]) -> dict[str, JsonValue]:
+    """How large each of these families is, by name, for the detail ``LEARNERS`` of a row.
+
+    Raises:
+        UsageError: there is no family of a name.
+    """
+    return {name: family(name).size for name in names}

@@ -261,6 +261,8 @@ class Family(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    size: ClassVar[str] = ""
+    """How large it is, in a few words; ``LINEAR`` where its members are linear functions."""
 
     def fit(
         self,

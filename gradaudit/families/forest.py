@@ -66,6 +66,7 @@ class Forest(Family):
 
     name = "forest"
     summary = "Random forest of 50 trees, votes smoothed by Laplace's rule."
+    size = f"{TREES} trees"
     bootstrap: ClassVar[bool] = True
 
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:

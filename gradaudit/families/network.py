@@ -20,6 +20,7 @@ class Mlp(Projected):
 
     name = "mlp"
     summary = "Network of one hidden layer on 50 principal components."
+    size = "32 hidden units"
 
     def _scores(
         self, rows: FloatArray, training: Training, generator: np.random.Generator

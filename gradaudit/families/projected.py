@@ -16,6 +16,7 @@ from gradaudit.families.base import (
     normalised,
     of_both,
 )
+from gradaudit.report import LINEAR
 
 _LOSS = 10.0
 """What a row's loss counts beside half the squared weights."""
@@ -65,6 +66,7 @@ class Logistic(Projected):
 
     name = "logistic"
     summary = "Logistic regression on standardised features."
+    size = LINEAR
 
     def _scores(
         self, rows: FloatArray, training: Training, generator: np.random.Generator
@@ -112,6 +114,7 @@ class Discriminant(Projected):
 
     name = "discriminant"
     summary = "Fisher's linear discriminant, shrunk; the cheapest."
+    size = LINEAR
 
     def _scores(
         self, rows: FloatArray, training: Training, generator: np.random.Generator

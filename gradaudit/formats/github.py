@@ -4,11 +4,17 @@ from collections.abc import Iterator
 
 from gradaudit.formats.base import Format
 from gradaudit.formats.results import GRAVEST, Result, artifact, results, summary
-from gradaudit.judging import Policy, verdict
+from gradaudit.judging import Policy, Word, fails, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
 
 _COMMANDS = {"error": "error", "warning": "warning"}
+_VERDICTS: dict[Word, str] = {
+    "passed": "notice",
+    "failed": "error",
+    "undecided": "warning",
+    "measured": "notice",
+}
 _ESCAPES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _MORE_ESCAPES = str.maketrans({":": "%3A", ",": "%2C"})
 
@@ -33,7 +39,7 @@ def _lines(judged: Report, found: list[Result]) -> Iterator[str]:
     for result in found:
         command = _COMMANDS.get(result.says, "notice")
         yield _command(command, result.sentence, {**place, "title": result.rule})
-    outcome = "error" if verdict(judged) == "failed" else "notice"
+    outcome = "error" if fails(judged) else _VERDICTS[verdict(judged)]
     yield _command(outcome, summary(judged), {"title": "gradaudit"})
 
 

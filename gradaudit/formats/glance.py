@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from html import escape
 
 from gradaudit.formats.results import summary
-from gradaudit.judging.risk import LEVELS, Risk, risks_of, with_findings
+from gradaudit.judging.risk import LEVELS, Risk, risks_of, sign_of, with_findings
 from gradaudit.report import Report
 from gradaudit.text import printable
 
 MOST_LAYERS = 6
 _COLOURS = {"high": "#b3261e", "medium": "#9a6700", "low": "#1a7f37"}
+
+_GREY = "#6e6e6e"
 
 Line = tuple[str, Risk]
 
@@ -30,12 +32,16 @@ def notebook(report: Report) -> str:
     """The same as HTML without style sheets or scripts, with every layer."""
     rows = "".join(
         f"<tr><th scope='row' style='text-align:left'>{escape(name)}</th>"
-        f"<td style='text-align:left;color:{_COLOURS.get(risk.level, 'inherit')}'>"
+        f"<td style='text-align:left;color:{_colour(risk)}'>"
         f"{escape(str(risk))}</td></tr>"
         for name, risk in _riskiest(report)
     )
     said = "".join(f"<p>{escape(line)}</p>" for line in (_title(report), *_facts(report)))
     return f"<div>{said}<table><tbody>{rows}</tbody></table></div>"
+
+
+def _colour(risk: Risk) -> str:
+    return _COLOURS.get(sign_of(risk.level, risk.possible) or "", _GREY)
 
 
 def _title(report: Report) -> str:

@@ -22,8 +22,10 @@ from gradaudit.view.signoff import sign_off
 
 _WORDS = {
     "high, medium": "a whole interval lies beyond the limit of an error rule, of a warning rule",
-    "high?, medium?": "the limit lies inside an interval: neither shown nor excluded",
-    "low": "no limit is exceeded, and what could exceed one was measured; no proof of privacy",
+    "high?, medium?": "undecided: a row is neither beyond the limit of an error rule, or of a "
+    "warning rule, nor within it",
+    "low": "no limit is shown to be exceeded; no proof of privacy",
+    "~": "a number that no rule judged, so that it excludes nothing",
     "unknown": "something that a rule asks for could not be measured",
     "not tested": "nothing tried to learn anything from the layer's gradient",
     "[low, high]": "the interval that holds the true value at the stated confidence",

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradaudit.formats.base import Format
-from gradaudit.judging import Policy
+from gradaudit.judging import Policy, Word
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import DOUBTED, printable
 from gradaudit.view import ArrayLine, Cell, Concern, Gap, LayerLine, MetricColumn, View, view
+from gradaudit.view.cells import MARKS
 from gradaudit.view.gaps import in_brief
 
 MOST_BYTES = 60_000
@@ -24,7 +25,8 @@ _MARKS: dict[Level, str] = {
     "unknown": "⚪",
     "not tested": "⚪",
 }
-_OUTCOMES = {"passed": "✅", "failed": "❌", "measured": "⚪"}
+_OUTCOMES: dict[Word, str] = {"passed": "✅", "failed": "❌", "undecided": "❓", "measured": "⚪"}
+_NO_SIGN = "⚪"
 _PLAIN = re.compile(r"[\w ./()-]+", re.ASCII)
 _ACTIVE = re.compile(
     r"[&<>|`*~#@\\$]"
@@ -145,7 +147,7 @@ def _summary(shown: View) -> Iterator[Block]:
         yield Block([f"> **Warning:** {_text(warning)}"])
     yield Block(["### Findings", ""], list(map(_concern, shown.findings)), needed=True)
     yield _riskiest(shown)
-    yield Block([f"Risk: {_text(verdict.tally)}"])
+    yield Block([f"Risk: {_text('; '.join([verdict.tally, *_legend(shown)]))}"])
     yield Block(
         [],
         [
@@ -158,8 +160,17 @@ def _summary(shown: View) -> Iterator[Block]:
     yield Block(["### Provenance", "", _text(shown.how)])
 
 
+def _legend(shown: View) -> Iterator[str]:
+    """What the marks behind numbers mean."""
+    printed = "".join(cell.full for line in shown.layers.lines for cell in line.answers)
+    printed += "".join(line.value for line in shown.model)
+    return (said for mark, said in MARKS.items() if mark in printed)
+
+
 def _riskiest(shown: View) -> Block:
     lines, every = shown.layers.riskiest(MOST_LAYERS), shown.layers.lines
+    if lines and not shown.layers.measured:
+        return Block(["### Layers", "", f"{shown.layers.tally.capitalize()}."])
     some = f", the {len(lines)} riskiest of {len(every):,}" if len(lines) < len(every) else ""
     opening, rows = _answers(lines, shown.layers.questions)
     return Block([f"### Layers{some}", "", *opening], rows, needed=True)
@@ -170,7 +181,8 @@ def _details(shown: View) -> Iterator[Block]:
     more = shown.concerns[len(shown.findings) :]
     yield _folded(f"{len(more)} more findings", [], list(map(_concern, more)))
     layers = shown.layers
-    yield _folded(f"All {len(layers.lines):,} layers", *_metrics(layers.lines, layers.columns))
+    lines = layers.lines if layers.measured else ()
+    yield _folded(f"All {len(lines):,} layers", *_metrics(lines, layers.columns))
     model = [[code(x.metric), escape(x.variant), x.value, escape(x.remark)] for x in shown.model]
     yield _folded("Whole model", *_table(["metric", "variant", "value", "remark"], model))
     yield _folded(f"All {len(shown.arrays):,} arrays of the update", *_arrays(shown.arrays))
@@ -207,10 +219,14 @@ def _answers(
 ) -> tuple[list[str], list[str]]:
     headings = [f"{x.heading}<br>{code(x.metric)}" for x in questions]
     rows = [
-        [code(line.name), f"{_MARKS[line.level]} {line.risk}", *map(_answer, line.answers)]
+        [code(line.name), f"{_sign(line)} {line.risk}", *map(_answer, line.answers)]
         for line in lines
     ]
     return _table(["layer", "risk", *headings], rows)
+
+
+def _sign(line: LayerLine) -> str:
+    return _MARKS[line.sign] if line.sign else _NO_SIGN
 
 
 def _answer(cell: Cell) -> str:

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gradaudit.judging import Word
 from gradaudit.judging.risk import Level
 from gradaudit.text import printable
 
@@ -20,8 +21,14 @@ STYLES: dict[Level, str] = {
     "high": "bold red",
     "medium": "yellow",
     "low": "green",
-    "unknown": "magenta",
-    "not tested": "magenta",
+    "unknown": "dim",
+    "not tested": "dim",
+}
+OUTCOMES: dict[Word, str] = {
+    "passed": "bold green",
+    "failed": "bold red",
+    "undecided": "bold yellow",
+    "measured": "bold",
 }
 _PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2", "×": "x", "→": "->"})
 

@@ -26,6 +26,8 @@ SHAPES: dict[Level | None, str] = {
     "medium": "M0-7 7 0 0 7-7 0Z",
     "low": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0Z",
 }
+NOTHING = "none"
+"""The class of what shows no risk and excludes none: not tested, unknown, undecided, not judged."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,21 @@ def said(cell: Cell) -> str:
     """A number in words: ``0.920 [0.846, 0.994], permuted 0.524, high``."""
     floor = f"permuted {cell.floor}" if cell.floor else ""
     left = f"{cell.possible} not excluded" if cell.possible else ""
-    shown = cell.level or ("within its limits" if cell.measured and not left else "")
+    judged = "within its limits" if cell.judged else "no rule judged it"
+    shown = cell.level or (judged if cell.measured and not left else "")
     return ", ".join(filter(None, (cell.full or "no row", floor, shown, left)))
 
 
 def shape(level: Level | None, *, hollow: bool = False) -> Markup:
-    """The sign of a risk: a triangle, a diamond, a dot; hollow where it is only not excluded."""
-    kind = level if level in SHAPES else "low"
+    """The sign of a risk: a triangle, a diamond, a dot; hollow where it is undecided.
+
+    A grey hollow dot where there is no evidence: not tested, unknown, or not judged.
+    """
+    known = level in SHAPES
     return Markup('<path class="dot {}{}" d="{}"/>').format(
-        kind, " hollow" if hollow else "", SHAPES[kind]
+        level if known else NOTHING,
+        " hollow" if hollow or not known else "",
+        SHAPES[level if known else "low"],
     )
 
 
@@ -152,8 +160,9 @@ def _dot(cell: Cell, axis: Axis) -> Markup:
         words = escape("not measured" if not cell.failed else "failed")
         return Markup('<text class="none" x="50%" y="17">{}</text>').format(words)
     hollow = cell.level is None and cell.possible is not None
+    level = cell.level or cell.possible or ("low" if cell.judged else None)
     return Markup('<svg x="{:.1f}%" y="{}" overflow="visible">{}</svg>').format(
-        axis.at(value), _MIDDLE, shape(cell.level or cell.possible, hollow=hollow)
+        axis.at(value), _MIDDLE, shape(level, hollow=hollow)
     )
 
 

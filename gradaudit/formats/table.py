@@ -7,12 +7,13 @@ from rich.console import Console
 from rich.text import Text
 
 from gradaudit.formats.base import Format, Stdout
-from gradaudit.formats.page import STYLES, Column, Page, grid
+from gradaudit.formats.page import OUTCOMES, STYLES, Column, Page, grid
 from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import DOUBTED
 from gradaudit.view import Cell, Concern, LayerLine, View, view
+from gradaudit.view.cells import MARKS
 from gradaudit.view.gaps import in_brief
 
 PLAIN_WIDTH = 100
@@ -20,10 +21,9 @@ PLAIN_WIDTH = 100
 MOST_LAYERS = 12
 MOST_CONCERNS = 3
 MOST_ARRAYS = 12
-_OUTCOMES = {"passed": "bold green", "failed": "bold red", "measured": "bold"}
 LEGEND = {
     "(": "(…) permuted attribute",
-    "?": "? limit inside the interval",
+    **MARKS,
     "!": "! see below",
     "–": "– not measured",
 }
@@ -74,7 +74,7 @@ class _TablePage(Page):
 
     def verdict(self) -> Iterator[Text]:
         verdict = self.view.verdict
-        yield from self.prose(verdict.sentence, style=_OUTCOMES[verdict.outcome])
+        yield from self.prose(verdict.sentence, style=OUTCOMES[verdict.outcome])
 
     def scope(self) -> Iterator[Text]:
         scope = self.view.scope
@@ -115,7 +115,8 @@ class _TablePage(Page):
 
     def layers(self) -> Iterator[Text]:
         layers, brief = self.view.layers, self.brief
-        if not layers.lines:
+        if not layers.measured:
+            yield from self.prose(layers.tally if layers.lines else "")
             yield from self.model()
             return
         lines = layers.lines if self.every else layers.riskiest(MOST_LAYERS)
@@ -158,7 +159,7 @@ class _TablePage(Page):
 
     def risk(self, line: LayerLine) -> Text:
         text = Text(line.risk)
-        text.stylize(STYLES[line.level], 0, len(line.level))
+        text.stylize(STYLES[line.sign] if line.sign else "", 0, len(line.level))
         return text
 
     def legend(self, lines: Sequence[LayerLine]) -> str:

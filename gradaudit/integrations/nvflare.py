@@ -90,7 +90,7 @@ class ObserverFilter(DXOFilter):  # type: ignore[misc]
             )
         except Blocked as why:
             raise ContentBlockedException(str(why)) from why
-        if self.observer.on_fail == "withhold" and not observation.verdict.passed:
+        if self.observer.on_fail == "withhold" and observation.verdict.fails:
             dxo.data = _instead(dxo, came)
         dxo.set_meta_prop(META, observation.verdict.metrics())
         return dxo

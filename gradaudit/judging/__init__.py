@@ -3,10 +3,7 @@
 from gradaudit.judging.judge import (
     differences,
     gate,
-    passed,
     refuse_another_model,
-    says,
-    verdict,
 )
 from gradaudit.judging.policy import (
     Ignore,
@@ -18,15 +15,18 @@ from gradaudit.judging.policy import (
     read_policy,
 )
 from gradaudit.judging.risk import Risk, layer_risks
+from gradaudit.judging.verdict import Word, fails, passed, says, verdict
 
 __all__ = [
     "Ignore",
     "Policy",
     "Risk",
     "Rule",
+    "Word",
     "default_policy",
     "default_policy_yaml",
     "differences",
+    "fails",
     "gate",
     "known_metrics",
     "layer_risks",

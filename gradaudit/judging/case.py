@@ -135,12 +135,15 @@ class Case:
 
     @property
     def outcome(self) -> Literal["failed", "passed", "unclear"]:
-        """Whether the interval is beyond the limit as a whole, within it, or holds it."""
-        if self.row.imprecise:
-            return "unclear"
+        """Whether the interval is beyond the limit as a whole, within it, or neither is shown.
+
+        An interval that holds the limit shows neither. A row of an adversary that only learns
+        linear functions is never within its limit: it is what the adversary got, and one that
+        learns more may get more.
+        """
         if self.rule.sign * self._nearer > self.rule.sign * self.rule.limit:
             return "failed"
-        return "unclear" if self._exceeds(self._farther) else "passed"
+        return "unclear" if self._exceeds(self._farther) or is_weak(self.row) else "passed"
 
     @property
     def times(self) -> float | None:
@@ -148,10 +151,10 @@ class Case:
 
         Half-widths shrink with the root of the number, so it takes the square of the half-width
         towards the limit over the value's distance from it. None where that is more than
-        ``MOST_TIMES``, and where the interval itself cannot be trusted.
+        ``MOST_TIMES``, and where the limit does not lie inside the interval.
         """
         value = self.row.number
-        if value is None or self.row.imprecise:
+        if value is None or not self._exceeds(self._farther):
             return None
         towards = self._nearer if self._exceeds(value) else self._farther
         distance = abs(value - self.rule.limit)
@@ -170,8 +173,10 @@ class Case:
             rest = self._margin if self.outcome == "failed" else self._unproven
             return f"{measured} {relations[self.outcome == 'failed']} {limit}{rest}"
         direction = "above" if self.rule.sign > 0 else "below"
-        remedy = would_settle(self.row, self.times)
-        return f"{measured} neither shows nor excludes a value {direction} {limit}; {remedy}"
+        inside = self._exceeds(self._farther)
+        undecided = "neither shows nor excludes" if inside else "does not exclude"
+        remedy = would_settle(self.row, self.times, inside=inside)
+        return f"{measured} {undecided} a value {direction} {limit}; {remedy}"
 
     @property
     def _nearer(self) -> float:
@@ -199,22 +204,41 @@ class Case:
 
     @property
     def _unproven(self) -> str:
-        """What a lower bound within a max does not say."""
+        """What a value within its limit does not say, where it is a lower bound of the truth."""
         metric = known_metrics().get(self.row.id)
-        if metric is None or not metric.proven or self.rule.sign < 0:
-            return ""
-        return "; it is a lower bound, and the truth may be larger"
+        if metric is not None and metric.proven and self.rule.sign > 0:
+            return "; it is a lower bound, and the truth may be larger"
+        if metric is not None and metric.stronger:
+            return "; it is what this adversary got, and a stronger one may get more"
+        return ""
 
     def _exceeds(self, end: float) -> bool:
         return self.rule.sign * end > self.rule.sign * self.rule.limit
 
 
-def would_settle(row: Measurement, times: float | None) -> str:
-    """What would settle a row that is unclear; ``times`` as many records or trials, if any."""
-    if row.imprecise:
-        return row.doubts[0]
+def is_weak(row: Measurement) -> bool:
+    """Whether a row is what an adversary got that only learns linear functions."""
     metric = known_metrics().get(row.id)
-    return settling(times, row.n, metric.counts if metric else "")
+    return row.linear and metric is not None and bool(metric.stronger)
+
+
+def would_settle(
+    row: Measurement, times: float | None, *, inside: bool = True, options: bool = True
+) -> str:
+    """What would settle a row that is unclear.
+
+    Args:
+        row: what was measured.
+        times: about how many times as many records or trials, if any number would.
+        inside: whether the limit lies inside the interval; else a weak adversary is the reason.
+        options: whether to name the options that give a stronger adversary.
+    """
+    metric = known_metrics().get(row.id)
+    stronger = metric.stronger if metric else ""
+    said = settling(times, row.n, metric.counts if metric else "", played=bool(stronger))
+    if not inside:
+        said = "its adversary is linear, and a stronger one may get more"
+    return f"{said} ({stronger})" if options and stronger else said
 
 
 def ends_of(row: Measurement, value: float) -> tuple[float, float]:
@@ -226,8 +250,8 @@ def correct(cases: Sequence[Case]) -> list[Case]:
     """The cases with the ends of their intervals corrected by Holm's procedure.
 
     The claims "within its limit" are one family, the claims "beyond its limit" another. Of
-    neither are cases that the policy excuses, imprecise rows, and cases without an interval or
-    with one that states no confidence: that is a bound, not an estimate.
+    neither are cases that the policy excuses, and cases without an interval or with one that
+    states no confidence: that is a bound, not an estimate.
     """
     judged = [number for number, case in enumerate(cases) if _makes_claims(case)]
     within = corrected_ends([_claim(cases[i], cases[i].rule.sign) for i in judged])
@@ -242,7 +266,7 @@ def correct(cases: Sequence[Case]) -> list[Case]:
 def _makes_claims(case: Case) -> bool:
     row = case.row
     estimated = row.value is not None and row.interval is not None and row.confidence is not None
-    return estimated and case.ignore is None and not row.imprecise
+    return estimated and case.ignore is None
 
 
 def _claim(case: Case, sign: int) -> Claim:

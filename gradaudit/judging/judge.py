@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -20,7 +20,8 @@ from gradaudit.judging.policy import (
     layer_matches,
     read_policy,
 )
-from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Says, Unclear, estimate
+from gradaudit.judging.verdict import lacking, verdict
+from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """What an outcome of the baseline excuses."""
@@ -29,6 +30,7 @@ TOLERANCE = 0.01
 CLOSE = 0.7
 """How alike names must be for one to be offered instead of the other."""
 _REMEDY: dict[str | None, str] = {"deployed": ": describe your federation with --deployment FILE"}
+_NO_EVIDENCE = "no evidence: rules of level error ask about {}, and judged no row: {}"
 Met = list[tuple[int, Rule, list[Measurement]]]
 
 
@@ -117,11 +119,13 @@ def gate(
 
     A row fails where its whole interval is beyond the limit, passes where all of it is within, and
     is unclear in between; without an interval its value is judged. Infinity is beyond every
-    ``max``; an imprecise row is always unclear. A headline that stands for several runs is judged
-    by each of them. A rule fails where one of its globs meets no row, or a row that failed or was
-    left out for lack of time, or a skipped one of a metric that is a guarantee; another skipped row
-    is not applicable, nor is a glob that matches hidden layers alone. A report in which nothing was
-    measured, or that was interrupted, fails whatever the rules, and so does a policy without any.
+    ``max``; a row of a linear adversary is never within its limit. A headline that stands for
+    several runs is judged by each of them. A rule fails where one of its globs meets no row, or a
+    row that failed or was left out for lack of time, or a skipped one of a metric that is a
+    guarantee; another skipped row is not applicable, nor is a glob that matches hidden layers
+    alone. A report in which nothing was measured, or that was interrupted, fails whatever the
+    rules, and so does a policy without any, and one whose error rules ask about a named attribute,
+    or about attacks, where none of their rows could be judged.
 
     Args:
         report: what was measured; findings it holds already are replaced.
@@ -146,25 +150,6 @@ def gate(
     return judged.model_copy(update={"provenance": {**judged.provenance, **summary}})
 
 
-def passed(judged: Report) -> bool:
-    """Whether a judged report passes: it has findings, and no error among them."""
-    return bool(judged.findings) and not any(
-        says(finding) == "error" for finding in judged.findings
-    )
-
-
-def verdict(report: Report) -> Literal["passed", "failed", "measured"]:
-    """Whether a judged report passes; ``measured`` of one that nobody judged."""
-    if not report.findings:
-        return "measured"
-    return "passed" if passed(report) else "failed"
-
-
-def says(finding: Finding) -> Says:
-    """What a finding says at the gate: an error fails it, a warning does not."""
-    return finding.says
-
-
 def _judged(report: Report, policy: Policy, today: date) -> Report:
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
     cases = [
@@ -178,12 +163,16 @@ def _judged(report: Report, policy: Policy, today: date) -> Report:
         for case in (correct(cases) if policy.family == "holm" else cases)
     }
     judged_by: dict[str, JsonValue] = {"name": policy.name, "sha256": policy.sha256}
-    return report.model_copy(
+    judged = report.model_copy(
         update={
             "provenance": {**report.provenance, "policy": judged_by},
             "findings": _findings(report, met, verdicts),
         }
     )
+    if any(finding.rule == 0 for finding in judged.findings):
+        return judged
+    missing = [_nothing(_NO_EVIDENCE.format(*each)) for each in lacking(judged).items()]
+    return judged.model_copy(update={"findings": [*missing, *judged.findings]})
 
 
 def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
@@ -209,8 +198,7 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
         message = "nothing in this report was measured"
     elif report.interrupted:
         message = "the command was interrupted: this report is incomplete"
-    nothing = Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)
-    findings = [nothing] if message else []
+    findings = [_nothing(message)] if message else []
     for number, rule, rows in met:
         for glob in rule.layers:
             if not any(layer_matches(row.layer, glob) for row in rows):
@@ -220,6 +208,11 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
             verdict = verdicts.get((number, row.key))
             findings.append(verdict or _without_value(number, rule, row))
     return findings
+
+
+def _nothing(message: str) -> Finding:
+    """That a report lacks what any policy demands, or what this one does."""
+    return Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)
 
 
 def _verdict(case: Case, policy: Policy) -> Finding:

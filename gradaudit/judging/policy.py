@@ -147,10 +147,10 @@ class Ignore(_Entry):
 class Policy(_Entry):
     """Rules, exceptions, and whether intervals are corrected for the number of claims.
 
-    ``unclear`` is what becomes of a row whose interval holds the limit, where a rule does not say
-    otherwise: it passes, is warned of, or fails as what is shown does; where neither says, a row of
-    a metric that is a guarantee fails. ``name`` is what a verdict calls it; a file's is its name,
-    unless it says another.
+    ``unclear`` is what becomes of a row that is neither beyond its limit nor within it, where a
+    rule does not say otherwise: it passes, leaves the verdict undecided, or fails the gate too;
+    where neither says, a row of a metric that is a guarantee fails. ``name`` is what a verdict
+    calls it; a file's is its name, unless it says another.
     """
 
     name: str = ""

@@ -79,6 +79,11 @@ def risks_of(judged: Report) -> dict[str | None, Risk]:
     return {layer: _risk(findings) for layer, findings in by_layer.items()}
 
 
+def sign_of(level: Level, possible: Level | None) -> Level | None:
+    """The level to paint; None where nothing is shown, and a graver level is not excluded."""
+    return None if level == "low" and possible else level
+
+
 def why(metric: str) -> str:
     """What a metric beyond its limit means, as the audit says it; empty for unknown metrics."""
     known = known_metrics().get(metric)

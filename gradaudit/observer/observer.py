@@ -127,7 +127,7 @@ class Observer:
 
         Returns:
             The verdict, and the report that stays here. Where names do not match, or anything else
-            goes wrong, the verdict says why, and has not passed; training goes on.
+            goes wrong, the verdict is ``undecided``, says why, and fails; training goes on.
 
         Raises:
             Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
@@ -141,9 +141,9 @@ class Observer:
             fault = str(error) if isinstance(error, GradauditError) else one_line(error)
             log.warning("gradaudit: %s is not observed: %s", label, fault)
             log.debug("%s failed", label, exc_info=True)
-            observation = Observation(Verdict(passed=False, fault=fault))
+            observation = Observation(Verdict.unobserved(fault))
             self.allowance.spend(spent())
-        if self.on_fail == "raise" and not observation.verdict.passed:
+        if self.on_fail == "raise" and observation.verdict.fails:
             where = f" (see {observation.file})" if observation.file else ""
             raise Blocked(f"the update {label} may not leave: {observation.verdict}{where}")
         return observation

@@ -1,9 +1,9 @@
-"""What of an observation may travel: whether it passed, and four counts."""
+"""What of an observation may travel: the verdict's word, and four counts."""
 
 from dataclasses import dataclass
 from typing import Self
 
-from gradaudit.judging import passed
+from gradaudit.judging import Word, fails, verdict
 from gradaudit.report import Report
 
 PREFIX = "gradaudit."
@@ -14,7 +14,8 @@ class Verdict:
     """What a policy says of an update; it names no layer, label, word or value.
 
     Attributes:
-        passed: whether the policy lets it pass.
+        word: the verdict, ``passed``, ``failed`` or ``undecided``.
+        fails: whether the policy does not let it leave, as the gate fails a report.
         shown: how many of its limits are exceeded.
         unclear: of how many that cannot be told.
         left_out: how many things there was no time for.
@@ -22,29 +23,43 @@ class Verdict:
         fault: why nothing could be observed; it stays with the report.
     """
 
-    passed: bool
+    word: Word
+    fails: bool
     shown: int = 0
     unclear: int = 0
     left_out: int = 0
     share_of_time: float = 0.0
     fault: str = ""
 
+    @property
+    def passed(self) -> bool:
+        """Whether every limit of an error rule is shown to be kept."""
+        return self.word == "passed"
+
     @classmethod
     def of(cls, judged: Report, share_of_time: float) -> Self:
         """Of a judged report."""
         outcomes = [finding.outcome for finding in judged.findings]
         return cls(
-            passed=passed(judged),
+            word=verdict(judged),
+            fails=fails(judged),
             shown=outcomes.count("failed"),
             unclear=outcomes.count("unclear"),
             left_out=sum(row.left_out for row in judged.measurements),
             share_of_time=share_of_time,
         )
 
+    @classmethod
+    def unobserved(cls, fault: str) -> Self:
+        """Of an update that nothing could be observed of, and why: nothing lets it leave."""
+        return cls("undecided", fails=True, fault=fault)
+
     def metrics(self) -> dict[str, float]:
         """Numbers by name, always the same names, so that a server can average them."""
         return {
             f"{PREFIX}passed": float(self.passed),
+            f"{PREFIX}undecided": float(self.word == "undecided"),
+            f"{PREFIX}fails": float(self.fails),
             f"{PREFIX}shown": float(self.shown),
             f"{PREFIX}unclear": float(self.unclear),
             f"{PREFIX}left_out": float(self.left_out),
@@ -56,9 +71,8 @@ class Verdict:
         """In a few words."""
         if self.fault:
             return f"not observed: {self.fault}"
-        words = "passed" if self.passed else "failed"
         limits = "limit" if self.shown == 1 else "limits"
         return (
-            f"{words}: {self.shown} {limits} exceeded, {self.unclear} unclear, "
+            f"{self.word}: {self.shown} {limits} exceeded, {self.unclear} unclear, "
             f"{self.left_out} not looked at, {self.share_of_time:.1%} of the time"
         )

@@ -61,7 +61,7 @@ class Steps:
         )
         self._least = max(spent(), self._least / 2)
         self.looked_at += 1
-        if self.observer.on_fail == "withhold" and not observation.verdict.passed:
+        if self.observer.on_fail == "withhold" and observation.verdict.fails:
             model.zero_grad(set_to_none=True)
         if self.worst is None or _gravity(observation) > _gravity(self.worst):
             self.worst = observation
@@ -107,7 +107,7 @@ class Watch:
     def verdict(self) -> Verdict:
         """What may travel."""
         if self._observation is None:
-            return Verdict(passed=False, fault="nothing has been trained and looked at yet")
+            return Verdict.unobserved("nothing has been trained and looked at yet")
         return self._observation.verdict
 
     def __enter__(self) -> Self:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gradaudit.audits.base import Question
-from gradaudit.judging.risk import Level
-from gradaudit.report import Measurement, marked
+from gradaudit.judging.risk import Level, sign_of
+from gradaudit.report import Measurement, estimate, marked
 from gradaudit.text import DOUBTED, number
 from gradaudit.view.floors import Floor
 from gradaudit.view.wording import abridged
@@ -13,6 +13,12 @@ from gradaudit.view.wording import abridged
 SKIPPED = "–"
 FAILED = "failed"
 OPEN = "?"
+UNJUDGED = "~"
+MARKS = {
+    OPEN: f"{OPEN} undecided: neither beyond a limit nor within it",
+    UNJUDGED: f"{UNJUDGED} no rule judged it",
+}
+"""What stands behind numbers that exclude nothing, and what it means."""
 MOST_LAYERS = 8
 HEADINGS: Mapping[Question, str] = {
     "records": "records?",
@@ -59,12 +65,15 @@ class Cell:
         floor: the same for a permuted attribute.
         level: the risk that it shows, None where it shows none.
         possible: the risk that it leaves open beyond that, None where it excludes all.
+        judged: whether a rule judged it, so that it is within its limits where it shows and leaves
+            open no risk.
     """
 
     row: Measurement | None = None
     floor: Floor | None = None
     level: Level | None = None
     possible: Level | None = None
+    judged: bool = True
 
     @property
     def measured(self) -> bool:
@@ -83,14 +92,22 @@ class Cell:
             return self.full
         value = self.row.number
         beside = f" ({number(self.floor.value)})" if self.floor else ""
-        marks = (OPEN if self.possible else "") + (DOUBTED if self.row.doubts else "")
         text = SKIPPED if value is None else number(value)
-        return f"{text}{beside} {marks}".rstrip()
+        return f"{text}{beside} {self._marks}".rstrip()
 
     @property
     def full(self) -> str:
-        """The number with its interval; empty where there is no row."""
-        return cell_text(self.row)
+        """The number with its interval and marks; empty where there is no row."""
+        if self.row is None or not self.measured:
+            return cell_text(self.row)
+        return f"{estimate(self.row)} {self._marks}".rstrip()
+
+    @property
+    def _marks(self) -> str:
+        """Whether a limit is undecided, no rule judged the number, or there is a doubt about it."""
+        unjudged = "" if self.judged else UNJUDGED
+        doubted = DOUBTED if self.row and self.row.doubts else ""
+        return (OPEN if self.possible else unjudged) + doubted
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,11 @@ class LayerLine:
     possible: Level | None
     answers: tuple[Cell, ...] = ()
     cells: tuple[Cell, ...] = ()
+
+    @property
+    def sign(self) -> Level | None:
+        """The level to paint, if any."""
+        return sign_of(self.level, self.possible)
 
     @property
     def size(self) -> str:

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from gradaudit.judging.case import would_settle
-from gradaudit.judging.judge import says
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
-from gradaudit.report import Finding, Key, Measurement, Report, estimate
-from gradaudit.text import number, variant_text
+from gradaudit.judging.verdict import open_findings, says
+from gradaudit.report import Finding, Key, Measurement, Report
+from gradaudit.view.evidence import beyond, helps_of, number_of, settles
 from gradaudit.view.floors import floor_of
 from gradaudit.view.wording import Place, clause
 
+_UNDECIDED = "undecided "
 _ACCEPTED = {"ignored": "accepted by the policy", "known": "known from the baseline"}
 
 
@@ -24,6 +24,7 @@ class Concern:
         level: the risk that it makes, or leaves possible.
         shown: whether it makes it.
         possible: a graver risk that is not excluded beside one that is shown.
+        accepted: whether the policy accepts it: an exception, a baseline, or what is unclear.
         fails: whether the gate fails by it.
         proxy: whether its audit tries to learn nothing, so that it only stands for leakage.
         metric: ``audit.metric``.
@@ -34,7 +35,8 @@ class Concern:
         number: the worst value with its interval, the end that was judged, and the limit.
         floor: what the same number is where nothing is given away; empty where nobody knows.
         why: what a value beyond the limit means, as the audit says it; empty where none is shown.
-        helps: what would help.
+        helps: what would help; of what is undecided, what would settle it, with the options.
+        settles: what would settle it, without the options; empty of what is shown.
         doubts: why the number should not be taken as it stands.
     """
 
@@ -53,6 +55,16 @@ class Concern:
     helps: str = ""
     doubts: tuple[str, ...] = ()
     possible: Level | None = None
+    accepted: bool = False
+    settles: str = ""
+
+    @property
+    def asked(self) -> str:
+        """What is undecided and what would settle it: ``whether a server can … (…)``."""
+        if self.shown:
+            return self.sentence
+        remedy = f" ({self.settles})" if self.settles else ""
+        return f"{self.sentence.removeprefix(_UNDECIDED)}{remedy}"
 
     @property
     def word(self) -> str:
@@ -74,17 +86,47 @@ def concerns_of(judged: Report) -> tuple[Concern, ...]:
         about = finding.message if _is_general(finding) else finding.outcome
         key = (finding.metric, _level(finding), about, possible)
         groups.setdefault(key, []).append(finding)
-    facts = _Facts(judged.by_key(), proxies(), len(judged.target.layers))
+    facts = _Facts.of(judged)
     concerns = [_concern(findings, key[-1], facts) for key, findings in groups.items()]
     return tuple(sorted(concerns, key=_gravity))
 
 
+def questions_of(judged: Report) -> tuple[Concern, ...]:
+    """A concern for each question that error rules leave undecided, the gravest first."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in open_findings(judged):
+        about = finding.message if _is_general(finding) else finding.outcome
+        groups.setdefault((finding.metric, about), []).append(finding)
+    facts = _Facts.of(judged)
+    asked = sorted((_concern(found, None, facts) for found in groups.values()), key=_gravity)
+    first = {concern.question or concern.sentence: concern for concern in reversed(asked)}
+    return tuple(concern for concern in asked if concern in first.values())
+
+
 class _Facts(NamedTuple):
-    """What is looked up for a concern: rows, metrics that stand for leakage, how many layers."""
+    """What is looked up for a concern.
+
+    Attributes:
+        rows: of the report.
+        standing: metrics that stand for leakage.
+        layers: how many there are.
+        answered: questions that a value beyond a limit answers, each with the layer.
+    """
 
     rows: Mapping[Key, Measurement]
     standing: set[str]
     layers: int
+    answered: set[tuple[str, str | None]]
+
+    @classmethod
+    def of(cls, judged: Report) -> Self:
+        """Of a judged report."""
+        answered = {
+            (_question(finding), finding.layer)
+            for finding in judged.findings
+            if finding.outcome in BEYOND
+        }
+        return cls(judged.by_key(), proxies(), len(judged.target.layers), answered)
 
     def where(self, findings: Sequence[Finding]) -> Place:
         """The layers of findings, and whether the whole model is among them."""
@@ -141,22 +183,27 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     known = known_metrics().get(first.metric)
     place = facts.where(findings)
     said = clause(first.metric, known, row, place)
+    asked = {(_question(finding), finding.layer) for finding in findings}
+    if first.outcome == "unclear" and asked & facts.answered:
+        said = beyond(first, place)  # the clause itself is shown by another rule or metric
     measured = row if worst else None
     return Concern(
         level=_level(first),
         shown=first.outcome != "unclear",
         fails=any(says(finding) == "error" for finding in findings),
         possible=possible,
+        accepted=first.outcome in _ACCEPTED or first.unclear == "pass",
         proxy=first.metric in facts.standing,
         metric=first.metric,
         question=known.question if known else None,
         layers=place.layers,
         clause=said,
         sentence=_sentence(findings, first, said, place),
-        number=_number(first, measured, place) if measured else "",
+        number=number_of(first, measured, place) if measured else "",
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if first.outcome in BEYOND else "",
-        helps=_helps(first, measured, place) if measured else "",
+        helps=helps_of(first, measured, place) if measured else "",
+        settles=settles(first, measured, options=False) if measured else "",
         doubts=measured.doubts if measured else (),
     )
 
@@ -170,49 +217,15 @@ def _sentence(findings: Sequence[Finding], finding: Finding, said: str, place: P
         more = f"; {len(others)} more reasons" if others else ""
         return f"{finding.metric}{where}: {finding.message}{more}"
     if finding.outcome == "unclear":
-        return f"neither shown nor excluded: {said}"
+        return f"{_UNDECIDED}whether {said}"
     accepted = _ACCEPTED.get(finding.outcome)
     return f"{said} ({accepted})" if accepted else said
 
 
-def _number(finding: Finding, row: Measurement, place: Place) -> str:
-    """``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
-    where = f" in {finding.layer}" if finding.layer and place.several else ""
-    most = finding.max is not None
-    limit = f"limit {finding.max if most else finding.min:.10g}"
-    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}{_corrected(finding)}"
-    if finding.outcome == "unclear":
-        return f"{value}, {'imprecise: ' if row.imprecise else ''}{limit} inside"
-    side = "above" if most else "below"
-    if row.interval is None or row.infinite:
-        counted = f", n = {row.n:,}" if row.n else ""
-        return f"{value}, {side} {limit} (no interval{counted})"
-    return f"{value}, {'lower' if most else 'upper'} end {side} {limit}"
-
-
-def _corrected(finding: Finding) -> str:
-    """The interval that was judged, where it is not the row's own."""
-    if finding.ends is None:
-        return ""
-    low, high = finding.ends
-    return f", corrected to [{number(low)}, {number(high)}]"
-
-
-def _played(row: Measurement) -> str:
-    """The row's variant; of one that only tells audits of one name apart, that name."""
-    only = row.variant.keys() == {row.audit}
-    words = str(row.variant[row.audit]) if only else variant_text(row.variant)
-    return f" ({words})" if words else ""
-
-
-def _helps(finding: Finding, row: Measurement, place: Place) -> str:
-    """What would bring a value within its limit; of an unclear one, what would tell."""
-    if finding.outcome == "unclear":
-        return would_settle(row, finding.times)
+def _question(finding: Finding) -> str:
+    """What a finding answers: the question of its metric, or the metric where that has none."""
     known = known_metrics().get(finding.metric)
-    some = place.layers and not place.every and not place.whole
-    hidden = f"hiding {place} (--hide)" if some else ""
-    return ", or ".join(filter(None, (hidden, known.helps if known else "")))
+    return (known and known.question) or finding.metric
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:

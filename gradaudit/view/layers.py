@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from gradaudit.audits import Audit, Metric, audits
+from gradaudit.audits.base import Question
 from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import BEYOND, LEVELS, Level, Risk, level_of, risks_of
+from gradaudit.judging.verdict import ANSWERED
 from gradaudit.report import Finding, Key, Measurement, Report
 from gradaudit.view.cells import HEADINGS, Cell, LayerLine, MetricColumn
 from gradaudit.view.floors import permuted
+
+UNMEASURED = "no audit measured single layers"
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Lookup:
             if name is None:
                 continue
             layer, risk = described.get(name), risks.get(name, Risk("not tested"))
-            cells = {column.metric: self.cell(column.metric, name) for column in columns}
+            cells = {column.metric: self.cell(column, name) for column in columns}
             yield LayerLine(
                 name=name,
                 kind=layer.kind if layer else "",
@@ -80,16 +84,29 @@ class Lookup:
                 cells=tuple(cells.values()),
             )
 
-    def cell(self, metric: str, layer: str) -> Cell:
+    def cell(self, column: MetricColumn, layer: str) -> Cell:
         """The number of a metric in a layer, and what the policy makes of it."""
-        row = self.rows.get((metric, layer))
+        return self.cell_of(self.rows.get((column.metric, layer)), column.question)
+
+    def cell_of(self, row: Measurement | None, question: Question | None) -> Cell:
+        """A row's number, and what the policy makes of it.
+
+        Where it answers a question of a report that somebody judged, it says whether a rule did.
+        """
         if row is None or row.status != "measured":
             return Cell(row)
-        findings = self.findings.get((metric, layer), ())
+        findings = self.findings.get((row.id, row.layer), ())
         level = _gravest([x for x in findings if x.outcome in BEYOND])
         open_ = _gravest([x for x in findings if x.outcome == "unclear"])
         graver = open_ and (level is None or LEVELS.index(open_) < LEVELS.index(level))
-        return Cell(row, permuted(row, self.every), level, open_ if graver else None)
+        judged = any(finding.outcome in ANSWERED for finding in findings)
+        return Cell(
+            row,
+            permuted(row, self.every),
+            level,
+            open_ if graver else None,
+            judged=judged or question is None or not self.findings,
+        )
 
 
 def _gravest(findings: Sequence[Finding]) -> Level | None:
@@ -113,8 +130,16 @@ class Layers:
         return tuple(self.lines[place] for place in self.ranks[:most])
 
     @property
+    def measured(self) -> bool:
+        """Whether an audit measured any layer by itself, or tried to."""
+        tested = any(line.level != "not tested" for line in self.lines)
+        return tested or any(cell.measured for line in self.lines for cell in line.cells)
+
+    @property
     def tally(self) -> str:
         """How many layers have each risk: ``2 high, 1 low of 3 layers; high not excluded in 1``."""
+        if not self.measured:
+            return UNMEASURED
         levels = Counter(line.level for line in self.lines)
         counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS if levels[level])
         left = Counter(line.possible for line in self.lines)
@@ -122,13 +147,12 @@ class Layers:
         return f"{counts} of {len(self.lines)} layers{''.join(more)}"
 
 
-def layers_of(judged: Report) -> Layers:
+def layers_of(judged: Report, lookup: Lookup) -> Layers:
     """The layers of a judged report.
 
     A report of one audit shows all its metrics behind the questions; one of several shows the
     headline metrics of each. A column without any number is left out.
     """
-    lookup = Lookup.of(judged)
     columns = tuple(
         lookup.column(metric) for metric in chosen_metrics(judged) if lookup.has(metric)
     )

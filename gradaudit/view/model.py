@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from gradaudit.audits.base import Question
 from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
-from gradaudit.report import Measurement, Report, marked
+from gradaudit.report import Measurement, Report
 from gradaudit.text import variant_text
 from gradaudit.view.arrays import ArrayLine, arrays_of
 from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import how
 from gradaudit.view.gaps import Gap, gaps_of
-from gradaudit.view.layers import Layers, chosen_metrics, layers_of
+from gradaudit.view.layers import Layers, Lookup, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
 from gradaudit.view.verdict import Verdict, verdict_of
 
@@ -81,7 +81,8 @@ def view(report: Report, policy: Policy | None = None) -> View:
             where it has none.
     """
     judged = with_findings(report, policy)
-    concerns, layers = concerns_of(judged), layers_of(judged)
+    concerns, lookup = concerns_of(judged), Lookup.of(judged)
+    layers = layers_of(judged, lookup)
     model = _model_rows(judged, chosen_metrics(judged))[:MOST_MODEL_LINES]
     shown = _measured(cell for line in layers.lines for cell in line.cells)
     answers = _measured(cell for line in layers.lines for cell in line.answers)
@@ -93,7 +94,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         scope=scope_of(judged),
         concerns=concerns,
         layers=layers,
-        model=tuple(map(_model_line, model)),
+        model=tuple(_model_line(row, lookup) for row in model),
         arrays=arrays_of(judged),
         gaps=gaps_of(judged, layers.lines),
         doubts=doubts_of([*shown, *model], len(layers.lines)),
@@ -120,14 +121,16 @@ def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]
     ]
 
 
-def _model_line(row: Measurement) -> ModelLine:
+def _model_line(row: Measurement, lookup: Lookup) -> ModelLine:
     remark = row.details.get("remark")
     known = known_metrics().get(row.id)
+    question = known.question if known else None
+    cell = lookup.cell_of(row, question)
     return ModelLine(
         metric=row.id,
-        question=known.question if known else None,
+        question=question,
         variant=variant_text(row.variant),
-        value=marked(row),
-        brief=Cell(row).brief,
+        value=cell.full,
+        brief=cell.brief,
         remark=remark if isinstance(remark, str) else "",
     )

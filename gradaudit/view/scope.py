@@ -1,12 +1,12 @@
 """What was attacked, in which game, what is shared, and of which model and data: a few lines."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from gradaudit.gathering import member_of
-from gradaudit.report import Measurement, Report
+from gradaudit.report import LEARNERS, Measurement, Report
 from gradaudit.text import listed
 from gradaudit.view.facts import checkpoint_notes, data_facts, joined, title, warnings
 from gradaudit.view.wording import abridged, batch_size, secret_of
@@ -24,6 +24,7 @@ class Scope:
         game: how many records are in an attacked update, by audit.
         shared: algorithm, layers, defenses, hidden layers.
         setting: whose case it is, the attacker's best or a federation's.
+        families: what the adversaries learn by, with sizes, and from how many batches.
         model: model, checkpoints and size; data and task accuracy.
         notes: what was done to make checkpoints fit the model.
         warnings: what casts doubt on all numbers.
@@ -35,6 +36,7 @@ class Scope:
     model: str
     data: str
     setting: str = ""
+    families: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -46,6 +48,7 @@ class Scope:
             ("game", self.game),
             ("shared", self.shared),
             ("setting", self.setting),
+            ("families", self.families),
             ("model", "; ".join(filter(None, (self.model, self.data)))),
         )
         return tuple(line for line in lines if line[1])
@@ -60,6 +63,7 @@ def scope_of(report: Report) -> Scope:
         model=title(report),
         data=data_facts(report),
         setting=_setting(report),
+        families=_families(report),
         notes=checkpoint_notes(report),
         warnings=warnings(report),
     )
@@ -156,6 +160,26 @@ def _setting(report: Report) -> str:
     if known == {"diagnostic"}:
         return "diagnostic: options differ from the federation that --deployment describes"
     return f"{_BEST} and as your federation shares (deployed)" if known else ""
+
+
+def _families(report: Report) -> str:
+    """``logistic (linear), fitted on 64 batches (vinfo)``; empty where no adversary learns."""
+    named: dict[str, dict[str, None]] = {}
+    for row in report.measurements:
+        families = row.details.get(LEARNERS)
+        if isinstance(families, dict) and families and not row.variant.keys() - {row.audit}:
+            named.setdefault(_learning(families, row.details), {})[_named(row)] = None
+    return "; ".join(f"{said} ({_few(names)})" for said, names in named.items())
+
+
+def _learning(families: Mapping[str, JsonValue], details: Mapping[str, JsonValue]) -> str:
+    """The predictive families, how large each is, and how many batches they are fitted on."""
+    roles = details.get("batches")
+    batches = roles[0] if isinstance(roles, list) and roles else details.get("shadow_batches")
+    fitted = f", fitted on {batches:,} batches" if isinstance(batches, int) else ""
+    return (
+        ", ".join(f"{name} ({size})" if size else name for name, size in families.items()) + fitted
+    )
 
 
 def _count(report: Report) -> str:

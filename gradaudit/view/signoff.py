@@ -25,6 +25,7 @@ def sign_off(report: Report, shown: View) -> dict[str, str]:
     """
     verdict = shown.verdict
     return {
+        "verdict": verdict.sentence,
         "policy": f"{verdict.policy}{_hash(verdict.sha256)}",
         "report": f"SHA-256 of the JSON {hashlib.sha256(report.to_json().encode()).hexdigest()}",
         "recipient, and what they know": _recipient(report),

@@ -1,36 +1,37 @@
-"""The verdict: outcome, policy, and the worst finding in plain words, in one sentence."""
+"""The verdict as a sentence: the word, the policy, and what is shown or undecided."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from gradaudit.judging import verdict
 from gradaudit.judging.policy import DEFAULT
-from gradaudit.judging.risk import risks_of
+from gradaudit.judging.risk import OPEN, risks_of
+from gradaudit.judging.verdict import Word, accepted, verdict
 from gradaudit.report import Report
-from gradaudit.view.concerns import Concern
+from gradaudit.view.concerns import Concern, questions_of
 from gradaudit.view.layers import Layers
 
 UNNAMED = "its policy"
 NO_POLICY = "none"
 SERVER = "a server can "
+MOST_QUESTIONS = 3
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a report passes, by which policy, and what is worst in it; or what was measured.
+    """The verdict on a report, by which policy, and what it rests on; or what was measured.
 
     Attributes:
-        outcome: as the gate says; ``measured`` where nobody judged.
+        outcome: the word, as ``judging.verdict`` says it.
         policy: the policy's name.
         sha256: of the policy; empty where the report does not say it.
-        worst: what was found, in plain words; how much was measured, where nobody judged.
+        worst: what is shown, or the questions that are undecided with what would settle each, or
+            what it means that the report passes; how much was measured, where nobody judged.
         tally: how many layers have each risk.
         warned: whether a warning is shown.
         whole: the risk of the whole model; empty where no rule judged it.
     """
 
-    outcome: Literal["passed", "failed", "measured"]
+    outcome: Word
     policy: str
     sha256: str
     worst: str
@@ -52,16 +53,59 @@ def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> V
     whole = risks_of(judged).get(None)
     policy, sha256 = policy_of(judged)
     outcome = verdict(judged)
-    said = _amount(judged) if outcome == "measured" else _worst(concerns) or _nothing(layers)
     return Verdict(
         outcome=outcome,
         policy=policy,
         sha256=sha256,
-        worst=said,
+        worst=_said(outcome, judged, concerns, layers),
         warned=any(concern.shown for concern in concerns),
         tally=layers.tally + (f"; whole model {whole}" if whole else ""),
         whole=str(whole) if whole else "",
     )
+
+
+def _said(outcome: Word, judged: Report, concerns: Sequence[Concern], layers: Layers) -> str:
+    if outcome == "measured":
+        return _amount(judged)
+    if outcome == "undecided":
+        return _questions(judged)
+    shown = [concern for concern in concerns if concern.shown]
+    if outcome == "failed":
+        return _together(*_two([concern for concern in shown if _breaks(concern)]))
+    said = _together(*_two(shown)) if shown else _within(judged, layers)
+    return "; ".join(filter(None, (said, _accepted(judged))))
+
+
+def _breaks(concern: Concern) -> bool:
+    """Whether it is what an error rule shows."""
+    return concern.level == "high" and not concern.accepted
+
+
+def _questions(judged: Report) -> str:
+    """What is undecided, one clause for each question, with what would settle it."""
+    asked = questions_of(judged)
+    more = len(asked) - MOST_QUESTIONS
+    said = [concern.asked for concern in asked[:MOST_QUESTIONS]]
+    said += [f"and {more} more question{'s' if more > 1 else ''}"] if more > 0 else []
+    return "; ".join(said) or "no rule of level error judged a row"
+
+
+def _within(judged: Report, layers: Layers) -> str:
+    """That rows are within their limits, which means little where nobody tried."""
+    open_ = any(finding.outcome in OPEN for finding in judged.findings)
+    rule = "a rule of level error" if open_ else "a rule"
+    said = f"every {'other ' if accepted(judged) else ''}row that {rule} judges is within its limit"
+    idle = sum(line.level == "not tested" for line in layers.lines)
+    if not idle:
+        return said
+    return f"{said}, but nothing tried to learn from {idle:,} of {len(layers.lines):,} layers"
+
+
+def _accepted(judged: Report) -> str:
+    """How many rows the policy accepts that are not within their limit; empty without any."""
+    count = len(accepted(judged))
+    rows = "1 row that is" if count == 1 else f"{count:,} rows that are"
+    return f"the policy accepts {rows} not within the limit" if count else ""
 
 
 def policy_of(judged: Report) -> tuple[str, str]:
@@ -80,25 +124,6 @@ def _amount(report: Report) -> str:
     of = [f"{layers:,} layer{'s' if layers > 1 else ''}"] if layers else []
     of += ["the whole model"] if any(row.layer is None for row in measured) else []
     return f"{len(measured):,} number{'s' if len(measured) > 1 else ''} of {' and '.join(of)}"
-
-
-def _worst(concerns: Sequence[Concern]) -> str:
-    """What is shown, most gravely, and what graver is not excluded; empty without concerns."""
-    shown = [concern for concern in concerns if concern.shown]
-    left = "" if not concerns or concerns[0].shown else concerns[0].sentence
-    if not shown:
-        return f"nothing beyond a limit is shown; {left}" if left else ""
-    gravest = [concern for concern in shown if concern.level == shown[0].level]
-    return "; ".join(filter(None, (_together(*_two(gravest)), left)))
-
-
-def _nothing(layers: Layers) -> str:
-    """What it means that no limit is exceeded: little where nobody tried."""
-    idle = sum(line.level == "not tested" for line in layers.lines)
-    if not idle:
-        return "no limit is exceeded, and none is left open"
-    tried = f"nothing tried to learn from {idle:,} of {len(layers.lines):,} layers"
-    return f"no limit is exceeded, but {tried}"
 
 
 def _two(gravest: Sequence[Concern]) -> list[str]:

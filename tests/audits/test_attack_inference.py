@@ -133,6 +133,7 @@ def test_a_gain_is_what_is_above_the_same_adversary_of_a_shuffled_secret(
 ) -> None:
     for layer in (None, "0", "2"):
         row = one(plain, "auroc_gain", layer)
+        assert row.details["learners"] == {"logistic": "linear"}
         floor = value(plain, "auroc", layer, attribute_permuted=True)
         assert row.value == pytest.approx(value(plain, "auroc", layer) - floor)
         assert row.interval is not None
@@ -225,6 +226,7 @@ def test_users_are_found_by_other_records_of_theirs() -> None:
     assert value(rows, "asr") > 0.4  # one in five by chance
     assert value(rows, "asr", attribute_permuted=True) < 0.4
     assert one(rows, "asr").details["attacked_users"] == 7
+    assert one(rows, "asr").details["learners"] == {"encoder": "128 hidden units"}
 
 
 def test_the_adaptive_adversary_sees_through_the_sign_and_the_static_one_is_beside_it() -> None:

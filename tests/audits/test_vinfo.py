@@ -228,6 +228,7 @@ def test_the_papers_softmax_says_its_ceiling() -> None:
     assert 0.3 < row.value <= ceiling(2)
     assert row.details["ceiling"] == pytest.approx(0.3799, abs=1e-4)
     assert row.details["families"] == ["forest", "prior"]
+    assert row.details["learners"] == {"forest": "50 trees"}
 
 
 def test_membership_is_asked_about_where_no_attribute_is() -> None:
@@ -337,6 +338,7 @@ def test_correlation_follows_an_independent_attack() -> None:
     attack = one(rows, "auroc", "right", attribute="trait", independent=True)
     assert attack.value == pytest.approx(1, abs=0.02)
     assert attack.details["families"] == ["extra-trees"]
+    assert attack.details["learners"] == {"extra-trees": "50 trees"}
 
 
 def test_the_independent_attack_sees_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

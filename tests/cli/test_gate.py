@@ -33,7 +33,12 @@ ONE_RULE = "rules: [{metric: leak.bits, max: 1}]\n"
 def test_a_report_that_passes(tmp_path: Path) -> None:
     report = saved(tmp_path, row(M, "fc1", 0.5), skipped_row(M, "fc2", "no"))
     done = run("gate", report, "--policy", policy(tmp_path, ONE_RULE))
-    assert done == Result(0, "gate passed: 1 passed, 1 not applicable, by policy.yaml\n", "")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == (
+        "gate: 1 passed, 1 not applicable\n"
+        "PASSED by policy.yaml: every row that a rule judges is within its limit, but nothing tried"
+        " to learn\nfrom 2 of 3 layers\n"
+    )
 
 
 def test_a_report_that_fails(tmp_path: Path) -> None:
@@ -52,7 +57,8 @@ def test_a_report_that_fails(tmp_path: Path) -> None:
         "warning  leak.note no row of this metric (rule 2)\n"
         "unclear  fc1 leak.bits 0.500 [0, 1.20] neither shows nor excludes a value above the max of"
         " 1; about 2 times as many records or trials would settle it (rule 1)\n"
-        "gate failed: 2 failed, 1 warned of, 1 unclear, by policy.yaml\n",
+        "gate: 1 failed, 1 not measured, 1 warned of, 1 unclear\n"
+        "FAILED by policy.yaml: a server can tell a batch's private attribute from conv1\n",
         "",
     )
 
@@ -75,11 +81,15 @@ def test_what_is_unclear_fails_only_where_it_is_told_to(
     rules = policy(tmp_path, ONE_RULE + extra)
     done = run("gate", report, "--policy", rules, "-o", out, *options)
     assert done.status == status
-    verdict = done.out.splitlines()[-1]
-    assert verdict == (
-        "gate failed: 1 failed, by policy.yaml"
-        if status
-        else "gate passed: 1 unclear, by policy.yaml"
+    tally, verdict = done.out.split("gate: ")[1].split("\n", 1)
+    assert tally == "1 unclear"
+    assert " ".join(verdict.split()) == (
+        "PASSED by policy.yaml: every other row that a rule of level error judges is within its "
+        "limit, but nothing tried to learn from 2 of 3 layers; the policy accepts 1 row that is "
+        "not within the limit"
+        if not status and extra
+        else "UNDECIDED by policy.yaml: whether a server can tell a batch's private attribute from "
+        "fc1 (about 9 times as many records or trials would settle it)"
     )
     (finding,) = Report.from_file(out).findings
     assert (finding.outcome, finding.times) == ("unclear", 9.0)
@@ -90,21 +100,26 @@ def test_warnings_do_not_fail(tmp_path: Path) -> None:
     text = "rules: [{metric: leak.bits, max: 1, level: warning}]"
     done = run("gate", saved(tmp_path, row(M, "fc1", 2)), "--policy", policy(tmp_path, text))
     assert done.status == 0
-    assert done.out.endswith("gate passed: 1 warned of, by policy.yaml\n")
+    assert done.out.endswith(
+        "gate: 1 warned of\n"
+        "PASSED by policy.yaml with warnings: a server can tell a batch's private attribute from "
+        "fc1\n"
+    )
 
 
 def test_without_a_policy_the_default_judges(tmp_path: Path) -> None:
     rows = [row(M, "fc1", 1.5), row(M, "fc2", 2.5), row(M, "conv1", 1.5, interval=(1.2, 2.2))]
     done = run("gate", saved(tmp_path, *rows))
     assert done.status == 1
-    *lines, verdict = done.out.splitlines()
+    *lines, tally, verdict = done.out.splitlines()
     assert [line.split()[:2] for line in lines] == [
         ["error", "fc2"],
         ["warning", "fc1"],
         ["warning", "conv1"],
     ]
     assert lines[-1].endswith("(rule 2); that of rule 1 is unclear")
-    assert verdict == "gate failed: 1 failed, 2 warned of, by the default policy"
+    assert tally == "gate: 1 failed, 2 warned of"
+    assert verdict.startswith("FAILED by the default policy: a server can tell")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +160,8 @@ def test_a_baseline_excuses_what_is_known(tmp_path: Path) -> None:
     assert done.out == (
         "error    fc2 leak.bits 3 exceeds the max of 1 (rule 1)\n"
         "known    fc1 leak.bits 3 exceeds the max of 1; known: 3 in the baseline (rule 1)\n"
-        "gate failed: 1 failed, 1 known from the baseline, by policy.yaml\n"
+        "gate: 1 failed, 1 known from the baseline\n"
+        "FAILED by policy.yaml: a server can tell a batch's private attribute from fc2\n"
     )
 
 

@@ -13,8 +13,7 @@ from gradaudit.audits import Audit, Cost
 from gradaudit.cli.scan import _why_idle, sample_folder
 from gradaudit.config import SubjectSettings
 from gradaudit.defenses.subject import Subject
-from gradaudit.judging import gate, passed, read_policy
-from gradaudit.judging.judge import says
+from gradaudit.judging import gate, passed, read_policy, says
 from gradaudit.parts import discover
 from gradaudit.report import Report
 from gradaudit.subject import load

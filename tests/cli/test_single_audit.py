@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("only_counting")
 SUBJECT = ("-m", "zoo:mlp?inputs=10&hidden=3&classes=2", "-d", "diabetes", "--device", "cpu")
 
 TABLE = """\
-PASSED by the default policy: no limit is exceeded, and none is left open
+PASSED by the default policy: every row that a rule judges is within its limit
 private  no attribute was attacked
 shared   gradients of 2 layers; no defense; no layer hidden
 model    zoo:mlp?inputs=10&hidden=3&classes=2, 41 parameters, cross-entropy, eval mode; diabetes,
@@ -32,7 +32,7 @@ output  low   Linear           6  12
 
 not tested: attribute sex
 gradaudit 0.1.0, seed 0, cpu, TIME
-PASSED by the default policy: no limit is exceeded, and none is left open
+PASSED by the default policy: every row that a rule judges is within its limit
 """
 
 

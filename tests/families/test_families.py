@@ -5,9 +5,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.families import families, family, log_loss, under_prior
+from gradaudit.families import families, family, log_loss, sizes, under_prior
 from gradaudit.families.base import Projection, Scale, Training, normalised
 from gradaudit.families.forest import FittedForest, PaperForest, ceiling
+from gradaudit.report import LINEAR
 
 NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "prior")
 UNIFORM = np.array([0.5, 0.5])
@@ -26,6 +27,16 @@ def gaussian(
 
 def test_they_are_found_by_living_in_the_package() -> None:
     assert tuple(families()) == NAMES
+
+
+@pytest.mark.parametrize("name", sorted(set(families()) - {"prior"}))
+def test_those_that_say_they_are_linear_have_log_odds_that_are_and_no_others(name: str) -> None:
+    features, labels = gaussian(200, 2.0, 0, columns=3)
+    fitted = family(name).fit(features, labels, 2, 0)
+    ends = np.random.default_rng(1).normal(size=(2, 50, 3))
+    odds = [np.diff(fitted.log_probabilities(rows))[:, 0] for rows in (*ends, ends.mean(axis=0))]
+    bent = np.abs((odds[0] + odds[1]) / 2 - odds[2]).max()
+    assert (bent < 1e-6) == (sizes([name])[name] == LINEAR)
 
 
 def test_an_unknown_one_is_refused_with_those_that_exist() -> None:

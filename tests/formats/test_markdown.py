@@ -38,10 +38,10 @@ learns the attribute from this layer's gradient
 | layer | risk | attribute?<br>`leak.bits` | how free?<br>`rank.deficit` |
 | --- | --- | --- | --- |
 | `conv1` | 🔴 high | 3.10 [2.90, 3.30] |  |
-| `fc1` | 🟠 medium | 1.50 | 12 |
+| `fc1` | 🟠 medium | 1.50 | 12 ~ |
 | `fc2` | ⚪ unknown | failed | – |
 
-Risk: 1 high, 1 medium, 1 unknown of 3 layers; whole model low
+Risk: 1 high, 1 medium, 1 unknown of 3 layers; whole model low; &#126; no rule judged it
 
 ### Not tested
 
@@ -56,7 +56,7 @@ gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
 | layer | risk | kind | parameters | `leak.bits` | `rank.deficit` |
 | --- | --- | --- | ---: | --- | --- |
 | `conv1` | high | Conv2d | 108 | 3.10 [2.90, 3.30] |  |
-| `fc1` | medium | Linear | 8,192 | 1.50 | 12 |
+| `fc1` | medium | Linear | 8,192 | 1.50 | 12 ~ |
 | `fc2` | unknown | Linear | 320 | failed | – |
 
 </details>

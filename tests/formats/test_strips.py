@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from report_builder import infinite_row, row, skipped_row
 
-from gradaudit.formats.strips import Axis, axis_of, said, strip
+from gradaudit.formats.strips import Axis, axis_of, said, shape, strip
 from gradaudit.view import Cell, LayerLine, MetricColumn
 from gradaudit.view.floors import Floor
 
@@ -80,6 +80,31 @@ def test_a_strip_has_its_marks() -> None:
     ]
     assert 'class="dot high hollow"' in drawn(cell(0.8, (0.7, 0.9), possible="high"))
     assert 'class="dot low"' in drawn(cell(0.6))
+    assert 'class="dot none hollow"' in drawn(cell(0.6, judged=False))
+
+
+@pytest.mark.parametrize(
+    ("level", "kind"),
+    [
+        ("high", "high"),
+        ("medium", "medium"),
+        ("low", "low"),
+        ("unknown", "none hollow"),
+        ("not tested", "none hollow"),
+        (None, "none hollow"),
+    ],
+)
+def test_the_sign_of_what_shows_nothing_is_grey_and_hollow(level: Any, kind: str) -> None:
+    assert f'class="dot {kind}"' in shape(level)
+    assert f'class="dot {kind.split()[0]} hollow"' in shape(level, hollow=True)
+
+
+def test_a_number_is_within_its_limits_where_a_rule_says_so_alone() -> None:
+    assert said(cell(0.6)) == "0.600, within its limits"
+    assert said(cell(0.6, judged=False)) == "0.600 ~, no rule judged it"
+    assert (
+        said(cell(0.6, (0.5, 0.8), possible="high")) == "0.600 [0.500, 0.800] ?, high not excluded"
+    )
 
 
 def test_what_has_no_number_says_so() -> None:

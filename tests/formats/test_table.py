@@ -90,12 +90,12 @@ medium  a server can tell a batch's slant from fc1
         hiding fc1 (--hide), or noise (--defense)
 
 layer  risk     attribute?    how free?
-─────  ───────  ────────────  ─────────
-conv1  high     3.10 (0.300)  infinite
-fc1    medium   1.50          12
+─────  ───────  ────────────  ──────────
+conv1  high     3.10 (0.300)  infinite ~
+fc1    medium   1.50          12 ~
 fc2    unknown  0.200         –
-attribute? leak.bits, how free? rank.deficit; (…) permuted attribute; – not
-measured
+attribute? leak.bits, how free? rank.deficit; (…) permuted attribute; ~ no rule
+judged it; – not measured
 whole model high: leak.total 4.80
 
 not tested: attribute ink; vinfo (no attribute is named); leak in fc2 (failed:
@@ -108,9 +108,9 @@ can rebuild records
 
 AT_40 = """\
 layer  risk     attribute?    how free?
-─────  ───────  ────────────  ─────────
-conv1  high     3.10 (0.300)  infinite
-fc1    medium   1.50          12
+─────  ───────  ────────────  ──────────
+conv1  high     3.10 (0.300)  infinite ~
+fc1    medium   1.50          12 ~
 fc2    unknown  0.200         –
 """
 
@@ -122,9 +122,9 @@ fc1    medium   1.50
 fc2    unknown  0.200
 
 layer  how free?
-─────  ─────────
-conv1  infinite
-fc1    12
+─────  ──────────
+conv1  infinite ~
+fc1    12 ~
 fc2    –
 """
 
@@ -135,7 +135,7 @@ features.0.a.very.long.name.of.a.layer
   how free?   –
 fc1
   risk        not tested
-  how free?   1
+  how free?   1 ~
 """
 
 
@@ -265,7 +265,7 @@ def test_the_rows_of_a_sweep_are_shown_where_nothing_else_is() -> None:
 
 def test_a_report_without_anything_says_so() -> None:
     text = shown(make_report(layers=[], data={}))
-    assert "FAILED by the default policy: nothing in this report was measured\n" in text
+    assert "UNDECIDED by the default policy: nothing in this report was measured\n" in text
 
 
 def test_the_findings_of_a_judged_report_make_the_risks() -> None:
@@ -285,32 +285,35 @@ def test_the_findings_of_a_judged_report_make_the_risks() -> None:
 
 
 UNCLEAR_AT_80 = """\
-PASSED by the default policy with warnings: a server can tell a batch's private
-attribute from conv1; neither shown nor excluded: a server can tell a batch's
-private attribute from fc1
+UNDECIDED by the default policy: whether leak.bits is above 2 in conv1 and fc1
+(about 30 times as many records or trials would settle it); whether a server can
+rebuild records (the value lies at the limit; while it does, more records or
+trials will not settle it)
 """
 UNCLEAR_BELOW = """\
-high?          neither shown nor excluded: a server can tell a batch's private
-               attribute from fc1
-               leak.bits 0.500 [0.0250, 2.98], limit 2 inside; chance 0; about
-               2.7 times as many records or trials would settle it
-high?          neither shown nor excluded: a server can rebuild records
-               leak.total 0 [-1, 1], limit 0 inside; it lies at the limit; while
-               it does, more records or trials will not settle it
+high?          undecided whether a server can tell a batch's private attribute
+               from fc1
+               leak.bits 0.500 [0.0250, 2.98], limit 2 inside the interval;
+               chance 0; about 2.7 times as many records or trials would settle
+               it
+high?          undecided whether a server can rebuild records
+               leak.total 0 [-1, 1], limit 0 inside the interval; the value lies
+               at the limit; while it does, more records or trials will not
+               settle it
 medium, high?  a server can tell a batch's private attribute from conv1
                leak.bits 1.80 [1.70, 2.90], lower end above limit 1; chance 0;
                helps: hiding conv1 (--hide), or noise (--defense)
 
                                           leak
 layer  risk           kind    parameters  bits
-─────  ─────────────  ──────  ──────────  ────────────────────
-conv1  medium, high?  Conv2d         108  1.80 [1.70, 2.90]
-fc1    low, high?     Linear       8,192  0.500 [0.0250, 2.98]
+─────  ─────────────  ──────  ──────────  ──────────────────────
+conv1  medium, high?  Conv2d         108  1.80 [1.70, 2.90] ?
+fc1    low, high?     Linear       8,192  0.500 [0.0250, 2.98] ?
 fc2    low            Linear         320  0.200 [0.100, 0.300]
 
 whole model  value
-───────────  ─────────
-leak.total   0 [-1, 1]
+───────────  ───────────
+leak.total   0 [-1, 1] ?
 """
 
 
@@ -355,7 +358,6 @@ def test_a_doubt_about_a_number_stands_with_it(suffix: str, tmp_path: Path) -> N
     assert f"! leak.bits in conv1: {because}" in text.replace("</code>", "")
     assert "! leak.bits in fc1 and fc2: only 4 repetitions" in text.replace("</code>", "")
     assert text.count("0.500 !") >= 2
-    assert "low, high?" in text or "high not excluded" in text
 
 
 def test_files_get_the_plain_table(tmp_path: Path) -> None:

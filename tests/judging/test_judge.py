@@ -8,16 +8,11 @@ from pydantic import ValidationError
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
 from gradaudit.audits import Metric
-from gradaudit.judging import Policy, default_policy, gate, passed
+from gradaudit.judging import Policy, default_policy, fails, gate, passed
 from gradaudit.report import RISKIEST_BY, Finding, Measurement, Report
 
 M = "leak.bits"
-BECAUSE = "12 disjoint batches for a value; 20 are needed"
-
-
-def imprecise_row(metric: str, layer: str | None, value: float, **fields: Any) -> Measurement:
-    details = {"imprecise": True, "imprecise_because": BECAUSE}
-    return row(metric, layer, value, details=details, **fields)
+REMARK = {"imprecise": True, "imprecise_because": "12 disjoint batches for a value"}
 
 
 def policy(*rules: dict[str, Any], **fields: Any) -> Policy:
@@ -52,9 +47,19 @@ ONE_ROW: list[tuple[str, Measurement, dict[str, Any], str]] = [
         "failed",
     ),
     ("infinite above every min", infinite_row(M, "fc1"), {"min": 1e308}, "passed"),
-    ("imprecise within", imprecise_row(M, "fc1", 0.1, interval=(0, 0.2)), {"max": 1}, "unclear"),
-    ("imprecise beyond", imprecise_row(M, "fc1", 9.0, interval=(8, 10)), {"max": 1}, "unclear"),
-    ("imprecise, without width", imprecise_row(M, "fc1", 0.0), {"max": 1}, "unclear"),
+    (
+        "remarked, within",
+        row(M, "fc1", 0.1, interval=(0, 0.2), details=REMARK),
+        {"max": 1},
+        "passed",
+    ),
+    (
+        "remarked, beyond",
+        row(M, "fc1", 9.0, interval=(8, 10), details=REMARK),
+        {"max": 1},
+        "failed",
+    ),
+    ("remarked, without width", row(M, "fc1", 0.0, details=REMARK), {"max": 1}, "passed"),
     ("not applicable", skipped_row(M, "fc1", "no rank"), {"max": 1}, "not-applicable"),
     ("broken", failed_row(M, "fc1", "NaN"), {"max": 1}, "unmeasured"),
     ("negative limit", row(M, "fc1", -0.5), {"max": -1}, "failed"),
@@ -72,11 +77,10 @@ def test_one_row_against_one_limit(
     report = make_report(measurement, row("rank.deficit", "fc1", 1.0))
     judged = gate(report, policy({"metric": M, "level": level, **limit}))
     assert outcomes(judged) == [("fc1", outcome)]
-    assert passed(judged) == (level == "warning" or outcome not in ("failed", "unmeasured"))
+    assert fails(judged) == (level == "error" and outcome in ("failed", "unmeasured"))
     strict = gate(report, policy({"metric": M, "level": level, **limit}), strict=True)
     assert outcomes(strict) == outcomes(judged)
-    not_shown = ("passed", "not-applicable")
-    assert passed(strict) == (level == "warning" or outcome in not_shown)
+    assert fails(strict) == (level == "error" and outcome not in ("passed", "not-applicable"))
 
 
 SETTINGS: list[tuple[str | None, str | None, str]] = [
@@ -132,8 +136,9 @@ def test_what_becomes_of_the_unclear(
     report = make_report(row(M, "fc1", 0.5, interval=(0, 2)))
     (finding,) = gate(report, rules).findings
     assert (finding.outcome, finding.unclear) == ("unclear", effect)
-    assert passed(gate(report, rules)) == (effect != "fail")
-    assert not passed(gate(report, rules, strict=True))
+    assert passed(gate(report, rules)) == (effect == "pass")
+    assert fails(gate(report, rules)) == (effect == "fail")
+    assert fails(gate(report, rules, strict=True))
 
 
 def test_a_headline_that_stands_for_several_is_judged_by_each() -> None:
@@ -366,6 +371,8 @@ def test_a_lower_bound_within_a_max_says_what_it_does_not_show() -> None:
     assert failed.message == "0.500 exceeds the max of 0.1"
 
 
+WEAK = {"learners": {"logistic": "linear"}}
+PLAYED = Metric(id="played", title="Played", stronger="--family forest")
 MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
     (
         row(M, "l", 0.734, interval=(0.71, 0.78)),
@@ -388,12 +395,32 @@ MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
         row(M, "l", 0.7, interval=(0.65, 0.9)),
         {"min": 0.7},
         "0.700 [0.650, 0.900] neither shows nor excludes a value below the min of 0.7; "
-        "it lies at the limit; while it does, more records or trials will not settle it",
+        "the value lies at the limit; while it does, more records or trials will not settle it",
     ),
     (
-        imprecise_row(M, "l", 0.7, interval=(0.65, 0.9)),
+        row("leak.played", "l", 0.75, interval=(0.65, 0.85), n=400),
+        {"max": 0.7},
+        "0.750 [0.650, 0.850] neither shows nor excludes a value above the max of 0.7; about 4 "
+        "times as many records or trials would settle it, or a stronger adversary may (--family "
+        "forest)",
+    ),
+    (
+        row("leak.played", "l", 0.7, interval=(0.65, 0.9)),
+        {"max": 0.7},
+        "0.700 [0.650, 0.900] neither shows nor excludes a value above the max of 0.7; the value "
+        "lies at the limit; a stronger adversary may settle it (--family forest)",
+    ),
+    (
+        row("leak.played", "l", 0.7, interval=(0.65, 0.9)),
         {"max": 0.95},
-        "0.700 [0.650, 0.900] neither shows nor excludes a value above the max of 0.95; " + BECAUSE,
+        "0.700 [0.650, 0.900] is within the max of 0.95; it is what this adversary got, and a "
+        "stronger one may get more",
+    ),
+    (
+        row("leak.played", "l", 0.7, interval=(0.65, 0.9), details=WEAK),
+        {"max": 0.95},
+        "0.700 [0.650, 0.900] does not exclude a value above the max of 0.95; its adversary is "
+        "linear, and a stronger one may get more (--family forest)",
     ),
     (row(M, "l", 0.714), {"min": 0.7}, "0.714 reaches the min of 0.7"),
     (row(M, "l", 0.699), {"min": 0.7}, "0.699 is below the min of 0.7"),
@@ -412,16 +439,41 @@ def test_messages(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counted = Metric(id="counted", title="Counted", counts="releases")
-    monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: {"leak.counted": counted})
+    known = {
+        "leak.counted": Metric(id="counted", title="Counted", counts="releases"),
+        "leak.played": PLAYED,
+    }
+    monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: known)
     judged = gate(make_report(measurement), policy({"metric": measurement.id, **limit}))
     assert [f.message for f in judged.findings] == [message]
 
 
-def test_no_number_of_records_settles_an_interval_that_cannot_be_trusted() -> None:
-    measurement = imprecise_row(M, "l", 0.7, interval=(0.65, 0.9))
-    (finding,) = gate(make_report(measurement), policy({"metric": M, "max": 0.8})).findings
-    assert finding.times is None
+LINEAR_ONLY: list[tuple[dict[str, str], float, str]] = [
+    ({"logistic": "linear"}, 0.3, "unclear"),
+    ({"logistic": "linear", "discriminant": "linear"}, 0.3, "unclear"),
+    ({"logistic": "linear"}, 0.9, "failed"),
+    ({"logistic": "linear", "forest": "50 trees"}, 0.3, "passed"),
+    ({"forest": "50 trees"}, 0.3, "passed"),
+    ({}, 0.3, "passed"),
+]
+
+
+@pytest.mark.parametrize(("learners", "value", "outcome"), LINEAR_ONLY)
+def test_a_linear_adversary_shows_no_value_within_a_limit(
+    learners: dict[str, str], value: float, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: {"leak.played": PLAYED})
+    details: dict[str, Any] = {"learners": learners}
+    for sign, limit in ((1, {"max": 0.5}), (-1, {"min": -0.5})):
+        ends = sorted((sign * (value - 0.1), sign * (value + 0.1)))
+        played, other = (
+            row(name, "l", sign * value, interval=tuple(ends), details=details)
+            for name in ("leak.played", M)
+        )
+        (finding,) = gate(make_report(played), policy({"metric": "leak.*", **limit})).findings
+        assert (finding.outcome, finding.times) == (outcome, None)
+        (finding,) = gate(make_report(other), policy({"metric": M, **limit})).findings
+        assert finding.outcome == ("passed" if outcome == "unclear" else outcome)
 
 
 TIMES: list[tuple[float, tuple[float, float], float | None]] = [

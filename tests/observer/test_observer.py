@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 from observer.training import model, state_of, train, trained
+from report_builder import make_report
+from report_builder import row as row_of
 
 import gradaudit
 from gradaudit.errors import UsageError
+from gradaudit.judging import Policy, gate
 from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.observer import Blocked, Observation, Observer
+from gradaudit.observer.verdict import Verdict
 from gradaudit.report import Report
 
 NO_LABELS = "rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n"
@@ -92,6 +96,29 @@ def test_only_numbers_travel_and_always_the_same(tmp_path: Path) -> None:
     assert seen.file == tmp_path / "one.json"
     assert Report.from_file(tmp_path / "one.json") == seen.report
     assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "unclear", "word", "fails"),
+    [
+        ((0.1, 0.4), "warn", "passed", False),
+        ((0.1, 0.9), "warn", "undecided", False),
+        ((0.1, 0.9), "fail", "undecided", True),
+        ((0.6, 0.9), "warn", "failed", True),
+    ],
+)
+def test_the_word_travels_and_an_undecided_update_leaves_unless_the_policy_says_otherwise(
+    ends: tuple[float, float], unclear: str, word: str, fails: bool
+) -> None:
+    rules = [{"metric": "observe.record_share", "max": 0.5, "unclear": unclear}]
+    report = make_report(row_of("observe.record_share", "fc1", sum(ends) / 2, interval=ends))
+    verdict = Verdict.of(gate(report, Policy.model_validate({"rules": rules})), 0.01)
+    assert (verdict.word, verdict.passed, verdict.fails) == (word, word == "passed", fails)
+    told = verdict.metrics()
+    assert told["gradaudit.passed"] == float(word == "passed")
+    assert told["gradaudit.undecided"] == float(word == "undecided")
+    assert told["gradaudit.fails"] == float(fails)
+    assert str(verdict).startswith(f"{word}: ")
 
 
 def test_labels_lead_out_of_no_folder(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from report_builder import failed_row, make_report, row, skipped_row
 
+from gradaudit.audits import Metric
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
 from gradaudit.view import Concern, view
@@ -29,7 +30,13 @@ def concerns(*rows: Any, **rule: Any) -> tuple[Concern, ...]:
         (3.0, (2.5, 3.5), {"max": 2}, "leak.bits 3 [2.50, 3.50], lower end above limit 2", True),
         (1.0, (0.5, 1.5), {"min": 2}, "leak.bits 1 [0.500, 1.50], upper end below limit 2", True),
         (3.0, None, {"max": 2.5}, "leak.bits 3, above limit 2.5 (no interval, n = 40)", True),
-        (3.0, (1.5, 4.5), {"max": 2}, "leak.bits 3 [1.50, 4.50], limit 2 inside", False),
+        (
+            3.0,
+            (1.5, 4.5),
+            {"max": 2},
+            "leak.bits 3 [1.50, 4.50], limit 2 inside the interval",
+            False,
+        ),
         (1.0, (0.5, 1.5), {"max": 2}, "", False),
     ],
 )
@@ -42,10 +49,61 @@ def test_a_sentence_says_no_more_than_its_number(
     assert [each.number for each in found] == [number] * bool(number)
     for each in found:
         said = "a server can tell a batch's sex from fc1"
-        assert each.sentence == (said if shown else f"neither shown nor excluded: {said}")
+        assert each.sentence == (said if shown else f"undecided whether {said}")
         assert each.shown is shown
         assert bool(each.why) is shown
         assert each.helps.startswith("hiding fc1 (--hide), or" if shown else "about 2.2 times")
+
+
+@pytest.mark.parametrize(
+    ("interval", "number"),
+    [
+        ((0.1, 0.9), "within limit 2, but of a linear adversary alone"),
+        ((0.1, 2.9), "limit 2 inside the interval"),
+    ],
+)
+def test_a_limit_is_said_to_lie_where_it_lies(
+    interval: Any, number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Metric(id="bits", title="Bits", stronger="--family forest")
+    monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: {"leak.bits": played})
+    weak = {"learners": {"logistic": "linear"}}
+    measured = row("leak.bits", "fc1", 0.5, interval=interval, details=weak)
+    report = make_report(measured)
+    rules = Policy.model_validate({"rules": [{"metric": "leak.bits", "max": 2}]})
+    shown = view(report, rules)
+    (found,) = shown.concerns
+    assert found.number.endswith(f", {number}")
+    assert found.helps == f"{found.settles} (--family forest)"
+    assert ("records or trials" in found.helps) is ("inside" in number)
+    assert shown.verdict.sentence.endswith(f"attribute from fc1 ({found.settles})")
+    assert shown.layers.lines[1].answers[0].brief == "0.500 ?"
+
+
+def test_no_concern_reads_like_a_finding_that_is_none() -> None:
+    for ends in ((0.5, 3.0), (0.0, 2.5)):
+        shown = view(make_report(row("leak.bits", "fc1", 1.9, interval=ends)))
+        texts = [shown.verdict.sentence, *(each.sentence for each in shown.concerns)]
+        assert all("whether a server" in text for text in texts if "server" in text)
+
+
+def test_what_another_metric_shows_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two metrics answer one question: the clause of the one that shows it is said once."""
+    says = "a server can tell it from {where}"
+    known = {
+        f"leak.{name}": Metric(id=name, title=name, question="attribute", says=says)
+        for name in ("bits", "effort")
+    }
+    monkeypatch.setattr("gradaudit.view.concerns.known_metrics", lambda: known)
+    shown = row("leak.effort", "fc1", 3.0)
+    rules = {"rules": [{"metric": f"leak.{name}", "max": 1} for name in ("bits", "effort")]}
+    for layer, sentence in (
+        ("fc1", "undecided whether leak.bits is above 1 in fc1"),
+        ("fc2", "undecided whether a server can tell it from fc2"),
+    ):
+        report = make_report(shown, row("leak.bits", layer, 0.9, interval=(0.5, 1.5)))
+        said = [x.sentence for x in view(report, Policy.model_validate(rules)).concerns]
+        assert said == ["a server can tell it from fc1", sentence]
 
 
 def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
@@ -57,7 +115,7 @@ def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
     assert all(finding.ends and finding.ends[0] < 1.8 for finding in judged.findings)
     (found,) = view(judged).concerns
     assert found.number.startswith("leak.bits 3 [1.90, 4.10] in fc1, corrected to [1.7")
-    assert found.number.endswith("], limit 1.8 inside")
+    assert found.number.endswith("], limit 1.8 inside the interval")
     assert all(
         finding.ends is None for finding in gate(report, Policy(rules=policy.rules)).findings
     )
@@ -118,27 +176,47 @@ def test_the_floor_may_be_a_row_of_its_own() -> None:
 TOLD = "a server can tell a batch's private attribute from fc1"
 WORST: list[tuple[str, list[Any]]] = [
     (
-        "PASSED|: no limit is exceeded, and none is left open",
+        "PASSED|: every row that a rule judges is within its limit",
         [row("leak.bits", name, 0.5) for name in ("conv1", "fc1", "fc2")],
     ),
     (
-        "PASSED|: no limit is exceeded, but nothing tried to learn from 2 of 3 layers",
+        "PASSED|: every row that a rule judges is within its limit, but nothing tried to learn "
+        "from 2 of 3 layers",
         [row("leak.bits", "fc1", 0.5)],
     ),
     (f"PASSED| with warnings: {TOLD}", [row("leak.bits", "fc1", 1.5)]),
     (
-        f"PASSED|: nothing beyond a limit is shown; neither shown nor excluded: {TOLD}",
+        "PASSED|: every row that a rule of level error judges is within its limit, but nothing "
+        "tried to learn from 2 of 3 layers",
         [row("leak.bits", "fc1", 1.5, interval=(0, 2))],
+    ),
+    (
+        f"UNDECIDED|: whether {TOLD} (about 9 times as many records or trials would settle it)",
+        [row("leak.bits", "fc1", 1.5, interval=(0, 3))],
+    ),
+    (
+        "UNDECIDED|: whether leak.bits is above 2 in fc1 (about 4 times as many records or trials "
+        "would settle it); whether a server can rebuild records (the value lies at the limit; "
+        "while it does, more records or trials will not settle it)",
+        [
+            row("leak.bits", "fc1", 1.5, interval=(1.1, 2.5)),
+            row("leak.bits", "fc2", 0.5),
+            row("leak.total", None, 0.01, interval=(-3.0, 3.0)),
+        ],
+    ),
+    (
+        f"FAILED|: {TOLD}",
+        [row("leak.bits", "fc1", 3.0), row("leak.total", None, -0.5, interval=(-3.0, 3.0))],
     ),
     (
         f"FAILED|: {TOLD}, and can rebuild records",
         [row("leak.bits", "fc1", 3.0), row("leak.total", None, 1.0)],
     ),
     (
-        "FAILED|: leak.bits in fc1: could not be measured: NaN",
+        "UNDECIDED|: leak.bits in fc1: could not be measured: NaN",
         [failed_row("leak.bits", "fc1", "NaN"), row("leak.note", "fc1", 1)],
     ),
-    ("FAILED|: nothing in this report was measured", []),
+    ("UNDECIDED|: nothing in this report was measured", []),
 ]
 
 
@@ -195,6 +273,24 @@ def test_the_scope_says_what_is_shared_and_to_whom_it_does_not_apply() -> None:
     )
 
 
+def test_the_scope_names_predictive_families_and_their_size() -> None:
+    forest = {"learners": {"forest": "50 trees", "mine": ""}, "shadow_batches": 100}
+    linear = {"learners": {"logistic": "linear"}, "batches": [1200, 32, 128]}
+    scope = view(
+        make_report(
+            row("leak.bits", "conv1", 1, details=forest),
+            row("leak.bits", "fc1", 1, details=forest),
+            row("leak.bits", "fc1", 1, details=linear, variant={"attribute_permuted": True}),
+            row("rank.deficit", "fc1", 1, details=linear),
+            row("other.x", "fc1", 1, details={"learners": {"encoder": "128 hidden units"}}),
+        )
+    ).scope
+    assert dict(scope.lines)["families"] == (
+        "forest (50 trees), mine, fitted on 100 batches (leak); logistic (linear), fitted on 1,200 "
+        "batches (rank); encoder (128 hidden units) (other)"
+    )
+
+
 def test_a_secret_that_is_no_attribute_is_named_too() -> None:
     rows = [
         row("leak.bits", "conv1", 1, details={"secret": "user"}),
@@ -248,7 +344,7 @@ def test_each_question_has_one_number_a_layer() -> None:
     assert layers.questions[0].limits == (("high", 2.0), ("medium", 1.0))
     assert [(x.name, x.risk, [c.brief for c in x.answers]) for x in layers.lines] == [
         ("conv1", "high", ["3 (0.500)", ""]),
-        ("fc1", "low, high?", ["1.50 ?!", "12"]),
+        ("fc1", "low, high?", ["1.50 ?!", "12 ~"]),
         ("fc2", "not tested", ["", "–"]),
     ]
     assert [line.name for line in layers.riskiest(2)] == ["conv1", "fc1"]
@@ -288,7 +384,7 @@ def test_the_sign_off_says_what_it_rests_on() -> None:
     assert signed["rounds and composition"].startswith("3 rounds together were observed")
     assert signed["attacks not run"] == "other (no mechanism); rank (not asked for)"
     assert signed["worst record beside the mean"] == "leak.total 0.300 beside 0.200"
-    assert signed["residual risk"].startswith("3 not tested of 3 layers; whole model high")
+    assert signed["residual risk"].startswith("no audit measured single layers; whole model high")
     assert signed["reviewer"] == signed["review date"] == ""
 
 
@@ -316,15 +412,20 @@ NO_LIMIT = make_report(row("rank.deficit", "fc1", 1.0), row("rank.deficit", None
     ("report", "policy", "outcome", "begins"),
     [
         (NO_LIMIT, None, "measured", "MEASURED: 2 numbers of 1 layer and the whole"),
-        (gate(NO_LIMIT), None, "failed", "FAILED by the default policy: the policy"),
-        (NO_LIMIT, {"metric": "leak.*", "max": 1}, "failed", "FAILED by its policy"),
+        (gate(NO_LIMIT), None, "undecided", "UNDECIDED by the default policy: the"),
+        (NO_LIMIT, {"metric": "leak.*", "max": 1}, "undecided", "UNDECIDED by its policy"),
         (
             NO_LIMIT.model_copy(update={"provenance": {"plan": {"interrupted": True}}}),
             None,
-            "failed",
-            "FAILED by the def",
+            "undecided",
+            "UNDECIDED by the def",
         ),
-        (make_report(failed_row("rank.deficit", "fc1", "NaN")), None, "failed", "FAILED by the de"),
+        (
+            make_report(failed_row("rank.deficit", "fc1", "NaN")),
+            None,
+            "undecided",
+            "UNDECIDED by the de",
+        ),
     ],
     ids=["as it is", "gated", "policy named", "interrupted", "broken"],
 )
@@ -334,4 +435,4 @@ def test_numbers_that_no_default_limit_is_about_are_measured_unless_somebody_jud
     shown = view(report, Policy(rules=(policy,)) if policy else None)  # type: ignore[arg-type]
     assert shown.verdict.outcome == outcome
     assert shown.verdict.sentence.startswith(begins)
-    assert bool(shown.concerns) is (outcome == "failed")
+    assert bool(shown.concerns) is (outcome == "undecided")

@@ -33,6 +33,7 @@ from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import number, sequence, torch_rng
+from gradaudit.report import LEARNERS
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.workers import Workers
@@ -258,6 +259,7 @@ class _Repetition:
             "model": "weights, loss and mode of every round",
             "labels_of_the_batch": "known" if "label" in design.knows else "not known",
             "knows": list(design.knows),
+            LEARNERS: self.game.learners(design.families),
             "shadow_records": len(split.parts.shadow) + len(split.parts.held),
             "shadow_batches": len(split.shadow.labels),
             "held_out_records": len(split.parts.held),

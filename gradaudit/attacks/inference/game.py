@@ -10,7 +10,7 @@ machine learning" (2024).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -30,7 +30,7 @@ from gradaudit.attacks.inference.split import (
 )
 from gradaudit.data.records import Attribute, Records, merge_rare
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import Family
+from gradaudit.families import Family, sizes
 from gradaudit.families.base import Features
 from gradaudit.inference.scores import ROOM
 from gradaudit.inference.splits import Batches, draw_any, draw_batches, shuffled
@@ -94,6 +94,10 @@ class InferenceGame(ABC):
     @abstractmethod
     def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
         """The records with the secret dealt out anew among them: what is left is no leakage."""
+
+    def learners(self, families: Sequence[str]) -> dict[str, JsonValue]:
+        """What the adversary learns by, each with its size: the predictive families."""
+        return sizes(families)
 
     def prepared(self, records: Records) -> Records:
         """The records as the clients of this game feed them to the model."""

@@ -9,15 +9,17 @@ is thrown away, and a candidate's probability is by distance in the encoder's sp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.inference.encoder import Encoder
+from gradaudit.attacks.inference.encoder import HIDDEN, Encoder
 from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.split import Design, GameSplit, IntArray, Parts, no_batches
 from gradaudit.data.records import Records
@@ -70,6 +72,10 @@ class UserGame(InferenceGame):
             candidates=batches,
             notes={"shadow_users": len(shadow_users), "attacked_users": len(targets)},
         )
+
+    def learners(self, families: Sequence[str]) -> dict[str, JsonValue]:
+        """The encoder; the families are of no use here."""
+        return {"encoder": f"{HIDDEN} hidden units"}
 
     def answers(
         self, split: GameSplit, family: Family, own: Features, released: Features, seed: int

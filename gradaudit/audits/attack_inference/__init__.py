@@ -96,7 +96,9 @@ class UserOptions(InferenceOptions):
 O = TypeVar("O", bound=InferenceOptions)  # noqa: E741 - O for options
 
 
+_STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
 _riskier_higher = partial(Metric, riskier="higher")
+_played = partial(_riskier_higher, stronger=_STRONGER)
 
 
 class InferenceAttack(Audit[O]):
@@ -114,22 +116,20 @@ class InferenceAttack(Audit[O]):
     """
 
     metrics = (
-        Metric(
-            id="asr", title="Attack success rate: how often the guess was right", riskier="higher"
-        ),
-        _riskier_higher(
+        _played(id="asr", title="Attack success rate: how often the guess was right"),
+        _played(
             id="auroc",
             title="Area under the attack's ROC curve, averaged over values",
             chance=0.5,
         ),
-        _riskier_higher(
+        _played(
             id="advantage", title="Share of the errors of guessing blindly that the gradient spares"
         ),
-        _riskier_higher(
+        _played(
             id="tpr_at_1pct_fpr",
             title="True positive rate at 1 % false positives, averaged over values",
         ),
-        _riskier_higher(
+        _played(
             id="auroc_gain",
             title="AUROC less that of the same adversary for the secret shuffled among the records",
             warning=0.2,
@@ -140,7 +140,7 @@ class InferenceAttack(Audit[O]):
             says="a server can tell a batch's {secret} from {where}",
             helps="noise (--defense)",
         ),
-        _riskier_higher(
+        _played(
             id="advantage_gain",
             title="Advantage less that of the same adversary for the secret shuffled",
         ),
@@ -153,6 +153,7 @@ class InferenceAttack(Audit[O]):
             title="The adversary's surprise by the truth, after calibration",
             unit="nats",
             riskier="lower",
+            stronger=_STRONGER,
         ),
     )
     headline = ("auroc", "auroc_gain")

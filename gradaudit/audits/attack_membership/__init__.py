@@ -51,6 +51,7 @@ class AttackMembership(Audit[MembershipOptions]):
             question="labels",
             says="a server can read the labels off {records}",
             helps="larger batches, or noise (--defense)",
+            stronger="the audit's --method and --restarts",
         ),
         Metric(
             id="labels_named",

@@ -6,8 +6,9 @@ from typing import ClassVar
 from gradaudit.audits.attack_reconstruct.options import ReconstructOptions
 from gradaudit.audits.base import Audit, Metric
 
-_riskier_higher = partial(Metric, riskier="higher", per_layer=False)
-_riskier_lower = partial(Metric, riskier="lower", per_layer=False)
+_STRONGER = "scan --thorough or the audit's --method, --restarts and --iterations"
+_riskier_higher = partial(Metric, riskier="higher", per_layer=False, stronger=_STRONGER)
+_riskier_lower = partial(Metric, riskier="lower", per_layer=False, stronger=_STRONGER)
 
 
 class AttackReconstruct(Audit[ReconstructOptions]):

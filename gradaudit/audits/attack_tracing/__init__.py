@@ -49,6 +49,7 @@ class AttackTracing(Audit[TracingOptions]):
             title="Share of records that an attacker traces to a wrong participant",
             riskier="lower",
             per_layer=False,
+            stronger="the audit's --method and --restarts",
         ),
     )
     headline = ()

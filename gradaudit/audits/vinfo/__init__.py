@@ -152,6 +152,9 @@ class VinfoOptions(SharingOptions):
 
 
 _riskier_higher = partial(Metric, riskier="higher")
+_STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
+_learned = partial(_riskier_higher, stronger=_STRONGER)
+_rebuilt = partial(_riskier_higher, stronger="the audit's --method, --restarts and --iterations")
 _TOLD = "a server can tell a batch's {secret} from {where}"
 _NOISE = "noise (--defense)"
 
@@ -221,7 +224,7 @@ class Vinfo(Audit[VinfoOptions]):
     question = "Can a private attribute be read from a layer's gradient?"
     paper = "https://arxiv.org/abs/2105.13929"
     metrics = (
-        _riskier_higher(
+        _learned(
             id="vinfo",
             title="Usable information about the attribute (V-information)",
             unit="nats",
@@ -234,10 +237,10 @@ class Vinfo(Audit[VinfoOptions]):
             says=_TOLD,
             helps=_NOISE,
         ),
-        _riskier_higher(
+        _learned(
             id="vinfo_fraction", title="Usable information as a share of the attribute's entropy"
         ),
-        _riskier_higher(
+        _learned(
             id="auroc",
             title="Area under the ROC curve of the best classifier of the attribute",
             error=0.75,
@@ -253,7 +256,7 @@ class Vinfo(Audit[VinfoOptions]):
             title="Pearson correlation of layers' information with an independent attack's AUROC",
             per_layer=False,
         ),
-        _riskier_higher(
+        _rebuilt(
             id="original_vinfo",
             title="Usable information about the input itself, from reconstructions",
             unit="nats",
@@ -265,7 +268,7 @@ class Vinfo(Audit[VinfoOptions]):
             says="a server rebuilds records from {where} better than by guessing",
             helps=_NOISE,
         ),
-        _riskier_higher(
+        _rebuilt(
             id="original_success", title="Share of reconstructions that come close to the record"
         ),
     )

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.vinfo import LATENT, Vinfo
+from gradaudit.families import sizes
 from gradaudit.inference.spread import (
     Sampled,
     auroc_interval,
@@ -21,7 +22,7 @@ from gradaudit.inference.spread import (
     ranked_share,
 )
 from gradaudit.inference.usable import Usable
-from gradaudit.report import RISKIEST_BY, Measurement, Variant
+from gradaudit.report import LEARNERS, RISKIEST_BY, Measurement, Variant
 from gradaudit.statistics.correlation import FEWEST_POINTS, pearson
 from gradaudit.statistics.intervals import student
 
@@ -139,7 +140,8 @@ class AttributeRows:
 
     def independent(self, layer: str, attack: Sequence[Usable], by: str) -> Measurement:
         """The AUROC of an attack on other records, with another seed and classifier."""
-        return self._row("auroc", layer, attack, {"independent": True}, {"families": [by]})
+        of_attack: dict[str, JsonValue] = {"families": [by], LEARNERS: sizes([by])}
+        return self._row("auroc", layer, attack, {"independent": True}, of_attack)
 
     def _row(
         self,

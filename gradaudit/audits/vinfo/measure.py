@@ -33,7 +33,7 @@ from gradaudit.audits.vinfo.original import original_passes, original_rows
 from gradaudit.data.records import Records, with_rare_merged
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
-from gradaudit.families import family
+from gradaudit.families import family, sizes
 from gradaudit.families.forest import ceiling
 from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.inference.layerwise import Layerwise
@@ -42,7 +42,7 @@ from gradaudit.inference.spread import Sampled
 from gradaudit.inference.usable import Estimator
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
-from gradaudit.report import Measurement, Variant
+from gradaudit.report import LEARNERS, Measurement, Variant
 from gradaudit.sharing.context import context_of
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
@@ -219,6 +219,7 @@ class _Latent:
             "values": case.values,
             "prior": self.options.prior,
             "families": [*self.options.members, "prior"],
+            LEARNERS: sizes(self.options.members),
             "batch_size": self.options.batch_size,
             "turns": len(first.parts) - 1,
             "batches": _roles([len(batches.labels) for batches in first.batches]),

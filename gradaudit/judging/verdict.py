@@ -1,0 +1,121 @@
+"""The verdict on a judged report: one of three words, and whether the gate fails the report."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from gradaudit.judging.policy import known_metrics
+from gradaudit.report import Finding, Key, Measurement, Report, Says
+
+Word = Literal["passed", "failed", "undecided", "measured"]
+ANSWERED = frozenset({"passed", "failed", "unclear", "ignored", "known"})
+"""Outcomes of rows with a value: a rule could judge them."""
+ATTACK = "attack"
+"""What the rows of every attack name as their audit."""
+
+
+def verdict(judged: Report) -> Word:
+    """The verdict on a judged report, in one word.
+
+    ``failed``: a rule of level error is shown, with the whole interval of a row beyond its limit.
+    ``passed``: every row that an error rule judges lies within its limit, or the policy accepts it
+    (an exception, a baseline, ``unclear: pass``). ``undecided``: anything else. ``measured``:
+    no policy judged the report.
+    """
+    if not judged.findings:
+        return "measured"
+    if any(finding.level == "error" and finding.outcome == "failed" for finding in judged.findings):
+        return "failed"
+    return "undecided" if open_findings(judged) or not _answered(judged) else "passed"
+
+
+def passed(judged: Report) -> bool:
+    """Whether the verdict is ``passed``; False where it is ``undecided``, too.
+
+    ``fails`` says whether the gate ends with exit status 1, which most undecided reports do not.
+    """
+    return verdict(judged) == "passed"
+
+
+def fails(judged: Report) -> bool:
+    """Whether the gate fails a judged report, so that its exit status is 1.
+
+    It does where a finding says ``error``: an error rule is shown, could not be measured, is
+    unclear where the policy lets that fail, or the evidence for it is missing.
+    """
+    return not judged.findings or any(says(finding) == "error" for finding in judged.findings)
+
+
+def says(finding: Finding) -> Says:
+    """What a finding says at the gate: an error fails it, a warning does not."""
+    return finding.says
+
+
+def open_findings(judged: Report) -> list[Finding]:
+    """The findings of error rules that leave the verdict undecided, unless another one is shown."""
+    return [
+        finding
+        for finding in judged.findings
+        if finding.level == "error"
+        and (
+            finding.outcome == "unmeasured"
+            or (finding.outcome == "unclear" and finding.unclear != "pass")
+        )
+    ]
+
+
+def accepted(judged: Report) -> list[Finding]:
+    """The findings of error rules whose rows are not within their limit, but the policy accepts."""
+    return [
+        finding
+        for finding in judged.findings
+        if finding.level == "error"
+        and (finding.outcome in ("ignored", "known") or finding.unclear == "pass")
+    ]
+
+
+def lacking(judged: Report) -> dict[str, str]:
+    """What error rules ask about without any evidence, each with why no row of it was judged.
+
+    A question about a named attribute, and one about attacks, is asked in vain where every row
+    that the error rules on it meet is skipped as not applicable. Layers that are never shared are
+    none of these: nothing of them can be read.
+    """
+    rows = judged.by_key()
+    asked: dict[str, list[Finding]] = {}
+    for finding in judged.findings:
+        if finding.level == "error":
+            for subject in _subjects(finding, judged):
+                asked.setdefault(subject, []).append(finding)
+    return {
+        subject: _reason(findings[0], rows)
+        for subject, findings in asked.items()
+        if all(finding.outcome == "not-applicable" and finding.key in rows for finding in findings)
+    }
+
+
+def _subjects(finding: Finding, judged: Report) -> Sequence[str]:
+    """What a finding is about, of what must not pass without evidence."""
+    names = judged.provenance.get("attributes")
+    metric = known_metrics().get(finding.metric)
+    named = [str(name) for name in names] if isinstance(names, list) else []
+    about = named and metric is not None and metric.question == "attribute"
+    attribute = [f"the attribute {', '.join(named)}"] if about else []
+    return attribute + (["attacks"] if finding.metric.startswith(f"{ATTACK}.") else [])
+
+
+def _reason(finding: Finding, rows: dict[Key, Measurement]) -> str:
+    return rows[finding.key].reason or ""
+
+
+def _answered(judged: Report) -> bool:
+    """Whether an error rule judged a row; any rule, where the policy has none of level error.
+
+    What matches hidden layers alone is answered: they are never shared.
+    """
+    errors = [finding for finding in judged.findings if finding.level == "error"]
+    rows = judged.by_key()
+    return any(
+        finding.outcome in ANSWERED
+        or (finding.outcome == "not-applicable" and finding.key not in rows)
+        for finding in errors or judged.findings
+    )
