@@ -9,7 +9,7 @@ from gradaudit.families import families, family, log_loss, under_prior
 from gradaudit.families.base import Projection, Scale, Training, normalised
 from gradaudit.families.forest import FittedForest, PaperForest, ceiling
 
-NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "prior")
+NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "norms", "prior")
 UNIFORM = np.array([0.5, 0.5])
 
 

@@ -27,7 +27,7 @@ from gradaudit.attacks.inference.split import (
 )
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import Family, Fitted
+from gradaudit.families import Family, Fitted, family
 from gradaudit.families.base import Above, Features, FloatArray, Training
 from gradaudit.inference.scores import ENOUGH
 from gradaudit.inference.splits import Batches, draw_any
@@ -75,17 +75,17 @@ class DistributionGame(AttributeBased):
             prior=np.full(design.bins, 1 / design.bins),
             parts=parts,
             shadow=_drawn(secret, parts.shadow, design, design.batches, generator),
-            held=_drawn(secret, parts.held, design, design.batches // 4, generator),
+            held=_drawn(secret, parts.held, design, design.batches, generator),
             observed=observed,
             clusters=secret.behind(observed.indices),
             notes={"property": name, **self.merged(records)},
         )
 
     def answers(
-        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
         """A member of the family for each threshold between bins (Frank and Hall)."""
-        return super().answers(split, Ordinal(family), own, released, seed)
+        return self.fitted_answers(split, Ordinal(family(name)), own, released, seed)
 
     def _value(self, attribute: Attribute) -> int:
         if self.value is None:
