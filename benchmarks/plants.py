@@ -81,10 +81,10 @@ def trained(model: nn.Module, records: Records, epochs: int) -> nn.Module:
     torch.manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     for _ in range(epochs):
-        for step in torch.randperm(len(records)).split(32):
+        for step in torch.split(torch.randperm(len(records)), 32):
             optimizer.zero_grad()
             said = model(records.inputs[step])
-            nn.functional.cross_entropy(said, records.labels[step]).backward()
+            torch.autograd.backward(nn.functional.cross_entropy(said, records.labels[step]))
             optimizer.step()
     return model.eval()
 

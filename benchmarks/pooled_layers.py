@@ -5,8 +5,9 @@
 Each seed plays an inference attack (Li et al. 2024) on one split of the records, with the true
 secret and with the secret shuffled among the records. Told are mean AUROCs of private batches by
 ways to answer from the whole update: the reader that is best on held-out batches, the reader of all
-elements together, the mean of all readers' log odds, the pool with weights ∝ exp(−c·n·loss), and
-weights fitted to held-out batches with a ridge towards equal ones. Beside them stand every layer's
+elements together, the mean of all readers' log odds, and of their log odds with weights fitted to
+held-out batches with a ridge towards equal ones, and the mean of their posteriors with weights
+∝ exp(−c·n·loss), c = 0 being equal ones. Beside them stand every layer's
 own, and the best layer of each seed as private batches tell it, which no attacker can choose. What
 ``gradaudit.attacks.inference.readers`` does is c = 1. Adult needs ../shared/data beside the
 checkout, or GRADAUDIT_SHARED.
@@ -25,8 +26,8 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 import gradaudit
-from gradaudit.attacks.inference import adversary
-from gradaudit.attacks.inference.readers import Guesses, independent, pooled, shares_of
+from gradaudit.attacks.inference import adversary, readers
+from gradaudit.attacks.inference.readers import Guesses, independent, pooled
 from gradaudit.attacks.inference.split import GameSplit
 from gradaudit.inference.usable import macro_auroc
 
@@ -74,10 +75,10 @@ def played(game: Game, family: str, seed: int) -> tuple[Played, Played]:
     """With the true secret, and with the secret shuffled."""
     seen: list[Played] = []
 
-    def watched(readers: Sequence[Guesses], split: GameSplit) -> Guesses:
-        if len({source for reader in readers for source in reader.reads}) > 1:
-            seen.append(Played(readers, split))
-        return pooled(readers, split)
+    def watched(several: Sequence[Guesses], split: GameSplit) -> Guesses:
+        if len({source for reader in several for source in reader.reads}) > 1:
+            seen.append(Played(several, split))
+        return pooled(several, split)
 
     options = OPTIONS | {"family": family.split(","), "batch_size": game.size}
     with patch.object(adversary, "pooled", watched):
@@ -123,13 +124,16 @@ def ways(of: Played) -> Mapping[str, float]:
     found = {
         "all elements": single[-1],
         "best layer": max(single[:-1]),
-        "equal": macro_auroc(mixed(of, np.full(count, 1 / count)), labels),
+        "log odds": macro_auroc(mixed(of, np.full(count, 1 / count)), labels),
+        "pool": macro_auroc(pooled(of.readers, of.split).posterior, labels),
     }
     if np.isfinite(losses).all():
         found["chosen"] = single[int(np.argmin(losses))]
-        for share in (0.5, 1.0, 2.0):
-            weights = shares_of(losses, share * independent(of.split))
-            found[f"pool, c = {share:g}"] = macro_auroc(mixed(of, weights), labels)
+        for share in (0.0, 0.5, 2.0):
+            apart = share * independent(of.split)
+            with patch.object(readers, "independent", return_value=apart):
+                area = macro_auroc(pooled(of.readers, of.split).posterior, labels)
+            found[f"pool, c = {share:g}"] = area
         found["ridge"] = macro_auroc(mixed(of, ridge(of)), labels)
     names = [next(iter(reader.reads)) for reader in of.readers[:-1]]
     return found | {f"layer {name}": area for name, area in zip(names, single, strict=False)}

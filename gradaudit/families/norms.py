@@ -19,6 +19,9 @@ from gradaudit.families.forest import Forest
 BLOCKS = 32
 """Parts of a gradient whose norms are told: of a dense layer, some neighbouring units each."""
 
+_IN_CACHE = 1 << 16
+"""Elements that are worked on at a time."""
+
 
 def norms(gradients: Features) -> FloatArray:
     """Logarithms of norms of gradients, (rows, elements) to (rows, 5 + blocks).
@@ -27,6 +30,14 @@ def norms(gradients: Features) -> FloatArray:
     ln‖g‖₂, the share of elements that are zero, and ln‖g_b‖₂ less ln‖g‖₂ of each block g_b of
     neighbouring elements. A norm of zero counts as the smallest number above zero.
     """
+    rows, width = gradients.shape
+    step = max(1, _IN_CACHE // max(width, 1))
+    parts = [_norms(gradients[start : start + step]) for start in range(0, rows, step)]
+    return np.concatenate(parts)
+
+
+def _norms(gradients: Features) -> FloatArray:
+    """Of so few rows that they stay in the cache."""
     width = gradients.shape[1]
     tiny = float(np.finfo(gradients.dtype).tiny)
     sizes = np.abs(gradients)

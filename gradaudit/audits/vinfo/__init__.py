@@ -296,7 +296,7 @@ class Vinfo(Audit[VinfoOptions]):
         "iterations": 10,
         "together": [1],
     }
-    plain: ClassVar = {"repeats": 8, "family": ["forest", "logistic", "norms"]}
+    plain: ClassVar = {"repeats": 8, "family": ["forest", "norms"]}
     thorough: ClassVar = {
         "repeats": 30,
         "batches": 128,
