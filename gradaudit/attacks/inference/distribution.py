@@ -75,7 +75,7 @@ class DistributionGame(AttributeBased):
             prior=np.full(design.bins, 1 / design.bins),
             parts=parts,
             shadow=_drawn(secret, parts.shadow, design, design.batches, generator),
-            held=_drawn(secret, parts.held, design, design.batches, generator),
+            held=_drawn(secret, parts.held, design, design.batches // 4, generator),
             observed=observed,
             clusters=secret.behind(observed.indices),
             notes={"property": name, **self.merged(records)},

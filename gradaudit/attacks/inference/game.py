@@ -202,7 +202,7 @@ class AttributeBased(InferenceGame):
             prior=prior,
             parts=parts,
             shadow=_balanced(secret, parts.shadow, design, design.batches, generator),
-            held=_balanced(secret, parts.held, design, design.batches, generator),
+            held=_balanced(secret, parts.held, design, design.batches // 4, generator),
             observed=observed,
             clusters=secret.behind(observed.indices),
             notes={**notes, **self.merged(records)},

@@ -79,7 +79,8 @@ def pooled(readers: Sequence[Guesses], split: GameSplit) -> Guesses:
     user (age) in Adult    .616    .616      .672   .647
     =====================  ======  ========  =====  ==========
 
-    With the secret shuffled the pool has .472 to .514, a mean layer .485 to .512. Weights
+    These are of a hundred batches held out; with 25, slant has .728 of the chosen and .804 of the
+    pool. With the secret shuffled the pool has .472 to .514, a mean layer .485 to .512. Weights
     ∝ exp(−nL/2) and weights fitted with a ridge towards equal ones are within .005 of it; a mean of
     log odds is within .001, but has .625 for users, whose readers nothing calibrates.
     """
