@@ -34,7 +34,6 @@ from gradaudit.attacks.inference.split import Design, FloatArray, GameSplit
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.families import family
 from gradaudit.inference.scores import Score
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
@@ -153,7 +152,7 @@ def play(case: Case, records: Records, seed: int) -> tuple[GameSplit, list[Float
         )
         for scope, own, released in observation.features(split, adaptive=case.adaptive):
             if scope is None:
-                said = game.answers(split, family("forest"), own, released, seed + number)
+                said = game.answers(split, "forest", own, released, seed + number)
                 answers.append(said.observed)
     accuracy = task_accuracy(rounds[-1], records.take(split.parts.test)).value
     return split, answers, accuracy or float("nan")

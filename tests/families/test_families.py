@@ -10,7 +10,7 @@ from gradaudit.families.base import Projection, Scale, Training, normalised
 from gradaudit.families.forest import FittedForest, PaperForest, ceiling
 from gradaudit.report import LINEAR
 
-NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "prior")
+NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "norms", "prior")
 UNIFORM = np.array([0.5, 0.5])
 
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.observation import Observation
-from gradaudit.attacks.inference.rounds import Temperature, combine, pool
+from gradaudit.attacks.inference.readers import Guesses, calibrated, pooled
+from gradaudit.attacks.inference.rounds import combine, pool
 from gradaudit.attacks.inference.split import FloatArray, GameSplit
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import family, log_loss
 from gradaudit.families.base import Features
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, number
@@ -101,33 +101,12 @@ ALL_LAYERS = "all layers"
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """What one adversary says of the batches to guess.
-
-    Attributes:
-        posterior: (trials, values) normalised log P(a|G) of all rounds together.
-        rounds: the same of each round alone.
-        temperature: what calibrates ``posterior``; None where no batches were held out.
-        family: the predictive family that it chose.
-        held_out_loss: in nats, of batches held out, which is what it chooses by.
-        source: the layer it reads, or ``ALL_LAYERS``.
-    """
-
-    posterior: FloatArray
-    rounds: tuple[FloatArray, ...]
-    temperature: Temperature | None
-    family: str
-    held_out_loss: float
-    source: str
-
-
-@dataclass(frozen=True)
 class Adversary:
     """Who plays a game, by one or several predictive families.
 
     Attributes:
         observations: one of each round, oldest first.
-        families: predictive families to choose from, by the adversary's own held-out batches.
+        families: predictive families, each believed as far as held-out batches bear it out.
         jobs: workers that fits are shared out among; no number depends on them.
     """
 
@@ -139,24 +118,17 @@ class Adversary:
     seed: Seed = 0
     jobs: int = 1
 
-    def __post_init__(self) -> None:
-        if len(self.families) > 1 and not len(self.split.held.labels):
-            raise UsageError(
-                f"--family {','.join(self.families)}: to choose between families takes held-out "
-                "shadow batches; raise --held-out or --shadow, or name one family"
-            )
-
     def imputation(self) -> Guesses:
         """What the known columns alone say: no update is looked at."""
         seed = number(self.seed, "imputation")
         answers = _answers(self.game, self.split, self.families, seed, *self._known())
-        return self._chosen({name: [said] for name, said in answers.items()}, ALL_LAYERS)
+        return self._pooled({name: [said] for name, said in answers.items()}, ALL_LAYERS)
 
     def guesses(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
         """What it guesses from every layer, and from the whole update (None).
 
-        Who sees the whole update reads all layers together, or the one layer that told more of
-        the batches that were held out.
+        Who sees the whole update pools what all layers together and each layer alone tell, by how
+        well each told the batches that were held out.
 
         Args:
             adaptive: whether it knows the defenses and applies them to its own updates.
@@ -177,15 +149,14 @@ class Adversary:
         said = shared_out(tasks(), self.jobs, lambda units: None, seconds=None, count=most)
         answers: dict[Scope, dict[str, list[Answers]]] = {}
         for scope, of_families in zip(scopes, said, strict=True):
-            of_scope = answers.setdefault(scope, {name: [] for name in self.families})
+            of_scope = answers.setdefault(scope, {name: [] for name in of_families})
             for name, answer in of_families.items():
                 of_scope[name].append(answer)
         guesses = {
-            scope: self._chosen(of_scope, scope or ALL_LAYERS)
+            scope: self._pooled(of_scope, scope or ALL_LAYERS)
             for scope, of_scope in answers.items()
         }
-        best = min((guesses[None], *guesses.values()), key=lambda guess: guess.held_out_loss)
-        return {**guesses, None: best}
+        return {**guesses, None: pooled(list(guesses.values()), self.split)}
 
     def _knowing(self, own: Features, released: Features) -> tuple[Features, Features]:
         """Features beside what the adversary knows of the records."""
@@ -202,23 +173,23 @@ class Adversary:
         of_batches = self.knowledge.of_batches
         return of_batches(self.split.own), of_batches(self.split.observed.indices)
 
-    def _chosen(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
-        guesses = [self._combined(name, rounds, source) for name, rounds in answers.items()]
-        return min(guesses, key=lambda guess: guess.held_out_loss)
+    def _pooled(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
+        """What the families say together of one scope."""
+        readers = [self._combined(name, rounds, source) for name, rounds in answers.items()]
+        return pooled(readers, self.split)
 
     def _combined(self, name: str, rounds: Sequence[Answers], source: str) -> Guesses:
-        """The guesses of all rounds, and their held-out log loss after calibration."""
-        prior, labels = self.split.prior, self.split.held.labels
-        even = np.full(len(prior), 1.0)
+        """What one family says after all rounds."""
+        prior = self.split.prior
         observed = [answers.observed for answers in rounds]
-        posterior = self._posterior(observed, prior)
-        single = tuple(self._posterior([answers], prior) for answers in observed)
-        if not len(labels):
-            return Guesses(posterior, single, None, name, np.inf, source)
-        held = self._posterior([answers.held for answers in rounds], even)
-        fitted = Temperature.fitted(held, labels, even)
-        loss = log_loss(fitted.applied(held), labels)
-        return Guesses(posterior, single, Temperature(fitted.value, prior), name, loss, source)
+        return calibrated(
+            self._posterior(observed, prior),
+            tuple(self._posterior([answers], prior) for answers in observed),
+            self._posterior([answers.held for answers in rounds], np.ones(len(prior))),
+            self.split,
+            (name,),
+            {source: 1.0},
+        )
 
     def _posterior(self, rounds: Sequence[FloatArray], prior: FloatArray) -> FloatArray:
         """The posterior of some rounds; classifiers are trained on balanced batches."""
@@ -237,4 +208,4 @@ def _answers(
 ) -> dict[str, Answers]:
     """What each family says, on one thread."""
     with one_thread():
-        return {name: game.answers(split, family(name), own, released, seed) for name in families}
+        return {name: game.answers(split, name, own, released, seed) for name in families}

@@ -27,7 +27,7 @@ from gradaudit.attacks.inference.split import (
 )
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import Family, Fitted
+from gradaudit.families import Family, Fitted, family
 from gradaudit.families.base import Above, Features, FloatArray, Training
 from gradaudit.inference.scores import ENOUGH
 from gradaudit.inference.splits import Batches, draw_any
@@ -82,10 +82,10 @@ class DistributionGame(AttributeBased):
         )
 
     def answers(
-        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
         """A member of the family for each threshold between bins (Frank and Hall)."""
-        return super().answers(split, Ordinal(family), own, released, seed)
+        return self.fitted_answers(split, Ordinal(family(name)), own, released, seed)
 
     def _value(self, attribute: Attribute) -> int:
         if self.value is None:

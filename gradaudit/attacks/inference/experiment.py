@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.accuracy import task_accuracy
-from gradaudit.attacks.inference.adversary import Adversary, Guesses, Knowledge, Scope
+from gradaudit.attacks.inference.adversary import Adversary, Knowledge, Scope
 from gradaudit.attacks.inference.fano import Leak, leaks
 from gradaudit.attacks.inference.game import InferenceGame
 from gradaudit.attacks.inference.observation import Observation, prepared_for
+from gradaudit.attacks.inference.readers import Guesses
 from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
@@ -230,7 +231,7 @@ class _Repetition:
     def findings(self, observations: Sequence[Observation], advance: Advance) -> Findings:
         secret, fits = getattr(self.game, "attribute", ""), sequence(self.seed, "fits")
         knowledge = Knowledge.of(self.subject.records, self.design.knows, secret)
-        families = self.design.families
+        families = self.game.families or self.design.families
         jobs = self.subject.jobs
         adversary = Adversary(self.game, self.split, observations, families, knowledge, fits, jobs)
         return Findings(

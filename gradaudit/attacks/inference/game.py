@@ -30,7 +30,7 @@ from gradaudit.attacks.inference.split import (
 )
 from gradaudit.data.records import Attribute, Records, merge_rare
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import Family, sizes
+from gradaudit.families import Family, family, sizes
 from gradaudit.families.base import Features
 from gradaudit.inference.scores import ROOM
 from gradaudit.inference.splits import Batches, draw_any, draw_batches, shuffled
@@ -58,6 +58,8 @@ class InferenceGame(ABC):
     name: ClassVar[str]
     batch_size: ClassVar[int]
     """Records in a batch, where nobody says otherwise (Li et al. 2024, section 5.1.4)."""
+    families: ClassVar[tuple[str, ...]] = ()
+    """The readers that the game has of its own, whatever families are asked for."""
 
     def fitting_batch_size(self, records: Records, shadow: int) -> int:
         """Records in a batch, where nobody says how many.
@@ -79,13 +81,13 @@ class InferenceGame(ABC):
 
     @abstractmethod
     def answers(
-        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
         """Fit on what the adversary computed itself, and answer.
 
         Args:
             split: what was drawn.
-            family: of predictors.
+            name: of the family of predictors.
             own: (batches, features) of ``split.own``.
             released: (trials, features) of ``split.observed``.
             seed: of the fit.
@@ -152,9 +154,15 @@ class AttributeBased(InferenceGame):
         )
 
     def answers(
-        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
         """A member of the family, trained under a uniform prior."""
+        return self.fitted_answers(split, family(name), own, released, seed)
+
+    def fitted_answers(
+        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
+    ) -> Answers:
+        """The same of a family that is at hand."""
         values, labels = len(split.values), split.shadow.labels
         cut, even = len(labels), np.full(values, 1 / values)
         fitted = family.fit(own[:cut], labels, values, seed, prior=even)

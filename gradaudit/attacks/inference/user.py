@@ -24,7 +24,6 @@ from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.split import Design, GameSplit, IntArray, Parts, no_batches
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.splits import Batches, draw_any, draw_batches
 from gradaudit.randomness import rng
@@ -43,6 +42,7 @@ class UserGame(InferenceGame):
 
     name: ClassVar[str] = "user"
     batch_size: ClassVar[int] = 8
+    families: ClassVar[tuple[str, ...]] = ("encoder",)
 
     def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
         """Shadow users, attacked users, and the candidates of every trial."""
@@ -78,9 +78,9 @@ class UserGame(InferenceGame):
         return {"encoder": f"{HIDDEN} hidden units"}
 
     def answers(
-        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
-        """A prototypical network; the family is of no use here."""
+        """A prototypical network, whatever the name."""
         cut, values = len(split.shadow.labels), len(split.values)
         encoder = Encoder.trained(own[:cut], split.shadow.labels, seed)
         candidates = encoder(own[cut:])

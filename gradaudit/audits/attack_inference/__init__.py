@@ -58,9 +58,9 @@ class InferenceOptions(SharingOptions):
         description="How often each value is played, and what the adversary takes for granted.",
     )
     family: tuple[str, ...] = Field(
-        ("forest",),
-        description="Predictive families (forest, mlp, logistic); of several, the adversary takes "
-        "the best on its held-out records.",
+        ("forest", "norms"),
+        description="Predictive families (forest, norms, mlp, logistic); of several, the adversary "
+        "believes each as far as its held-out records bear it out.",
     )
     held_out: float = Field(
         0.2,
@@ -164,7 +164,7 @@ class InferenceAttack(Audit[O]):
         "repeats": 1,
         "rounds": 1,
         "shadow": 160,
-        "family": ["logistic"],
+        "family": ["logistic", "norms"],
         "reduce": "subset:1000",
         "samples": 160,
     }
@@ -173,7 +173,7 @@ class InferenceAttack(Audit[O]):
         "batches": 100,
         "repeats": 2,
         "rounds": 1,
-        "family": ["logistic"],
+        "family": ["logistic", "norms"],
     }
     plain: ClassVar = {"batches": 100, "repeats": 3}
     thorough: ClassVar = {"trials": 5000, "batches": 1000}

@@ -1,14 +1,14 @@
 """Rows of the inference attacks from an experiment."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
-from gradaudit.attacks.inference.adversary import Guesses, Scope
+from gradaudit.attacks.inference.adversary import Scope
 from gradaudit.attacks.inference.experiment import Experiment
 from gradaudit.attacks.inference.fano import Leak, advantage_bound, entropy, together
+from gradaudit.attacks.inference.readers import Guesses
 from gradaudit.attacks.inference.scoring import GAINS, Scorer
 from gradaudit.attacks.inference.split import FloatArray
 from gradaudit.audits.rows import Details, Rows
@@ -73,9 +73,10 @@ class ScoredRows:
         """Rows of one adversary: all rounds together with the details, and if asked each alone."""
         for scope in adversary[0]:
             guessed = [guesses[scope] for guesses in adversary]
-            facts = {**details, "family": ", ".join(dict.fromkeys(x.family for x in guessed))}
-            if scope is None:  # the whole update, of which it may have read a part
-                facts["reads"] = dict(Counter(guess.source for guess in guessed))
+            families = dict.fromkeys(name for guess in guessed for name in guess.families)
+            facts = {**details, "family": ", ".join(families)}
+            if scope is None:
+                facts["reads"] = _shares(guessed)
             yield from self.scores(scope, [guess.posterior for guess in guessed], facts)
             score = self._loss(guessed)
             if score is None:
@@ -173,6 +174,15 @@ class ScoredRows:
             imprecise="" if metric == "fano_bound" else self.scorer.doubts(metric),
             details={**details, **reduction},
         )
+
+
+def _shares(guessed: Sequence[Guesses]) -> dict[str, JsonValue]:
+    """What the answers stand on: each layer's share, and that of all read together."""
+    sources = dict.fromkeys(source for guess in guessed for source in guess.reads)
+    return {
+        source: sum(guess.reads.get(source, 0.0) for guess in guessed) / len(guessed)
+        for source in sources
+    }
 
 
 def _floor(

@@ -44,8 +44,8 @@ class VinfoOptions(SharingOptions):
     )
     family: tuple[str, ...] = Field(
         (),
-        description="Predictive families (NAME,…) beside the prior: forest, mlp, logistic, "
-        "extra-trees, discriminant (without it forest, mlp and logistic; with --paper forest).",
+        description="Predictive families (NAME,…) beside the prior: forest, mlp, logistic, norms, "
+        "extra-trees, discriminant (without it the first four; with --paper forest).",
     )
     merge_rare: MergeRare = 0
     prior: Literal["uniform", "empirical"] = Field(
@@ -133,7 +133,8 @@ class VinfoOptions(SharingOptions):
     @property
     def members(self) -> tuple[str, ...]:
         """The families beside the prior."""
-        return self.family or (("forest",) if self.paper else ("forest", "mlp", "logistic"))
+        usual = ("forest",) if self.paper else ("forest", "mlp", "logistic", "norms")
+        return self.family or usual
 
     @property
     def permuted_repeats(self) -> int:
@@ -166,7 +167,8 @@ class Vinfo(Audit[VinfoOptions]):
     characterization of latent information leakage in federated learning", eq. 7; Mo et al. 2022,
     "Quantifying and localizing usable information leakage from neural network gradients", eq. 1;
     Xu et al. 2020). g is the gradient of a batch of records that share a value of P, V a random
-    forest, a small network, logistic regression and the prior itself, f[∅] the uniform prior.
+    forest, a small network, logistic regression, a forest on the gradient's norms, which tell its
+    scale, and the prior itself; f[∅] is the uniform prior.
 
     Each repetition deals the records (users with all theirs) into a score set of 30 % and three
     folds before any batch is drawn. In turns each fold chooses: members are fitted on the two
@@ -278,7 +280,7 @@ class Vinfo(Audit[VinfoOptions]):
     least: ClassVar = {
         "repeats": 3,
         "batches": 32,
-        "family": ["logistic"],
+        "family": ["logistic", "norms"],
         "correlation": False,
         "restarts": 2,
         "updates": 5,
@@ -290,14 +292,14 @@ class Vinfo(Audit[VinfoOptions]):
     quick: ClassVar = {
         "repeats": 5,
         "batches": 32,
-        "family": ["logistic"],
+        "family": ["logistic", "norms"],
         "correlation": False,
         "restarts": 4,
         "updates": 5,
         "iterations": 10,
         "together": [1],
     }
-    plain: ClassVar = {"repeats": 8, "family": ["forest", "logistic"]}
+    plain: ClassVar = {"repeats": 8, "family": ["forest", "norms"]}
     thorough: ClassVar = {
         "repeats": 30,
         "batches": 128,
