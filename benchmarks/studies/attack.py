@@ -13,7 +13,6 @@ from gradaudit.attacks.inference.game import PropertyGame
 from gradaudit.attacks.inference.scoring import Scorer
 from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.attacks.inference.user import UserGame
-from gradaudit.audits.attack_reconstruct.measure import doubts
 from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.scores import Score
 from gradaudit.statistics.intervals import clustered
@@ -212,7 +211,7 @@ def updates(number: int, size: int, share: float, alike: str, seed: int) -> Mapp
     }[alike]
     missed = rng.binomial(size, chances) / size
     _, ends = clustered(missed, np.full(number, float(size)))
-    return {"distance": interval(*ends, share, imprecise=bool(doubts(number, "")))}
+    return {"distance": interval(*ends, share)}
 
 
 def _cell(plant: str, world: World, **more: str | int | float) -> Cell:

@@ -7,12 +7,17 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.gaffke import gaffke
 from gradaudit.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float]
-_CLUSTERS = 5
-"""That have a member of the rarer kind, below which their variance is not to be trusted."""
+_CLUSTERS = 10
+"""Fewest clusters whose variance is trusted."""
+_ALIKE = 3.0
+"""Effective members of a cluster, on average, from which the variance between them is trusted."""
+_OF_BOTH = 0.8
+"""Share of the clusters that must hold members of either kind for the variance to be trusted."""
 
 
 def student(values: FloatArray) -> Interval:
@@ -78,12 +83,16 @@ def difference(one: float, of_one: Interval, other: float, of_other: Interval) -
 def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
     """A share over clusters whose members are dependent, and its interval.
 
+    Gaffke's interval holds for any number of clusters and any dependence. It is wide, since ten
+    clusters cannot exclude a rare kind of cluster that none of them is of. The narrower one is
     Wilson's on the effective count p(1 − p) over the variance between clusters, with Student's
-    quantile for as many clusters. Where fewer than five clusters have a member that is the rarer
-    of both, their variance tells nothing and each cluster counts once. One cluster says nothing.
-    In 1,500 simulations each of 20, 40 and 80 clusters of 4, 8 and 32, independent, beta-binomial
-    (correlated by 1/7 and 2/5) or all alike, at shares of .005 to .3, it holds the truth in 91 to
-    99.9 %; by the variance alone in as little as 80 %.
+    quantile for as many clusters. It is taken from ten clusters on, where clusters differ little:
+    the effective count is three times their number or more, and four in five clusters hold members
+    that are counted and members that are not. In 300 simulations each of 3 to 40 clusters of 1, 4,
+    8 and 64 at shares of .02 to .86, independent, beta-binomial (correlated by 1/16 and 2/5) or all
+    alike, what is returned holds the truth in 92 to 100 %. No interval from ten clusters can both
+    show .86 to exceed .75 and hold where one cluster in eight is missed as a whole, as a quarter of
+    such samples hold no such cluster: where one large cluster in ten or twenty is, 80 to 98 %.
 
     Args:
         shares: (clusters,) of each cluster's members.
@@ -92,13 +101,11 @@ def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
     weights = sizes / sizes.sum()
     alike, number = np.ptp(shares) == 0, len(shares)
     rate = float(shares[0] if alike else weights @ shares)
-    if number < 2:
-        return rate, (0.0, 1.0)
-    quantile = student_quantile(number - 1)
-    if alike:
-        return rate, wilson(rate, number, quantile)
-    variance = number / (number - 1) * float((weights**2) @ (shares - rate) ** 2)
-    count = min(rate * (1 - rate) / variance, float(sizes.sum()))
-    if min(np.count_nonzero(shares), np.count_nonzero(shares < 1)) < _CLUSTERS:
-        count = min(count, number)
-    return rate, wilson(rate, count, quantile)
+    if number >= _CLUSTERS and not alike:
+        variance = number / (number - 1) * float((weights**2) @ (shares - rate) ** 2)
+        count = min(rate * (1 - rate) / variance, float(sizes.sum()))
+        of_both = min(np.count_nonzero(shares), np.count_nonzero(shares < 1))
+        if count >= _ALIKE * number and of_both >= _OF_BOTH * number:
+            return rate, wilson(rate, count, student_quantile(number - 1))
+    low, high = gaffke(shares, sizes)
+    return rate, (min(low, rate), max(high, rate))

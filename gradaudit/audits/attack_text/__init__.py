@@ -13,7 +13,7 @@ class TextOptions(UpdateOptions):
     """Options of the attack on texts."""
 
     batch_size: int = Field(4, ge=1, description="texts behind an update")
-    batches: int = Field(10, ge=1, description="updates to attack; --samples only lowers it")
+    batches: int = Field(16, ge=1, description="updates to attack; --samples only lowers it")
     decoys: int = Field(
         32, ge=1, description="other texts that each is to be told from, at every layer"
     )
