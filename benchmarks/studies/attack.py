@@ -123,7 +123,7 @@ def _shift(world: World) -> float:
     )
 
 
-def scored(world: World, seed: int) -> tuple[dict[str, Score], Scorer]:
+def scored(world: World, seed: int) -> dict[str, Score]:
     """Scores and gains of one study, as an audit makes them."""
     shift, _ = truth(world)
     rng = np.random.default_rng(seed)
@@ -138,11 +138,11 @@ def scored(world: World, seed: int) -> tuple[dict[str, Score], Scorer]:
             said[place].append(world.posterior(plays[place][-1], codes, x, rng))
     scorer = Scorer(plays[0])
     scores, floor = scorer.scores(said[0]), Scorer(plays[1]).scores(said[1])
-    return {**scores, **scorer.gains(scores, floor)}, scorer
+    return {**scores, **scorer.gains(scores, floor)}
 
 
 def play(world: World, seed: int) -> Mapping[str, Outcome]:
-    scores, scorer = scored(world, seed)
+    scores = scored(world, seed)
     right = truth(world)[1]
     nothing = truth(world, 0.0)[1]
     blind = 1 - max(world.share, 1 - world.share)
@@ -152,7 +152,7 @@ def play(world: World, seed: int) -> Mapping[str, Outcome]:
         "advantage_gain": (right["asr"] - nothing["asr"]) / blind,
     }
     return {
-        name: interval(*score.interval, right[name], imprecise=bool(scorer.doubts(name)))
+        name: interval(*score.interval, right[name])
         for name, score in scores.items()
         if name != "advantage"  # the success rate in other units, cut at zero
     }
@@ -180,10 +180,7 @@ def players(users: int, spread: float, seed: int) -> Mapping[str, Outcome]:
     scorer = Scorer(splits)
     right = users_truth(spread)
     scores = scorer.scores(said)
-    return {
-        name: interval(*scores[name].interval, right[name], imprecise=bool(scorer.imprecise))
-        for name in right
-    }
+    return {name: interval(*scores[name].interval, right[name]) for name in right}
 
 
 @cache

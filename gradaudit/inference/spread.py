@@ -1,7 +1,7 @@
 """What other records could make of an estimate, and what more records would add to it.
 
-Intervals for another sample of as many records, whether to trust them, and the limit of the
-learning curve of those there are.
+Intervals for another sample of as many records, and the limit of the learning curve of those there
+are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from scipy.special import ndtr, ndtri
 
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Learned, Usable
-from gradaudit.statistics.intervals import Interval, resampled
+from gradaudit.statistics.intervals import Interval, resampled, resampled_variance, wilson
+from gradaudit.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
 _GRID = np.linspace(-9, 9, 2001)
@@ -82,8 +83,9 @@ def _distance(auroc: float) -> float:
     return float(np.sqrt(2) * ndtri(min(max(auroc, 0.5), _SURE)))
 
 
-FEWEST = 20
-"""Disjoint batches of the rarest value below which an interval is not to be trusted."""
+_UNITS, _MOST_UNITS = 1.25, 1.5
+"""Independent trials that a disjoint batch of the rarest value counts as in an AUROC, at most:
+where the AUROC is 1/2, and where it is near 1."""
 
 
 @dataclass(frozen=True)
@@ -121,43 +123,62 @@ class Sampled:
         least = abs(float(values.mean()) - ignorant) / self.disjoint
         return resampled(values, self.scored, self.fitted, least=least)
 
+    def share(self, values: FloatArray, units: float) -> Interval:
+        """Wilson's interval of a mean in [0, 1] over repetitions, for another sample of records.
+
+        It counts as many independent trials as the variance between the repetitions says, and no
+        more than the disjoint batches of the rarest value allow. Student's quantile is that of two
+        means over the batches of two values.
+
+        Args:
+            values: (R,) of the repetitions.
+            units: trials that a disjoint batch of the rarest value counts as, at most.
+        """
+        mean, most = min(max(float(values.mean()), 0.0), 1.0), units * self.disjoint
+        variance = resampled_variance(values, self.scored, self.fitted)
+        trials = min(mean * (1 - mean) / variance, most) if variance > 0 else most
+        quantile = student_quantile(max(2 * self.disjoint - 2, 1.0))
+        return wilson(mean, trials, quantile) if trials > 0 else (0.0, 1.0)
+
 
 def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
     """Of the information, in nats; reaches 0 at least, as information is not negative.
 
-    Where every repetition believes the prior alone, they agree on nothing learned, and what is not
-    excluded is what their ranking would allow.
+    Nadeau and Bengio's, where it reaches 0. Where it does not, it also spans Wilson's interval of
+    the information's share of the entropy, of which every disjoint batch of the rarest value counts
+    as one trial: the variance between few splits misses batches that no split holds. Simulated with
+    100 to 600 records and batches of 1 to 16 (``benchmarks/studies/vinfo.py``) it covers 93 to
+    100 %, Nadeau and Bengio's alone 85 to 100 %. Where every repetition believes the prior alone,
+    they agree on nothing learned, and what is not excluded is what their ranking would allow.
     """
     values = np.array([estimate.information for estimate in found])
-    if values.any():
-        low, high = sampled.interval(values, 0.0)
-        return low, max(high, 0.0)
-    ends = auroc_interval(found, sampled)
-    return 0.0, found[0].entropy * ranked_share(max(ends[1], 1 - ends[0]))
+    entropy = max(estimate.entropy for estimate in found)
+    if not values.any():
+        ends = auroc_interval(found, sampled)
+        return 0.0, entropy * ranked_share(max(ends[1], 1 - ends[0]))
+    low, high = sampled.interval(values, 0.0)
+    if low > 0:
+        least, most = sampled.share(np.minimum(values / entropy, 1.0), 1.0)
+        low, high = min(low, entropy * least), max(high, entropy * most)
+    return low, min(max(high, 0.0), entropy)
 
 
 def auroc_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
-    """Of the AUROC, within [0, 1]."""
-    low, high = sampled.interval(np.array([estimate.auroc for estimate in found]), 0.5)
-    return max(0.0, low), min(1.0, high)
+    """Of the AUROC, within [0, 1]: Wilson's, as of a share of so many trials as are independent.
 
-
-def imprecise(found: Sequence[Usable], sampled: Sampled) -> str:
-    """Why the intervals are not to be trusted; empty where they are.
-
-    Below ``FEWEST`` disjoint batches of the rarest value.
+    Of an AUROC of 1/2, a disjoint batch of the rarest value is worth 1.25 trials, of one near 0 or
+    1 it is worth 1.5; or fewer, as the variance between splits says. Simulated with 100 to 600
+    records and batches of 1 to 16 (``benchmarks/studies/vinfo.py``) it covers 95 to 100 %, Nadeau
+    and Bengio's Student interval 86 to 100 %.
     """
-    if sampled.disjoint < FEWEST:
-        records = sampled.scored + sampled.fitted
-        wanted = int(np.ceil(records * FEWEST / sampled.disjoint))
-        return (
-            f"the {records} records make only {sampled.disjoint:.3g} batches of the rarest value "
-            f"without a record or user in common; {FEWEST} are needed, about {wanted} records "
-            "(or users in proportion), or smaller batches"
-        )
-    if (
-        not any(estimate.information for estimate in found)
-        and auroc_interval(found, sampled)[0] > 0.5
-    ):
-        return "no repetition's probabilities beat the prior, though its ranking beats chance"
-    return ""
+    values = np.array([estimate.auroc for estimate in found])
+    mean = float(values.mean())
+    apart = 4 * mean * (1 - mean)  # one at chance, none at the edges
+    return sampled.share(values, min(_MOST_UNITS, _UNITS / max(apart, 1e-9) ** 0.5))
+
+
+def ranked_alone(found: Sequence[Usable], sampled: Sampled) -> str:
+    """Says so where a value is ranked better than by chance, but no probability is learned."""
+    if any(estimate.information for estimate in found) or auroc_interval(found, sampled)[0] <= 0.5:
+        return ""
+    return "no repetition's probabilities beat the prior, though its ranking beats chance"

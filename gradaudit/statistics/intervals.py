@@ -22,14 +22,11 @@ _OF_BOTH = 0.8
 
 def student(values: FloatArray) -> Interval:
     """Student's interval of the mean of independent values, (values,) of two or more."""
-    return _around_mean(values, 1 / len(values), 0.0)
+    return _around_mean(values, float(values.var(ddof=1)) / len(values), 0.0)
 
 
 def resampled(values: FloatArray, scored: int, fitted: int, *, least: float = 0.0) -> Interval:
     """Student's interval for new records, where repetitions only split the same ones anew.
-
-    The variance is s²(1/R + scored/fitted) instead of s²/R: Nadeau and Bengio, "Inference for the
-    generalization error" (2003).
 
     Args:
         values: (R,) of the repetitions.
@@ -37,12 +34,20 @@ def resampled(values: FloatArray, scored: int, fitted: int, *, least: float = 0.
         fitted: records in each set that was fitted on.
         least: standard error, at least, for values that are alike at the edge of their range.
     """
-    return _around_mean(values, 1 / len(values) + scored / fitted, least)
+    return _around_mean(values, resampled_variance(values, scored, fitted), least)
 
 
-def _around_mean(values: FloatArray, factor: float, least: float) -> Interval:
-    quantile = student_quantile(len(values) - 1)
-    margin = quantile * max(float(np.sqrt(values.var(ddof=1) * factor)), least)
+def resampled_variance(values: FloatArray, scored: int, fitted: int) -> float:
+    """Variance over new records of a mean over repetitions that split the same ones anew.
+
+    It is s²(1/R + scored/fitted) instead of s²/R: Nadeau and Bengio, "Inference for the
+    generalization error" (2003). Arguments are those of ``resampled``.
+    """
+    return float(values.var(ddof=1)) * (1 / len(values) + scored / fitted)
+
+
+def _around_mean(values: FloatArray, variance: float, least: float) -> Interval:
+    margin = student_quantile(len(values) - 1) * max(math.sqrt(variance), least)
     return float(values.mean()) - margin, float(values.mean()) + margin
 
 

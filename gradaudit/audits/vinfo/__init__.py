@@ -172,11 +172,11 @@ class Vinfo(Audit[VinfoOptions]):
     record fits and chooses in the same turn, and all of the adversary's do both.
 
     The value is the mean over repetitions, or 0 where that is negative; the interval is that for
-    another sample of as many records (Nadeau and Bengio 2003), from the untruncated repetitions,
-    with an upper end of at least 0. It covers new records, batches and fits, not another training
-    of the model. ``interval_over_repetitions`` is Student's, of these records alone, which the
-    repetitions share. Below 20 batches of the rarest value without a common record (or user) the
-    row is ``imprecise``.
+    another sample of as many records, from the untruncated repetitions, with an upper end of at
+    least 0. It is Nadeau and Bengio's (2003) and Wilson's, on as many trials as there are batches
+    of the rarest value without a common record (or user), which holds where those are few.
+    It covers new records, batches and fits, not another training of the model.
+    ``interval_over_repetitions`` is Student's, of these records alone, which the repetitions share.
 
     What is estimated is what an adversary learns who has as many records, less than what the
     gradient holds: a small number is no proof. ``learning_curve`` is the value with a third of the
