@@ -114,8 +114,8 @@ def play(world: World, repeats: int, seed: int) -> Mapping[str, Outcome]:
     if world.attack == "strong" and world.records >= 1000:
         outcomes["much is shown"] = Outcome(shown)
     if world.attack == "plain":
-        outcomes["shown to exceed .75"] = Outcome(of_auroc[0] > AUROC)
-        outcomes["shown by an oracle with as many batches"] = Outcome(
+        outcomes["power: auroc shown to exceed .75"] = Outcome(of_auroc[0] > AUROC)
+        outcomes["power: by an oracle with as many batches"] = Outcome(
             oracle(round(sampled.disjoint), auroc, seed)
         )
     return outcomes
@@ -144,8 +144,7 @@ def cell(world: World, repeats: int = REPEATS) -> Cell:
         settings["family"] = world.family
     if world.batches != BATCHES:
         settings |= {"batches": world.batches, "repeats": repeats}
-    nominal = (0.90, 1.0) if world.attack == "null" else (0.90, 0.99)
-    return Cell(settings, partial(play, world, repeats), nominal)
+    return Cell(settings, partial(play, world, repeats), (0.93, 1.0))
 
 
 def quick() -> Iterator[Cell]:

@@ -204,8 +204,8 @@ class Vinfo(Audit[VinfoOptions]):
     records of ln f[g] − ln f[∅], both of the best member by the truth, 0 where guessing is
     best, and at most ln((R + 1/2)/(1/2)); ``original_success`` is that member's share of
     successful restarts, all of them counted. Rows of single layers, of sets of consecutive ones
-    (variant ``layers``), at every τ (variant ``threshold``). The intervals are a bootstrap over
-    updates; for other restarts on the same records the success rate has
+    (variant ``layers``), at every τ (variant ``threshold``). The intervals are over updates, and
+    hold for any number of them; for other restarts on the same records the success rate has
     ``interval_of_these_records``. ``permuted`` compares reconstructions with other records. It
     shows what these attacks do with so few steps, not what an update holds.
 
