@@ -167,7 +167,7 @@ def full() -> Iterator[Cell]:
         for batch in (1, 16):
             yield cell(World(attack, 200, batch, batches=32), repeats=3)
     yield cell(World("strong", 600, 8, family="forest", batches=20), repeats=5)
-    for records, batch in ((50, 1), (100, 1), (200, 16), (300, 16), (400, 16), (600, 16)):
+    for records, batch in ((100, 1), (200, 16), (300, 16), (400, 16), (600, 16)):
         yield cell(World("plain", records, batch))
 
 

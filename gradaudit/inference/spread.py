@@ -83,9 +83,9 @@ def _distance(auroc: float) -> float:
     return float(np.sqrt(2) * ndtri(min(max(auroc, 0.5), _SURE)))
 
 
-_UNITS, _MOST_UNITS = 1.25, 1.5
-"""Independent trials that a disjoint batch of the rarest value counts as in an AUROC, at most:
-where the AUROC is 1/2, and where it is near 1."""
+_UNITS, _MOST_UNITS = 1.25, 1.9
+"""Independent trials that a disjoint batch of the rarest value counts as in an AUROC over splits
+without number, at most: where the AUROC is 1/2, and where it is near 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -123,58 +123,58 @@ class Sampled:
         least = abs(float(values.mean()) - ignorant) / self.disjoint
         return resampled(values, self.scored, self.fitted, least=least)
 
-    def share(self, values: FloatArray, units: float) -> Interval:
-        """Wilson's interval of a mean in [0, 1] over repetitions, for another sample of records.
+    def trials(self, repetitions: int) -> float:
+        """Independent trials that a mean over so many repetitions is worth: D/(1/(R s) + 1 − 1/R).
 
-        It counts as many independent trials as the variance between the repetitions says, and no
-        more than the disjoint batches of the rarest value allow. Student's quantile is that of two
-        means over the batches of two values.
-
-        Args:
-            values: (R,) of the repetitions.
-            units: trials that a disjoint batch of the rarest value counts as, at most.
+        D are the disjoint batches of the rarest value, s the share of the records that scores: one
+        repetition scores s D of them, and two have the share s of those in common.
         """
-        mean, most = min(max(float(values.mean()), 0.0), 1.0), units * self.disjoint
-        variance = resampled_variance(values, self.scored, self.fitted)
-        trials = min(mean * (1 - mean) / variance, most) if variance > 0 else most
-        quantile = student_quantile(max(2 * self.disjoint - 2, 1.0))
-        return wilson(mean, trials, quantile) if trials > 0 else (0.0, 1.0)
+        share = self.scored / (self.scored + self.fitted)
+        return self.disjoint / (1 / (repetitions * share) + 1 - 1 / repetitions)
+
+    def wilson(self, mean: float, trials: float) -> Interval:
+        """Wilson's interval of a share, with Student's quantile for means over two values."""
+        return wilson(mean, trials, student_quantile(max(2 * self.disjoint - 2, 1.0)))
 
 
 def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
     """Of the information, in nats; reaches 0 at least, as information is not negative.
 
-    Nadeau and Bengio's, where it reaches 0. Where it does not, it also spans Wilson's interval of
-    the information's share of the entropy, of which every disjoint batch of the rarest value counts
-    as one trial: the variance between few splits misses batches that no split holds. Simulated with
-    100 to 600 records and batches of 1 to 16 (``benchmarks/studies/vinfo.py``) it covers 93 to
-    100 %, Nadeau and Bengio's alone 85 to 100 %. Where every repetition believes the prior alone,
-    they agree on nothing learned, and what is not excluded is what their ranking would allow.
+    Nadeau and Bengio's, and Wilson's of the information's share of the entropy as of so many
+    independent trials as ``Sampled.trials`` says: the variance between few splits misses batches
+    that no split scores. Of samples of 100 to 1,000 records in batches of 1 to 16, with 3 and 8
+    repetitions, it covers 94 to 100 %, Nadeau and Bengio's alone 85 to 100 %
+    (``benchmarks/studies/vinfo.py``). Where every repetition believes the prior alone, they agree
+    on nothing learned, and what is not excluded is what their ranking would allow.
     """
     values = np.array([estimate.information for estimate in found])
     entropy = max(estimate.entropy for estimate in found)
     if not values.any():
         ends = auroc_interval(found, sampled)
         return 0.0, entropy * ranked_share(max(ends[1], 1 - ends[0]))
+    share = min(max(float(values.mean()) / entropy, 0.0), 1.0)
+    least, most = sampled.wilson(share, sampled.trials(len(values)))
     low, high = sampled.interval(values, 0.0)
-    if low > 0:
-        least, most = sampled.share(np.minimum(values / entropy, 1.0), 1.0)
-        low, high = min(low, entropy * least), max(high, entropy * most)
-    return low, min(max(high, 0.0), entropy)
+    return min(low, entropy * least), min(max(high, entropy * most), entropy)
 
 
 def auroc_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
-    """Of the AUROC, within [0, 1]: Wilson's, as of a share of so many trials as are independent.
+    """Of the AUROC: Wilson's, as of a share of so many trials as are independent.
 
-    Of an AUROC of 1/2, a disjoint batch of the rarest value is worth 1.25 trials, of one near 0 or
-    1 it is worth 1.5; or fewer, as the variance between splits says. Simulated with 100 to 600
-    records and batches of 1 to 16 (``benchmarks/studies/vinfo.py``) it covers 95 to 100 %, Nadeau
-    and Bengio's Student interval 86 to 100 %.
+    Of an AUROC of 1/2, one of ``Sampled.trials`` counts as 1.25, of one near 0 or 1 as 1.9; all of
+    them as fewer, where the variance between repetitions (Nadeau and Bengio's) says so. Of samples
+    of 100 to 1,000 records in batches of 1 to 16, with 3 and 8 repetitions, it covers 93 to 100 %,
+    Nadeau and Bengio's Student interval 85 to 100 % (``benchmarks/studies/vinfo.py``).
     """
     values = np.array([estimate.auroc for estimate in found])
     mean = float(values.mean())
-    apart = 4 * mean * (1 - mean)  # one at chance, none at the edges
-    return sampled.share(values, min(_MOST_UNITS, _UNITS / max(apart, 1e-9) ** 0.5))
+    spread = mean * (1 - mean)
+    units = min(_MOST_UNITS, _UNITS / max(4 * spread, 1e-9) ** 0.5)
+    trials = units * sampled.trials(len(values))
+    variance = resampled_variance(values, sampled.scored, sampled.fitted)
+    if spread > 0 and variance > 0:
+        trials = min(trials, spread / variance)
+    return sampled.wilson(mean, trials)
 
 
 def ranked_alone(found: Sequence[Usable], sampled: Sampled) -> str:

@@ -296,8 +296,8 @@ def test_few_disjoint_batches_widen_the_interval_and_are_judged() -> None:
     row = one(rows_of(subject_of(inputs, {"trait": codes}), batch_size=8), "auroc", "right")
     assert not row.imprecise
     assert row.interval is not None
-    quantile = float(stats.t.ppf(0.975, 23))
-    assert row.interval[0] <= 18.75 / (18.75 + quantile**2), "12.5 batches, 1.5 trials each"
+    quantile, trials = float(stats.t.ppf(0.975, 23)), 1.9 * 12.5
+    assert row.interval[0] <= trials / (trials + quantile**2), "12.5 batches, 1.9 trials each"
 
 
 def test_permuted_repetitions_are_half_as_many_but_five() -> None:

@@ -37,46 +37,55 @@ def rate(mean: float, trials: float, disjoint: float) -> tuple[float, float]:
     return centre - reach, centre + reach
 
 
-def test_information_that_is_not_shown_has_nadeau_and_bengios_interval() -> None:
-    values = np.array([0.0, 0.14, 0.1, 0.22, -0.1])
-    mean, reach = values.mean(), margin(values, SAMPLED)
-    assert mean < reach
-    found = information_interval([usable(each, 0.7) for each in values], SAMPLED)
-    assert found == pytest.approx((mean - reach, mean + reach))
+def worth(sampled: Sampled, repetitions: int) -> float:
+    """Variance of a mean over R splits: 1/(s D), and s of it in common between two splits."""
+    share = sampled.scored / (sampled.scored + sampled.fitted)
+    one = 1 / (share * sampled.disjoint)
+    return float(1 / (one / repetitions + share * one * (1 - 1 / repetitions)))
 
 
-@pytest.mark.parametrize("disjoint", [6.25, 62.5])
-def test_information_that_is_shown_is_a_share_of_disjoint_batches_too(disjoint: float) -> None:
-    values, sampled = np.array([0.4, 0.42, 0.45, 0.41, 0.44]), Sampled(300, 700, disjoint)
-    mean, reach, entropy = values.mean(), margin(values, sampled), np.log(2)
-    low, high = rate(mean / entropy, disjoint, disjoint)
-    found = information_interval([usable(each, 0.7) for each in values], sampled)
+def test_trials_grow_with_repetitions_to_all_disjoint_batches() -> None:
+    assert SAMPLED.trials(1) == pytest.approx(0.3 * 62.5)
+    assert SAMPLED.trials(8) == pytest.approx(worth(SAMPLED, 8))
+    assert SAMPLED.trials(10**6) == pytest.approx(62.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("disjoint", [6.25, 62.5, 6250.0])
+@pytest.mark.parametrize(
+    "values", [[0.0, 0.14, 0.1, 0.22, -0.1], [0.4, 0.42, 0.45, 0.41, 0.44], [-0.1, 0.0, 0.01]]
+)
+def test_informations_interval_spans_nadeau_and_bengios_and_a_rates(
+    values: list[float], disjoint: float
+) -> None:
+    array, sampled = np.array(values), Sampled(300, 700, disjoint)
+    mean, reach, entropy = array.mean(), margin(array, sampled), np.log(2)
+    low, high = rate(max(mean, 0) / entropy, worth(sampled, len(array)), disjoint)
+    found = information_interval([usable(each, 0.7) for each in array], sampled)
     expected = min(mean - reach, entropy * low), max(mean + reach, entropy * high)
-    assert found == pytest.approx(expected)
+    assert found == pytest.approx(np.minimum(expected, entropy))
 
 
 @pytest.mark.parametrize(
-    ("values", "trials"),
-    [
-        ([0.5, 0.5, 0.5, 0.5], 1.25 * 12.5),
-        ([0.9, 0.9, 0.9, 0.9], 1.5 * 12.5),
-        ([1.0, 1.0, 1.0, 1.0], 1.5 * 12.5),
-        ([0.3, 0.9, 0.5, 0.7], None),
-    ],
+    ("values", "units"),
+    [([0.5] * 4, 1.25), ([0.8] * 4, 1.25 / 0.8), ([0.99] * 4, 1.9), ([1.0] * 4, 1.9)],
 )
-def test_an_aurocs_interval_is_a_rates(values: list[float], trials: float | None) -> None:
-    sampled, array = Sampled(60, 140, 12.5), np.array(values)
-    mean = array.mean()
-    if trials is None:  # by the variance between splits, which is the larger
-        trials = mean * (1 - mean) / (array.var(ddof=1) * (1 / 4 + 60 / 140))
-        assert trials < 1.25 * 12.5
+def test_an_aurocs_interval_is_a_rates(values: list[float], units: float) -> None:
+    sampled = Sampled(60, 140, 12.5)
     found = auroc_interval([usable(0.1, each) for each in values], sampled)
-    assert found == pytest.approx(rate(mean, trials, 12.5))
+    assert found == pytest.approx(rate(values[0], units * worth(sampled, 4), 12.5))
+
+
+def test_repetitions_that_differ_widen_an_aurocs_interval() -> None:
+    sampled, array = Sampled(60, 140, 12.5), np.array([0.3, 0.9, 0.5, 0.7])
+    trials = 0.6 * 0.4 / (array.var(ddof=1) * (1 / 4 + 60 / 140))
+    assert trials < worth(sampled, 4)
+    found = auroc_interval([usable(0.1, each) for each in array], sampled)
+    assert found == pytest.approx(rate(0.6, trials, 12.5))
 
 
 def test_an_auroc_near_one_exceeds_three_quarters_with_a_few_hundred_records() -> None:
-    """300 records in batches of 16 make nine disjoint ones of either value."""
-    low, _ = auroc_interval([usable(0.6, 0.999)] * 8, Sampled(90, 210, 300 / 32))
+    """320 records in batches of 16 make ten disjoint ones of either value."""
+    low, _ = auroc_interval([usable(0.6, 0.999)] * 8, Sampled(96, 224, 10.0))
     assert low > 0.75
     low, _ = auroc_interval([usable(0.6, 0.999)] * 8, Sampled(30, 70, 100 / 32))
     assert low < 0.6, "three disjoint batches of either value prove little"
