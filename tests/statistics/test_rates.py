@@ -53,11 +53,12 @@ def test_clusters_that_agree_count_once_however_their_mean_rounds(
 
 
 def test_clusters_that_differ_little_count_by_their_variance() -> None:
-    """Ten shares of which every one holds members of both kinds: 10/9 Σ (x − p)²/10²."""
+    """Ten shares, each of members of both kinds: 10/9 Σ (x − p)²/10², and half a cluster more."""
     shares = np.array([0.8, 0.9, 0.85, 0.95, 0.7, 0.9, 0.8, 0.95, 0.9, 0.85])
     rate = shares.mean()
     variance = 10 / 9 * ((shares - rate) ** 2).sum() / 100
-    expected = wilson(rate, rate * (1 - rate) / variance, float(t.ppf(0.975, 9)))
+    low, high = wilson(rate, rate * (1 - rate) / variance, float(t.ppf(0.975, 9)))
+    expected = 10 * low / 10.5, (10 * high + 0.5) / 10.5
     found, interval = clustered(shares, np.full(10, 64.0))
     assert found == pytest.approx(rate)
     assert interval == pytest.approx(expected)
