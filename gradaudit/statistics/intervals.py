@@ -98,9 +98,10 @@ def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
     count is three times their number or more, and four in five clusters hold members that are
     counted and members that are not. ``benchmarks/studies/attack.py`` plays 3 to 40 clusters of 1,
     8 and 64, independent, beta-binomial (correlated by 1/16 and 2/5) or all alike, and clusters of
-    which one in 20 is missed as a whole: COVERAGE. No interval
-    from ten clusters can both show .86 to exceed .75 and hold for every law, as a quarter of such
-    samples hold no cluster of the kind that is missed as a whole where one in eight is.
+    which one in 20 is missed as a whole: what is returned holds the truth in 94 to 100 % of 200
+    studies each, and in the last case in 90 to 100 %. No interval from ten clusters can both show
+    .86 to exceed .75 and hold for every law: where one cluster in eight is missed as a whole, a
+    quarter of the samples hold no such cluster.
 
     Args:
         shares: (clusters,) of each cluster's members.
