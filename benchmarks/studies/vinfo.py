@@ -112,7 +112,7 @@ def play(world: World, repeats: int, seed: int) -> Mapping[str, Outcome]:
     if world.attack == "null" and world.records >= 2000:
         outcomes["nothing passes"] = Outcome(of_nats[1] <= NATS and of_auroc[1] <= AUROC)
     if world.attack == "strong" and world.records >= 1000:
-        outcomes["much is shown"] = Outcome(shown)
+        outcomes["power: much is shown"] = Outcome(shown)
     if world.attack == "plain":
         outcomes["power: auroc shown to exceed .75"] = Outcome(of_auroc[0] > AUROC)
         outcomes["power: by an oracle with as many batches"] = Outcome(
