@@ -1,11 +1,10 @@
-"""Intervals that hold at any number of values: against closed forms, and by simulation."""
+"""Gaffke's interval, which holds at any number of values: closed forms, and simulation."""
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
 from gradaudit.statistics.gaffke import gaffke
-from gradaudit.statistics.hoeffding import hoeffding
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 3), (3, 3), (2, 10), (9, 10), (20, 40)])
@@ -55,33 +54,3 @@ def test_gaffkes_interval_covers_a_ratio_of_sums_of_unequal_clusters(number: int
         low, high = gaffke(values, sizes.astype(float))
         covered += low <= truth <= high
     assert covered / 300 >= 0.93
-
-
-@pytest.mark.parametrize(("mean", "count"), [(0.0, 5.0), (0.4, 12.5), (0.97, 3.0), (1.0, 40.0)])
-def test_hoeffdings_ends_lie_where_the_bound_is_the_level(mean: float, count: float) -> None:
-    for end in hoeffding(mean, count):
-        if end in (0.0, 1.0):  # reached, or nearer than float64 tells
-            continue
-        with np.errstate(divide="ignore", invalid="ignore"):
-            terms = np.array([mean, 1 - mean]) * np.log(
-                np.array([mean, 1 - mean]) / np.array([end, 1 - end])
-            )
-        assert np.exp(-count * np.nansum(terms)) == pytest.approx(0.025)
-
-
-def test_hoeffdings_interval_of_perfect_pairs_is_the_exact_one() -> None:
-    """N of n: θⁿ = .025."""
-    assert hoeffding(1.0, 13) == pytest.approx((0.025 ** (1 / 13), 1.0))
-
-
-@pytest.mark.parametrize(("ones", "zeros"), [(3, 40), (12, 12)])
-def test_hoeffdings_interval_covers_an_auroc_of_units_that_rank_first_or_last(
-    ones: int, zeros: int
-) -> None:
-    """The law for which the number of pairs is all that counts."""
-    random, covered = np.random.default_rng(5), 0
-    for _ in range(400):
-        first = random.random(ones) < 0.75
-        low, high = hoeffding(float(first.mean()), min(ones, zeros))
-        covered += low <= 0.75 <= high
-    assert covered / 400 >= 0.93
