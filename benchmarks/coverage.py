@@ -6,7 +6,8 @@
 Every simulated study is a line of the results file, written as it ends, so that an interrupted run
 goes on where it was; a seed gives the same line whatever the jobs. The table tells, for each
 interval in each cell, the share of studies whose interval held the truth, with Clopper and
-Pearson's interval of that share, the median width, and how often the row was marked imprecise.
+Pearson's interval of that share, the same of the rows that a policy judges alone, the median width,
+and how often the row was marked imprecise.
 ``docs/coverage.md`` holds the full size. One thread a job.
 """
 
@@ -39,6 +40,8 @@ class Line(TypedDict):
 
 
 Key = tuple[str, str]
+POWER = "power: "
+"""Starts the name of a share that tells how much is shown, not how much is right."""
 
 
 def discovered() -> dict[str, Study]:
@@ -114,8 +117,11 @@ def table(name: str, given: argparse.Namespace) -> Iterator[str]:
             for key, outcome in line["outcomes"].items():
                 played[line["cell"], key].append(Outcome(*outcome))
     yield f"### {name}\n\n{study.says}\n"
-    yield "| cell | interval | right | measured | width | imprecise | studies |"
-    yield "|---|---|---|---|---|---|---|"
+    yield (
+        "| cell | interval | should be right | right | right, of rows judged | width | imprecise "
+        "| studies |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
     for cell in cells(study, given.full, given.only):
         for (of, key), outcomes in played.items():
             if of == title(cell):
@@ -127,21 +133,34 @@ def table(name: str, given: argparse.Namespace) -> Iterator[str]:
 
 def row(cell: Cell, key: str, outcomes: list[Outcome]) -> str:
     said = [outcome for outcome in outcomes if outcome.covered is not None]
+    judged = [outcome for outcome in said if not outcome.imprecise]
     widths = [outcome.width for outcome in said if outcome.width is not None]
     low, high = cell.nominal[0], cell.nominal[1] if widths else 1.0
+    power = key.startswith(POWER)
     right = f"{low:.0%} to {high:.0%}" if high < 1 else f"at least {low:.0%}"
+    right = "as often as can be" if power else right
     if not said:
-        return f"| {title(cell)} | {key} | {right} | nothing said | | | {len(outcomes)} |"
-    hits = sum(bool(outcome.covered) for outcome in said)
-    ends = binomtest(hits, len(said)).proportion_ci(method="exact")
-    imprecise = sum(outcome.imprecise for outcome in said) / len(said)
-    share = hits / len(said)
-    off = " **!**" if not low <= share <= high and imprecise < 0.5 else ""
+        return f"| {title(cell)} | {key} | {right} | nothing said | | | | {len(outcomes)} |"
+    share = hits(judged) / len(judged) if judged else low
+    off = " **!**" if not power and not low <= share <= high else ""
     width = f"{statistics.median(widths):.3g}" if widths else ""
+    imprecise = 1 - len(judged) / len(said)
     return (
-        f"| {title(cell)} | {key} | {right} | {share:.1%} [{ends.low:.1%}, {ends.high:.1%}]{off} "
+        f"| {title(cell)} | {key} | {right} | {measured(said)} | {measured(judged)}{off} "
         f"| {width} | {imprecise:.0%} | {len(said)} |"
     )
+
+
+def measured(outcomes: list[Outcome]) -> str:
+    """Share of right outcomes with its interval; nothing of no outcomes."""
+    if not outcomes:
+        return ""
+    ends = binomtest(hits(outcomes), len(outcomes)).proportion_ci(method="exact")
+    return f"{hits(outcomes) / len(outcomes):.1%} [{ends.low:.1%}, {ends.high:.1%}]"
+
+
+def hits(outcomes: list[Outcome]) -> int:
+    return sum(bool(outcome.covered) for outcome in outcomes)
 
 
 def main() -> None:

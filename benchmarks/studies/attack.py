@@ -13,10 +13,9 @@ from gradaudit.attacks.inference.game import PropertyGame
 from gradaudit.attacks.inference.scoring import Scorer
 from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.attacks.inference.user import UserGame
-from gradaudit.audits.attack_reconstruct.measure import doubts
 from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.scores import Score
-from gradaudit.statistics.intervals import clustered
+from gradaudit.statistics.intervals import clopper_pearson, clustered
 from studies.base import Cell, Outcome, Settings, Study, interval
 
 WIDTH = 10
@@ -25,6 +24,13 @@ NOISE = 0.5
 REPEATS = 5
 GAME = PropertyGame("plant")
 AREAS = {"null": 0.5, "weak": 0.65, "strong": 0.93}
+PLAIN = 0.999
+"""AUROC of a plant that any attacker should read."""
+GAIN = 0.25
+"""Gain in AUROC that is an error by default."""
+TEXT, LIMIT = 0.14, 0.25
+"""Share of the tokens that an attack misses, and that it must miss not to be an error."""
+NOMINAL = (0.93, 1.0)
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ def _shift(world: World) -> float:
     )
 
 
-def scored(world: World, seed: int) -> tuple[dict[str, Score], Scorer]:
+def scored(world: World, seed: int) -> dict[str, Score]:
     """Scores and gains of one study, as an audit makes them."""
     shift, _ = truth(world)
     rng = np.random.default_rng(seed)
@@ -139,11 +145,11 @@ def scored(world: World, seed: int) -> tuple[dict[str, Score], Scorer]:
             said[place].append(world.posterior(plays[place][-1], codes, x, rng))
     scorer = Scorer(plays[0])
     scores, floor = scorer.scores(said[0]), Scorer(plays[1]).scores(said[1])
-    return {**scores, **scorer.gains(scores, floor)}, scorer
+    return {**scores, **scorer.gains(scores, floor)}
 
 
 def play(world: World, seed: int) -> Mapping[str, Outcome]:
-    scores, scorer = scored(world, seed)
+    scores = scored(world, seed)
     right = truth(world)[1]
     nothing = truth(world, 0.0)[1]
     blind = 1 - max(world.share, 1 - world.share)
@@ -152,11 +158,19 @@ def play(world: World, seed: int) -> Mapping[str, Outcome]:
         "auroc_gain": right["auroc"] - 0.5,
         "advantage_gain": (right["asr"] - nothing["asr"]) / blind,
     }
-    return {
-        name: interval(*score.interval, right[name], imprecise=bool(scorer.doubts(name)))
+    outcomes = {
+        name: interval(*score.interval, right[name])
         for name, score in scores.items()
         if name != "advantage"  # the success rate in other units, cut at zero
     }
+    if world.area == PLAIN:
+        units = int(world.records / 2 / world.size)
+        hits = int(np.random.default_rng([seed, units]).binomial(units, right["auroc"]))
+        shown = scores["auroc_gain"].interval[0] > GAIN
+        outcomes["power: gain shown to exceed .25"] = Outcome(shown)
+        known = clopper_pearson(hits, units)[0] > 0.5 + GAIN
+        outcomes["power: by an oracle with as many batches"] = Outcome(known)
+    return outcomes
 
 
 def players(users: int, spread: float, seed: int) -> Mapping[str, Outcome]:
@@ -181,10 +195,7 @@ def players(users: int, spread: float, seed: int) -> Mapping[str, Outcome]:
     scorer = Scorer(splits)
     right = users_truth(spread)
     scores = scorer.scores(said)
-    return {
-        name: interval(*scores[name].interval, right[name], imprecise=bool(scorer.imprecise))
-        for name in right
-    }
+    return {name: interval(*scores[name].interval, right[name]) for name in right}
 
 
 @cache
@@ -203,21 +214,40 @@ def users_truth(spread: float, trials: int = 100_000) -> dict[str, float]:
 
 
 def updates(number: int, size: int, share: float, alike: str, seed: int) -> Mapping[str, Outcome]:
-    """Membership and tracing: records of one update are missed together, more or less."""
+    """Texts, membership and tracing: members of one update are missed together, more or less.
+
+    ``little`` and ``similar`` are beta-binomial, correlated by 1/16 and 2/5. In ``one in 20 apart``
+    such an update is missed as a whole, and the others are correlated by 1/16.
+    """
     rng = np.random.default_rng(seed)
-    chances = {
-        "independent": np.full(number, share),
-        "similar": rng.beta(1.5 * share, 1.5 * (1 - share), number),
-        "the same": (rng.random(number) < share).astype(float),
-    }[alike]
-    missed = rng.binomial(size, chances) / size
+    missed = rng.binomial(size, _chances(rng, number, share, alike)) / size
     _, ends = clustered(missed, np.full(number, float(size)))
-    return {"distance": interval(*ends, share, imprecise=bool(doubts(number, "")))}
+    outcomes = {"share missed": interval(*ends, share)}
+    if share == TEXT:
+        named = ends[1] < LIMIT
+        spread = float(np.sqrt(share * (1 - share) * (1 / 16 + 15 / 16 / size) / number))
+        known = bool(missed.mean() + 1.96 * spread < LIMIT)
+        outcomes["power: named share shown to exceed .75"] = Outcome(named)
+        outcomes["power: by an oracle that knows the variance"] = Outcome(known)
+    return outcomes
+
+
+def _chances(rng: np.random.Generator, number: int, share: float, alike: str) -> np.ndarray:
+    """Chance of a member to be missed, by update."""
+    if alike == "independent":
+        return np.full(number, share)
+    if alike == "the same":
+        return (rng.random(number) < share).astype(float)
+    if alike == "one in 20 apart":
+        rest = (share - 0.05) / 0.95
+        return np.where(rng.random(number) < 0.05, 1.0, _chances(rng, number, rest, "little"))
+    members = {"little": 15.0, "similar": 1.5}[alike]
+    return rng.beta(members * share, members * (1 - share), number)
 
 
 def _cell(plant: str, world: World, **more: str | int | float) -> Cell:
     settings: Settings = {"plant": plant, "records": world.records, "batch": world.size, **more}
-    return Cell(settings, lambda seed: play(world, seed))
+    return Cell(settings, lambda seed: play(world, seed), NOMINAL)
 
 
 def _worlds(sizes: tuple[int, ...], batches: tuple[int, ...]) -> Iterator[Cell]:
@@ -229,12 +259,12 @@ def _worlds(sizes: tuple[int, ...], batches: tuple[int, ...]) -> Iterator[Cell]:
 
 def _crowd(users: int, spread: float) -> Cell:
     settings: Settings = {"game": "user", "users": users, "spread": spread}
-    return Cell(settings, lambda seed: players(users, spread, seed))
+    return Cell(settings, lambda seed: players(users, spread, seed), NOMINAL)
 
 
 def _shares(number: int, size: int, share: float, alike: str) -> Cell:
     settings: Settings = {"updates": number, "of": size, "missed": share, "records": alike}
-    return Cell(settings, lambda seed: updates(number, size, share, alike, seed))
+    return Cell(settings, lambda seed: updates(number, size, share, alike, seed), NOMINAL)
 
 
 def quick() -> Iterator[Cell]:
@@ -256,11 +286,18 @@ def full() -> Iterator[Cell]:
     yield _crowd(300, 0.0)
     yield _crowd(300, 0.3)
     yield _crowd(300, 0.8)
-    for number in (4, 8, 40):
+    yield from _worlds((20, 50, 100), (1,))
+    yield from _worlds((100,), (4, 8))
+    for records, size in ((50, 1), (100, 1), (200, 1), (600, 2), (600, 8)):
+        yield _cell("plain", World(records, size, PLAIN))
+    for number in (3, 5, 10, 20, 40):
         for size in (1, 8):
             for share in (0.02, 0.1, 0.5):
-                for alike in ("independent", "similar", "the same"):
+                for alike in ("independent", "little", "similar", "the same"):
                     yield _shares(number, size, share, alike)
+    for number in (5, 10, 16, 20):
+        for alike in ("little", "one in 20 apart"):
+            yield _shares(number, 64, TEXT, alike)
 
 
 STUDY = Study(
@@ -275,6 +312,9 @@ STUDY = Study(
     full=full,
     notes=(
         "The interval of the true positive rate also spans where the threshold may lie, and is "
-        "cautious where hardly anything is found.",
+        "cautious where hardly anything is found; below 100 separate batches of other values it "
+        "starts at 0.",
+        "Where one update in 20 is missed as a whole, most samples of ten hold no such update, and "
+        "no interval both shows .86 to exceed .75 of ten updates and covers then: it is marked.",
     ),
 )

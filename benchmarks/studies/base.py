@@ -14,7 +14,7 @@ class Outcome:
         covered: whether the interval held the truth; of a one-sided bound, whether it was not
             beyond it; of a verdict, whether it was right. None where nothing was said (skipped).
         width: of the interval, or None of a bound or a verdict.
-        imprecise: whether the row was marked imprecise, so that a policy passes nothing by it.
+        imprecise: whether the row was marked imprecise.
     """
 
     covered: bool | None

@@ -39,7 +39,7 @@ def play(layer: str, records: int, seed: int) -> Mapping[str, Outcome]:
     right = truth(layer, records)
     found = rows(layer, records, np.random.default_rng([seed, records]))
     return {
-        metric: interval(*row.interval, right[metric], imprecise=row.imprecise)
+        metric: interval(*row.interval, right[metric])
         for metric, row in found.items()
         if row.interval is not None
     }

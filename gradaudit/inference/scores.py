@@ -84,8 +84,11 @@ def above(scores: FloatArray, positive: NDArray[np.bool_], share: float) -> NDAr
 
 
 ENOUGH = 20
-"""Batches of a value without a record in common in one private set, below which no interval is to
-be trusted: with 19 of a rare value that of the AUROC held the truth in 86 % of simulated games."""
+"""Batches of a value without a record in common in one private set, below which variances count
+half as much again: with 2.5 to 20 of them the intervals of success and AUROC so hold the truth in
+94 to 100 % of simulated games, without it in 87 to 100 % (``benchmarks/studies/attack.py``)."""
+_MOST = 10
+"""Independent trials that a batch without a record in common counts as, at most."""
 ROOM = 50
 """Such batches in one private set, where nobody says how large batches are: then the interval of
 the AUROC gain lies below .2 for 95 % of attributes that nothing tells, and above .25 for 90 % of
@@ -122,18 +125,17 @@ class Scores:
         """ASR, AUROC and true positive rate at 1 % false positives, by name.
 
         The AUROC and the true positive rate are of each value against the rest, averaged. The
-        interval of the true positive rate spans the thresholds that may be at 1 %.
+        interval of the true positive rate spans the thresholds that may be at 1 %; it starts at 0
+        where fewer than 100 separate batches of other values cannot say how high that is.
 
         Args:
             posteriors: of each repetition, (trials, values) log-probabilities.
         """
         rates = self._pooled(posteriors, partial(_of_rates, self._false_positives))
         asr, area, strict, at, lax = (self._rate(*rate) for rate in rates)
-        return {
-            "asr": asr,
-            "auroc": area,
-            "tpr_at_1pct_fpr": Score(at.value, (strict.interval[0], lax.interval[1])),
-        }
+        found = self.fewest_negatives * FALSE_POSITIVES >= 1
+        ends = strict.interval[0] if found else 0.0, lax.interval[1]
+        return {"asr": asr, "auroc": area, "tpr_at_1pct_fpr": Score(at.value, ends)}
 
     def log_loss(self, posteriors: Sequence[FloatArray]) -> Score:
         """Mean of −log p of the true value, in nats."""
@@ -199,12 +201,14 @@ class Scores:
         The variance is itself estimated from the trials that came out otherwise than most: the
         fewer of them n disjoint batches hold, the nearer to 4n the count is kept (overlapping
         batches make a rate up to three times as exact in simulation), and n if there are none.
+        With few disjoint batches it is taken for half as large again.
         """
         room = float(self.disjoint.sum())
         spread = value * (1 - value)
-        most = 4 * room * (1 + 4 * room * spread)
+        most = min(4 * room * (1 + 4 * room * spread), _MOST * room)
         count = min(spread / variance, most) if variance > 0 else room
-        return Score(value, wilson(value, count, self._quantile))
+        caution = 1 + min(ENOUGH / float(self.room.min()), 1.0) / 2
+        return Score(value, wilson(value, count / caution, self._quantile))
 
 
 def gain(one: Score, other: Score, scale: float = 1.0) -> Score:

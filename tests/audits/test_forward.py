@@ -110,10 +110,10 @@ def test_rows_at_their_ceiling_are_no_finding() -> None:
     apart = rows_of(subject, sigma2=1e-6)
     assert {row.value for row in apart if row.metric == "fraction"} == {1.0}
     for row in apart:
-        assert (row.details["ceiling"], row.details["imprecise"]) == (True, True)
-        assert "log2 20; look at more records" in str(row.details["imprecise_because"])
+        assert (row.details["ceiling"], row.imprecise) == (True, False)
+        assert "log2 20; look at more records" in str(row.details["warning"])
     for row in rows_of(subject, sigma2=1.0):
-        assert not {"ceiling", "imprecise", "imprecise_because"} & set(row.details)
+        assert not {"ceiling", "warning"} & set(row.details)
 
 
 def test_identical_records_tell_nothing() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from scipy import stats
 from torch import Tensor, nn
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
@@ -285,18 +286,19 @@ def test_the_interval_is_that_for_new_records() -> None:
     wider = np.sqrt((1 / 6 + scored / fitted) / (1 / 6))
     assert row.interval[0] == pytest.approx(row.details["mean"] - wider * (high - low) / 2)  # type: ignore[operator]
     assert row.details["reduction"] == "none"
-    assert "imprecise" not in row.details
     curve = row.details["learning_curve"]
     assert [point[0] for point in curve] == pytest.approx([1 / 3, 2 / 3, 1])  # type: ignore[union-attr,index]
     assert curve[-1][1] == pytest.approx(row.details["mean"])  # type: ignore[union-attr,index]
     assert row.details["bias_at_least"] <= 0  # type: ignore[operator]
 
 
-def test_few_disjoint_batches_are_imprecise() -> None:
+def test_few_disjoint_batches_widen_the_interval_and_are_judged() -> None:
     inputs, codes = planted(200)
     row = one(rows_of(subject_of(inputs, {"trait": codes}), batch_size=8), "auroc", "right")
-    assert row.details["imprecise"] is True
-    assert "only 12.5 batches" in str(row.details["imprecise_because"])
+    assert not row.imprecise
+    assert row.interval is not None
+    quantile, trials = float(stats.t.ppf(0.975, 23)), 1.9 * 12.5
+    assert row.interval[0] <= trials / (trials + quantile**2), "12.5 batches, 1.9 trials each"
 
 
 def test_permuted_repetitions_are_half_as_many_but_five() -> None:

@@ -119,17 +119,30 @@ def test_the_interval_of_a_mean_loss_is_students(records: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variance", "count"),
-    [(0.24 / 30, 30), (0.24 / 1000, 1000), (1e-9, 80 * (1 + 80 * 0.24)), (0.0, 20)],
+    ("variance", "count"), [(0.24 / 30, 30), (0.24 / 150, 150), (1e-9, 200), (0.0, 20)]
 )
-def test_a_rate_is_as_of_so_many_trials_as_its_variance_says(variance: float, count: int) -> None:
+@pytest.mark.parametrize(("room", "caution"), [(2.5, 1.5), (20.0, 1.5), (40.0, 1.25)])
+def test_a_rate_is_as_of_so_many_trials_as_its_variance_says(
+    variance: float, count: int, room: float, caution: float
+) -> None:
     """Of 20 separate batches: between Wilson's ends, (p − .6)² ≤ t² p(1 − p)/n."""
     scores = scores_of(np.arange(600) % 2)
-    scores.__dict__["disjoint"] = np.array([10.0, 10.0])
+    scores.__dict__.update(disjoint=np.array([10.0, 10.0]), room=np.array([room, 2 * room]))
     found, quantile = scores._rate(0.6, variance), stats.t.ppf(0.975, 18)
     for end in found.interval:
-        assert (end - 0.6) ** 2 == pytest.approx(quantile**2 * end * (1 - end) / count)
+        expected = quantile**2 * end * (1 - end) * caution / count
+        assert (end - 0.6) ** 2 == pytest.approx(expected)
     assert found.interval[0] < found.value == 0.6 < found.interval[1]
+
+
+def test_few_negatives_tell_no_lower_end_of_the_true_positive_rate() -> None:
+    """Below 100 separate batches of other values, none lies at 1 % for sure."""
+    for number, starts_at_zero in ((80, True), (400, False)):
+        labels = np.arange(number) % 2
+        found = np.log(np.where(np.eye(2)[labels] > 0, 0.9, 0.1))
+        rate = scores_of(labels).rates([found])["tpr_at_1pct_fpr"]
+        assert rate.value == 1
+        assert (rate.interval[0] == 0) is starts_at_zero
 
 
 def test_the_threshold_of_one_in_a_hundred_may_lie_elsewhere() -> None:
@@ -156,9 +169,11 @@ def test_a_perfect_game_proves_no_more_than_its_separate_batches() -> None:
     found = np.log(np.where(np.eye(2)[labels] == 1, 0.99, 0.01))
     rng = np.random.default_rng(0)
     members = draw_any(np.arange(40), 2, 400, rng) + 40 * labels[:, None]
-    for score in scores_of(labels, members).rates([found]).values():
+    rates = scores_of(labels, members).rates([found])
+    for score in rates.values():
         assert score.value == score.interval[1] == 1
-        assert 0.85 < score.interval[0] < 0.95
+    assert 0.8 < rates["asr"].interval[0] == rates["auroc"].interval[0] < 0.9
+    assert rates["tpr_at_1pct_fpr"].interval[0] == 0, "1 % of 20 separate batches is none"
 
 
 @pytest.mark.parametrize(("counts", "negatives"), [((6, 3, 1), 4), ((5, 5), 5), ((7,), 7)])

@@ -8,10 +8,10 @@ from gradaudit.inference.spread import (
     Sampled,
     auroc_interval,
     by_a_line,
-    imprecise,
     information_interval,
     limit_of_ranking,
     mean_curve,
+    ranked_alone,
     ranked_share,
 )
 from gradaudit.inference.usable import Learned, Usable
@@ -23,22 +23,72 @@ def usable(information: float, auroc: float, curve: tuple[Learned, ...] = ()) ->
     return Usable(information, float(np.log(2)), auroc, "logistic", "logistic", curve)
 
 
-def test_the_interval_is_nadeau_and_bengios() -> None:
-    values = np.array([0.1, 0.14, 0.2, 0.22, 0.3])
-    low, high = information_interval([usable(each, 0.7) for each in values], SAMPLED)
-    margin = stats.t.ppf(0.975, 4) * np.sqrt(values.var(ddof=1) * (1 / 5 + 3 / 7))
-    assert (low, high) == pytest.approx((values.mean() - margin, values.mean() + margin))
+def margin(values: np.ndarray, sampled: Sampled) -> float:
+    """Nadeau and Bengio's."""
+    factor = 1 / len(values) + sampled.scored / sampled.fitted
+    return float(stats.t.ppf(0.975, len(values) - 1) * np.sqrt(values.var(ddof=1) * factor))
 
 
-def test_repetitions_that_agree_are_no_certainty() -> None:
-    """At the edge: as if one disjoint batch of 62.5 told nothing."""
-    found = [usable(float(np.log(2)), 1.0)] * 5
-    quantile = stats.t.ppf(0.975, 4)
-    assert auroc_interval(found, SAMPLED) == pytest.approx((1 - quantile * 0.5 / 62.5, 1))
-    low, high = information_interval(found, SAMPLED)
-    assert low == pytest.approx(np.log(2) * (1 - quantile / 62.5))
-    assert high > np.log(2)
-    assert not imprecise(found, SAMPLED)
+def rate(mean: float, trials: float, disjoint: float) -> tuple[float, float]:
+    """Wilson's interval with Student's quantile for so many disjoint batches of either value."""
+    q = stats.t.ppf(0.975, 2 * disjoint - 2)
+    centre = (mean + q**2 / 2 / trials) / (1 + q**2 / trials)
+    reach = q * np.sqrt(mean * (1 - mean) / trials + q**2 / 4 / trials**2) / (1 + q**2 / trials)
+    return centre - reach, centre + reach
+
+
+def worth(sampled: Sampled, repetitions: int) -> float:
+    """Variance of a mean over R splits: 1/(s D), and s of it in common between two splits."""
+    share = sampled.scored / (sampled.scored + sampled.fitted)
+    one = 1 / (share * sampled.disjoint)
+    return float(1 / (one / repetitions + share * one * (1 - 1 / repetitions)))
+
+
+def test_trials_grow_with_repetitions_to_all_disjoint_batches() -> None:
+    assert SAMPLED.trials(1) == pytest.approx(0.3 * 62.5)
+    assert SAMPLED.trials(8) == pytest.approx(worth(SAMPLED, 8))
+    assert SAMPLED.trials(10**6) == pytest.approx(62.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("disjoint", [6.25, 62.5, 6250.0])
+@pytest.mark.parametrize(
+    "values", [[0.0, 0.14, 0.1, 0.22, -0.1], [0.4, 0.42, 0.45, 0.41, 0.44], [-0.1, 0.0, 0.01]]
+)
+def test_informations_interval_spans_nadeau_and_bengios_and_a_rates(
+    values: list[float], disjoint: float
+) -> None:
+    array, sampled = np.array(values), Sampled(300, 700, disjoint)
+    mean, reach, entropy = array.mean(), margin(array, sampled), np.log(2)
+    low, high = rate(max(mean, 0) / entropy, worth(sampled, len(array)), disjoint)
+    found = information_interval([usable(each, 0.7) for each in array], sampled)
+    expected = min(mean - reach, entropy * low), max(mean + reach, entropy * high)
+    assert found == pytest.approx(np.minimum(expected, entropy))
+
+
+@pytest.mark.parametrize(
+    ("values", "units"),
+    [([0.5] * 4, 1.25), ([0.8] * 4, 1.25 / 0.8), ([0.99] * 4, 1.9), ([1.0] * 4, 1.9)],
+)
+def test_an_aurocs_interval_is_a_rates(values: list[float], units: float) -> None:
+    sampled = Sampled(60, 140, 12.5)
+    found = auroc_interval([usable(0.1, each) for each in values], sampled)
+    assert found == pytest.approx(rate(values[0], units * worth(sampled, 4), 12.5))
+
+
+def test_repetitions_that_differ_widen_an_aurocs_interval() -> None:
+    sampled, array = Sampled(60, 140, 12.5), np.array([0.3, 0.9, 0.5, 0.7])
+    trials = 0.6 * 0.4 / (array.var(ddof=1) * (1 / 4 + 60 / 140))
+    assert trials < worth(sampled, 4)
+    found = auroc_interval([usable(0.1, each) for each in array], sampled)
+    assert found == pytest.approx(rate(0.6, trials, 12.5))
+
+
+def test_an_auroc_near_one_exceeds_three_quarters_with_a_few_hundred_records() -> None:
+    """320 records in batches of 16 make ten disjoint ones of either value."""
+    low, _ = auroc_interval([usable(0.6, 0.999)] * 8, Sampled(96, 224, 10.0))
+    assert low > 0.75
+    low, _ = auroc_interval([usable(0.6, 0.999)] * 8, Sampled(30, 70, 100 / 32))
+    assert low < 0.6, "three disjoint batches of either value prove little"
 
 
 def test_the_prior_in_every_repetition_leaves_what_the_ranking_allows() -> None:
@@ -46,12 +96,12 @@ def test_the_prior_in_every_repetition_leaves_what_the_ranking_allows() -> None:
     low, high = information_interval(found, SAMPLED)
     assert low == 0
     assert 0.25 < high < np.log(2)
-    assert "ranking beats chance" in imprecise(found, SAMPLED)
+    assert "ranking beats chance" in ranked_alone(found, SAMPLED)
     nothing = [usable(0.0, auroc) for auroc in (0.48, 0.5, 0.53, 0.49, 0.51)]
     low, high = information_interval(nothing, SAMPLED)
-    assert 0 == low < high < 0.01
-    assert not imprecise(nothing, SAMPLED)
-    assert not imprecise([usable(0.0, 0.5)] * 5, SAMPLED), "of the prior as the only family"
+    assert 0 == low < high < 0.03
+    assert not ranked_alone(nothing, SAMPLED)
+    assert not ranked_alone([usable(0.0, 0.5)] * 5, SAMPLED), "of the prior as the only family"
     upside_down = [usable(0.0, 0.2)] * 5
     assert information_interval(upside_down, SAMPLED) == pytest.approx(
         (0, np.log(2) * ranked_share(1 - auroc_interval(upside_down, SAMPLED)[0]))
@@ -59,13 +109,8 @@ def test_the_prior_in_every_repetition_leaves_what_the_ranking_allows() -> None:
 
 
 def test_an_auroc_and_its_interval_are_shares() -> None:
-    assert auroc_interval([usable(0.1, each) for each in (0.0, 1.0, 0.1)], SAMPLED) == (0, 1)
-
-
-def test_too_few_disjoint_batches_are_told_with_the_number_needed() -> None:
-    why = imprecise([usable(0.3, 0.9)] * 5, Sampled(60, 140, 6.25))
-    assert "only 6.25 batches" in why
-    assert "20 are needed, about 640 records" in why
+    low, high = auroc_interval([usable(0.1, each) for each in (0.0, 1.0, 0.1)], SAMPLED)
+    assert 0 <= low < 0.2 < 0.8 < high <= 1
 
 
 @pytest.mark.parametrize("auroc", [0.5, 0.6, 0.75, 0.9, 0.99])

@@ -7,14 +7,15 @@ import pytest
 from scipy import stats
 
 from gradaudit.information.original import (
-    FEWEST,
     THRESHOLDS,
+    Spread,
     Tally,
     ceiling,
     information,
     log_success,
     spread,
 )
+from gradaudit.statistics.intervals import clopper_pearson
 
 
 def tally(successes: list[list[int]], guessed: list[list[float]], restarts: int = 4) -> Tally:
@@ -85,39 +86,60 @@ def test_records_of_an_update_count_alike() -> None:
     assert found.values[0] == pytest.approx(math.log(9 * 1 * 5 * 5) / 4)
 
 
-def test_the_bootstrap_has_the_spread_of_a_mean() -> None:
+def test_intervals_of_many_updates_have_the_spread_of_a_mean() -> None:
     rng = np.random.default_rng(0)
     counts = rng.binomial(8, 0.6, size=(1, 200))
-    made = tally(counts.tolist(), [[0.0] * 200], 8)
-    found = spread(made, 0)
-    assert found is not None
-    own = log_success(counts[0].astype(float), 8) - math.log(0.5 / 9)  # of so many, t is normal
-    half = 1.96 * own.std() / math.sqrt(200)
-    assert found.values[0] == pytest.approx([own.mean() - half, own.mean() + half], abs=half / 5)
+    found = spread(tally(counts.tolist(), [[0.0] * 200], 8))
+    own = log_success(counts[0].astype(float), 8) - math.log(0.5 / 9)
+    half = 1.97 * own.std() / math.sqrt(200)
+    low, high = found.values[0]
+    assert low < own.mean() - half < own.mean() + half < high
+    assert high - low < 4 * half, "as of restarts, which tell less than their logarithms"
     rates = counts[0] / 8
-    half = 1.96 * rates.std() / math.sqrt(200)
+    half = 1.97 * rates.std() / math.sqrt(200)
     expected = [rates.mean() - half, rates.mean() + half]
     assert found.rates[0] == pytest.approx(expected, abs=half / 5)
 
 
-def test_the_bootstrap_of_few_updates_is_as_wide_as_students_interval() -> None:
-    """Eight updates with rates all but normal: the draws' 0.6 and 99.4 % are ±2.5 deviations."""
-    counts = np.array([[300, 340, 380, 400, 410, 430, 460, 500]])
-    found = spread(tally(counts.tolist(), [[0.0] * 8], 800), 0)
-    assert found is not None
-    rates = counts[0] / 800
-    half = stats.t.ppf(0.975, 7) * rates.std(ddof=1) / math.sqrt(8)
-    expected = [rates.mean() - half, rates.mean() + half]
-    assert found.rates[0] == pytest.approx(expected, abs=half / 8)
+def test_the_interval_of_the_family_is_of_its_best_member_against_the_best_guess() -> None:
+    """Two members and two kinds of guess, whose intervals alone are those of pairs."""
+    made = tally([[4, 4, 3, 4], [1, 0, 2, 1]], [[0.0] * 4, [0.25] * 4])
+    alone = [
+        spread(tally([counts], [guesses])).values[0]
+        for counts in ([4, 4, 3, 4], [1, 0, 2, 1])
+        for guesses in ([0.0] * 4, [0.25] * 4)
+    ]
+    assert spread(made).values[0] == pytest.approx(alone[1]), "the first member, the second guess"
 
 
-def test_the_bootstrap_chooses_members_anew() -> None:
-    made = tally([[4] * 5 + [0] * 5, [0] * 5 + [4] * 5], [[0.0] * 10])
-    found = spread(made, 0)
-    assert found is not None
-    assert found.values[0, 0] >= math.log(9) / 2 - 1e-12
+@pytest.mark.parametrize(("hits", "updates"), [(0, 3), (4, 3), (4, 10)])
+def test_updates_that_agree_count_once_each(hits: int, updates: int) -> None:
+    found = spread(tally([[hits] * updates], [[0.0] * updates]))
+    exact = clopper_pearson(updates * (hits > 0), updates)
+    assert found.rates[0] == pytest.approx(exact, abs=0.02)
+    low, high = found.values[0]
+    assert low <= ceiling(4) * (hits > 0) <= high
+    assert high - low > 0.3 / updates
 
 
-def test_few_updates_have_no_interval() -> None:
-    assert spread(tally([[1] * (FEWEST - 1)], [[0.0] * (FEWEST - 1)]), 0) is None
-    assert spread(tally([[1] * FEWEST], [[0.0] * FEWEST]), 0) is not None
+@pytest.mark.slow
+@pytest.mark.parametrize("updates", [3, 10])
+@pytest.mark.parametrize("alike", [False, True])
+def test_intervals_over_few_updates_cover(updates: int, alike: bool) -> None:
+    """Of eight restarts at 16 records each; updates succeed or fail as a whole, or each alone."""
+    random, covered = np.random.default_rng(0), np.zeros(2)
+    every = np.arange(9)
+    law = stats.binom.pmf(every, 8, 0.4) if not alike else np.where(every == 8, 0.4, 0.0)
+    law[0] += 1 - law.sum()
+    truth = float(law @ log_success(every.astype(float), 8)) - math.log(0.5 / 9)
+    for _ in range(200):
+        shape = (1, 1, updates, 16)
+        whole = np.broadcast_to(8.0 * (random.random((1, 1, updates, 1)) < 0.4), shape)
+        counts = whole if alike else random.binomial(8, 0.4, shape).astype(float)
+        found = spread(Tally(counts, np.zeros((1, 1, updates, 1)), 8))
+        covered += [low <= at <= high for (low, high), at in _pairs(found, truth)]
+    assert (covered / 200 >= 0.93).all()
+
+
+def _pairs(found: Spread, truth: float) -> list[tuple[np.ndarray, float]]:
+    return [(found.values[0], truth), (found.rates[0], 0.4)]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, t
 
+from gradaudit.statistics.gaffke import gaffke
 from gradaudit.statistics.intervals import clopper_pearson, clustered, difference, wilson
 
 
@@ -37,11 +38,10 @@ def test_shares_over_clusters_cover_whether_members_are_alike_or_not(alike: bool
 def test_clusters_that_are_all_alike_prove_no_more_than_their_number() -> None:
     value, (low, high) = clustered(np.zeros(40), np.full(40, 8.0))
     assert (value, low) == (0, 0)
-    assert 0.05 < high < 0.12
-    assert clustered(np.zeros(1), np.ones(1)) == (0, (0, 1))
+    assert high == pytest.approx(clopper_pearson(0, 40)[1], rel=0.05)
 
 
-@pytest.mark.parametrize("number", [9, 20, 47])
+@pytest.mark.parametrize("number", [1, 9, 20, 47])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_clusters_that_agree_count_once_however_their_mean_rounds(
     number: int, share: float
@@ -52,19 +52,48 @@ def test_clusters_that_agree_count_once_however_their_mean_rounds(
     assert (low, high) == clustered(np.full(number, share), np.ones(number))[1]
 
 
-@pytest.mark.parametrize("rare", [0, 1])
-@pytest.mark.parametrize(("clusters", "trials"), [(4, 40), (5, None)])
-def test_fewer_than_five_clusters_with_the_rarer_kind_count_once_each(
-    rare: int, clusters: int, trials: int | None
-) -> None:
-    """Of 40 clusters of 8: five tell their variance, 40/39 Σ (x − p)²/40²."""
-    shares = np.where(np.arange(40) < clusters, 1 / 8, 0.0)
-    shares = shares if rare else 1 - shares
+def test_clusters_that_differ_little_count_by_their_variance() -> None:
+    """Ten shares, each of members of both kinds: 10/9 Σ (x − p)²/10², and half a cluster more."""
+    shares = np.array([0.8, 0.9, 0.85, 0.95, 0.7, 0.9, 0.8, 0.95, 0.9, 0.85])
     rate = shares.mean()
-    variance = 40 / 39 * ((shares - rate) ** 2).sum() / 40**2
-    count = trials or min(rate * (1 - rate) / variance, 40 * 8)
-    assert count == trials or count > 40
-    expected = wilson(rate, count, float(t.ppf(0.975, 39)))
-    found, interval = clustered(shares, np.full(40, 8.0))
+    variance = 10 / 9 * ((shares - rate) ** 2).sum() / 100
+    low, high = wilson(rate, rate * (1 - rate) / variance, float(t.ppf(0.975, 9)))
+    expected = 10 * low / 10.5, (10 * high + 0.5) / 10.5
+    found, interval = clustered(shares, np.full(10, 64.0))
     assert found == pytest.approx(rate)
     assert interval == pytest.approx(expected)
+    assert interval[0] > 0.75, "ten batches of which 86 % is named exceed a limit of 75 %"
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        np.array([0.8, 0.9, 0.85, 0.95, 0.7, 0.9, 0.8, 0.95, 0.9]),  # nine alone
+        np.array([1, 1, 1, 1, 1, 1, 1, 1, 0.9, 0.9]),  # two of ten hold missed members
+        np.array([0.0, 0.9, 0.85, 0.95, 0.7, 0.9, 0.8, 0.95, 0.9, 0.85]),  # one missed as a whole
+    ],
+    ids=["few", "one-sided", "an update apart"],
+)
+def test_other_clusters_have_the_interval_that_always_holds(shares: np.ndarray) -> None:
+    sizes = np.full(len(shares), 64.0)
+    assert clustered(shares, sizes)[1] == gaffke(shares, sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [3, 7, 12])
+@pytest.mark.parametrize("share", [0.02, 0.86])
+@pytest.mark.parametrize("dependence", [0.0, 1 / 16, 2 / 5, 1.0])
+def test_shares_of_few_clusters_cover(number: int, share: float, dependence: float) -> None:
+    random = np.random.default_rng(7)
+    covered = 0
+    for _ in range(300):
+        if dependence in (0.0, 1.0):
+            alike = random.random(number) < share
+            chances = alike.astype(float) if dependence else np.full(number, share)
+        else:
+            total = 1 / dependence - 1
+            chances = random.beta(total * share, total * (1 - share), number)
+        missed = random.binomial(64, chances) / 64
+        low, high = clustered(missed, np.full(number, 64.0))[1]
+        covered += low <= share <= high
+    assert covered / 300 >= 0.93 - 2 * np.sqrt(0.93 * 0.07 / 300)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradaudit.attacks.inference.rounds import Temperature
 from gradaudit.attacks.inference.split import FloatArray, GameSplit
-from gradaudit.inference.scores import ENOUGH, FALSE_POSITIVES, Score, Scores, Trials, gain
+from gradaudit.inference.scores import Score, Scores, Trials, gain
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.u_statistic import Draws
 
@@ -54,33 +54,6 @@ class Scorer:
     def blind(self) -> float:
         """p*, the success of the best guess without the gradient."""
         return float(self.splits[0].prior.max())
-
-    def doubts(self, metric: str) -> str:
-        """Why an interval is not to be trusted; empty where it is."""
-        negatives = self._scores.fewest_negatives
-        if self.imprecise or metric != "tpr_at_1pct_fpr" or negatives * FALSE_POSITIVES >= 1:
-            return self.imprecise
-        return (
-            f"1 % false positives take {1 / FALSE_POSITIVES:.0f} separate batches of other values "
-            f"than the commonest, and {negatives:.0f} are played: give more records or --trials"
-        )
-
-    @cached_property
-    def imprecise(self) -> str:
-        """Why no interval is to be trusted; empty where they are."""
-        rooms = self._scores.room
-        rarest, first = int(rooms.argmin()), self.splits[0]
-        if rooms[rarest] >= ENOUGH:
-            return ""
-        users = first.candidates is not None or first.by_user
-        whose = "" if first.candidates is not None else f" of {first.values[rarest]!r}"
-        times = ENOUGH / rooms[rarest]
-        return (
-            f"there is room for {rooms[rarest]:.1f} batches{whose} without a "
-            f"{'user' if users else 'record'} in common, and an interval takes {ENOUGH}: give "
-            f"about {times:.1f} times as many {'users' if users else 'records'}"
-            + ("" if users or first.size == 1 else ", or smaller batches (--batch-size)")
-        )
 
     def _advantage(self, rate: Score) -> Score:
         """max(p − p*, 0)/(1 − p*), p the success rate (Li et al. 2024, section 5.1.2)."""

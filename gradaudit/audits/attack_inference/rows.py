@@ -171,7 +171,6 @@ class ScoredRows:
             interval=score.interval,
             confidence=self.scorer.confidence,
             n=self.scorer.trials,
-            imprecise="" if metric == "fano_bound" else self.scorer.doubts(metric),
             details={**details, **reduction},
         )
 

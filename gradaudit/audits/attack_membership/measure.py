@@ -16,7 +16,6 @@ from gradaudit.audits.attack_reconstruct.measure import (
     NO_TRUTH,
     attacked_rounds,
     campaign_of,
-    doubts,
     threat_model,
 )
 from gradaudit.audits.base import Cost
@@ -118,6 +117,5 @@ def _distance(campaign: Campaign, recovered: Sequence[Tensor | None], rows: Rows
         value,
         interval=interval,
         n=updates * campaign.batch,
-        imprecise=doubts(updates, "--batches"),
         details={"updates": updates},
     )

@@ -50,8 +50,6 @@ NO_PICTURE = (
 )
 NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
 _NO_LABELS = "the attacker was told the labels, names none, or they are real numbers"
-ENOUGH = 20
-"""Updates, below which an interval over them is not to be trusted."""
 
 
 @dataclass(frozen=True)
@@ -216,13 +214,6 @@ def campaign_of(options: BatchOptions, subject: Subject, threat: ThreatModel) ->
     batches = options.drawn(subject.samples)
     choice = Choice(options.batch_size, batches, options.records, options.update, options.rate)
     return Campaign.prepare(subject, choice, threat, options.restarts)
-
-
-def doubts(updates: int, options: str) -> str:
-    """Why an interval over so many updates is not to be trusted; empty where it is."""
-    if updates >= ENOUGH:
-        return ""
-    return f"the interval is over {updates} updates, and takes {ENOUGH}: raise {options}"
 
 
 def _methods(options: ReconstructOptions) -> dict[str, Method]:

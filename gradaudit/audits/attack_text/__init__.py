@@ -13,7 +13,7 @@ class TextOptions(UpdateOptions):
     """Options of the attack on texts."""
 
     batch_size: int = Field(4, ge=1, description="texts behind an update")
-    batches: int = Field(10, ge=1, description="updates to attack; --samples only lowers it")
+    batches: int = Field(16, ge=1, description="updates to attack; --samples only lowers it")
     decoys: int = Field(
         32, ge=1, description="other texts that each is to be told from, at every layer"
     )
@@ -49,7 +49,9 @@ class AttackText(Audit[TextOptions]):
     its span says nothing ("void"). A rank below the number of tokens hides no text by itself: what
     came in still has more energy in the span than a decoy. For low-rank adapters the share of
     tokens that is expected from their ranks, summed where they share an input, stands beside the
-    measured one. A given text is tested against decoys by the sum of its ranks at all layers:
+    measured one. Intervals are over updates, and hold for any number of them: of n updates of which
+    every token is named, a share below .025^(1/n) is excluded, .69 with ten and .79 with sixteen,
+    the default. A given text is tested against decoys by the sum of its ranks at all layers:
     text_p_value is (1 + decoys that fit as well)/(1 + decoys).
     """
 

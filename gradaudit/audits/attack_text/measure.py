@@ -19,7 +19,7 @@ from gradaudit.attacks.text.scores import TextScores, scores_of
 from gradaudit.attacks.text.span import is_void
 from gradaudit.attacks.text.structure import Structure
 from gradaudit.attacks.text.view import TextView
-from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds, doubts
+from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
 from gradaudit.audits.attack_text import AttackText, TextOptions
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
@@ -265,9 +265,8 @@ def _of_model(
         yield rows.measured(
             metric,
             value,
-            interval=interval if count > 1 else None,
+            interval=interval,
             n=count,
-            imprecise=doubts(count, "--batches"),
             details={"floor": floor},
         )
 
@@ -328,15 +327,13 @@ def _told_row(rows: Rows, found: Answers, layer: str) -> Measurement:
     if layer in found.absence:
         level, ends = _auroc(found.absence[layer])
         floor = {"value": level, "interval": list(ends)}
-    count = len(found.presence[layer])
     return rows.measured(
         "text_auroc",
         value,
         layer=layer,
-        interval=interval if count > 1 else None,
+        interval=interval,
         n=sum(map(len, found.presence[layer])),
-        imprecise=doubts(count, "--batches"),
-        details={"floor": floor, "batches": count},
+        details={"floor": floor, "batches": len(found.presence[layer])},
     )
 
 

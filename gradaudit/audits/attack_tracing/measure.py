@@ -13,7 +13,7 @@ from gradaudit.attacks.reconstruction import Method, expect_numbers, load_method
 from gradaudit.attacks.reconstruction.attempts import rebuilt
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.scores import own_items, trace
-from gradaudit.audits.attack_reconstruct.measure import doubts, threat_model
+from gradaudit.audits.attack_reconstruct.measure import threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.audits.base import Cost
@@ -127,7 +127,6 @@ def _row(options: TracingOptions, hits: NDArray[np.bool_], rows: Rows) -> Measur
         value,
         interval=interval,
         n=hits.size,
-        imprecise=doubts(len(missed), "--participants, --updates or --repeats"),
         details={
             "participants": options.participants,
             "repetitions": repetitions,

@@ -33,7 +33,8 @@ class Forward(Audit[ForwardOptions]):
     bounds grow with N, up to log2 N, so numbers compare at one N and one σ².
 
     Near log2 N every record lies alone: the number is its ceiling, whatever the layer, and says
-    only that more could be there. Such rows are marked (``ceiling``) and are imprecise.
+    only that more could be there. Such rows are marked (``ceiling``) and warned of. Their interval
+    is that for as many other records, too.
 
     Activations are not shared in federated training; like the paper, this tells how much of the
     record is left at a layer, and stands for what its gradient could hold only where the weights

@@ -111,10 +111,9 @@ def rows_of(
             layer=layer,
             interval=(low / unit, high / unit),
             n=count,
-            imprecise=alone if at_ceiling else "",
             details={
                 "most": most,
                 "mean_squared_distance": spread,
-                **({"ceiling": True} if at_ceiling else {}),
+                **({"ceiling": True, "warning": alone} if at_ceiling else {}),
             },
         )

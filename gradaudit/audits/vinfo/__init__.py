@@ -177,11 +177,11 @@ class Vinfo(Audit[VinfoOptions]):
     record fits and chooses in the same turn, and all of the adversary's do both.
 
     The value is the mean over repetitions, or 0 where that is negative; the interval is that for
-    another sample of as many records (Nadeau and Bengio 2003), from the untruncated repetitions,
-    with an upper end of at least 0. It covers new records, batches and fits, not another training
-    of the model. ``interval_over_repetitions`` is Student's, of these records alone, which the
-    repetitions share. Below 20 batches of the rarest value without a common record (or user) the
-    row is ``imprecise``.
+    another sample of as many records, from the untruncated repetitions, with an upper end of at
+    least 0. It is Nadeau and Bengio's (2003) and Wilson's, on as many trials as there are batches
+    of the rarest value without a common record (or user), which holds where those are few.
+    It covers new records, batches and fits, not another training of the model.
+    ``interval_over_repetitions`` is Student's, of these records alone, which the repetitions share.
 
     What is estimated is what an adversary learns who has as many records, less than what the
     gradient holds: a small number is no proof. ``learning_curve`` is the value with a third of the
@@ -209,8 +209,8 @@ class Vinfo(Audit[VinfoOptions]):
     records of ln f[g] − ln f[∅], both of the best member by the truth, 0 where guessing is
     best, and at most ln((R + 1/2)/(1/2)); ``original_success`` is that member's share of
     successful restarts, all of them counted. Rows of single layers, of sets of consecutive ones
-    (variant ``layers``), at every τ (variant ``threshold``). The intervals are a bootstrap over
-    updates; for other restarts on the same records the success rate has
+    (variant ``layers``), at every τ (variant ``threshold``). The intervals are over updates, and
+    hold for any number of them; for other restarts on the same records the success rate has
     ``interval_of_these_records``. ``permuted`` compares reconstructions with other records. It
     shows what these attacks do with so few steps, not what an update holds.
 

@@ -15,10 +15,10 @@ from gradaudit.inference.spread import (
     Sampled,
     auroc_interval,
     by_a_line,
-    imprecise,
     information_interval,
     limit_of_ranking,
     mean_curve,
+    ranked_alone,
     ranked_share,
 )
 from gradaudit.inference.usable import Usable
@@ -161,17 +161,18 @@ class AttributeRows:
             values = np.array([x.information / _unit(metric, [x]) for x in repetitions])
             chosen = Counter(usable.family for usable in repetitions)
         mean, count = float(values.mean()), len(values)
-        few = f"only {count} repetitions; the interval is poor, use {ENOUGH} or more"
+        few = f"only {count} repetitions; the interval is wide, use {ENOUGH} or more"
+        said = [few if count < ENOUGH else "", ranked_alone(repetitions, self.sampled)]
+        warning = "; ".join(filter(None, said))
         return self.rows.of(variant, self.facts).measured(
             metric,
             mean if metric == "auroc" else max(0.0, mean),
             layer=layer,
             interval=(low, high),
             n=count,
-            imprecise=imprecise(repetitions, self.sampled),
             details={
                 "reduction": self.reductions[layer],
-                **({"warning": few} if count < ENOUGH else {}),
+                **({"warning": warning} if warning else {}),
                 "mean": mean,
                 "interval_over_repetitions": _pair(student(values)),
                 "chosen": dict(chosen),

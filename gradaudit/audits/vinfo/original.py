@@ -23,7 +23,6 @@ from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, SUCCESS, VINFO, Vinfo, 
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.information.original import (
-    FEWEST,
     THRESHOLDS,
     FloatArray,
     Original,
@@ -47,7 +46,6 @@ def threshold_rows(
     rebuilt: Similarities,
     guessed: FloatArray,
     threshold: float,
-    seed: int,
 ) -> Iterator[Measurement]:
     """The rows of a set of layers at ``threshold``, and as variants those at every threshold.
 
@@ -59,7 +57,7 @@ def threshold_rows(
     if rebuilt.others is not None:
         beside = Tally.of(rebuilt.others, np.roll(guessed, -1, axis=1), thresholds)
     levels = _Levels(
-        rows, layer, rebuilt, thresholds, tally, information(tally), spread(tally, seed), beside
+        rows, layer, rebuilt, thresholds, tally, information(tally), spread(tally), beside
     )
     yield from levels.rows_at(thresholds.index(threshold), {})
     for index, level in enumerate(thresholds):
@@ -68,10 +66,7 @@ def threshold_rows(
 
 @dataclass(frozen=True)
 class _Levels:
-    """A set's numbers at all thresholds, which rise; ``beside`` are counts against other records.
-
-    ``spread`` is None of too few updates.
-    """
+    """A set's numbers at all thresholds, which rise, and counts against other records beside."""
 
     rows: Rows
     layer: str | None
@@ -79,7 +74,7 @@ class _Levels:
     thresholds: tuple[float, ...]
     tally: Tally
     original: Original
-    spread: Spread | None
+    spread: Spread
     beside: Tally | None
 
     def rows_at(self, at: int, variant: Variant) -> Iterator[Measurement]:
@@ -95,12 +90,9 @@ class _Levels:
         values = self.original.members[at]
         best = int(self.original.best[at])
         value = float(self.original.values[at])
-        interval = None
-        if self.spread is not None:
-            low, high = self.spread.values[at].tolist()
-            interval = min(low, value), max(high, value)
+        low, high = self.spread.values[at].tolist()
         members = self.rebuilt.members
-        more: dict[str, JsonValue] = dict(self._warning)
+        more: dict[str, JsonValue] = {}
         if self.beside is not None:  # each reconstruction compared with other records
             other = information(self.beside)
             rate = float(self.beside.rates[at, int(other.best[at])].mean())
@@ -109,9 +101,8 @@ class _Levels:
             VINFO,
             value,
             layer=self.layer,
-            interval=interval,
+            interval=(min(low, value), max(high, value)),
             n=self.tally.successes[at, best].size,
-            imprecise=self._few,
             details={
                 "chosen": members[best] if values[best] > 0 else "guessing",
                 "members": dict(zip(members, values.tolist(), strict=True)),
@@ -123,24 +114,16 @@ class _Levels:
         best = int(self.original.best[at])
         hits = int(self.tally.successes[at, best].sum())
         count = self.tally.successes[at, best].size * self.tally.restarts
-        of_restarts = interval = clopper_pearson(hits, count)
-        if self.spread is not None:
-            low, high = self.spread.rates[at].tolist()
-            interval = low, high
-            if low == high and low in (0.0, 1.0):  # all updates agree: one trial each
-                updates = self.tally.successes.shape[2]
-                interval = clopper_pearson(round(low * updates), updates)
+        low, high = self.spread.rates[at].tolist()
         return rows.measured(
             SUCCESS,
             hits / count,
             layer=self.layer,
-            interval=interval,
+            interval=(low, high),
             n=count,
-            imprecise=self._few,
             details={
                 "chosen": self.rebuilt.members[best],
-                "interval_of_these_records": list(of_restarts),
-                **self._warning,
+                "interval_of_these_records": list(clopper_pearson(hits, count)),
             },
         )
 
@@ -157,18 +140,6 @@ class _Levels:
             "refused": dict(self.rebuilt.refused),
             "guessed": guessed,
         }
-
-    @property
-    def _few(self) -> str:
-        """Why there is no bootstrap; empty where there is one."""
-        if self.spread is not None:
-            return ""
-        updates = self.tally.successes.shape[2]
-        return f"only {updates} updates; intervals over records need {FEWEST}"
-
-    @property
-    def _warning(self) -> dict[str, JsonValue]:
-        return {"warning": self._few} if self._few else {}
 
 
 @dataclass(frozen=True)
@@ -287,9 +258,7 @@ class _Attacks:
             yield from rows.skipped(str(error), ORIGINAL, [chosen.layer])
             return
         rows = rows.of({}, self._facts(chosen))
-        yield from threshold_rows(
-            rows, chosen.layer, rebuilt, guessed, self.options.threshold, seed
-        )
+        yield from threshold_rows(rows, chosen.layer, rebuilt, guessed, self.options.threshold)
 
     def _facts(self, chosen: LayerSet) -> dict[str, JsonValue]:
         """What every row of a set says."""
