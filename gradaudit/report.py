@@ -9,6 +9,7 @@ One tidy document, published as a JSON Schema (``cli.listing``); NaN and infinit
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable",
 Says = Outcome | Literal["error", "warning"]
 Unclear = Literal["pass", "warn", "fail"]
 """What the gate makes of a row whose interval holds the limit."""
+UNBOUNDED = sys.float_info.max
+"""The end of an interval that nothing bounds: JSON has no infinity, and this is above any limit."""
 RISKIEST_BY = "riskiest_by"
 """Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
 Variant = dict[str, str | int | float | bool]
@@ -129,6 +132,11 @@ class Measurement(_Document):
     def imprecise(self) -> bool:
         """Whether the audit says that its interval cannot be trusted."""
         return self.details.get("imprecise") is True
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether its interval has an end that nothing bounds."""
+        return self.interval is not None and self.interval[1] >= UNBOUNDED
 
     @property
     def left_out(self) -> bool:

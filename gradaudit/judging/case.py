@@ -27,7 +27,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
-from gradaudit.report import Measurement
+from gradaudit.report import UNBOUNDED, Measurement
 from gradaudit.text import estimate, number, settling
 
 _NORMAL = NormalDist()
@@ -71,8 +71,9 @@ class Claim:
         return float(stdtr(self.degrees, -t))
 
     def upper_at(self, alpha: float) -> float:
-        """The upper end at another one-sided level."""
-        return self.upper + self.deviation * (self._quantile(alpha) - self._quantile(self.alpha))
+        """The upper end at another one-sided level; one that nothing bounds stays where it is."""
+        moved = self.deviation * (self._quantile(alpha) - self._quantile(self.alpha))
+        return min(self.upper + moved, max(self.upper, UNBOUNDED))
 
     def _quantile(self, alpha: float) -> float:
         """Of Student's distribution, exceeded with probability ``alpha``."""
@@ -211,7 +212,7 @@ class Case:
 
 def would_settle(row: Measurement, times: float | None) -> str:
     """What would settle a row that is unclear; ``times`` as many records or trials, if any."""
-    if row.imprecise:
+    if row.doubts and (row.imprecise or row.unbounded):
         return row.doubts[0]
     metric = known_metrics().get(row.id)
     return settling(times, row.n, metric.counts if metric else "")
@@ -255,7 +256,7 @@ def _claim(case: Case, sign: int) -> Claim:
     return Claim(
         limit=sign * case.rule.limit,
         upper=sign * end,
-        half_width=max((high - low) / 2, abs(end - value)),
+        half_width=max(0.0 if case.row.unbounded else (high - low) / 2, abs(end - value)),
         confidence=confidence,
         degrees=math.inf if case.row.n is None else max(1, case.row.n - 1),
     )
