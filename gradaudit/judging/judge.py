@@ -27,7 +27,7 @@ from gradaudit.text import estimate
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """What an outcome of the baseline excuses."""
 TOLERANCE = 0.01
-"""Share of its size, or of its distance from the limit, by which a value may get worse unnoticed."""
+"""Share of its size, or of its distance from the limit, by which a known value may be worse."""
 CLOSE = 0.7
 """How alike names must be for one to be offered instead of the other."""
 _REMEDY: dict[str | None, str] = {"deployed": ": describe your federation with --deployment FILE"}

@@ -201,8 +201,8 @@ class Sensitivity(Audit[SensitivityOptions]):
     ``--samples`` 40, and 256 for the label where that takes seconds. As p_y → 1 the range vanishes
     and one record can carry the mean, and the row then says so: no interval holds such a mean over
     other records, so the row has none but that for the error of probes. A bootstrap-t interval in
-    logarithms stands in ``details.bootstrap_interval``; it holds the mean of all records in 70 to
-    98 % of samples of 10 to 200 (docs/coverage.md). A share is a layer's mean over the sum of the
+    logarithms stands in ``details.bootstrap_interval``; it holds the mean of all records in 76 to
+    97 % of samples of 10 to 200 (docs/coverage.md). A share is a layer's mean over the sum of the
     shown layers' means (2021, fig. 8).
 
     ``…_median`` and ``…_decile`` are the median and the upper decile over all records of the law
@@ -224,7 +224,7 @@ class Sensitivity(Audit[SensitivityOptions]):
     for the input and 0.1–0.9 for the label, of networks that generalise 0.01–4.5 and 0.1–200, and
     of networks that know their records by heart up to 8 and 10⁸. The decile is 1.0–1.6 times the
     median in most layers, and up to thousands of times for the label; its limits are twice the
-    median's. With them 277 of 280 rows have the level that limits of 1 and 10, 10 and 1,000 on the
+    median's. With them 233 of 236 rows have the level that limits of 1 and 10, 10 and 1,000 on the
     mean gave. Shares compare layers and have no limit.
     """
 
