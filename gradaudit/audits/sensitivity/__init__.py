@@ -174,8 +174,8 @@ def _over_records(reading: JacobianNorm, metric: str, quantile: Quantile) -> Met
         error=reaction.error * quantile.limits,
         question=reaction.question,
         chance=0.0,
-        says=f"of {quantile.records}, {reaction.says}",
-        why=f"of {quantile.records}, {reaction.why}",
+        says=f"for {quantile.records}, {reaction.says}",
+        why=f"for {quantile.records}, {reaction.why}",
         helps="larger batches, or noise (--defense)",
     )
 
