@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from gradaudit.errors import UsageError
 from gradaudit.files import read_input
 from gradaudit.presentation import presentation
-from gradaudit.text import DOUBTED, number, printable, variant_text
+from gradaudit.text import DOUBTED, UNBOUNDED, number, printable, variant_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -138,6 +138,11 @@ class Measurement(_Document):
         """Whether its adversary learned by predictive families that are all linear."""
         families = self.details.get(LEARNERS)
         return isinstance(families, dict) and bool(families) and {*families.values()} == {LINEAR}
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether its interval has an end that nothing bounds."""
+        return self.interval is not None and self.interval[1] >= UNBOUNDED
 
     @property
     def left_out(self) -> bool:

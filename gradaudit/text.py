@@ -3,10 +3,12 @@
 A terminal, a report, a log never sees a name from a file raw; numbers have three digits that count.
 """
 
-import math
 import re
+import sys
 from collections.abc import Collection
 
+UNBOUNDED = sys.float_info.max
+"""The end of an interval that nothing bounds: JSON has no infinity, and this is above any limit."""
 LARGEST_PLAIN = 1e6
 SMALLEST_PLAIN = 1e-3
 WHOLE_FROM = 99.95
@@ -18,10 +20,12 @@ DOUBTS = f"{DOUBTED} marks numbers that are imprecise or warned of; the report s
 def number(value: float) -> str:
     """Three significant digits; whole numbers and the digits left of the point are kept in full.
 
+    The largest finite number is the end of an interval that nothing bounds, and called infinite.
+
     >>> [number(x) for x in (12345.6, 100.4, 0.12, 61706, 1.5e9, 4.2e-5, float("inf"))]
     ['12,346', '100', '0.120', '61,706', '1.50e9', '4.20e-5', 'infinite']
     """
-    if math.isinf(value):
+    if abs(value) >= UNBOUNDED:
         return "infinite" if value > 0 else "-infinite"
     value += 0.0  # minus zero is zero
     size = abs(value)

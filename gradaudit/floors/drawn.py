@@ -70,7 +70,8 @@ class Drawn:
         before = view.cast(prior.draw(len(others), torch_rng(seed, "floor", "genie")))
         before = before.reshape(-1, *shape)
         _expect_own_gradients(view, before, view.cast(others))
-        genie = Genie.of(slopes_of(view, names, before, view.cast(others)).cpu(), prior)
+        slopes, energies = slopes_of(view, names, before, view.cast(others))
+        genie = Genie.of(slopes.cpu(), energies.cpu(), prior)
         drawn = _drawn(prior, genie, cells // 2, torch_rng(seed, "floor", "records"))
         return cls(drawn.reshape(-1, *shape), labels[first][cells // 2], cells, genie)
 

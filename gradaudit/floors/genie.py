@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.floors.prior import Prior
+from gradaudit.floors.weights import levels_of
 from gradaudit.gradients.functional import FunctionalModel
 
 _TELLING = 3.0
@@ -35,15 +36,17 @@ class Genie:
         precision: T⁻¹, (leading, leading).
         told: (I − T)^½.
         untold: T^½.
+        levels: of the weights of records, see ``weights``.
     """
 
     precision: Tensor
     told: Tensor
     untold: Tensor
+    levels: Tensor
 
     @classmethod
-    def of(cls, slopes: Tensor, prior: Prior) -> Self:
-        """From ∇_x ln ‖G‖² of some records, (records, d)."""
+    def of(cls, slopes: Tensor, energies: Tensor, prior: Prior) -> Self:
+        """From ∇_x ln ‖G‖² of some records, (records, d), and their ‖G‖², (records,)."""
         along = slopes.double() @ prior.leaders.mT
         values, vectors = torch.linalg.eigh(_TELLING * along.mT @ along / max(1, len(along)))
         precision = 1 + values.clamp(min=0)
@@ -52,7 +55,8 @@ class Genie:
             product: Tensor = (vectors * values) @ vectors.mT
             return product
 
-        return cls(matrix(precision), matrix((1 - 1 / precision).sqrt()), matrix(precision**-0.5))
+        told, untold = matrix((1 - 1 / precision).sqrt()), matrix(precision**-0.5)
+        return cls(matrix(precision), told, untold, levels_of(energies))
 
     def mixed(self, own: Tensor, shared: Tensor) -> Tensor:
         """Z = u + v of standard normal numbers (records, leading) for v and for u."""
@@ -62,21 +66,24 @@ class Genie:
 
 def slopes_of(
     view: FunctionalModel, names: Sequence[str], records: Tensor, labels: Tensor
-) -> Tensor:
-    """∇ ln ‖G‖² of each record's gradient by the named parameters, (records, d).
+) -> tuple[Tensor, Tensor]:
+    """∇ ln ‖G‖², (records, d), and ‖G‖², (records,), of records' gradients by named parameters.
 
-    It is zero where gradients are, and where a model can be differentiated only once backwards:
-    the genie then tells nothing.
+    Both are zero where gradients are, and where a model can be differentiated only once backwards:
+    the genie then tells nothing, and records weigh alike.
     """
     with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
         try:
-            slopes = [_slope(view, names, *one) for one in zip(records, labels, strict=True)]
+            found = [_slope(view, names, *one) for one in zip(records, labels, strict=True)]
         except RuntimeError:
-            return records.new_zeros(len(records), records[0].numel())
-    return torch.stack(slopes).nan_to_num(0, 0, 0)
+            return records.new_zeros(len(records), records[0].numel()), records.new_zeros(1)
+    slopes, energies = zip(*found, strict=True)
+    return torch.stack(slopes).nan_to_num(0, 0, 0), torch.stack(energies)
 
 
-def _slope(view: FunctionalModel, names: Sequence[str], record: Tensor, label: Tensor) -> Tensor:
+def _slope(
+    view: FunctionalModel, names: Sequence[str], record: Tensor, label: Tensor
+) -> tuple[Tensor, Tensor]:
     moving = record.clone().requires_grad_()
     leaves = {name: view.parameters[name].clone().requires_grad_() for name in names}
     with torch.enable_grad():
@@ -86,6 +93,6 @@ def _slope(view: FunctionalModel, names: Sequence[str], record: Tensor, label: T
         )
         energy = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
     if not energy.requires_grad:
-        return torch.zeros_like(record).flatten()
+        return torch.zeros_like(record).flatten(), energy
     (slope,) = torch.autograd.grad(energy.log(), moving, materialize_grads=True)
-    return slope.flatten()
+    return slope.flatten(), energy.detach()

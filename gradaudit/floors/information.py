@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from gradaudit.floors.drawn import Drawn
 from gradaudit.floors.jacobians import Pull, pulls
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.release import Release, clipped
+from gradaudit.floors.weights import Weighted, Weights
 from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
@@ -29,6 +30,8 @@ from gradaudit.workers import ALONE, Workers
 
 _HELD = 1 << 30
 """Bytes that all layers' information may take; more records then go into each unit."""
+_MATRICES = 5
+"""Of a unit and layer: its halves, and one for each level of the weights."""
 _AT_ONCE = 128
 _WORKING_SET = 96 << 20
 _ELEMENT, _COPIES = 8, 8
@@ -41,22 +44,26 @@ class Information:
     Attributes:
         halves: Ã averaged over half of a unit, (units, 2, probes, probes).
         precision: T⁻¹ of what is left unknown of a record given what its unit has in common.
+        weighted: the same where records weigh by how little they tell; None where all weigh alike.
     """
 
     halves: Tensor
     precision: Tensor
+    weighted: Weighted | None = None
 
     def __add__(self, other: Self) -> Self:
         """That of both updates together, under independent noise."""
-        return replace(self, halves=self.halves + other.halves)
+        both = self.weighted and other.weighted and self.weighted + other.weighted
+        return replace(self, halves=self.halves + other.halves, weighted=both)
 
     def __mul__(self, factor: float) -> Self:
         """Under noise of this much less variance."""
-        return replace(self, halves=self.halves * factor)
+        weighted = self.weighted and self.weighted * factor
+        return replace(self, halves=self.halves * factor, weighted=weighted)
 
     def __truediv__(self, variance: float) -> Self:
         """Under noise of this variance, if it is for noise of variance one."""
-        return replace(self, halves=self.halves / variance)
+        return self * (1 / variance)
 
     @property
     def units(self) -> Tensor:
@@ -111,7 +118,7 @@ def informations(
         NotApplicable: records have no gradients of their own.
     """
     view = FunctionalModel.of(target, dtype=torch.float64, seed=seed)
-    most = _HELD // (2 * _ELEMENT * len(prior.counts) ** 2 * len(layers))
+    most = _HELD // (_MATRICES * _ELEMENT * len(prior.counts) ** 2 * len(layers))
     sample = Drawn.of(view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most)
     return measured(
         view,
@@ -142,13 +149,17 @@ def measured(
     batch = _batch(view, layers, sample)
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     room = min(_WORKING_SET, memory // 4)
-    how = way, tuple(layers), prior, tuple(clips), seed
+    how = way, tuple(layers), prior, tuple(clips), sample.genie.levels, seed
     tasks = [
         partial(_sums, _Part(batch.part(at), cells[at], chunks, *how))
         for at, chunks in _whole_cells(sample.cells, _chunks(batch, layers, prior, room))
     ]
     parts = workers.share(tasks, advance)
-    return {name: _averaged(torch.cat([part[name] for part in parts]), sample) for name in parts[0]}
+    known, values = (torch.cat(of) for of in zip(*(part[1:] for part in parts), strict=True))
+    return {
+        name: _averaged(torch.cat([part.products[name] for part in parts]), known, values, sample)
+        for name in parts[0].products
+    }
 
 
 @dataclass(frozen=True)
@@ -168,28 +179,54 @@ class _Part:
     layers: Sequence[Layer]
     prior: Prior
     clips: Sequence[Release]
+    levels: Tensor
     seed: int
 
 
-def _sums(part: _Part, advance: Advance) -> dict[str, Tensor]:
-    """By layer, the sums of C^½ JᵀJ C^½ over the records of each cell, (cells, probes, probes)."""
-    first, sums = part.chunks[0].start, dict[str, Tensor]()
+class _Sums(NamedTuple):
+    """Sums over the records of each cell.
+
+    Attributes:
+        products: by layer, of C^½ JᵀJ C^½ and of it times q² for each level,
+            (cells, 1 + levels, probes, probes).
+        known: of (∇q − q z)(∇q − q z)ᵀ, (cells, levels, probes, probes).
+        values: of q, (cells, levels).
+    """
+
+    products: dict[str, Tensor]
+    known: Tensor
+    values: Tensor
+
+
+def _sums(part: _Part, advance: Advance) -> _Sums:
+    """What a part's records add up to."""
+    first, products = part.chunks[0].start, dict[str, Tensor]()
     cells = part.cells - part.cells[0]
+    count, probes = int(cells[-1]) + 1, len(part.prior.counts)
+    points = part.batch.points
+    known = points.new_zeros(count, len(part.levels), probes, probes)
+    values = points.new_zeros(count, len(part.levels))
     for chunk in part.chunks:
         at = slice(chunk.start - first, chunk.stop - first)
-        drawn = part.prior.probes(torch_rng(part.seed, "floor", "probes", chunk.start))
-        points = part.batch.points
-        probes = drawn.to(points, non_blocking=True).reshape(-1, *points.shape[1:])
-        moved = pulls(part.batch.part(at), part.way, probes, part.layers, _AT_ONCE)
+        drawn = part.prior.probes(torch_rng(part.seed, "floor", "probes", chunk.start)).to(points)
+        asked = drawn.reshape(-1, *points.shape[1:])
+        moved = pulls(part.batch.part(at), part.way, asked, part.layers, _AT_ONCE)
+        z = part.prior.along(drawn, points[at].flatten(1))
+        weights = Weights.of(list(moved.values()), part.levels, z)
+        squares = part.prior.kept(weights.squares(part.prior.still))
+        known.index_add_(0, cells[at], squares.transpose(0, 1))
+        values.index_add_(0, cells[at], weights.values.mT)
+        factors = torch.cat([torch.ones_like(weights.values[:1]), weights.values.square()]).mT
         for release in part.clips or (None,):
             chosen = _of_release(moved, part.layers, release)
             bound = release.moving if release and chosen else None
-            for name, products in clipped(chosen, bound).items():
-                zeros = products.new_zeros(int(cells[-1]) + 1, *products.shape[1:])
-                kept = sums.setdefault(name, zeros)
-                kept.index_add_(0, cells[at], part.prior.kept(products))
+            for name, found in clipped(chosen, bound).items():
+                kept = factors[:, :, None, None] * part.prior.kept(found).unsqueeze(1)
+                zeros = kept.new_zeros(count, *kept.shape[1:])
+                products.setdefault(name, zeros).index_add_(0, cells[at], kept)
         advance(chunk.stop - chunk.start)
-    return {name: kept.cpu() for name, kept in sums.items()}
+    on_cpu = {name: kept.cpu() for name, kept in products.items()}
+    return _Sums(on_cpu, known.cpu(), values.cpu())
 
 
 def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice, list[slice]]]:
@@ -202,13 +239,21 @@ def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice
             some = []
 
 
-def _averaged(sums: Tensor, sample: Drawn) -> Information:
+def _averaged(sums: Tensor, known: Tensor, values: Tensor, sample: Drawn) -> Information:
+    """The averages over cells, and with weights over units, of sums over each cell."""
     sizes = torch.bincount(sample.cells, minlength=len(sums)).to(sums)
-    halves = (sums / sizes[:, None, None]).reshape(-1, 2, *sums.shape[1:])
+    halves = (sums[:, 0] / sizes[:, None, None]).reshape(-1, 2, *sums.shape[2:])
     precision = torch.eye(sums.shape[-1], dtype=sums.dtype)
     leading = len(sample.genie.precision)
     precision[:leading, :leading] = sample.genie.precision
-    return Information(halves, precision)
+    each = sizes.reshape(-1, 2).sum(dim=1)
+
+    def over_units(of: Tensor) -> Tensor:
+        units = of.reshape(-1, 2, *of.shape[1:]).sum(dim=1)
+        return (units / each.reshape(-1, *[1] * (units.dim() - 1))).transpose(0, 1)
+
+    weighted = Weighted(over_units(sums[:, 1:]), over_units(known), over_units(values))
+    return Information(halves, precision, weighted if len(sample.genie.levels) else None)
 
 
 def _batch(view: FunctionalModel, layers: Sequence[Layer], sample: Drawn) -> Batch:

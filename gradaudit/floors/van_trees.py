@@ -17,18 +17,15 @@ of records, and are averaged over units then, each with an expectation and a lab
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gradaudit.floors.functionals import Functional, share
 from gradaudit.floors.information import Information, sum_of_layers
 from gradaudit.floors.prior import Prior
-from gradaudit.randomness import rng
-from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.intervals import student
 
-_FOLDS, _DRAWS = 8, 10_000
+_FOLDS = 8
 _OWN, _SCALED, _OTHERS = 0.45, 0.45, 0.05
 """What a unit's information is guessed from: its other half, and that of other units, scaled to the
 trace of that half and as it is, which keeps what a small half missed from weighing too much."""
@@ -40,47 +37,47 @@ class Estimate:
 
     Attributes:
         value: on average on the safe side of the true one: below a floor, above an information.
-        interval: that holds the true one with 95 % confidence.
+        safe: the same for 97.5 % of samples.
     """
 
     value: float
-    interval: tuple[float, float]
+    safe: float
 
 
 def estimate(functional: Functional, information: Information, prior: Prior) -> Estimate:
-    """The better of two bounds, without a genie and with one, from units of records.
+    """The best of several bounds: without a genie, with one, and with weights, from units.
 
     F(Â) itself errs on the wrong side on average: F is convex (Jensen), and Â misses directions.
     But a convex F lies above its tangents, F(A) ≥ F(B) + ⟨F′(B), A − B⟩ whatever B is, and the
     right side is linear in A. So B is made of other records than those that stand in for A: without
-    a genie of other units', with one of the unit's other half's too. Which of both bounds a unit
+    a genie of other units', with one of the unit's other half's too. Which of the bounds a unit
     counts for is said by other units. So each has a number that is on average on the safe side, and
-    the interval's safe end is Student's for their mean; from the other end F(Â) is the safe one, of
-    the bound that says more. Concave F the other way round.
+    the safe number is the end of Student's interval for their mean. Concave F the other way round.
     """
     numbers = torch.cat(list(_numbers(functional, information, prior))).numpy()
-    value, sign = float(numbers.mean()), functional.sign
-    margin = sign * (student(numbers)[1] - value)
-    alone = functional(information.mean, prior)[0]
-    far = functional.best(value + margin, alone + margin, _far(functional, information, prior))
-    low, high = sorted((value - margin, far))
-    value, low, high = (min(max(0.0, x), functional.most) for x in (value, low, high))
-    return Estimate(value, (low, high))
+    value = float(numbers.mean())
+    safe = student(numbers)[0 if functional.sign > 0 else 1]
+    value, safe = (min(max(0.0, x), functional.most) for x in (value, safe))
+    return Estimate(value, safe)
 
 
 def _numbers(functional: Functional, information: Information, prior: Prior) -> Iterator[Tensor]:
-    """Of the units of each fold, after the better bound of those of the others."""
+    """Of the units of each fold, after the best bound of those of the others."""
     units, count = information.units, len(information.halves)
     folds = torch.arange(count) % min(_FOLDS, count)
-    both = torch.empty(2, count, dtype=information.halves.dtype)
+    weighted = information.weighted if functional is share else None
+    bounds = 2 if weighted is None else 2 + len(weighted.shares)
+    each = torch.empty(bounds, count, dtype=information.halves.dtype)
     for fold in range(min(_FOLDS, count)):
         held, others = folds == fold, units[folds != fold].mean(dim=0)
-        both[0, held] = functional.tangent(others, units[held], prior)
-        both[1, held] = _told(functional, information.halves[held], others, information, prior)
+        each[0, held] = functional.tangent(others, units[held], prior)
+        each[1, held] = _told(functional, information.halves[held], others, information, prior)
+        if weighted is not None:
+            each[2:, held] = weighted.floors(held, prior)
     for fold in range(min(_FOLDS, count)):
         held = folds == fold
-        better = int((functional.sign * both[:, ~held].mean(dim=1)).argmax())
-        yield both[better, held]
+        best = int((functional.sign * each[:, ~held].mean(dim=1)).argmax())
+        yield each[best, held]
 
 
 def _told(
@@ -99,20 +96,6 @@ def _guess(own: Tensor, others: Tensor) -> Tensor:
     """Of a unit's information, from half of it and from that of others."""
     scale = float(own.trace()) / max(float(others.trace()), torch.finfo(own.dtype).tiny)
     return _OWN * own + (_SCALED * scale + _OTHERS) * others
-
-
-def _far(functional: Functional, information: Information, prior: Prior) -> float:
-    """The end for the mean of what units claim with the genie, which is too much.
-
-    Few units may say much more than most, which Student's interval is blind to where none is drawn.
-    So one more unit is taken to say the utmost, under random weights: the bound on the mean of
-    bounded numbers of N. Gaffke (2005), eq. 4.
-    """
-    claimed = [functional(unit, prior, information.precision)[0] for unit in information.units]
-    utmost = functional.most if functional.sign > 0 else 0.0
-    weights = rng(0, "floor", "weights").dirichlet(np.ones(len(claimed) + 1), size=_DRAWS)
-    level = (1 + functional.sign * CONFIDENCE) / 2
-    return float(np.quantile(weights @ [*claimed, utmost], level))
 
 
 def floor_of(informations: Iterable[Information], prior: Prior) -> Estimate:

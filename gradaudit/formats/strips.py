@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from gradaudit.judging.risk import Level
-from gradaudit.text import printable
+from gradaudit.text import UNBOUNDED, printable
 from gradaudit.view import Cell, LayerLine, MetricColumn
 
 MOST_TICKS = 4
@@ -67,7 +67,7 @@ def axis_of(column: MetricColumn, cells: Sequence[Cell]) -> Axis:
     values = [value for cell in cells for value in _values(cell)]
     values += [limit for _, limit in column.limits]
     values += [] if column.chance is None else [column.chance]
-    values = [value for value in values if math.isfinite(value)] or [0.0]
+    values = [value for value in values if abs(value) < UNBOUNDED] or [0.0]
     positive = [value for value in values if value > 0]
     low, high = min(values), max(values)
     wide = bool(positive) and low >= 0 and max(positive) >= WIDE * min(positive)

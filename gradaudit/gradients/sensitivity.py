@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import gammaincinv, stdtrit
+from scipy.special import gammainccinv, gammaincinv, stdtrit
 from torch import Tensor
 
 from gradaudit.data.records import Records
@@ -105,6 +105,26 @@ class Sample:
         law = 2 * gammaincinv(count * freedom / 2, tails[::-1])  # χ²
         low, high = mean * np.sqrt(count * freedom / law)
         return float(low), float(high)
+
+    def each_within(self, tail: float) -> tuple[Array, Array]:
+        """The least and the most that every record's exact norm may be, (records,) each.
+
+        An estimated F norm is the exact one times √W, with W a weighted mean of chi-squares. Of all
+        Jacobians one of rank one has the heaviest tails (one chi-square with a degree of freedom a
+        probe; P. Diaconis and M. Perlman, "Bounds for tail probabilities of weighted sums of
+        independent gamma random variables", 1990), so its quantiles hold for any. As the same
+        probes serve all records, the probability is shared out among them.
+
+        Args:
+            tail: probability that any record's norm lies below its ends, and that any lies above.
+        """
+        if self.exact:
+            return self.values, self.values
+        assert self.squared, "sums over columns have no law that holds for any Jacobian"
+        probes = self.parts.shape[1]
+        each = tail / len(self.parts)
+        least, most = gammaincinv(probes / 2, each), gammainccinv(probes / 2, each)
+        return self.values * np.sqrt(probes / 2 / most), self.values * np.sqrt(probes / 2 / least)
 
     @property
     def by_probe(self) -> Array:

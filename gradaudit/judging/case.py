@@ -28,7 +28,7 @@ from typing import Literal
 
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
 from gradaudit.report import Measurement, estimate
-from gradaudit.text import number, settling
+from gradaudit.text import UNBOUNDED, number, settling
 
 _NORMAL = NormalDist()
 
@@ -71,8 +71,9 @@ class Claim:
         return float(stdtr(self.degrees, -t))
 
     def upper_at(self, alpha: float) -> float:
-        """The upper end at another one-sided level."""
-        return self.upper + self.deviation * (self._quantile(alpha) - self._quantile(self.alpha))
+        """The upper end at another one-sided level; one that nothing bounds stays where it is."""
+        moved = self.deviation * (self._quantile(alpha) - self._quantile(self.alpha))
+        return min(self.upper + moved, max(self.upper, UNBOUNDED))
 
     def _quantile(self, alpha: float) -> float:
         """Of Student's distribution, exceeded with probability ``alpha``."""
@@ -233,6 +234,8 @@ def would_settle(
         inside: whether the limit lies inside the interval; else a weak adversary is the reason.
         options: whether to name the options that give a stronger adversary.
     """
+    if row.unbounded and row.doubts:
+        return row.doubts[0]
     metric = known_metrics().get(row.id)
     stronger = metric.stronger if metric else ""
     said = settling(times, row.n, metric.counts if metric else "", played=bool(stronger))
@@ -279,7 +282,7 @@ def _claim(case: Case, sign: int) -> Claim:
     return Claim(
         limit=sign * case.rule.limit,
         upper=sign * end,
-        half_width=max((high - low) / 2, abs(end - value)),
+        half_width=max(0.0 if case.row.unbounded else (high - low) / 2, abs(end - value)),
         confidence=confidence,
         degrees=math.inf if case.row.n is None else max(1, case.row.n - 1),
     )

@@ -1,5 +1,6 @@
 """Judges a report by a policy: every rule meets its rows, and each meeting becomes a finding."""
 
+import math
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from functools import partial
@@ -26,7 +27,7 @@ from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """What an outcome of the baseline excuses."""
 TOLERANCE = 0.01
-"""Share by which a value may move before it is worse, where the baseline has no interval."""
+"""Share of its size, or of its distance from the limit, by which a known value may be worse."""
 CLOSE = 0.7
 """How alike names must be for one to be offered instead of the other."""
 _REMEDY: dict[str | None, str] = {"deployed": ": describe your federation with --deployment FILE"}
@@ -37,12 +38,12 @@ Met = list[tuple[int, Rule, list[Measurement]]]
 def excuse_known(judged: Report, baseline: Report) -> Report:
     """The judged report, where what the judged baseline had too is excused.
 
-    A failure is ``known`` where the same rule failed the same row of the baseline, and the value
-    now is no worse than it was: not beyond the unfavourable end of the baseline's interval, or,
-    where the baseline has none, not beyond its value by more than ``TOLERANCE`` of it. What is
-    unclear passes, and stays unclear, where it was unclear or failed in the baseline and is no
-    worse. Rows that could not be measured are never known: what nobody looked at is excused by
-    nothing.
+    A failure is ``known`` where the same rule failed the same row of the baseline, and the row is
+    no worse than it was: the intervals overlap or the new one lies on the better side, or, where
+    neither row has one, the value is worse by no more than ``TOLERANCE`` of the baseline's size or
+    of its distance from the limit, whichever is larger. What is unclear passes, and stays unclear,
+    where it was unclear or failed in the baseline and is no worse. Rows that could not be measured
+    are never known: what nobody looked at is excused by nothing.
     """
     earlier = {
         (finding.rule, finding.key): _EXCUSED[finding.outcome]
@@ -54,7 +55,7 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
     for finding in judged.findings:
         if finding.outcome in earlier.get((finding.rule, finding.key), ()):
             was = before[finding.key]
-            if not worse(now[finding.key], was, upwards=finding.max is not None):
+            if not worse(now[finding.key], was, finding):
                 words = f"{finding.message}; known: {estimate(was)} in the baseline"
                 unclear = finding.outcome == "unclear"
                 excused = {"unclear": "pass"} if unclear else {"outcome": "known"}
@@ -63,16 +64,17 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
     return judged.model_copy(update={"findings": findings})
 
 
-def worse(now: Measurement, before: Measurement, *, upwards: bool) -> bool:
-    """Whether a row is beyond what the earlier one allows; ``upwards`` larger values are worse."""
+def worse(now: Measurement, before: Measurement, rule: Finding) -> bool:
+    """Whether a row is worse than the earlier one, by the limit of a finding about both."""
     value, was = now.number, before.number
-    if value is None or was is None:
+    limit = rule.min if rule.max is None else rule.max
+    if value is None or was is None or limit is None:
         return True
-    if before.interval is None or before.infinite:
-        allowed = was + abs(was) * TOLERANCE * (1 if upwards else -1)
-    else:
-        allowed = before.interval[1 if upwards else 0]
-    return value > allowed if upwards else value < allowed
+    room = 0.0
+    if now.interval is None and before.interval is None and math.isfinite(was):
+        room = TOLERANCE * max(abs(was), abs(was - limit))
+    (low, high), (least, most) = ends_of(now, value), ends_of(before, was)
+    return high < least - room if rule.max is None else low > most + room
 
 
 def refuse_another_model(report: Report, baseline: Report) -> None:

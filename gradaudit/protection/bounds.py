@@ -64,12 +64,12 @@ class FloorBound:
         return self._within(value), {n: -self.sign * s / self._size for n, s in slopes.items()}
 
     def safe(self, noise: Noise) -> float:
-        """That of the interval's unfavourable end, less how far it may be on other records."""
+        """That of the safe number, less how far it may be on other records."""
         parts = self._told(noise)
         if not parts:
             return math.inf
         floor = estimate(self.functional, sum_of_layers(parts.values()), self.prior)
-        return self._within(floor.interval[self.sign > 0]) - self._drift(noise)
+        return self._within(floor.safe) - self._drift(noise)
 
     def _drift(self, noise: Noise) -> float:
         """How far the margin of other records may be from this one, 97.5 % of the time.

@@ -193,12 +193,11 @@ def floors_lacking(judged: Report) -> list[Finding]:
 
 
 def shortfall(judged: Report, numbers: Collection[int]) -> float:
-    """How far the unfavourable ends of what these rules judge are beyond, over the limit's size."""
+    """How far the floors that these rules judge are beyond their limits, over the limit's size."""
     rows = judged.by_key()
     asked = (f for f in judged.findings if f.rule in numbers and f.key in rows)
-    intervals = ((f, rows[f.key].interval) for f in asked)
-    ends = (_beyond(f, ends[f.max is not None]) for f, ends in intervals if ends is not None)
-    return max(ends, default=0.0)
+    values = ((finding, rows[finding.key].number) for finding in asked)
+    return max((_beyond(f, value) for f, value in values if value is not None), default=0.0)
 
 
 def unlooked(before: Report, now: Report) -> str:

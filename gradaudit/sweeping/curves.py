@@ -85,13 +85,20 @@ def _against_values(axes: Axes, rows: Sequence[Placed], name: str, report: Repor
     for layer, line in _lines(rows).items():
         at = np.array([float(value) for value, _ in line])
         middle = np.array([row.value for _, row in line], dtype=float)
-        ends = np.array([row.interval or (row.value, row.value) for _, row in line], dtype=float)
+        ends = np.array([_ends(row, middle.max()) for _, row in line], dtype=float)
         axes.plot(at, middle, "o-", markersize=3, linewidth=1, label=printable(layer))
         axes.fill_between(at, ends[:, 0], ends[:, 1], alpha=0.15)
     values = np.array([float(value) for value, _ in rows])
     if values.min() > 0 and values.max() >= _WIDE * values.min():
         axes.set_xscale("log")
     axes.set_xlabel(printable(name))
+
+
+def _ends(row: Measurement, most: float) -> tuple[float, float]:
+    """What is shaded around a value; an end that nothing bounds is drawn at the largest value."""
+    value = row.value or 0.0
+    low, high = row.interval or (value, value)
+    return low, most if row.unbounded else high
 
 
 def _lines(rows: Sequence[Placed]) -> Mapping[str, list[tuple[float, Measurement]]]:

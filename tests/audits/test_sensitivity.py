@@ -26,12 +26,14 @@ from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers, layers_of
 from gradaudit.progress import Silent
-from gradaudit.report import Measurement
+from gradaudit.report import Measurement, estimate
+from gradaudit.text import UNBOUNDED
 from tests.cases import CASES, Case
 from tests.gradients.dense import jacobians as dense_jacobians
 
 NORMS = ("f", "1", "inf")
 REACTING = ("input", "label")
+QUANTILES = {"median": 0.5, "decile": 0.9}
 ENDS = {"input": "_bounded", "label": ""}
 """Of the metrics over range and ψ."""
 
@@ -93,7 +95,7 @@ FEW = [
 def test_values_are_means_of_dense_norms(case: Case, with_bias: bool) -> None:
     rows = rows_of(of_case(case), with_bias=with_bias)
     layers = layers_of(case.make_model())
-    assert len(rows) == len(layers) * 3 * 3 * 2
+    assert len(rows) == len(layers) * (3 * 3 * 2 + 2 * 2)
     for by in REACTING:
         numbers = expected(case, by=by, with_bias=with_bias)
         for norm in NORMS:
@@ -106,7 +108,6 @@ def test_values_are_means_of_dense_norms(case: Case, with_bias: bool) -> None:
                     np.median(numbers[layer.name, norm]), rel=1e-7, abs=1e-12
                 )
                 assert row.interval is None
-                assert "3 records give no interval" in str(row.details["imprecise_because"])
                 assert (row.n, row.details["undefined"]) == (3, 0)
                 share = one(rows, f"{by}_{norm}{ENDS[by]}_share", layer.name)
                 assert share.value == pytest.approx(mean / total, rel=1e-7, abs=1e-12)
@@ -117,6 +118,7 @@ def test_every_metric_is_declared_and_found() -> None:
     means = {f"{by}_{norm}" for by in REACTING for norm in NORMS}
     means |= {f"input_{norm}_bounded" for norm in NORMS}
     promised = {f"{mean}{end}" for mean in means for end in ("", "_share")}
+    promised |= {f"{mean}_{end}" for mean in ("input_f_bounded", "label_f") for end in QUANTILES}
     assert {metric.id for metric in Sensitivity.metrics} == promised
     assert set(Sensitivity.headline) <= promised
     flagged = [metric for metric in Sensitivity.metrics if metric.warning is not None]
@@ -144,6 +146,68 @@ def test_the_inputs_own_norms_are_divided_by_nothing(case: Case) -> None:
         for norm, total in totals.items():
             mean, share = (one(rows, f"input_{norm}{end}", layer.name) for end in ("", "_share"))
             assert share.value == pytest.approx((mean.value or 0) / total)
+
+
+@pytest.mark.parametrize("by", REACTING)
+def test_quantiles_have_exact_intervals_by_order_statistics(by: str) -> None:
+    """The ranks are those of sums over exact fractions of the binomial law of 40 records."""
+    subject = many_records(40)
+    rows = rows_of(subject)
+    for layer, values in dense_f_norms(subject, by).items():
+        for name, (below, above) in {"median": (14, 27), "decile": (32, 40)}.items():
+            row = one(rows, f"{by}_f{ENDS[by]}_{name}", layer)
+            assert row.value == pytest.approx(np.quantile(values, QUANTILES[name]), rel=1e-6)
+            expected = values[below - 1], values[above - 1]
+            assert row.interval == pytest.approx(expected, rel=1e-6)
+            assert (row.n, row.confidence, row.imprecise) == (40, 0.95, False)
+
+
+def many_records(count: int, width: int = 5) -> Subject:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    inputs = 2 * torch.randn(count, width).double()
+    target = Target(model, CrossEntropy())
+    return subject_of(target, inputs=inputs, labels=torch.arange(count) % 3)
+
+
+def dense_f_norms(subject: Subject, by: str) -> dict[str, list[float]]:
+    """The bounded F norm of every record, sorted, by layer."""
+    norms: dict[str, list[float]] = {}
+    records = subject.records
+    for layer in subject.layers:
+        for of in zip(records.inputs, records.labels, strict=True):
+            gradient, dense = dense_jacobians(subject.target, *of, layer.parameter_names, by=by)
+            spread = float(gradient.max() - gradient.min())
+            number = float(dense.norm()) / math.sqrt(len(gradient)) / spread
+            norms.setdefault(layer.name, []).append(number)
+    return {layer: sorted(values) for layer, values in norms.items()}
+
+
+def test_few_records_bound_a_quantile_from_below_only() -> None:
+    rows = rows_of(many_records(12))
+    row = one(rows, "input_f_bounded_decile", "0")
+    assert row.interval is not None
+    assert 0 < row.interval[0] < (row.value or 0) < row.interval[1] == UNBOUNDED
+    needed = "12 records bound the upper decile from below only; look at 36 or more (--samples)"
+    assert row.doubts == (needed,)
+    assert estimate(row).endswith(", infinite]")
+    assert not one(rows, "input_f_bounded_median", "0").doubts
+    five = one(rows_of(many_records(5)), "label_f_median", "0")
+    assert five.interval == (0, UNBOUNDED)
+    assert "look at 6 or more" in five.doubts[0]
+    probed = one(rows_of(many_records(12, 20), probes=8), "input_f_bounded_decile", "0")
+    assert "look at 38 or more" in probed.doubts[0]
+
+
+def test_the_mean_is_of_the_records_that_were_looked_at() -> None:
+    """No interval holds a heavy-tailed mean over others, so none is judged."""
+    row = one(rows_of(many_records(12)), "label_f", "0")
+    assert row.interval is None
+    low, high = row.details["bootstrap_interval"]  # type: ignore[misc]
+    assert low < (row.value or 0) < high
+    probed = one(rows_of(many_records(12, 20), probes=8), "input_f", "0")
+    assert isinstance(estimated := probed.details["estimate"], dict)
+    assert list(probed.interval or ()) == estimated["interval"]
 
 
 def softmax_regression(margin: float) -> tuple[nn.Linear, Tensor]:

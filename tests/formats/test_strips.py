@@ -8,6 +8,7 @@ import pytest
 from report_builder import infinite_row, row, skipped_row
 
 from gradaudit.formats.strips import Axis, axis_of, said, shape, strip
+from gradaudit.text import UNBOUNDED
 from gradaudit.view import Cell, LayerLine, MetricColumn
 from gradaudit.view.floors import Floor
 
@@ -26,6 +27,14 @@ def test_an_axis_holds_all_that_is_drawn() -> None:
     assert axis.at(0.3) == pytest.approx(4)
     assert axis.at(0.99) == pytest.approx(96)
     assert axis.at(0.645) == pytest.approx(50)
+
+
+def test_an_end_that_nothing_bounds_is_drawn_at_the_side() -> None:
+    open_ended = cell(3.0, (1.0, UNBOUNDED))
+    axis = axis_of(AUROC, [open_ended, cell(4.0)])
+    assert (axis.low, axis.high) == (0.5, 4.0)
+    assert axis.at(UNBOUNDED) == pytest.approx(96)
+    assert said(open_ended) == "3 [1, infinite], within its limits"
 
 
 def test_worse_is_at_the_right() -> None:

@@ -68,6 +68,36 @@ def test_intervals_of_sums_over_columns_cover(drawn_columns: int) -> None:
     assert_covers(intervals, truth, 0.93)
 
 
+@pytest.mark.parametrize("probes", [8, 64])
+@pytest.mark.parametrize("together", [True, False])
+def test_the_ends_of_all_records_hold_at_once(probes: int, together: bool) -> None:
+    """Of Jacobians of rank one, which have the heaviest tails, along one direction or several."""
+    generator = np.random.default_rng(0)
+    norms, missed = np.exp(generator.standard_normal(20)), np.zeros(2)
+    for _ in range(2000):
+        normal = generator.standard_normal((1 if together else 20, probes))
+        low, high = sample_of(norms[:, None] ** 2 * normal**2).each_within(0.1)
+        missed += (low > norms).any(), (high < norms).any()
+    assert (missed <= 2000 * 0.1 + 40).all()
+    assert together or (missed >= 2000 * 0.1 - 60).all()
+
+
+def test_flatter_spectra_stay_within_the_ends_of_rank_one() -> None:
+    generator = np.random.default_rng(0)
+    for spectrum in SPECTRA.values():
+        parts = squares(np.full((40_000, 1), 1.0) * spectrum, 8, generator)
+        ends = [sample_of(some).each_within(0.0005 * 400) for some in np.split(parts, 100)]
+        truth = float(np.sqrt(sum(spectrum)))
+        below = sum((low > truth).sum() for low, _ in ends)
+        above = sum((high < truth).sum() for _, high in ends)
+        assert max(below, above) <= 40_000 * 0.0005 + 18, spectrum
+
+
+def test_exact_norms_are_their_own_ends() -> None:
+    sample = sample_of(np.array([[4.0], [9.0]]))
+    assert [list(end) for end in sample.each_within(0.0)] == [[2, 3], [2, 3]]
+
+
 def test_an_estimate_is_unbiased_in_its_square() -> None:
     generator = np.random.default_rng(0)
     spectrum = np.array([SPECTRA["halving"]])

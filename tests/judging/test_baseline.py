@@ -8,7 +8,7 @@ from report_builder import failed_row, infinite_row, make_report, row, skipped_r
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, differences, gate, passed, refuse_another_model
 from gradaudit.judging.judge import worse
-from gradaudit.report import Measurement
+from gradaudit.report import Finding, Measurement
 
 M = "leak.bits"
 
@@ -60,19 +60,51 @@ CASES: list[tuple[str, Measurement, Measurement, dict[str, float], str]] = [
         "unclear, pass",
     ),
     (
-        "unclear and worse",
+        "unclear and perhaps worse",
         row(M, "fc1", 0.5, interval=(0, 2)),
         row(M, "fc1", 2.5, interval=(0, 5)),
         {"max": 1},
-        "unclear, fail",
+        "unclear, pass",
     ),
     (
         "beyond its interval",
         row(M, "fc1", 3.0, interval=(2, 4)),
-        row(M, "fc1", 4.1, interval=(4, 5)),
+        row(M, "fc1", 4.5, interval=(4.01, 5)),
         {"max": 1},
         "failed",
     ),
+    (
+        "beyond its value, in an interval that overlaps",
+        row(M, "fc1", 3.0, interval=(2, 4)),
+        row(M, "fc1", 4.5, interval=(3.99, 5)),
+        {"max": 1},
+        "known",
+    ),
+    (
+        "apart on the better side",
+        row(M, "fc1", 8.0, interval=(7, 9)),
+        row(M, "fc1", 3.0, interval=(2, 4)),
+        {"max": 1},
+        "known",
+    ),
+    (
+        "an interval that holds what had none",
+        row(M, "fc1", 3.0),
+        row(M, "fc1", 4.0, interval=(2.9, 5)),
+        {"max": 1},
+        "known",
+    ),
+    (
+        "an interval beyond what had none",
+        row(M, "fc1", 3.0),
+        row(M, "fc1", 4.0, interval=(3.01, 5)),
+        {"max": 1},
+        "failed",
+    ),
+    ("as far from its limit", row(M, "fc1", 1e-15), row(M, "fc1", 3.8e-16), {"min": 0.1}, "known"),
+    ("nearer the limit, worse", row(M, "fc1", 0.09), row(M, "fc1", 0.089), {"min": 0.1}, "failed"),
+    ("far beyond zero", row(M, "fc1", 1e-9), row(M, "fc1", 0.009), {"max": -1}, "known"),
+    ("farther beyond zero", row(M, "fc1", 1e-9), row(M, "fc1", 0.011), {"max": -1}, "failed"),
     (
         "below its interval",
         row(M, "fc1", 3.0, interval=(2, 4)),
@@ -131,8 +163,12 @@ def test_a_failure_is_known_where_it_is_no_worse(
 def test_what_has_no_value_is_worse_and_excuses_nothing() -> None:
     value, none = row(M, "fc1", 3.0), skipped_row(M, "fc1", "no")
     pairs = [(value, none), (none, value), (none, none)]
-    assert all(worse(*pair, upwards=upwards) for pair in pairs for upwards in (True, False))
-    assert not worse(value, value, upwards=True)
+    limits = ({"max": 1.0}, {"min": 5.0})
+    rules = [
+        Finding(rule=1, metric=M, level="error", outcome="failed", message="", **x) for x in limits
+    ]
+    assert all(worse(*pair, rule) for pair in pairs for rule in rules)
+    assert not any(worse(value, value, rule) for rule in rules)
 
 
 def test_the_message_says_what_it_was() -> None:

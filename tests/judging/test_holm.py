@@ -9,6 +9,8 @@ from report_builder import infinite_row, make_report, row
 
 from gradaudit.judging import Policy, Rule, gate
 from gradaudit.judging.case import Case, Claim, correct, corrected_ends
+from gradaudit.report import Report
+from gradaudit.text import UNBOUNDED
 
 Z = NormalDist().inv_cdf
 M = "leak.bits"
@@ -247,3 +249,18 @@ def test_ignored_rows_leave_the_family() -> None:
     ignore = [{"metric": M, "layers": "b", "reason": "accepted"}]
     one = gate(make_report(*rows), Policy.model_validate({**fields, "ignore": ignore}))
     assert [f.outcome for f in one.findings] == ["passed", "passed"]
+
+
+@pytest.mark.parametrize("family", ["none", "holm"])
+def test_an_interval_without_an_upper_end_is_shown_or_open_and_never_within(family: str) -> None:
+    """Of five claims the correction moves the lower end by its own distance from the value."""
+    open_ended = row(M, "a", 3.0, interval=(1.04, UNBOUNDED))
+    limits = (0.2, 1.0, 2.0, 1e300)
+    rules = [{"metric": M, "max": limit} for limit in limits] + [{"metric": M, "min": 9.0}]
+    judged = gate(
+        make_report(open_ended), Policy.model_validate({"rules": rules, "family": family})
+    )
+    second = "failed" if family == "none" else "unclear"
+    outcomes = [finding.outcome for finding in judged.findings]
+    assert outcomes == ["failed", second, "unclear", "unclear", "unclear"]
+    assert Report.model_validate_json(judged.to_json()) == judged

@@ -30,10 +30,15 @@ from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import rng
 from gradaudit.report import Measurement
+from gradaudit.statistics import CONFIDENCE
 from gradaudit.workers import Workers
 
-_DRAWS, _FEWEST = 64, 4
+_DRAWS, _MOST_DRAWS, _FEWEST = 64, 1024, 4
+_CHEAP = 1e8
+"""Tangents times parameters that more draws may take; some seconds."""
 _FITTED = "fitted"
+_CONFIDENT = (1 + CONFIDENCE) / 2
+"""That the true number is on the safe side of the one that is reported."""
 _PASSES_A_DIRECTION = 2.0
 FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
 _NO_NOISE = (
@@ -49,7 +54,7 @@ def cost(audit: Floor, subject: Subject) -> Cost:
     """
     _expect_noise(_releases(audit.options, subject, subject.target))
     directions = min(audit.options.directions, subject.records.inputs[0].numel())
-    draws = subject.samples or _DRAWS
+    draws = subject.samples or _affordable(audit.options, subject)
     return Cost(passes=_PASSES_A_DIRECTION * directions * draws * len(subject.targets))
 
 
@@ -64,7 +69,7 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
     options = audit.options
     for target in subject.targets:
         _expect_noise(_releases(options, subject, target))
-    prior, labels = _drawn(options, subject)
+    prior, labels = _drawn(options, subject, _affordable(options, subject))
     for target, variant in by_round(subject):
         case = NoisyUpdate.of(audit, subject, target, prior, labels)
         rows = Rows(type(audit), variant, case.facts(options))
@@ -73,14 +78,21 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         yield from _rows(rows, case, infos, options, subject)
 
 
-def _drawn(options: FloorOptions, subject: Subject) -> tuple[Prior, Tensor]:
-    """The prior, and the labels of the records that are drawn from it."""
+def _affordable(options: FloorOptions, subject: Subject) -> int:
+    """How many records to draw where nobody says: more of small models, whose floors vary most."""
+    directions = min(options.directions, subject.records.inputs[0].numel())
+    parameters = sum(parameter.numel() for parameter in subject.target.model.parameters())
+    return min(_MOST_DRAWS, max(_DRAWS, int(_CHEAP / (directions * max(1, parameters)))))
+
+
+def _drawn(options: FloorOptions, subject: Subject, draws: int) -> tuple[Prior, Tensor]:
+    """The prior, and the labels of the records that are drawn from it, unless told how many."""
     records = subject.records
     if records.looked_up:
         raise NotApplicable(
             "the inputs are tokens or codes, which do not vary continuously: no prior has a density"
         )
-    draws = subject.samples or _DRAWS
+    draws = subject.samples or draws
     if draws < _FEWEST:
         raise NotApplicable(
             f"{draws} drawn records tell no error; draw {_FEWEST} or more (--samples)"
@@ -188,7 +200,7 @@ def case_of(audit: Floor, subject: Subject) -> NoisyUpdate:
         NotApplicable: there is no prior for such inputs, or too few draws.
         UsageError: the prior's file holds none.
     """
-    return NoisyUpdate.of(audit, subject, subject.target, *_drawn(audit.options, subject))
+    return NoisyUpdate.of(audit, subject, subject.target, *_drawn(audit.options, subject, _DRAWS))
 
 
 def shared_layers(
@@ -282,14 +294,16 @@ def _measured(
         return
     for metric, functional in FUNCTIONALS.items():
         found = estimate(functional, told, case.prior)
-        error = {"mse": found.value * case.prior.variance / case.prior.size}
+        details: dict[str, JsonValue] = {"estimate": found.value}
+        if metric == "mse_share":
+            details["mse"] = found.safe * case.prior.variance / case.prior.size
         yield rows.measured(
             metric,
-            found.value,
+            found.safe,
             layer=name,
-            interval=found.interval,
+            confidence=_CONFIDENT,
             n=len(case.labels),
-            details=error if metric == "mse_share" else {},
+            details=details,
         )
 
 

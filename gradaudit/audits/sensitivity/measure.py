@@ -10,7 +10,14 @@ from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.audits.sensitivity import READINGS, JacobianNorm, NormName, Reacting, Sensitivity
+from gradaudit.audits.sensitivity import (
+    READINGS,
+    JacobianNorm,
+    NormName,
+    Quantile,
+    Reacting,
+    Sensitivity,
+)
 from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
@@ -20,8 +27,10 @@ from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Status
 from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.bootstrap import FEWEST, drawn, enough_records, ratio_interval
+from gradaudit.statistics.bootstrap import drawn, ratio_interval
 from gradaudit.statistics.intervals import student
+from gradaudit.statistics.quantiles import fewest_values, quantile_interval
+from gradaudit.text import UNBOUNDED
 
 _ONE_ELEMENT = "its gradient has one element, which has no range to divide by"
 _STILL = "no layer's gradient reacts, so there is nothing to have a share in"
@@ -29,17 +38,35 @@ _ESTIMATORS = {
     True: "Gaussian directions, the same for every record; chi-square interval (Satterthwaite)",
     False: "columns drawn without replacement, the same for every record; Student's interval",
 }
-_RECORDS = 32
+_RECORDS = 40
+"""Enough to bound the upper decile over records, by probes too."""
 _LABEL_RECORDS = 256
+_OF_RECORDS = 0.8
+"""Share of an end's probability of error that is the drawn records', where there are probes too."""
 _CHEAP = 1e10
 """Multiply-adds of forward passes that more records for the label may take; some seconds."""
 _PASSES_A_DIRECTION, _SECONDS_A_LAYER = 2.0, 0.15
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 _VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
-
-
 _MANY_CONFIDENT = 0.1
 """Share of records that the model is sure of, by which the mean of label sensitivities is large."""
+
+
+class _All(NamedTuple):
+    """All layers together: how many, the sum of their means, and what each probe says of it."""
+
+    layers: int
+    mean: float
+    probes: Array
+
+    @classmethod
+    def of(cls, samples: Mapping[str, Sample]) -> Self:
+        """The sums over at least one layer."""
+        return cls(
+            len(samples),
+            sum(sample.mean for sample in samples.values()),
+            np.sum([sample.by_probe for sample in samples.values()], axis=0),
+        )
 
 
 def rows_of(
@@ -60,17 +87,15 @@ def rows_of(
         for layer in layers:
             if layer not in samples:
                 status, reason, details = _why_not(measured, norms.get(layer), reading.norm)
-                metrics = reading.metric, reading.share
-                yield from rows.unmeasured(status, reason, metrics, [layer], details)
+                yield from rows.unmeasured(status, reason, reading.metrics, [layer], details)
 
 
 def _rows_of_reading(
     rows: Rows, reading: JacobianNorm, samples: Mapping[str, Sample], method: str, seed: int
 ) -> Iterator[Measurement]:
-    """Rows of one reading: the means, and each mean's share in their sum."""
-    every = _All.of(samples, seed)
+    """Rows of one reading: the means, each mean's share in their sum, and quantiles."""
+    every = _All.of(samples)
     for layer, sample in samples.items():
-        count, doubt = len(sample.values), _imprecision(sample)
         how = (
             "all columns" if sample.exact else f"estimated from {sample.parts.shape[1]} directions"
         )
@@ -82,92 +107,104 @@ def _rows_of_reading(
             reading.metric,
             sample.mean,
             layer=layer,
-            interval=_interval(sample, every.draws),
-            n=count,
-            imprecise=doubt,
-            details=facts | _details(sample),
+            interval=None if sample.exact else sample.interval(),
+            n=len(sample.values),
+            details=facts
+            | _of_other_records(sample, seed)
+            | _details(sample)
+            | _warning(reading, sample, rows.facts.get("confident_share")),
         )
-        if every.mean == 0:
-            yield from rows.skipped(_STILL, [reading.share], [layer])
-            continue
-        yield rows.measured(
-            reading.share,
-            sample.mean / every.mean,
-            layer=layer,
-            interval=_share_interval(sample, every),
-            n=count,
-            imprecise=doubt,
-            details=facts | {"of": f"the sum over {len(samples)} shown layers"},
-        )
+        yield _share(rows, reading, layer, sample, every, facts)
+        for metric, quantile in reading.quantiles.items():
+            yield _quantile(rows, metric, quantile, layer, sample, facts)
 
 
-class _All(NamedTuple):
-    """All layers together: the sum of their means, by record and by probe, and the bootstrap."""
+def _share(
+    rows: Rows,
+    reading: JacobianNorm,
+    layer: str,
+    sample: Sample,
+    every: _All,
+    facts: Mapping[str, JsonValue],
+) -> Measurement:
+    """The share that one layer's mean has in what all have together."""
+    if every.mean == 0:
+        (still,) = rows.skipped(_STILL, [reading.share], [layer])
+        return still
+    over_probes = None if sample.exact else _share_over_probes(sample, every)
+    return rows.measured(
+        reading.share,
+        sample.mean / every.mean,
+        layer=layer,
+        interval=over_probes,
+        n=len(sample.values),
+        details={**facts, "of": f"the sum over {every.layers} shown layers"},
+    )
 
-    mean: float
-    spread: Array
-    probes: Array
-    draws: Array
 
-    @classmethod
-    def of(cls, samples: Mapping[str, Sample], seed: int) -> Self:
-        """The sums over at least one layer."""
-        spread = np.sum([_spread(sample) for sample in samples.values()], axis=0)
-        return cls(
-            sum(sample.mean for sample in samples.values()),
-            spread,
-            np.sum([sample.by_probe for sample in samples.values()], axis=0),
-            drawn(len(spread), seed),
-        )
+def _quantile(
+    rows: Rows,
+    metric: str,
+    quantile: Quantile,
+    layer: str,
+    sample: Sample,
+    facts: Mapping[str, JsonValue],
+) -> Measurement:
+    """A quantile over all records of the law that these are drawn from, with its exact interval."""
+    low, high = quantile_of(sample, quantile.share)
+    few = high == UNBOUNDED
+    return rows.measured(
+        metric,
+        float(np.quantile(sample.values, quantile.share)),
+        layer=layer,
+        interval=(low, high),
+        n=len(sample.values),
+        imprecise=_too_few(sample, quantile) if few else "",
+        details=facts,
+    )
 
 
-def _interval(sample: Sample, draws: Array) -> tuple[float, float] | None:
-    """Of the mean over records like these, and over probes."""
+def quantile_of(sample: Sample, share: float) -> tuple[float, float]:
+    """The interval of a quantile over records like these; it takes in the error of probes."""
+    of_records, of_probes = _tails(sample)
+    return quantile_interval(*sample.each_within(of_probes), share, of_records)
+
+
+def _tails(sample: Sample) -> tuple[float, float]:
+    """Probabilities by which an end errs, for the records that were drawn and for the probes."""
+    tail = (1 - CONFIDENCE) / 2
+    return (tail, 0.0) if sample.exact else (tail * _OF_RECORDS, tail * (1 - _OF_RECORDS))
+
+
+def _too_few(sample: Sample, quantile: Quantile) -> str:
+    """That too few records bound a quantile from above, and how many would."""
+    needed = fewest_values(quantile.share, _tails(sample)[0])
+    bound = f"records bound the {quantile.title.lower()} from below only"
+    return f"{len(sample.values)} {bound}; look at {needed} or more (--samples)"
+
+
+def _of_other_records(sample: Sample, seed: int) -> dict[str, JsonValue]:
+    """The bootstrap's interval of the mean over all records of the law; no limit stands on it."""
     defined = sample.defined.astype(float)
-    over_records = ratio_interval(_spread(sample) * defined.mean(), defined, draws)
-    if over_records is None or sample.exact:
-        return over_records
-    return joined(sample.mean, over_records, sample.interval())
+    numbers = np.zeros(len(defined))
+    numbers[sample.defined] = sample.values
+    interval = ratio_interval(numbers, defined, drawn(len(defined), seed))
+    if interval is not None and not sample.exact:
+        interval = joined(sample.mean, interval, sample.interval())
+    return {"bootstrap_interval": interval and list(interval)}
 
 
-def _share_interval(sample: Sample, every: _All) -> tuple[float, float] | None:
-    """Of the share that one layer has in what all have together, by record and by probe."""
-    over_records = ratio_interval(_spread(sample), every.spread, every.draws)
-    if over_records is None:
-        return None
-    low, high = over_records
-    if not sample.exact:
-        probes = every.probes
-        share = float(sample.by_probe.mean() / probes.mean())
-        over_probes = student(share + (sample.by_probe - share * probes) / probes.mean())
-        low, high = joined(share, over_records, over_probes)
-    return low, min(high, 1.0)
-
-
-def _spread(sample: Sample) -> Array:
-    """Numbers of all records whose mean is the sample's, (all records,); 0 where undefined."""
-    numbers = np.zeros(len(sample.defined))
-    numbers[sample.defined] = sample.values / sample.defined.mean()
-    return numbers
-
-
-def _imprecision(sample: Sample) -> str:
-    """Why no interval of these records' mean can be trusted; empty where one can."""
-    count, needed = len(sample.values), enough_records(sample.values)
-    if needed is None:
-        return ""
-    few = f"{count} records give no interval"
-    uneven = f"few of the {count} records carry the mean"
-    return f"{few if count < FEWEST else uneven}; look at about {needed:,} (--samples)"
+def _share_over_probes(sample: Sample, every: _All) -> tuple[float, float]:
+    """The interval of a share for the error of probes."""
+    probes = every.probes
+    share = float(sample.by_probe.mean() / probes.mean())
+    over_probes = student(share + (sample.by_probe - share * probes) / probes.mean())
+    return max(over_probes[0], 0.0), min(over_probes[1], 1.0)
 
 
 def _details(sample: Sample) -> dict[str, JsonValue]:
-    """What stands behind a mean: the median, one record that decides, the error."""
-    values = sample.values
-    details: dict[str, JsonValue] = {"median": statistics.median(values.tolist())}
-    share = float(values.max() / values.sum()) if values.any() else 0.0
-    if len(values) > 2 and share > 0.5:
-        details["warning"] = f"one record carries {share:.0%} of the mean; look at the median"
+    """What stands behind a mean: the median, and the error of probes."""
+    details: dict[str, JsonValue] = {"median": statistics.median(sample.values.tolist())}
     if not sample.exact:
         details["estimate"] = {
             "method": _ESTIMATORS[sample.squared],
@@ -176,6 +213,18 @@ def _details(sample: Sample) -> dict[str, JsonValue]:
             "confidence": CONFIDENCE,
         }
     return details
+
+
+def _warning(reading: JacobianNorm, sample: Sample, confident: JsonValue) -> dict[str, JsonValue]:
+    """That few records decide the mean; empty where none stand out."""
+    values = sample.values
+    share = float(values.max() / values.sum()) if values.any() else 0.0
+    if len(values) > 2 and share > 0.5:
+        return {"warning": f"one record carries {share:.0%} of the mean; look at the median"}
+    sure = confident if isinstance(confident, float) and reading.reacting == "label" else 0.0
+    if sure >= _MANY_CONFIDENT:
+        return {"warning": f"{sure:.0%} of the records are surely predicted; look at the median"}
+    return {}
 
 
 def _undefined(sample: Sample) -> int:
@@ -221,7 +270,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
     """
     for target, variant in by_round(subject):
         for reacting, observed in _observed(audit, target, subject):
-            facts = _facts(observed, reacting) | defenses_note(subject, _UNDEFENDED)
+            facts = _facts(observed) | defenses_note(subject, _UNDEFENDED)
             rows, names = Rows(type(audit), variant, facts), [x.name for x in observed.layers]
             try:
                 measured = observed.measure(
@@ -234,7 +283,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
                 )
             except (NotApplicable, AuditError) as why:
                 readings = [reading for reading in READINGS if reading.reacting == reacting]
-                metrics = [name for reading in readings for name in (reading.metric, reading.share)]
+                metrics = [name for reading in readings for name in reading.metrics]
                 yield from rows.without(why, metrics, names)
             else:
                 yield from rows_of(rows, reacting, names, measured, subject.seed)
@@ -258,14 +307,11 @@ def _observed(
     yield "label", observed
 
 
-def _facts(observed: Observed, reacting: Reacting) -> dict[str, JsonValue]:
+def _facts(observed: Observed) -> dict[str, JsonValue]:
     """What every row of a target says."""
     facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
     if observed.confident is not None:
         facts["confident_share"] = observed.confident
-        if reacting == "label" and observed.confident >= _MANY_CONFIDENT:
-            sure = f"{observed.confident:.0%} of the records are surely predicted"
-            facts["warning"] = f"{sure}; see the median"
     if observed.coupling is not None:
         facts["coupling"] = f"{observed.coupling}; here each record is a batch of its own"
     return facts

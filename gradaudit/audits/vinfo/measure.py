@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
+from gradaudit.audits.sensitivity import READINGS, Sensitivity, SensitivityOptions
 from gradaudit.audits.sharing_options import features_of, reductions
 from gradaudit.audits.vinfo import LATENT, ORIGINAL, Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.attribute import (
@@ -48,6 +48,7 @@ from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import parse_reduction
 
+_MEANS = frozenset(reading.metric for reading in READINGS)
 _PROBES = 16
 _TOGETHER = 8
 _ROLES = 3.5
@@ -239,7 +240,7 @@ class _Latent:
         by_turn: dict[object, dict[str, dict[str, float]]] = {}
         audit = Sensitivity(SensitivityOptions(probes=_PROBES))
         for row in audit.run(self.subject, progress):
-            if row.value is not None and row.layer is not None and "share" not in row.metric:
+            if row.value is not None and row.layer is not None and row.metric in _MEANS:
                 of_round = by_turn.setdefault(row.variant.get("round"), {})
                 of_round.setdefault(row.layer, {})[row.id] = row.value
         return by_turn

@@ -1,0 +1,101 @@
+"""Medians, deciles and means of sensitivities, and the levels that limits on them give.
+
+    python benchmarks/sensitivity_levels.py [--records 64]
+
+Networks: the sample models, and the zoo's on digits and diabetes, fresh and after 100, 1,000 and
+5,000 steps of Adam on batches of 64. Minutes on one thread.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradaudit.audits.sensitivity import READINGS, Sensitivity
+from gradaudit.config import SubjectSettings, settle
+from gradaudit.defenses.subject import Subject
+from gradaudit.gradients.differentiation import Variable
+from gradaudit.gradients.sensitivity import Observed
+from gradaudit.progress import Silent
+from gradaudit.subject import open_subject
+
+SAMPLES = Path(__file__).parents[1] / "sample_models"
+ZOO = {
+    "zoo:mlp?inputs=10&classes=2": "diabetes",
+    "zoo:mlp?inputs=64": "digits",
+    "zoo:cnn3?shape=1x8x8": "digits",
+    "zoo:lenet?shape=1x8x8&padding=same": "digits",
+    "zoo:deep-leakage?shape=1x8x8&classes=10": "digits",
+    "zoo:fcnet?shape=1x8x8": "digits",
+}
+STEPS = (0, 100, 1000, 5000)
+LIMITS = {metric.id: (metric.warning, metric.error) for metric in Sensitivity.metrics}
+
+
+def opened(**settings: object) -> Subject:
+    return open_subject(settle(SubjectSettings, {"device": "cpu", **settings}, {}))
+
+
+def networks() -> Iterator[tuple[str, Subject]]:
+    for name, rounds in (("digits_cnn", (1, 3, 10)), ("diabetes_mlp", (1, 5, 20))):
+        data = name.split("_")[0]
+        for number in rounds:
+            weights = SAMPLES / data / f"round-{number:02}.safetensors"
+            model = f"{SAMPLES}/models.py:{name}"
+            yield f"{name} {number}", opened(model=model, checkpoint=(weights,), data=data)
+    for model, data in ZOO.items():
+        for steps in STEPS:
+            subject = opened(model=model, data=data)
+            train(subject, steps)
+            yield f"{model[4:]} after {steps}", subject
+
+
+def train(subject: Subject, steps: int) -> None:
+    torch.manual_seed(0)
+    model, records = subject.target.model, subject.records
+    adam = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(steps):
+        batch = torch.randint(len(records.labels), (64,))
+        adam.zero_grad()
+        outputs = model(records.inputs[batch].float())
+        loss: torch.Tensor = nn.functional.cross_entropy(outputs, records.labels[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+
+
+def level(value: float, limits: tuple[float | None, float | None]) -> int:
+    """0 within both limits, 1 beyond that of a warning, 2 beyond that of an error."""
+    return sum(value > (limit or np.inf) for limit in limits)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=64)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = alike = 0
+    for name, subject in networks():
+        observed = Observed.of(subject.target, subject.layers, subject.sample(given.records), 0)
+        for reading in (one for one in READINGS if one.quantiles):
+            by: Variable = "point" if reading.reacting == "input" else "target"
+            found = observed.measure(by, 0, seed=0, memory=1 << 30, progress=Silent())
+            for layer, norms in found.bounded.items():
+                values = norms["f"].values
+                told = {
+                    m: float(np.quantile(values, q.share)) for m, q in reading.quantiles.items()
+                }
+                mean, now = float(values.mean()), max(level(told[m], LIMITS[m]) for m in told)
+                before = level(mean, LIMITS[next(iter(told))])
+                rows, alike = rows + 1, alike + (now == before)
+                words = " ".join(f"{m.split('_')[-1]} {value:.3g}" for m, value in told.items())
+                print(
+                    f"{name:40} {reading.metric:16} {layer:8} {words} mean {mean:.3g} level {now}"
+                )
+    print(f"{alike} of {rows} rows have the level that the median's limits on the mean give")
+
+
+if __name__ == "__main__":
+    main()
