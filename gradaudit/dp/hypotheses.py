@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -177,6 +178,17 @@ class Hypotheses:
         return [self.batch(record) for record in (self.null, *self.alternatives)]
 
 
+class Scorer(Protocol):
+    """What makes statistics of releases."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the statistics."""
+
+    def scores(self, releases: Tensor) -> FloatArray:
+        """Statistics (names, count) of releases (count, elements)."""
+
+
 @dataclass(frozen=True)
 class Ruler:
     """Scores releases by how far they are on the way from one hypothesis to the other.
@@ -186,6 +198,7 @@ class Ruler:
     the scale of Laplace noise, where that is known to be the noise.
     """
 
+    names: ClassVar[tuple[str, ...]] = ("projection", "distance")
     centre: Tensor
     towards: Tensor
     laplace: float | None = None
@@ -335,7 +348,7 @@ def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: i
 def score_releases(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    ruler: Ruler,
+    scorer: Scorer,
     order: IntArray,
     seed: Seed,
     *,
@@ -343,7 +356,7 @@ def score_releases(
     advance: Advance,
     workers: Workers = ALONE,
 ) -> FloatArray:
-    """Scores (2, count) of releases of these batches in turns; the releases are not kept.
+    """Scores (statistics, count) of releases of these batches in turns; the releases are not kept.
 
     The workers share in portions of them, each with a seed of its own; those of code that is not
     known here are one portion.
@@ -355,7 +368,7 @@ def score_releases(
             _score_portion,
             mechanism,
             batches,
-            ruler,
+            scorer,
             portion,
             sequence(seed, "portion", number) if number else seed,
             memory,
@@ -369,15 +382,15 @@ def score_releases(
 def _score_portion(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    ruler: Ruler,
+    scorer: Scorer,
     order: IntArray,
     seed: Seed,
     memory: int,
     advance: Advance,
 ) -> FloatArray:
-    scored = np.empty((2, len(order)))
+    scored = np.empty((len(scorer.names), len(order)))
     with reproducible(seed, batches[0].device) as generator:
         for which, chunk in releases_interleaved(mechanism, batches, order, generator, memory):
-            scored[:, which] = ruler.scores(chunk)
+            scored[:, which] = scorer.scores(chunk)
             advance(len(chunk))
     return scored

@@ -30,6 +30,7 @@ DEPENDENT = (
     "from one to the next, so nothing bounds the epsilon of one; audit it with fresh state for "
     "each release"
 )
+UNTESTABLE = "this pair cannot test the claim"
 CLASSICAL_RANGE = "proved only up to epsilon = 1"
 NO_LAW = (
     "the law of a mechanism from a file, or of this middleware, is not known; where it clips and "
@@ -171,6 +172,10 @@ def composition_rows(
 def _bound_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
     """What trials showed, or why there were none, or none that count."""
     facts, result = _facts(game, options), game.result
+    if game.untestable:
+        reason = f"{UNTESTABLE}: {game.untestable}"
+        yield from rows.skipped(reason, ["epsilon_lower", *PROVEN_BY_TRIALS], details=facts)
+        return
     if not isinstance(result, Verdict):
         if result.dependent:
             yield from rows.skipped(DEPENDENT, ["epsilon_lower", *PROVEN_BY_TRIALS], details=facts)
@@ -229,6 +234,8 @@ def _trials_rows(
     rows: Rows,
 ) -> Iterator[Measurement]:
     facts |= {"pilots": result.pilots, "decided_by": result.decided_by}
+    if result.reads:
+        facts["reads"] = result.reads
     asked_first = sorted(result.scores.items(), key=lambda item: item[0] != options.statistic)
     for name, score in asked_first:
         of_statistic = rows if name == options.statistic else rows.of({"statistic": name})
