@@ -301,8 +301,9 @@ def within(function: Release, epsilon: float, trials: int, seed: int) -> Mapping
 
 
 def caught(function: Release, trials: int, seed: int) -> Mapping[str, Outcome]:
+    """Whether the bound exceeds what the same noise, but honest, promises."""
     bound = audited(function, trials, seed)
-    return {"bound at its ceiling": Outcome(bound.value >= bound.ceiling * (1 - 1e-9))}
+    return {"above the claim": Outcome(bound.value > epsilon_gaussian(1.0, DELTA))}
 
 
 def cells(trials: tuple[int, ...]) -> Iterator[Cell]:
@@ -324,7 +325,7 @@ STUDY = Study(
         "closed form or by numerical integration, chosen and had as the audit does, of 2 × trials "
         "releases; covered is a bound that does not exceed the truth. Mechanisms with state are "
         "tested for dependence first, and where that is found nothing is said. Mechanisms from a "
-        "file play the whole game on 40 elements; faulty ones are caught where no release errs."
+        "file play the whole game on 40 elements; faulty ones claim the ε of honest noise."
     ),
     quick=lambda: cells((1000,)),
     full=lambda: cells((1000, 5000)),
