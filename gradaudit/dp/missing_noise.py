@@ -71,8 +71,9 @@ def panel_of(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: S
         [_looks(mechanism, b, share, sequence(seed, "other", i)) for i, b in enumerate(others)]
     )[:count]
     length = float(torch.linalg.vector_norm(ruler.towards))
+    farther = _farther(ruler, looks, alternatives)
     further: dict[str, Further] = {
-        "distance from the null hypothesis's mean": lambda _, scores: scores[1],
+        "distance from the null hypothesis's mean": lambda _, scores: farther * scores[1],
         "cosine with the mean difference": lambda _, scores: cosine(scores, length),
         "projection onto the direction of least noise": _Direction.of(looks, alternatives, ruler),
     }
@@ -93,6 +94,12 @@ def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tenso
                     "within a batch; draw noise for each"
                 )
     return together
+
+
+def _farther(ruler: Ruler, null: Tensor, other: Tensor) -> int:
+    """1 where releases under the alternative are farther from the mean under the null, else −1."""
+    near, far = (np.median(ruler.scores(side)[1]) for side in (null, other))
+    return 1 if far >= near else -1
 
 
 def cosine(scores: FloatArray, length: float) -> FloatArray:

@@ -17,6 +17,7 @@ from gradaudit.dp.hypotheses import Hypotheses, shifts
 from gradaudit.dp.mechanisms import Mechanism, Promise
 from gradaudit.dp.middleware import Middleware
 from gradaudit.dp.middleware.fates import Fate, fates, verdict_of_untouched
+from gradaudit.dp.removal import NO_RECORD, without_record
 from gradaudit.dp.sensitivity import Design, RecordGradients, RecordSensitivity
 from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
@@ -129,11 +130,15 @@ def play_on(
             )
         kept.units.keep(canaries)
     hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
+    names = column.names
+    if design.relation == "remove":
+        of_removal, names = sequence(seed, "removal"), (*names, NO_RECORD)
+        canaries, hypotheses = without_record(mechanism, canaries, hypotheses, of_removal)
     verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
         attribute,
-        column.names,
-        "replace",
+        names,
+        design.relation,
         canaries,
         hypotheses,
         verdict or played(mechanism, hypotheses, rules, seed, workers, progress),

@@ -348,6 +348,32 @@ def test_a_pair_whose_releases_are_equal_leaves_the_claim_untested(mechanisms: P
     assert "this pair cannot test the claim" in str(claim_untested(found))
 
 
+def test_a_record_is_removed_from_its_companions(mechanisms: Path) -> None:
+    """The honest mechanism divides by the batch's size, which is no secret of replaced records."""
+    given = {"mechanism": f"{mechanisms}:honest", "companions": 3, "trials": 1000, "restarts": 1}
+    removed, replaced = (measure("sex", relation=how, **given) for how in ("remove", "replace"))
+    assert one(removed, "epsilon_lower").value > 5 > one(replaced, "epsilon_lower").value
+    for rows, how in ((removed, "remove"), (replaced, "replace")):
+        assert one(rows, "epsilon_lower").details["relation"] == how
+    assert one(removed, "canary_gap").details["alternative_value"] == "no record"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mechanism": HONEST}, "whose promise for a removed record is reported anyway"),
+        ({"companions": 0}, "give --companions too"),
+        ({"replacement": "uniform"}, "a removed record has no other value"),
+    ],
+)
+def test_when_a_record_cannot_be_removed(
+    mechanisms: Path, options: dict[str, Any], message: str
+) -> None:
+    given = {"mechanism": f"{mechanisms}:honest", "companions": 2, "relation": "remove"}
+    with pytest.raises(UsageError, match=message):
+        measure("sex", **{**given, **options})
+
+
 def test_a_claim_below_the_bound_is_exceeded_and_one_above_is_not() -> None:
     bound = one(measure("sex", mechanism="dp:clip=0.5,sigma=0.1"), "epsilon_lower").value
     for claimed, exceeded in ((bound - 0.01, True), (bound + 0.01, False)):

@@ -9,7 +9,7 @@ import torch
 from dp_subject import clip, hypotheses
 
 from gradaudit.dp.game import Rules, TrialsResult, play
-from gradaudit.dp.hypotheses import Ruler
+from gradaudit.dp.hypotheses import Hypotheses, Ruler
 from gradaudit.dp.mechanisms import FileMechanism
 from gradaudit.dp.missing_noise import Panel, _Direction, cosine, panel_of
 from gradaudit.errors import AuditError
@@ -87,9 +87,13 @@ def test_noise_that_is_missing_somewhere_proves_all_that_can_be(
     assert result.reads == FAULTS[function]
 
 
-def test_a_scale_that_tells_the_value_is_read_off_the_distance() -> None:
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_scale_that_tells_the_value_is_read_off_the_distance(turned: bool) -> None:
     """Noise five times the record's norm, which is .1 or 1, would hide the projection."""
-    result = game(scaled_by_data)
+    played = hypotheses(1.0, elements=80)
+    if turned:
+        played = Hypotheses(played.alternatives[0], played.null[None], played.companions)
+    result = play(from_file(scaled_by_data), played, Rules(400, DELTA), SEED)
     assert result.reads == "distance from the null hypothesis's mean"
     assert result.scores["projection"].bound.flawless
 
