@@ -27,6 +27,11 @@ FEWEST_LOOKS, MOST_LOOKS = 16, 128
 spans fewer; 16 are what a million elements have room for."""
 _NUMBERS = 1 << 20
 """Numbers of the looks under one hypothesis, where that leaves enough looks."""
+_EQUAL, _OFTEN, _FEW = 11, 3, 8
+"""Decimals of their fractions to which a statistic's values are equal, and how many that are equal
+are no chance: of 5,000 normal values three are so less than once in 10⁹ times; and how many values
+may be so, as one noiseless release is for each value of the record. None of 400 pairs of samples of
+eight laws each, continuous and discrete, had any (normal, Cauchy, rounded, geometric, …)."""
 _RIDGE = 1e-12
 """Share of an element's variance below which noise is rounding."""
 
@@ -94,6 +99,24 @@ def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tenso
                     "within a batch; draw noise for each"
                 )
     return together
+
+
+def lone_repeats(null: FloatArray, other: FloatArray) -> int:
+    """How many releases are one and the same under one hypothesis and never under the other.
+
+    Of a statistic (count,) under each. 0 where half of the releases or more repeat, or many different
+    ones do: a discrete law may do so, and what leaves out its noise at times does not.
+    """
+    both = np.concatenate([null, other])
+    fractions, exponents = np.frexp(both)
+    rounded = np.ldexp(np.round(fractions, _EQUAL), exponents)
+    values, places = np.unique(rounded, return_inverse=True)
+    sides = np.split(places, [len(null)])
+    counts = np.stack([np.bincount(side, minlength=len(values)) for side in sides])
+    repeated = counts.max(axis=0) >= _OFTEN
+    if counts[:, repeated].sum() >= len(both) / 2 or repeated.sum() > _FEW:
+        return 0
+    return int(counts[:, repeated & (counts.min(axis=0) == 0)].sum())
 
 
 def _farther(ruler: Ruler, null: Tensor, other: Tensor) -> int:

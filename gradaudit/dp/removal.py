@@ -36,6 +36,8 @@ def without_record(
 
 def _moved(common: CommonNoise, values: Tensor, companions: Tensor) -> Tensor:
     """How far each of the gradients (values, elements) moves the release of the companions."""
-    if not common.repeats(companions):
-        return torch.linalg.vector_norm(values, dim=1)
-    return torch.linalg.vector_norm(common(values, companions) - common.of(companions), dim=1)
+    moved = values
+    if common.repeats(companions):
+        moved = common(values, companions) - common.of(companions)
+    lengths: Tensor = torch.linalg.vector_norm(moved, dim=1)
+    return lengths

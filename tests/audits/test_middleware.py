@@ -210,7 +210,7 @@ def test_what_is_not_sent_is_not_looked_at() -> None:
         ({"mechanism": HONEST, "noise": "gaussian"}, "says it itself: leave --noise out"),
         (
             {"mechanism": "dp:clip=1,sigma=1", "relation": "remove"},
-            "--relation remove: leave it out",
+            "remove: leave it out",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from dp_subject import clip, hypotheses
 from gradaudit.dp.game import Rules, TrialsResult, play
 from gradaudit.dp.hypotheses import Hypotheses, Ruler
 from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.missing_noise import Panel, _Direction, cosine, panel_of
+from gradaudit.dp.missing_noise import Panel, _Direction, cosine, lone_repeats, panel_of
 from gradaudit.errors import AuditError
 
 SEED, DELTA = 3, 1e-5
@@ -115,6 +115,36 @@ def test_noise_that_is_left_out_at_times_shows_where_there_are_enough_releases()
     result = game(skipped, trials=10_000)
     assert result.reads == "cosine with the mean difference"
     assert result.scores["projection"].bound.value > 5
+
+
+@pytest.mark.parametrize(
+    ("null", "other", "expected"),
+    [
+        ([5.0] * 3, [7.0] * 4, 7),
+        ([5.0] * 3, [5.0], 0),
+        ([5.0] * 2, [7.0] * 2, 0),
+        ([5.0] * 70, [7.0], 0),
+    ],
+    ids=["told apart", "under both", "too few", "most of them"],
+)
+def test_repeats_under_one_hypothesis_are_counted(
+    null: list[float], other: list[float], expected: int
+) -> None:
+    drawn = np.random.default_rng(0).normal(size=(2, 30))
+    found = lone_repeats(np.concatenate([drawn[0], null]), np.concatenate([drawn[1], other]))
+    assert found == expected
+
+
+def test_noise_that_is_left_out_seldom_is_told_by_its_repeats() -> None:
+    """Once in twenty releases, which the bound from so few trials says little of."""
+
+    def skipped(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        some = torch.rand((), generator=generator) > 0.05
+        return gradients.sum(0) + some * 3 * noise(generator, gradients.shape[1])
+
+    found, none = (game(function).scores["projection"] for function in (skipped, honest))
+    assert 20 < lone_repeats(found.null, found.alternative) < 70
+    assert lone_repeats(none.null, none.alternative) == 0
 
 
 def test_the_gaussian_bound_stays_with_the_projection() -> None:

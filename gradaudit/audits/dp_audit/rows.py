@@ -12,6 +12,7 @@ from gradaudit.dp.degenerate import Verdict
 from gradaudit.dp.estimates import GaussianBound
 from gradaudit.dp.game import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
 from gradaudit.dp.mechanisms import Mechanism
+from gradaudit.dp.missing_noise import lone_repeats
 from gradaudit.dp.run import Game
 from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed
 from gradaudit.errors import UsageError
@@ -31,6 +32,10 @@ DEPENDENT = (
     "each release"
 )
 UNTESTABLE = "this pair cannot test the claim"
+REPEATS = (
+    "are one and the same under one value and never under the other, while the others differ, as "
+    "where noise is left out at times; more --trials prove more"
+)
 CLASSICAL_RANGE = "proved only up to epsilon = 1"
 NO_LAW = (
     "the law of a mechanism from a file, or of this middleware, is not known; where it clips and "
@@ -83,6 +88,8 @@ def _remark(lower: Measurement, claimed: float | None, promised: float | None) -
     """What promise and bound say of the claim, and what the bound does not say."""
     flawless = lower.details.get("at_ceiling")
     said = ["no trial erred: epsilon is at least this."] if flawless else []
+    if repeats := lower.details.get("repeats"):
+        said += [f"{repeats} releases {REPEATS}."]
     said += [f"Decided without trials: {lower.details['because']}."] if lower.infinite else []
     if claimed is None:
         return " ".join([*said, LIMITS])
@@ -270,6 +277,8 @@ def _bound_row(
             "alternative": np.histogram(score.alternative, edges)[0].tolist(),
         },
     }
+    if repeats := lone_repeats(score.null, score.alternative):
+        details["repeats"] = repeats
     level, trials = options.confidence, options.trials
     return rows.measured("epsilon_lower", bound.value, n=trials, confidence=level, details=details)
 
