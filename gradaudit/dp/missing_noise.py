@@ -104,8 +104,8 @@ def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tenso
 def lone_repeats(null: FloatArray, other: FloatArray) -> int:
     """How many releases are one and the same under one hypothesis and never under the other.
 
-    Of a statistic (count,) under each. 0 where half of the releases or more repeat, or many different
-    ones do: a discrete law may do so, and what leaves out its noise at times does not.
+    Of a statistic (count,) under each. 0 where half of the releases or more repeat, or many
+    different ones do: a discrete law may do so, and what leaves out its noise at times does not.
     """
     both = np.concatenate([null, other])
     fractions, exponents = np.frexp(both)
