@@ -46,7 +46,6 @@ SLOW = (
     "cli/test_processes.py",
     "dp/middleware/test_middleware.py",
     "dp/test_coverage.py",
-    "dp/test_degenerate.py",
     "dp/test_game.py",
     "federation/test_resume.py",
     "gradients/test_sensitivity.py",
@@ -60,7 +59,6 @@ SLOW = (
 LONGEST = (
     "test_first_scan.py",
     "test_hostile.py",
-    "dp/test_degenerate.py",
     "audits/test_dp_audit.py",
     "test_executors.py",
     "test_devices.py",
@@ -78,10 +76,7 @@ LONGEST = (
     "protection/test_levels.py",
     "test_docs.py",
 )
-"""Files that are begun first: begun last, one would keep a worker busy while others wait.
-
-Tests of what looks through the heap come before those that fill it with large libraries.
-"""
+"""Files that are begun first: begun last, one would keep a worker busy while others wait."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -101,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Search the heap from here on, but never what was there before the first test."""
+    """Collect garbage from here on, but never look at what was there before the first test."""
     gc.collect()
     gc.freeze()
     gc.enable()

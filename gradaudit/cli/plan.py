@@ -85,8 +85,7 @@ def _plan(**flags: Any) -> None:
         _write(plan, report, settings, policy)
         units.forget()
     if not plan.verdict.passed:
-        more = "; more time (--budget) or --rounds may find one" if plan.untried else ""
-        typer.echo(f"gradaudit: no plan was found that passes {settings.policy}{more}", err=True)
+        typer.echo(f"gradaudit: {_why_none(plan, settings)}", err=True)
         raise typer.Exit(GATE_FAILED)
 
 
@@ -115,6 +114,19 @@ def found(
         progress=watcher(settings.quiet),
         units=units,
     ).plan()
+
+
+def _why_none(plan: Plan, settings: PlanSettings) -> str:
+    """Whether a plan that shares something may still be found, and what it costs at least."""
+    if not plan.untried:
+        return (
+            f"only sharing nothing passes {settings.policy}: every plan that shares a layer was "
+            "tried and failed, or protects less than one that failed"
+        )
+    return (
+        f"no plan was found that passes {settings.policy}; one that does costs at least "
+        f"{plan.least:.1%} of {settings.cost}, and more time (--budget) or --rounds may find it"
+    )
 
 
 plan = with_options(

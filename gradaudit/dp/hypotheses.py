@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -115,6 +116,10 @@ class CommonNoise:
         released = torch.stack([self._release(batch) for batch in batches])
         return released.to(torch.float64).view(record.shape)
 
+    def of(self, batch: Tensor) -> Tensor:
+        """The release of a batch (records, elements), with that noise too, in float64."""
+        return self._release(batch.to(torch.float32)).to(torch.float64)
+
     def differentiable(self, batch: Tensor) -> bool:
         """Whether a release can be differentiated by the gradients it is made from."""
         leaf = batch.to(torch.float32).clone().requires_grad_()
@@ -145,12 +150,14 @@ class Hypotheses:
 
     ``null`` is the gradient of the record with its value under the null hypothesis, (elements,),
     ``alternatives`` with each value that the alternative draws from, evenly, (values, elements),
-    and ``companions`` are gradients of the rest of the batch, (others, elements).
+    and ``companions`` are gradients of the rest of the batch, (others, elements). Where the record
+    is ``removed``, the alternative is the companions alone, and its gradient 0.
     """
 
     null: Tensor
     alternatives: Tensor
     companions: Tensor
+    removed: bool = False
 
     @property
     def records(self) -> int:
@@ -174,7 +181,19 @@ class Hypotheses:
     @property
     def batches(self) -> list[Tensor]:
         """That of the null hypothesis, and that of each alternative."""
-        return [self.batch(record) for record in (self.null, *self.alternatives)]
+        others = map(self.batch, self.alternatives)
+        return [self.batch(self.null), *([self.companions.float()] if self.removed else others)]
+
+
+class Scorer(Protocol):
+    """What makes statistics of releases."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the statistics."""
+
+    def scores(self, releases: Tensor) -> FloatArray:
+        """Statistics (names, count) of releases (count, elements)."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +205,7 @@ class Ruler:
     the scale of Laplace noise, where that is known to be the noise.
     """
 
+    names: ClassVar[tuple[str, ...]] = ("projection", "distance")
     centre: Tensor
     towards: Tensor
     laplace: float | None = None
@@ -309,16 +329,16 @@ def pilot_ruler(
     of noise where it cancels, and else the difference of two such means; ``way`` says what it is
     where that is nothing.
     """
-    null, alternatives = hypotheses.batch(hypotheses.null), hypotheses.alternatives
+    null, *others = hypotheses.batches
     centre = _mean(mechanism, null, pilots, sequence(seed, "null"), memory)
     common = CommonNoise(mechanism, sequence(seed, "common noise"))
     if common.repeats(null):
-        released = common(torch.cat([hypotheses.null[None], alternatives]), hypotheses.companions)
-        return Ruler(centre, way(released[1:] - released[0], hypotheses))
-    count = -(-pilots // len(alternatives))
+        still = common.of(null)
+        return Ruler(centre, way(torch.stack([common.of(b) - still for b in others]), hypotheses))
+    count = -(-pilots // len(others))
     means = [
-        _mean(mechanism, hypotheses.batch(record), count, sequence(seed, "value", index), memory)
-        for index, record in enumerate(alternatives)
+        _mean(mechanism, batch, count, sequence(seed, "value", index), memory)
+        for index, batch in enumerate(others)
     ]
     return Ruler(centre, way(torch.stack(means) - centre, hypotheses))
 
@@ -335,7 +355,7 @@ def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: i
 def score_releases(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    ruler: Ruler,
+    scorer: Scorer,
     order: IntArray,
     seed: Seed,
     *,
@@ -343,7 +363,7 @@ def score_releases(
     advance: Advance,
     workers: Workers = ALONE,
 ) -> FloatArray:
-    """Scores (2, count) of releases of these batches in turns; the releases are not kept.
+    """Scores (statistics, count) of releases of these batches in turns; the releases are not kept.
 
     The workers share in portions of them, each with a seed of its own; those of code that is not
     known here are one portion.
@@ -355,7 +375,7 @@ def score_releases(
             _score_portion,
             mechanism,
             batches,
-            ruler,
+            scorer,
             portion,
             sequence(seed, "portion", number) if number else seed,
             memory,
@@ -369,15 +389,15 @@ def score_releases(
 def _score_portion(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    ruler: Ruler,
+    scorer: Scorer,
     order: IntArray,
     seed: Seed,
     memory: int,
     advance: Advance,
 ) -> FloatArray:
-    scored = np.empty((2, len(order)))
+    scored = np.empty((len(scorer.names), len(order)))
     with reproducible(seed, batches[0].device) as generator:
         for which, chunk in releases_interleaved(mechanism, batches, order, generator, memory):
-            scored[:, which] = ruler.scores(chunk)
+            scored[:, which] = scorer.scores(chunk)
             advance(len(chunk))
     return scored

@@ -17,6 +17,7 @@ from gradaudit.dp.hypotheses import Hypotheses, shifts
 from gradaudit.dp.mechanisms import Mechanism, Promise
 from gradaudit.dp.middleware import Middleware
 from gradaudit.dp.middleware.fates import Fate, fates, verdict_of_untouched
+from gradaudit.dp.removal import NO_RECORD, without_record
 from gradaudit.dp.sensitivity import Design, RecordGradients, RecordSensitivity
 from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
@@ -60,8 +61,23 @@ class Game:
         return self.result.scores[self.rules.statistic]
 
     @property
+    def untestable(self) -> str:
+        """Why the pair can test no claim, in words; empty where it can.
+
+        Both values give the same release: certainly, or under the same randomness, and the trials
+        show no difference either.
+        """
+        if isinstance(self.result, Verdict):
+            return "" if self.result.epsilon else self.result.reason
+        if self.canaries.played.gap or self.score is None or self.score.bound.value:
+            return ""
+        return f"{self.gaps_from} are the same with either value"
+
+    @property
     def epsilon_lower(self) -> float | None:
         """The bound, or the verdict; None where the releases gave no bound."""
+        if self.untestable:
+            return None
         if isinstance(self.result, Verdict):
             return self.result.epsilon
         return self.score.bound.value if self.score is not None else None
@@ -114,11 +130,15 @@ def play_on(
             )
         kept.units.keep(canaries)
     hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
+    names = column.names
+    if design.relation == "remove":
+        of_removal, names = sequence(seed, "removal"), (*names, NO_RECORD)
+        canaries, hypotheses = without_record(mechanism, canaries, hypotheses, of_removal)
     verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
         attribute,
-        column.names,
-        "replace",
+        names,
+        design.relation,
         canaries,
         hypotheses,
         verdict or played(mechanism, hypotheses, rules, seed, workers, progress),
@@ -148,7 +168,7 @@ def play_between_clients(
     null, other = pool.updates[[canaries.played.null, canaries.played.alternative]]
     hypotheses = Hypotheses(null, other[None], null[None][:0])
     looked = fates(mechanism, clients.updates[0], sequence(seed, "fates"))
-    verdict = verdict_of_untouched(mechanism, hypotheses, looked, sequence(seed, "untouched"))
+    verdict = verdict_of_untouched(mechanism, hypotheses, looked)
     verdict = verdict or verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
         None,

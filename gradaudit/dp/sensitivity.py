@@ -140,7 +140,8 @@ class Design:
     to clip to, ``restarts`` are starts of the ascent (none leave it out), ``iterations`` its steps,
     and ``pool`` ordinary records are looked at for a place to start from.
 
-    Neighbours of client level replace a client's update by another, or by none (``relation``). So
+    Neighbours of client level replace a client's update by another, or by none (``relation``);
+    those of record level replace a value, or remove the record from its companions. So
     many ``clients`` of so many records each train at this ``rate``, and send all arrays but those
     that a glob of ``unsent`` matches.
     """

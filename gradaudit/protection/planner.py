@@ -17,17 +17,20 @@ from gradaudit.protection.bounds import FloorBounds
 from gradaudit.protection.clock import Clock
 from gradaudit.protection.costs import choose_cost
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.lessons import Verdict
+from gradaudit.protection.lessons import Choices, Verdict
 from gradaudit.protection.parts import half_of, parted
 from gradaudit.protection.plan import Plan, Trial
-from gradaudit.protection.search import Search
+from gradaudit.protection.search import Found, Search
 from gradaudit.protection.trial import Bench, floors_lacking, shortfall, unlooked, verdict_of
 from gradaudit.protection.updates import Updates
 from gradaudit.report import Report
 from gradaudit.units import NOTHING_KEPT, Units
 
 NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Deviations that are tried, over the root mean square of the updates' elements."""
+"""Deviations that are tried first, over the root mean square of the updates' elements."""
+_UTMOST = 10.0
+"""The largest deviation that is tried, over the root mean square norm of whole updates. No attacker
+tells an update from none with an AUROC above Φ(0.1/√2) = 0.53 then: nothing useful is shared."""
 PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried."""
 _UNIT = Guard("noise", 1.0)
@@ -78,6 +81,8 @@ class Planner:
         self._weights = measure.weights(subject.target, searched, self._updates)
         self._progress, self._clock = progress, Clock(left)
         self._open = Protection.uniform([layer.name for layer in subject.layers])
+        loudest = Guard("noise", _rounded(_UTMOST * self._updates.length))
+        self._utmost = Protection.uniform(self._open.layers, loudest)
         self._bench = Bench(known, sizes, policy, self._updates, strict, units=units)
         self._floors = _by_formula(self._bench, means)
         others = [r for n, r in enumerate(policy.rules, start=1) if n not in self._floors]
@@ -104,7 +109,7 @@ class Planner:
         self._search.best(("open", "hide"))
         self._probe()
         for number, records in enumerate(self._fresh, start=1):
-            best = self._search.best()
+            best = self._search.best() or self._louder()
             protection = best and self._cheapest(best.protection)
             if not (best and protection):
                 return self._nothing()
@@ -125,6 +130,21 @@ class Planner:
             strongest = chain[-1]
             if not strongest.hidden and self._clock.more():
                 self._search.attempt(strongest)
+
+    def _louder(self) -> Found | None:
+        """The cheapest that passes with more noise than the levels; None where there is none.
+
+        The utmost noise on all layers is tried whatever the time. Where it passes, the least that
+        does is found by bisection, down to the highest level.
+        """
+        if not any(guard.kind == "noise" for guard in self._guards) or self._floors:
+            return None
+        guards, utmost = {*self._guards, *self._utmost.guards}, self._utmost
+        if self._search.attempt(utmost).passed and self._search.allowed(utmost):
+            guards |= {*self._search.eased(utmost, utmost.layers).guards}
+        self._guards = (*self._guards, *sorted(guards - {*self._guards}))
+        self._search.choices = Choices(utmost.layers, self._guards, cache(self._price))
+        return self._search.best()
 
     def _cheapest(self, passed: Protection) -> Protection | None:
         """With the floors' noise, and cheaper where that makes other guards needless.
@@ -204,7 +224,7 @@ class Planner:
         return Plan(
             protection=protection,
             cost=search.choices.cost(protection),
-            least=min(least, search.choices.cost(protection)),
+            least=least if not verdict.passed else min(least, search.choices.cost(protection)),
             naive=self._naive() if verdict.passed else {},
             judged=judged,
             verdict=verdict,
@@ -224,7 +244,13 @@ class Planner:
         tried = self._search.tried
         nearest = min(tried, key=lambda p: (len(tried[p].failed), self._search.choices.cost(p)))
         judged = self._bench.judged(nearest)
-        return self._plan(nearest, 0.0, judged, verdict_of(judged), 0)
+        return self._plan(nearest, self._least(), judged, verdict_of(judged), 0)
+
+    def _least(self) -> float:
+        """What any protection that passes costs at least; all, where none that shares is left."""
+        left = self._search.choices.cheapest(self._search.lessons)
+        hidden = self._open.hiding(self._open.layers)
+        return self._search.choices.cost(left or hidden)
 
     def _price(self, layer: str, guard: Guard) -> float:
         return self._weights[layer] * self._updates.lost(layer, guard)
@@ -234,7 +260,7 @@ class Planner:
         if not (protection.shared and self._measured.policy.rules):
             return Verdict()
         with self._clock.trial() as seconds:
-            limit = seconds if protection != self._open else None
+            limit = None if protection in (self._open, self._utmost) else seconds
             verdict = verdict_of(self._measured.judged(protection, limit))
         self._clock.satisfied |= verdict.passed
         cost = self._search.choices.cost(protection)
@@ -303,9 +329,13 @@ def _by_formula(bench: Bench, means: Sequence[str]) -> tuple[int, ...]:
 
 def _levels(means: Sequence[str], scale: float) -> Iterator[Guard]:
     if "noise" in means:
-        yield from (Guard("noise", float(f"{level * scale:.3g}")) for level in NOISE)
+        yield from (Guard("noise", _rounded(level * scale)) for level in NOISE)
     if "prune" in means:
         yield from (Guard("prune", share) for share in PRUNED)
+
+
+def _rounded(amount: float) -> float:
+    return float(f"{amount:.3g}")
 
 
 def _words(verdict: Verdict) -> str:

@@ -13,6 +13,7 @@ from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
 from gradaudit.gathering import AuditRows
 from gradaudit.judging import Policy, Rule, gate, known_metrics
+from gradaudit.judging.policy import layer_matches
 from gradaudit.models.target import Layer, shared_parameters
 from gradaudit.progress import Progress, Silent
 from gradaudit.protection.asking import asks, is_floor, judges
@@ -34,8 +35,9 @@ class Bench:
     """Where protections are tried, on the records of a subject.
 
     A layer's rows of an audit are measured once for each guard, where no rule asks that audit for
-    a row of the model or for a relative metric: what else is hidden does not change them. Defenses
-    that are there anyway may look at the whole update, and then all is measured anew.
+    a relative metric, or for a row of the model, which it gave in a measurement before: what else
+    is hidden does not change them. Defenses that are there anyway may look at the whole update, and
+    then all is measured anew.
 
     Attributes:
         subject: with what is hidden and defended anyway.
@@ -56,6 +58,7 @@ class Bench:
     _reports: dict[Protection, Report] = field(default_factory=dict)
     _rows: dict[tuple[str, str, Guard], list[Measurement]] = field(default_factory=dict)
     _outcomes: dict[tuple[str, Protection], Outcome] = field(default_factory=dict)
+    _of_models: set[str] = field(default_factory=set)
     _begun: Run | None = None
 
     def anew(self, records: Records) -> Self:
@@ -107,14 +110,18 @@ class Bench:
 
     def _outcome(self, size: Size, protection: Protection, seconds: float | None) -> Outcome:
         """What an audit comes to, with what is known already of the protection or its layers."""
-        subject = self.protected(protection)
-        subject = replace(subject, samples=subject.samples or size.samples)
-        if self._separable(size.audit):
-            return self._by_layer(size, subject, dict(protection), seconds)
-        key = (size.audit.name, protection)
+        name, key = size.audit.name, (size.audit.name, protection)
         if key in self._outcomes:
             return self._outcomes[key]
-        outcome = measured(subject, size.audit, self.progress, self.units, seconds)
+        subject = self.protected(protection)
+        subject = replace(subject, samples=subject.samples or size.samples)
+        if self._separable(size.audit) and name not in self._of_models:
+            outcome = self._by_layer(size, subject, dict(protection), seconds)
+            if not self._tells_of_model(size.audit, outcome):
+                return outcome
+            self._of_models.add(name)  # of all layers at once, as none was measured before
+        else:
+            outcome = measured(subject, size.audit, self.progress, self.units, seconds)
         if outcome.whole:
             self._outcomes[key] = outcome
         return outcome
@@ -145,6 +152,12 @@ class Bench:
             if any(judges(r, audit, metric) for r in self.policy.rules)
         ]
         return not self.subject.defenses and all(m.per_layer and not m.relative for m in asked)
+
+    def _tells_of_model(self, audit: Audit[Any], outcome: Outcome) -> bool:
+        """Whether some rule is about a row of the model that it has."""
+        rules = [rule for rule in self.policy.rules if asks(rule, audit)]
+        asked = any(layer_matches(None, glob) for rule in rules for glob in rule.layers)
+        return asked and any(row.layer is None for row in outcome.part.rows)
 
 
 def _shared(layers: Sequence[Layer], protection: Protection) -> tuple[Layer, ...]:

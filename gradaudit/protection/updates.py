@@ -53,7 +53,12 @@ class Updates:
     def scale(self) -> float:
         """Root mean square of all elements of all updates."""
         count = sum(map(self.elements, self.layers))
-        return float(np.sqrt(sum(self._energy(layer) for layer in self.layers) / count))
+        return self.length / float(np.sqrt(count))
+
+    @cached_property
+    def length(self) -> float:
+        """Root mean square L2 norm of whole updates."""
+        return float(np.sqrt(sum(self._energies.values())))
 
     def norm(self, layer: str) -> float:
         """L2 norm of the longest update of a layer."""

@@ -66,6 +66,9 @@ def seeded(gradients, generator):
 def sign(gradients, generator):
     return gradients.mean(0).sign()
 
+def constant(gradients, generator):
+    return torch.ones(gradients.shape[1])
+
 def broken(gradients, generator):
     return gradients
 
@@ -310,7 +313,7 @@ def test_faulty_mechanisms_are_caught(mechanisms: Path, name: str, options: dict
     assert verdict is not None
     assert "claimed was 4.377" in verdict
     (lower,) = found.select("dp-audit.epsilon_lower", variant={})
-    assert lower.infinite == (name == "seeded")
+    assert not lower.infinite, "of a mechanism from a file no number of releases shows that"
 
 
 @pytest.mark.parametrize("companions", [0, 7])
@@ -323,16 +326,52 @@ def test_an_honest_mechanism_is_not_accused(mechanisms: Path, companions: int) -
     assert 1 < lower.value < CLAIM
 
 
-def test_a_deterministic_defense_is_judged_without_trials(mechanisms: Path) -> None:
-    found = report("sex", mechanism=f"{mechanisms}:sign", claimed_epsilon=100, restarts=1)
+def test_equal_releases_of_a_file_give_the_bound_that_so_many_prove(mechanisms: Path) -> None:
+    """They are no proof that nothing is drawn; the same defense by name needs no trials."""
+    found = report("sex", mechanism=f"{mechanisms}:sign", claimed_epsilon=5, restarts=1)
     (lower,) = found.select("dp-audit.epsilon_lower", variant={})
-    assert lower.infinite
-    assert lower.details["analytic"] is True
-    assert lower.n is lower.confidence is None
-    assert claim_exceeded(found) == "dp-audit: epsilon is infinite, claimed was 100.0"
-    for metric in ("epsilon_lower_gaussian", "mu_lower", "epsilon_point"):
+    assert lower.value == lower.details["ceiling"] > 5
+    assert lower.details["at_ceiling"] is True
+    assert lower.confidence == 0.95
+    assert str(claim_exceeded(found)).startswith("dp-audit: epsilon is at least")
+    known = report("sex", mechanism="sign", claimed_epsilon=100, restarts=1)
+    assert claim_exceeded(known) == "dp-audit: epsilon is infinite, claimed was 100.0"
+
+
+def test_a_pair_whose_releases_are_equal_leaves_the_claim_untested(mechanisms: Path) -> None:
+    found = report("sex", mechanism=f"{mechanisms}:constant", claimed_epsilon=5, restarts=1)
+    for metric in ("epsilon_lower", "epsilon_lower_gaussian", "mu_lower", "epsilon_point"):
         (row,) = found.select(f"dp-audit.{metric}", variant={})
-        assert "decided without trials: 1000 of 1000 releases repeat" in row.reason
+        assert row.status == "skipped"
+        assert str(row.reason).startswith("this pair cannot test the claim: releases with common")
+    assert claim_exceeded(found) is None
+    assert "this pair cannot test the claim" in str(claim_untested(found))
+
+
+def test_a_record_is_removed_from_its_companions(mechanisms: Path) -> None:
+    """The honest mechanism divides by the batch's size, which is no secret of replaced records."""
+    given = {"mechanism": f"{mechanisms}:honest", "companions": 3, "trials": 1000, "restarts": 1}
+    removed, replaced = (measure("sex", relation=how, **given) for how in ("remove", "replace"))
+    assert one(removed, "epsilon_lower").value > 5 > one(replaced, "epsilon_lower").value
+    for rows, how in ((removed, "remove"), (replaced, "replace")):
+        assert one(rows, "epsilon_lower").details["relation"] == how
+    assert one(removed, "canary_gap").details["alternative_value"] == "no record"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mechanism": HONEST}, "whose promise for a removed record is reported anyway"),
+        ({"companions": 0}, "give --companions too"),
+        ({"replacement": "uniform"}, "a removed record has no other value"),
+    ],
+)
+def test_when_a_record_cannot_be_removed(
+    mechanisms: Path, options: dict[str, Any], message: str
+) -> None:
+    given = {"mechanism": f"{mechanisms}:honest", "companions": 2, "relation": "remove"}
+    with pytest.raises(UsageError, match=message):
+        measure("sex", **{**given, **options})
 
 
 def test_a_claim_below_the_bound_is_exceeded_and_one_above_is_not() -> None:
@@ -539,7 +578,7 @@ def test_what_cannot_be_swept_or_drawn(mechanisms: Path, tmp_path: Path) -> None
         measure("sex", mechanism=f"{mechanisms}:honest", sweep_clip=(1.0,))
     rows = measure(
         "sex",
-        mechanism=f"{mechanisms}:sign",
+        mechanism="sign",
         picture=tmp_path / "a.svg",
         trials=100,
         restarts=0,

@@ -208,7 +208,10 @@ def test_what_is_not_sent_is_not_looked_at() -> None:
         ({"mechanism": HONEST, "replacement": "uniform"}, "--replacement: leave it out"),
         ({"mechanism": HONEST, "record": "4"}, "of which the last is 3"),
         ({"mechanism": HONEST, "noise": "gaussian"}, "says it itself: leave --noise out"),
-        ({"mechanism": "dp:clip=1,sigma=1", "relation": "remove"}, "--relation: leave it out"),
+        (
+            {"mechanism": "dp:clip=1,sigma=1", "relation": "remove"},
+            "remove: leave it out",
+        ),
     ],
 )
 def test_options_that_do_not_fit_the_unit_are_refused(options: dict[str, Any], said: str) -> None:

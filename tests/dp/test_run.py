@@ -97,16 +97,43 @@ def test_the_statistic_that_is_asked_for_is_the_score() -> None:
     assert dependent.epsilon_lower is None
 
 
-@pytest.mark.slow
-def test_a_verdict_takes_the_place_of_trials_and_of_an_unknown_pair() -> None:
+def test_a_verdict_takes_the_place_of_trials() -> None:
     game, told = played(ClippedNoise(clip=0.5, sigma=0), restarts=0, record="random")
     assert isinstance(game.result, Verdict)
     assert game.score is None
     assert game.epsilon_lower == game.pair == math.inf
     assert list(told.tasks) == ["canaries for race"]
-    constant = FileMechanism(lambda gradients, generator: 0 * gradients[0] + 1, "f.py:m")
-    unknown, _ = played(constant, restarts=0, record="random")
-    assert unknown.epsilon_lower == unknown.pair == 0
+
+
+def deaf(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(gradients.shape[1], generator=generator)
+
+
+def constant(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return 0 * gradients[0] + 1
+
+
+@pytest.mark.parametrize("function", [deaf, constant])
+def test_a_pair_with_equal_releases_can_test_no_claim(function: object) -> None:
+    """Whether noise is added to them or not, they say nothing of any other pair."""
+    game, _ = played(FileMechanism(function, "f.py:m"), restarts=0, record="random")  # type: ignore[arg-type]
+    assert game.canaries.played.gap == 0
+    assert game.untestable == "releases with common noise are the same with either value"
+    assert game.epsilon_lower is None
+
+
+def test_a_law_that_hides_the_pair_can_test_no_claim_and_any_other_can() -> None:
+    game, _ = played(restarts=0, record="random")
+    assert (game.untestable, game.epsilon_lower is None) == ("", False)
+    hidden = replace(game, result=Verdict("it is the same with either value", 0.0))
+    assert (hidden.untestable, hidden.epsilon_lower) == ("it is the same with either value", None)
+    certain = replace(game, result=Verdict("the mechanism adds no noise", math.inf))
+    assert (certain.untestable, certain.epsilon_lower) == ("", math.inf)
+    assert game.score is not None
+    none = replace(game.score, bound=replace(game.score.bound, value=0.0))
+    assert isinstance(game.result, TrialsResult)
+    silent = replace(game, result=replace(game.result, scores={"projection": none}))
+    assert (silent.untestable, silent.epsilon_lower) == ("", 0.0), "a gap that the trials missed"
 
 
 def test_what_is_promised_is_for_the_batch_of_the_game() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import run
+from scipy.special import ndtr
 
 from gradaudit.audits import audits
 from gradaudit.audits.sizes import Size
@@ -18,7 +20,7 @@ from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError
-from gradaudit.judging import Policy
+from gradaudit.judging import Policy, gate
 from gradaudit.progress import Silent
 from gradaudit.protection import clock
 from gradaudit.protection.costs import costs
@@ -28,6 +30,7 @@ from gradaudit.protection.planner import Planner
 from gradaudit.protection.settings import framework_settings, options
 from gradaudit.protection.trial import Bench, verdict_of
 from gradaudit.protection.updates import Updates
+from gradaudit.report import Measurement, Report
 from gradaudit.subject import open_subject
 
 MODEL = "zoo:mlp?inputs=10&hidden=8,6&classes=2"
@@ -170,6 +173,100 @@ def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
     assert not planned(subject, rule, left=lambda: -1.0).verdict.passed
 
 
+def told_by_whole_updates(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Protection], float]:
+    """Let trials find the AUROC of the best attacker on a whole update, and return that law.
+
+    Of an update under Gaussian noise against none it is Φ(μ/√2), with μ² the sum over layers of the
+    squared norm over the noise's variance.
+    """
+    template = Bench(subject, [size_of("sensitivity", probes=8)], policy(), Updates.of(subject))
+    open_report = template.judged(Protection.uniform(["fc1", "fc2", "output"]))
+    updates = template.updates
+
+    def auroc(protection: Protection) -> float:
+        shared = [(layer, guard) for layer, guard in protection if guard != HIDE]
+        if any(guard.kind != "noise" for _, guard in shared):
+            return 1.0
+        sizes = (updates.elements(n) * (updates.size(n) / g.amount) ** 2 for n, g in shared)
+        return float(ndtr(np.sqrt(sum(sizes) / 2)))
+
+    def judged(self: Bench, protection: Protection, seconds: float | None = None) -> Report:
+        value = auroc(protection)
+        row = Measurement(
+            audit="attack", metric="auroc", value=value, interval=(value, value), confidence=0.95
+        )
+        kept = [layer for layer in open_report.target.layers if layer.name in protection.shared]
+        target = open_report.target.model_copy(update={"layers": kept})
+        report = open_report.model_copy(update={"measurements": [row], "target": target})
+        return gate(report, self.policy)
+
+    monkeypatch.setattr(Bench, "judged", judged)
+    return auroc
+
+
+@pytest.mark.slow
+def test_noise_goes_up_until_the_policy_passes(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise of DP-SGD is √n times the updates' deviation: 12.5 times it for 156 elements."""
+    auroc = told_by_whole_updates(subject, monkeypatch)
+    plan = planned(subject, {"metric": "attack.auroc", "layers": "", "max": 0.75})
+    assert plan.verdict.passed
+    assert plan.protection.shared
+    assert 0.72 < auroc(plan.protection) <= 0.75
+    assert not any(
+        auroc(trial.protection) <= 0.75
+        for trial in plan.trials
+        if max(guard.amount for guard in trial.protection.guards) < 10 * plan.updates.scale
+        and not trial.protection.hidden
+    ), "which the first levels do not reach"
+    assert plan.least <= plan.cost < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [0.6, 0.7, 0.9])
+def test_a_plan_is_found_though_there_is_time_for_nothing(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, limit: float
+) -> None:
+    """The utmost noise is tried whatever the time."""
+    auroc = told_by_whole_updates(subject, monkeypatch)
+    rule = {"metric": "attack.auroc", "layers": "", "max": limit}
+    plan = planned(subject, rule, left=lambda: -1e9)
+    assert plan.verdict.passed
+    assert auroc(plan.protection) <= limit
+
+
+@pytest.mark.slow
+def test_where_no_noise_is_enough_only_sharing_nothing_passes(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told_by_whole_updates(subject, monkeypatch)
+    plan = planned(subject, {"metric": "attack.auroc", "layers": "", "max": 0.5})
+    assert not plan.verdict.passed
+    assert (plan.untried, plan.least) == (False, pytest.approx(1))
+    noise = max(guard.amount for trial in plan.trials for guard in trial.protection.guards)
+    assert noise == pytest.approx(10 * plan.updates.length, rel=0.01)
+
+
+@pytest.mark.slow
+def test_a_row_of_the_model_is_measured_anew_for_every_protection(
+    subject: Subject, updates: Updates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers' rows alone would leave it out, or make it of the layers that are new."""
+    rules = policy({"metric": "attack.auroc", "layers": "*", "max": 0.75})
+    named = replace(subject, samples=None, attributes=("sex",))
+    sizes = [size_of("attack property", batches=60, trials=40, repeats=2)]
+    bench = Bench(named, sizes, rules, updates)
+    everything = Protection.uniform(["fc1", "fc2", "output"])
+    for protection in (everything, everything.hiding(["fc1"]), everything.hiding(["fc1", "fc2"])):
+        found = bench.judged(protection).select("attack.auroc")
+        alone = Bench(named, sizes, rules, updates).judged(protection).select("attack.auroc")
+        assert {row.layer for row in found} == {None, *protection.shared}
+        assert [row.value for row in found] == [row.value for row in alone]
+
+
 SMOOTH = "zoo:mlp?inputs=10&hidden=4&classes=2&activation=tanh"
 
 
@@ -304,4 +401,5 @@ def test_where_no_plan_passes_the_nearest_is_shown(tmp_path: Path) -> None:
     done = run(*PLAN, "--policy", rules)
     assert done.status == 1
     assert "still beyond" in done.out
-    assert "no plan was found that passes" in done.err
+    assert "at least 100.0%" in done.out
+    assert "only sharing nothing passes" in done.err

@@ -67,7 +67,9 @@ class DpAuditOptions(AuditOptions):
     iterations: int = Field(200, ge=2, description="Steps of crafting.")
     relation: Literal["replace", "remove"] = Field(
         "replace",
-        description="What neighbours of middleware are: two clients' updates, or one and none.",
+        description="How neighbours differ: a record's value (or a client's update) is replaced by "
+        "another, or the record (or the update) is removed. Removed records are played for a "
+        "mechanism from a file, beside --companions.",
     )
     clients: int = Field(8, ge=2, description="Clients that train, for middleware.")
     client_records: int = Field(32, ge=1, description="Records of each of these clients.")

@@ -22,7 +22,7 @@ from gradaudit.audits.rows import Rows
 from gradaudit.defenses.subject import Subject
 from gradaudit.dp.degenerate import Verdict
 from gradaudit.dp.game import Rules
-from gradaudit.dp.mechanisms import Mechanism, load_mechanism
+from gradaudit.dp.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.dp.middleware import Middleware
 from gradaudit.dp.run import Game, play_between_clients, play_on, settings
 from gradaudit.dp.sensitivity import Design
@@ -143,7 +143,6 @@ _OF_RECORDS = {
     "replacement": "a client's update is played against one other",
 }
 _OF_CLIENTS = {
-    "relation": "a record's private value is replaced, and its absence is not played",
     "unsent": "gradients of records are one vector (--hide leaves out layers)",
 }
 
@@ -154,6 +153,21 @@ def _expect_fitting(mechanism: Mechanism, options: DpAuditOptions) -> None:
     for name, reason in wrong.items():
         if getattr(options, name) != DpAuditOptions.model_fields[name].default:
             raise UsageError(f"--{name}: leave it out for {mechanism.description}: {reason}")
+    if mechanism.unit == "record" and options.relation == "remove":
+        _expect_removable(mechanism, options)
+
+
+def _expect_removable(mechanism: Mechanism, options: DpAuditOptions) -> None:
+    """Refuse to play a record's absence where the law tells it, or where nothing would be left."""
+    if not isinstance(mechanism, FileMechanism):
+        raise UsageError(
+            f"--relation remove: leave it out for {mechanism.description}, whose promise for a "
+            "removed record is reported anyway; it is played for a mechanism FILE.py:NAME"
+        )
+    if not options.companions:
+        raise UsageError("--relation remove: a batch of no record is left; give --companions too")
+    if options.replacement != "worst":
+        raise UsageError("--replacement: leave it out, as a removed record has no other value")
 
 
 def _secrets(subject: Subject, mechanism: Mechanism) -> tuple[str, ...]:

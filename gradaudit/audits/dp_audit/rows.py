@@ -12,6 +12,7 @@ from gradaudit.dp.degenerate import Verdict
 from gradaudit.dp.estimates import GaussianBound
 from gradaudit.dp.game import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
 from gradaudit.dp.mechanisms import Mechanism
+from gradaudit.dp.missing_noise import lone_repeats
 from gradaudit.dp.run import Game
 from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed
 from gradaudit.errors import UsageError
@@ -29,6 +30,11 @@ DEPENDENT = (
     "the releases depend on each other (p <= 0.001), as of a mechanism that carries noise or state "
     "from one to the next, so nothing bounds the epsilon of one; audit it with fresh state for "
     "each release"
+)
+UNTESTABLE = "this pair cannot test the claim"
+REPEATS = (
+    "are one and the same under one value and never under the other, while the others differ, as "
+    "where noise is left out at times; more --trials prove more"
 )
 CLASSICAL_RANGE = "proved only up to epsilon = 1"
 NO_LAW = (
@@ -82,6 +88,8 @@ def _remark(lower: Measurement, claimed: float | None, promised: float | None) -
     """What promise and bound say of the claim, and what the bound does not say."""
     flawless = lower.details.get("at_ceiling")
     said = ["no trial erred: epsilon is at least this."] if flawless else []
+    if repeats := lower.details.get("repeats"):
+        said += [f"{repeats} releases {REPEATS}."]
     said += [f"Decided without trials: {lower.details['because']}."] if lower.infinite else []
     if claimed is None:
         return " ".join([*said, LIMITS])
@@ -171,6 +179,10 @@ def composition_rows(
 def _bound_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
     """What trials showed, or why there were none, or none that count."""
     facts, result = _facts(game, options), game.result
+    if game.untestable:
+        reason = f"{UNTESTABLE}: {game.untestable}"
+        yield from rows.skipped(reason, ["epsilon_lower", *PROVEN_BY_TRIALS], details=facts)
+        return
     if not isinstance(result, Verdict):
         if result.dependent:
             yield from rows.skipped(DEPENDENT, ["epsilon_lower", *PROVEN_BY_TRIALS], details=facts)
@@ -229,6 +241,8 @@ def _trials_rows(
     rows: Rows,
 ) -> Iterator[Measurement]:
     facts |= {"pilots": result.pilots, "decided_by": result.decided_by}
+    if result.reads:
+        facts["reads"] = result.reads
     asked_first = sorted(result.scores.items(), key=lambda item: item[0] != options.statistic)
     for name, score in asked_first:
         of_statistic = rows if name == options.statistic else rows.of({"statistic": name})
@@ -263,6 +277,8 @@ def _bound_row(
             "alternative": np.histogram(score.alternative, edges)[0].tolist(),
         },
     }
+    if repeats := lone_repeats(score.null, score.alternative):
+        details["repeats"] = repeats
     level, trials = options.confidence, options.trials
     return rows.measured("epsilon_lower", bound.value, n=trials, confidence=level, details=details)
 
