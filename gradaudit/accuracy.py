@@ -261,14 +261,14 @@ def doubt(
             return None
         return (
             f"the model reaches {found.value:.3f} on these records, and {expected.value:.3f} by "
-            f"{expected.source}: {PROBABLY}{_bytes(records)}, or these are other records"
+            f"{expected.source}: {PROBABLY}{_preparing(records)}, or these are other records"
         )
     if found.at_chance and _shown_to_be_poor(found):
         levels = f"({found.value:.3f}, chance {found.chance:.3f})"
         poor = f"the model is no better than chance on these records {levels}: "
         if target.checkpoint is None:
             poor += "no checkpoint was given (--checkpoint), so its weights may be random; if not, "
-        return f"{poor}{PROBABLY}{_bytes(records)}"
+        return f"{poor}{PROBABLY}{_preparing(records)}"
     return seen.unlike(target.model) if found.n >= FEWEST else None
 
 
@@ -291,6 +291,15 @@ def _other_classes(outputs: Tensor, records: Records) -> str | None:
         f"the model has {wide} outputs and the data {classes} classes: the numbers hold only if "
         f"these are the model's first {classes} classes, in this order"
     )
+
+
+def _preparing(records: Records) -> str:
+    """What may be prepared otherwise: the scale of columns, or pictures as bytes."""
+    other = {"none": "standard", "standard": "none"}.get(str(records.notes.get("scale")))
+    if other and any(feature.range for feature in records.features):
+        now = "as the file has them" if other == "standard" else "standardised"
+        return f" (the columns are {now}; say scale={other} in --data for the other way)"
+    return _bytes(records)
 
 
 def _bytes(records: Records) -> str:

@@ -9,6 +9,7 @@ from gradaudit.gathering import member_of
 from gradaudit.report import Measurement, Report
 from gradaudit.text import listed
 from gradaudit.view.facts import checkpoint_notes, data_facts, joined, title, warnings
+from gradaudit.view.preparation import preparation
 from gradaudit.view.wording import abridged, batch_size, secret_of
 
 MOST_GAMES = 6
@@ -25,6 +26,7 @@ class Scope:
         shared: algorithm, layers, defenses, hidden layers.
         setting: whose case it is, the attacker's best or a federation's.
         model: model, checkpoints and size; data and task accuracy.
+        prepared: what the adapter did to the data: scaling, encoding, imputation, what is left.
         notes: what was done to make checkpoints fit the model.
         warnings: what casts doubt on all numbers.
     """
@@ -34,6 +36,7 @@ class Scope:
     shared: str
     model: str
     data: str
+    prepared: str = ""
     setting: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -47,6 +50,7 @@ class Scope:
             ("shared", self.shared),
             ("setting", self.setting),
             ("model", "; ".join(filter(None, (self.model, self.data)))),
+            ("data", self.prepared),
         )
         return tuple(line for line in lines if line[1])
 
@@ -59,6 +63,7 @@ def scope_of(report: Report) -> Scope:
         shared=_shared(report),
         model=title(report),
         data=data_facts(report),
+        prepared=preparation(report),
         setting=_setting(report),
         notes=checkpoint_notes(report),
         warnings=warnings(report),

@@ -172,6 +172,13 @@ def members_of(column: DataColumn) -> NDArray[np.bool_]:
     return np.array([_MEMBER[value.lower()] for value in column.values])[column.codes]
 
 
+def left_aside(known: Iterable[str], used: Iterable[str | None]) -> dict[str, JsonValue]:
+    """The note that names columns or keys that nothing is read from; empty where there are none."""
+    taken = set(used)
+    left: list[JsonValue] = [name for name in known if name not in taken]
+    return {"left": left} if left else {}
+
+
 def assemble(
     inputs: Inputs,
     labels: Labels,

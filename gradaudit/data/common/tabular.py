@@ -16,9 +16,10 @@ class Tabular(DataAdapter):
 
     Columns keep the order of the file. Text becomes one-hot groups in the order of the names, or
     codes from 0 in that order, a column each, for a model that looks them up in embeddings;
-    numbers are standardised. A missing text is a category of its own, a missing number becomes the
-    median. The columns of the label, the users and the membership are no inputs, those of
-    attributes are.
+    numbers stay as they are unless ``scale=standard`` is asked for. A missing text is a category
+    of its own, a missing number becomes the median, and a date is a text; the report's data section
+    and its scope say all of it. The columns of the label, the users and the membership are no
+    inputs, those of attributes are.
 
     Attributes:
         label: column of the task's label.
@@ -29,7 +30,8 @@ class Tabular(DataAdapter):
         member: column that says whether a record was trained on.
         columns: ``one-hot`` groups or ``codes`` of categories; all whole numbers where every
             column is one.
-        scale: ``standard`` for mean 0 and deviation 1, ``none`` for numbers as they are.
+        scale: ``none`` for numbers as the file has them, ``standard`` for mean 0 and deviation 1
+            over these records.
         task: whether the label is a class or a number; told by its values if not said.
     """
 
@@ -40,7 +42,7 @@ class Tabular(DataAdapter):
     user: str | None = None
     member: str | None = None
     columns: Literal["one-hot", "codes"] = "one-hot"
-    scale: Literal["none", "standard"] = "standard"
+    scale: Literal["none", "standard"] = "none"
     task: Literal["classification", "regression"] | None = None
 
     def records_of(self, table: Table) -> Records:
