@@ -18,7 +18,7 @@ from gradaudit.data.common.class_order import in_order
 from gradaudit.data.common.columns import NOT_A_TABLE, Inputs, table_of
 from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.pictures import Picture
-from gradaudit.data.common.roles import assemble, labels_of, left_aside
+from gradaudit.data.common.roles import assemble, left_aside
 from gradaudit.data.common.tables import Table
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
@@ -152,7 +152,7 @@ class HfDatasets(PictureAdapter, Tabular):
             records = self.records_of(saved.frame.table())
         else:
             records = self._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
-        names = saved.class_names(self.label)
+        names = saved.class_names(self.label) if self.label is not None else ()
         return in_order(records, names, self.source) if names and records.classes else records
 
     def _column(self, frame: Frame, images: list[str]) -> str | None:
@@ -166,7 +166,7 @@ class HfDatasets(PictureAdapter, Tabular):
         table = frame.table()
         return assemble(
             self._images(frame, column) if images else self._arrays(frame, column),
-            labels_of(table.column(self.label), self.task),
+            self.labels_in(table, len(frame)),
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),

@@ -11,7 +11,14 @@ from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in
 from gradaudit.data.common.checks import choose_all
 from gradaudit.data.common.columns import NOT_A_TABLE, DataColumn, Inputs, table_of
 from gradaudit.data.common.picture_adapter import PictureAdapter
-from gradaudit.data.common.roles import assemble, labels_of_array, left_aside
+from gradaudit.data.common.roles import (
+    Labels,
+    assemble,
+    labels_of_array,
+    left_aside,
+    named_label,
+    no_labels,
+)
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
@@ -28,6 +35,7 @@ class NpzFile(PictureAdapter):
     Attributes:
         inputs: key of the inputs, (records, …).
         label: key of the label, (records,) or real targets (records, outputs).
+        labels: ``none`` where there are none, for a loss of the outputs alone.
         attribute: keys of private attributes; a quantity is split in halves at its median.
         user: key that says whose record it is.
         member: key that says whether a record was trained on.
@@ -41,7 +49,8 @@ class NpzFile(PictureAdapter):
     example: ClassVar[str] = "npz:FILE?inputs=KEY&label=KEY&attribute=KEY&user=KEY&member=KEY"
 
     inputs: str
-    label: str
+    label: str | None = None
+    labels: Literal["given", "none"] = "given"
     attribute: tuple[str, ...] = ()
     user: str | None = None
     member: str | None = None
@@ -57,16 +66,22 @@ class NpzFile(PictureAdapter):
         records = len(inputs.array)
         return assemble(
             inputs,
-            labels_of_array(
-                archive.read_column(self.label, records),
-                archive.origin(self.label),
-                archive.names(*_names_of(self.label), "class_names"),
-                self.task,
-            ),
+            self._labels(archive, records),
             [_column(archive, key, records) for key in attributes],
             user=_column(archive, self.user, records) if self.user is not None else None,
             member=_column(archive, self.member, records) if self.member is not None else None,
             notes=left_aside(archive.keys, self._used(attributes)),
+        )
+
+    def _labels(self, archive: Archive, records: int) -> Labels:
+        key = named_label(self.label, self.labels, "KEY", self.source)
+        if key is None:
+            return no_labels(records, self.source)
+        return labels_of_array(
+            archive.read_column(key, records),
+            archive.origin(key),
+            archive.names(*_names_of(key), "class_names"),
+            self.task,
         )
 
     def _used(self, attributes: Iterable[str]) -> Iterator[str]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients.functional import unwrap
 from gradaudit.models.losses import Loss
+from gradaudit.models.outputs import unwrap
 
 
 class PenalisedLoss(Loss):

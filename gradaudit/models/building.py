@@ -14,10 +14,10 @@ from torch import nn
 from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
 from gradaudit.models import hf_folder
-from gradaudit.models.custom_loss import user_loss
 from gradaudit.models.exported import load_exported
 from gradaudit.models.hf_folder import load_folder
 from gradaudit.models.losses import BUILT_IN, Loss
+from gradaudit.models.torch_losses import user_loss
 from gradaudit.specs import Spec, arguments, parse_spec, suggest
 from gradaudit.user_code import first_line, import_torchvision, load_callable
 

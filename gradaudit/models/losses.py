@@ -9,12 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import AuditError
+from gradaudit.models.outputs import unwrap
 
 
 class Loss(ABC):
@@ -29,6 +31,17 @@ class Loss(ABC):
     """Whether each output is the logit of a label of its own."""
     ignored: int = IGNORED
     """The class label of a record or position that counts nothing."""
+
+    takes_whole: bool = False
+    """Whether it is given all that the model returns, and not the prediction alone."""
+
+    def taken(self, returned: Any) -> Tensor:
+        """What the loss takes of what the model returned, (records, …).
+
+        Raises:
+            AuditError: there is no such tensor.
+        """
+        return unwrap(returned)
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.columns import encode
-from gradaudit.data.common.roles import assemble, labels_of
+from gradaudit.data.common.roles import Labels, assemble, labels_of, named_label, no_labels
 from gradaudit.data.common.tables import Table
 from gradaudit.data.records import Records
 
@@ -23,6 +23,7 @@ class Tabular(DataAdapter):
 
     Attributes:
         label: column of the task's label.
+        labels: ``none`` where there are none, for a loss of the outputs alone.
         attribute: columns of private attributes; a quantity is split in halves at its median.
         drop: columns that are no inputs; they can still be attributes.
         categorical: columns of numbers that are codes of categories.
@@ -35,7 +36,8 @@ class Tabular(DataAdapter):
         task: whether the label is a class or a number; told by its values if not said.
     """
 
-    label: str
+    label: str | None = None
+    labels: Literal["given", "none"] = "given"
     attribute: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -45,6 +47,13 @@ class Tabular(DataAdapter):
     scale: Literal["none", "standard"] = "none"
     task: Literal["classification", "regression"] | None = None
 
+    def labels_in(self, table: Table, records: int) -> Labels:
+        """The task's labels, none where that was said."""
+        label = named_label(self.label, self.labels, "COL", table.file)
+        if label is None:
+            return no_labels(records, table.file)
+        return labels_of(table.column(label), self.task)
+
     def records_of(self, table: Table) -> Records:
         """The table's records, encoded."""
         dropped, categorical = table.names(self.drop), table.names(self.categorical)
@@ -53,7 +62,7 @@ class Tabular(DataAdapter):
         inputs = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
         return assemble(
             encode(inputs, table.file, self.scale, self.columns),
-            labels_of(table.column(self.label), self.task),
+            self.labels_in(table, len(columns[0]) if columns else 0),
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),
