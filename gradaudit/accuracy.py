@@ -19,7 +19,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.gradients.flops import flops
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.losses import Loss, classes_second
+from gradaudit.models.losses import CrossEntropy, Loss, classes_second
 from gradaudit.models.preprocessing import PROBABLY, Seen, watching
 from gradaudit.models.target import Expected, Target
 from gradaudit.statistics import CONFIDENCE
@@ -81,7 +81,8 @@ def task_accuracy(
 
     With class labels it is the share of records whose largest output (or the sign of a single
     logit, or for a squared error the nearer of 0 and 1) is the label; with labels of positions the
-    share of those that have one; with real targets R². Beyond ``affordable`` records, so many drawn
+    share of those that have one; with probabilities of the classes the share whose largest output
+    is the likeliest class; with real targets R². Beyond ``affordable`` records, so many drawn
     with a fixed seed are looked at.
 
     Args:
@@ -168,6 +169,9 @@ def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
         guesses = outputs.argmax(dim=1) if several else outputs[:, 0] > loss.threshold
         return _accuracy((guesses == labels)[known], labels[known])
     targets = labels.double().reshape(len(labels), -1)
+    if isinstance(loss, CrossEntropy) and targets.shape == outputs.shape:
+        classes = targets.argmax(dim=1)  # of soft labels the likeliest
+        return _accuracy(outputs.argmax(dim=1) == classes, classes)
     if targets.shape != outputs.shape:
         return TaskAccuracy("none", None, None, None, len(labels))
     if loss.yes_or_no:

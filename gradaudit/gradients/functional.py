@@ -137,7 +137,7 @@ class FunctionalModel:
                 raise AuditError(
                     f"the model cannot be run on inputs {self._shapes(inputs)}: {why}; name the "
                     "model for such inputs (--model, its ?k=v) or the records that it takes "
-                    "(--data, its drop=, scale=)"
+                    "(--data, its drop=, scale=, tokens=)"
                 ) from error
             if outputs.dim() == 0 or len(outputs) != len(inputs):
                 raise AuditError(

@@ -14,6 +14,7 @@ from torch import nn
 from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
 from gradaudit.models import hf_folder
+from gradaudit.models.checkpoint.kinds import convert_onnx, is_onnx
 from gradaudit.models.exported import load_exported
 from gradaudit.models.hf_folder import load_folder
 from gradaudit.models.losses import BUILT_IN, Loss
@@ -132,6 +133,8 @@ def _no_form(name: str) -> str:
     if name.endswith(".py"):
         return f"name the function in it that returns the model, as in {name}:factory"
     if Path(name).is_file():
+        if is_onnx(Path(name)):
+            return f"an ONNX model is no module of torch; {convert_onnx(Path(name))}"
         return (
             "a file of weights is no model; give it with --checkpoint (a torch.export archive "
             "whose code you trust is named .pt2)"
