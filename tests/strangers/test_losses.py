@@ -358,6 +358,17 @@ def test_a_built_in_loss_is_refused_with_the_remedy(what: str) -> None:
         )
 
 
+def test_a_defense_that_appends_to_the_outputs_is_refused_for_several() -> None:
+    case = CASES["a VAE's tuple"]
+    records = records_of(case.data, "data.py:make")
+    loss = CustomLoss(case.loss, "losses.py:loss")
+    settings = SubjectSettings(device="cpu", defense=("vib",))
+    subject = open_subject(settings, model=Vae(), records=records, loss=loss)
+    view = FunctionalModel.of(subject.target)
+    with pytest.raises(AuditError, match=r"vib: adds a column .* takes whole the tuple"):
+        view.check(view.cast(records.inputs), view.cast(records.labels))
+
+
 def test_three_arrays_are_no_attribute() -> None:
     items = list(zip(X, OTHER, THIRD, strict=True))
     with pytest.raises(DataError, match="say labels=none, and the three are inputs"):
