@@ -34,7 +34,7 @@ SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "sh
 BY_CPU = "--by-cpu-seconds"
 HERE = f"{Path(__file__)}:pictures"
 REVIEWS = SHARED / "data" / "imdb_16k.csv.gz"
-ADULT = f"csv:{SHARED / 'data' / 'adult.csv'}?label=income"
+ADULT = f"csv:{SHARED / 'data' / 'adult.csv'}?label=income&scale=standard"
 
 
 class Scanned(NamedTuple):

@@ -44,7 +44,7 @@ def subject() -> Subject:
     file = SHARED / "data" / "adult.csv"
     if not file.exists():
         sys.exit(f"{file} is not there; name the folder of data with GRADAUDIT_SHARED")
-    records = load_records(f"csv:{file}?label=income", attributes=("sex",))
+    records = load_records(f"csv:{file}?label=income&scale=standard", attributes=("sex",))
     inputs = records.inputs.shape[1]
     model = load_model(f"zoo:mlp?inputs={inputs}&hidden=100&classes=2", seed=0)
     target = Target(model, CrossEntropy())

@@ -23,12 +23,13 @@ from torch import Tensor, nn
 
 from gradaudit.data.common.reading import packed_tokens, parts_of
 from gradaudit.data.common.tokens import Tokens
-from gradaudit.gradients.functional import FunctionalModel, unwrap
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.gradients.trace import Gradients
 from gradaudit.huggingface import library
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.outputs import unwrap
 from gradaudit.models.target import Target, layers_of
 
 LENGTH, RECORDS, VOCABULARY = 32, 48, 2000

@@ -128,7 +128,7 @@ SECTIONS: dict[str, list[Case]] = {
 
 def load(path: Path, drop: tuple[str, ...]) -> Records:
     dropped = "".join(f"&drop={column}" for column in drop)
-    return load_records(f"csv:{path}?label=income&attribute=sex{dropped}")
+    return load_records(f"csv:{path}?label=income&scale=standard&attribute=sex{dropped}")
 
 
 def play(case: Case, records: Records, seed: int) -> tuple[GameSplit, list[FloatArray], float]:

@@ -50,7 +50,7 @@ STUDIES = {
     ),
     "adult": Study(
         "zoo:mlp?inputs=108&classes=2&hidden=64",
-        f"csv:{SHARED / 'data' / 'adult.csv'}?label=income&attribute=sex",
+        f"csv:{SHARED / 'data' / 'adult.csv'}?label=income&scale=standard&attribute=sex",
         "sex",
     ),
     "utkface": Study(

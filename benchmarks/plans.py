@@ -77,7 +77,9 @@ def faces() -> Records:
 
 def adult() -> Records:
     """The first records of Adult, all columns encoded."""
-    records = load_records(f"csv:{SHARED / 'adult.csv'}?label=income", attributes=("sex",))
+    records = load_records(
+        f"csv:{SHARED / 'adult.csv'}?label=income&scale=standard", attributes=("sex",)
+    )
     records = records.take(np.arange(RECORDS))
     return Records(
         records.inputs, records.labels, records.classes, {"private": records.attributes["sex"]}

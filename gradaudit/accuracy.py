@@ -19,7 +19,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.gradients.flops import flops
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.losses import Loss, classes_second
+from gradaudit.models.losses import CrossEntropy, Loss, classes_second
 from gradaudit.models.preprocessing import PROBABLY, Seen, watching
 from gradaudit.models.target import Expected, Target
 from gradaudit.statistics import CONFIDENCE
@@ -81,7 +81,8 @@ def task_accuracy(
 
     With class labels it is the share of records whose largest output (or the sign of a single
     logit, or for a squared error the nearer of 0 and 1) is the label; with labels of positions the
-    share of those that have one; with real targets R². Beyond ``affordable`` records, so many drawn
+    share of those that have one; with probabilities of the classes the share whose largest output
+    is the likeliest class; with real targets R². Beyond ``affordable`` records, so many drawn
     with a fixed seed are looked at.
 
     Args:
@@ -168,6 +169,9 @@ def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
         guesses = outputs.argmax(dim=1) if several else outputs[:, 0] > loss.threshold
         return _accuracy((guesses == labels)[known], labels[known])
     targets = labels.double().reshape(len(labels), -1)
+    if isinstance(loss, CrossEntropy) and targets.shape == outputs.shape:
+        classes = targets.argmax(dim=1)  # of soft labels the likeliest
+        return _accuracy(outputs.argmax(dim=1) == classes, classes)
     if targets.shape != outputs.shape:
         return TaskAccuracy("none", None, None, None, len(labels))
     if loss.yes_or_no:
@@ -261,14 +265,14 @@ def doubt(
             return None
         return (
             f"the model reaches {found.value:.3f} on these records, and {expected.value:.3f} by "
-            f"{expected.source}: {PROBABLY}{_bytes(records)}, or these are other records"
+            f"{expected.source}: {PROBABLY}{_preparing(records)}, or these are other records"
         )
     if found.at_chance and _shown_to_be_poor(found):
         levels = f"({found.value:.3f}, chance {found.chance:.3f})"
         poor = f"the model is no better than chance on these records {levels}: "
         if target.checkpoint is None:
             poor += "no checkpoint was given (--checkpoint), so its weights may be random; if not, "
-        return f"{poor}{PROBABLY}{_bytes(records)}"
+        return f"{poor}{PROBABLY}{_preparing(records)}"
     return seen.unlike(target.model) if found.n >= FEWEST else None
 
 
@@ -291,6 +295,15 @@ def _other_classes(outputs: Tensor, records: Records) -> str | None:
         f"the model has {wide} outputs and the data {classes} classes: the numbers hold only if "
         f"these are the model's first {classes} classes, in this order"
     )
+
+
+def _preparing(records: Records) -> str:
+    """What may be prepared otherwise: the scale of columns, or pictures as bytes."""
+    other = {"none": "standard", "standard": "none"}.get(str(records.notes.get("scale")))
+    if other and any(feature.range for feature in records.features):
+        now = "as the file has them" if other == "standard" else "standardised"
+        return f" (the columns are {now}; say scale={other} in --data for the other way)"
+    return _bytes(records)
 
 
 def _bytes(records: Records) -> str:

@@ -5,7 +5,7 @@ declared, described and validated in one place.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -327,6 +327,48 @@ def read_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     return read_yaml(path, file_model(), "gradaudit schema config").model_dump(exclude_unset=True)
+
+
+_BELONGING = {
+    "model": ("checkpoint", "prefix", "partial", "loss", "layer", "hide", "expected_accuracy"),
+    "checkpoint": ("prefix", "partial", "expected_accuracy"),
+    "data": ("attribute", "expected_accuracy"),
+}
+"""Settings that say something of another one, and nothing of what is named in its place."""
+
+
+def without_replaced(
+    file: dict[str, Any], flags: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A config file's values without those of what the command line names another of.
+
+    An attribute is one of the file's data, checkpoints are the model's, and so on: where a flag
+    names other data, the file's attribute says nothing of it. Data is other data where it is read
+    from elsewhere; other options of the same source are not.
+
+    Args:
+        file: as ``read_file`` gives it.
+        flags: values by field name; None means that the flag was not given.
+
+    Returns:
+        The values that are left, and the names of the settings that were dropped.
+    """
+    replaced = [
+        name
+        for name in _BELONGING
+        if name in file and flags.get(name) is not None and _is_other(name, file[name], flags[name])
+    ]
+    belonging = dict.fromkeys(part for name in replaced for part in _BELONGING[name])
+    dropped = tuple(p for p in belonging if p in file and p not in replaced and not flags.get(p))
+    return {name: value for name, value in file.items() if name not in dropped}, dropped
+
+
+def _is_other(name: str, before: Any, now: Any) -> bool:
+    if name == "data":
+        return bool(before.partition("?")[0] != now.partition("?")[0])
+    if name == "model":
+        return bool(before != now)
+    return list(map(str, before)) != list(map(str, now))
 
 
 def deployed(

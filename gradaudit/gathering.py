@@ -80,17 +80,36 @@ def incomplete(report: Report) -> str | None:
     """Why the report cannot stand as an audit that was done, or None.
 
     It cannot where nothing at all was measured, an audit broke off, or all that an audit tried
-    failed.
+    failed. Where nothing was measured the first reason is that of what might have been: the time
+    was up, then a failure; that other audits do not apply decides nothing.
     """
     if not any(row.status == "measured" for row in report.measurements):
-        reasons = {row.reason for row in report.measurements if row.reason}
-        return "nothing could be measured: " + ("; ".join(sorted(reasons)) or "no audit ran")
+        return "nothing could be measured: " + "; ".join(_deciding(report.measurements))
     failures: dict[str, Any] = dict(cast("dict[str, Any]", report.provenance.get("broken", {})))
     measured = {member_of(row) for row in report.measurements if row.status == "measured"}
     for row in report.measurements:
         if row.status == "failed" and member_of(row) not in measured:
             failures.setdefault(member_of(row), row.reason)
     return "; ".join(f"{audit} failed: {reason}" for audit, reason in failures.items()) or None
+
+
+def _deciding(rows: Sequence[Measurement]) -> list[str]:
+    """The reasons why nothing was measured, those that decide alone where there are any."""
+    by_kind = (
+        {row.reason for row in rows if row.reason and row.left_out},
+        {row.reason for row in rows if row.reason and row.status == "failed"},
+        {row.reason for row in rows if row.reason and not row.left_out and row.status == "skipped"},
+    )
+    left_out, failed, skipped = map(sorted, by_kind)
+    deciding = [*left_out, *failed]
+    if not deciding:
+        return skipped or ["no audit ran"]
+    beside = len({row.audit for row in rows if row.reason in skipped})
+    return [*deciding, *([_others(beside)] if beside else [])]
+
+
+def _others(audits: int) -> str:
+    return f"{audits} other audits do not apply" if audits > 1 else "another audit does not apply"
 
 
 def _headlines(parts: Sequence[AuditRows]) -> list[Measurement]:

@@ -175,6 +175,15 @@ def _learn_data(words: PrivateWords, data: Mapping[str, JsonValue]) -> None:
             words.learn("value", value)
     for value in classes if isinstance(classes, dict) else ():
         words.learn("class", value)
+    for column in _noted(data.get("notes")):
+        words.learn("column", column)
+
+
+def _noted(notes: JsonValue) -> Iterator[str]:
+    """The columns that an adapter names in its notes."""
+    for note in notes.values() if isinstance(notes, dict) else ():
+        if isinstance(note, dict | list):
+            yield from (name for name in note if isinstance(name, str))
 
 
 def _requests(report: Report) -> Iterator[str]:

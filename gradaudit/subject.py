@@ -18,6 +18,7 @@ from gradaudit.errors import UsageError
 from gradaudit.gradients.precision import usual_precision
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
+from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.hf_folder import reading_of
 from gradaudit.models.hf_weights import as_named_here
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
@@ -75,6 +76,7 @@ def open_subject(
     )
     untrained = replace(untrained, precision=_precision(settings.dtype, untrained.device))
     records = with_fitting_labels(records, untrained.loss)
+    untrained = replace(untrained, loss=with_fitting_loss(untrained.loss, records))
     defenses = tuple(map(parse_defense, settings.defense))
     untrained = defended_target(untrained, defenses, settings.seed)
     rename = parse_rename(settings.prefix) if settings.prefix else None
@@ -108,6 +110,23 @@ def with_fitting_labels(records: Records, loss: Loss) -> Records:
     if several and isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
         return replace(records, labels=records.labels.float(), classes=())
     return records
+
+
+def with_fitting_loss(loss: Loss, records: Records) -> Loss:
+    """A loss that knows the parts of the labels.
+
+    Raises:
+        UsageError: there are several parts or no labels, and the loss takes neither.
+    """
+    if not records.unlabelled and not records.label_parts:
+        return loss
+    if isinstance(loss, CustomLoss) and loss.takes_whole:
+        return loss.with_labels_of(records.label_parts)
+    what = "no labels" if records.unlabelled else "labels of several parts"
+    raise UsageError(
+        f"--loss {loss.name}: the records have {what}; name a function that takes them, "
+        "--loss FILE.py:NAME"
+    )
 
 
 def _needed(spec: str | None, option: str) -> str:

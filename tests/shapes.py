@@ -16,8 +16,8 @@ from torch.ao.quantization import (
 )
 from torch.nn.utils import parametrizations
 
-from gradaudit.models.custom_loss import user_loss
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from gradaudit.models.torch_losses import user_loss
 
 COUNT = 12
 PlainLoss = Callable[[Tensor, Tensor], Tensor]

@@ -16,10 +16,11 @@ from gradaudit.accuracy import (
 )
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
-from gradaudit.models.custom_loss import CustomLoss, user_loss
+from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss
 from gradaudit.models.losses import MeanSquaredError as SquaredError
 from gradaudit.models.target import Target
+from gradaudit.models.torch_losses import user_loss
 
 WARNING = "the preprocessing is then probably not the one the model was trained with"
 

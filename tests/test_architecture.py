@@ -47,6 +47,7 @@ ROOMS = {
     "formats": "audits explaining judging view",
     "config": "audits deployment federation",
     "subject": "config data defenses deployment gradients models",
+    "scaling": "accuracy config data subject",
     "training": "config data defenses federation models subject",
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
@@ -57,7 +58,7 @@ ROOMS = {
     "sharing",
     "api": "audits config data deployment models runner subject",
     "cli": "audits config defenses deployment dp explaining formats gathering judging models "
-    "observer planning protection runner subject sweeping training view zoo",
+    "observer planning protection runner scaling subject sweeping training view zoo",
     "__init__": "api formats judging models observer",
     "__main__": "cli",
 }

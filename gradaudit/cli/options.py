@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gradaudit.cli.completion import completer
-from gradaudit.config import deployed, read_file
+from gradaudit.config import deployed, read_file, without_replaced
 from gradaudit.deployment import Deployment, read_deployment
+from gradaudit.text import listed
 
 FOUND = Path("gradaudit.yaml")
 """The configuration of a folder: what commands read there where none is named."""
@@ -49,9 +50,14 @@ def read_configuration(flags: dict[str, Any]) -> tuple[Path | None, dict[str, An
     """The configuration file with its values alone; one that nobody named is told of."""
     named: Path | None = flags.pop("config")
     path = named or (FOUND if FOUND.is_file() else None)
-    if path is not named and not flags.get("quiet"):
-        typer.echo(f"gradaudit: options of {path} (flags win over it)", err=True)
-    return path, read_file(path)
+    file, dropped = without_replaced(read_file(path), flags)
+    told = [f"options of {path} (flags win over it)"] if path is not named else []
+    if dropped:
+        names = listed([name.replace("_", "-") for name in dropped])
+        told.append(f"{names} of {path} left out: said of what the command line replaces")
+    for line in told if not flags.get("quiet") else ():
+        typer.echo(f"gradaudit: {line}", err=True)
+    return path, file
 
 
 def read_federation(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Deployment | None:

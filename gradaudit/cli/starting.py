@@ -17,6 +17,7 @@ from gradaudit.judging import default_policy_yaml
 from gradaudit.report import Report
 from gradaudit.text import printable
 from gradaudit.view.facts import data_facts, title, warnings
+from gradaudit.view.preparation import preparation
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt")
 TABLES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz"}
@@ -72,13 +73,19 @@ def _factories(file: Path) -> Iterator[str]:
             yield getattr(node, "name")  # noqa: B009 - both kinds of node have one
 
 
-def configuration(given: Mapping[str, Any], found: SpecCandidates, report: Report | None) -> str:
+def configuration(
+    given: Mapping[str, Any],
+    found: SpecCandidates,
+    report: Report | None,
+    seen: Sequence[str] = (),
+) -> str:
     """A configuration file with what was given, and what may be put in as comments.
 
     Args:
         given: settings by field name; empty ones are not given.
         found: what to offer for those that are not.
         report: of the model and data that were given, without a measurement.
+        seen: what was seen of the data when its options were tried, a sentence each.
     """
     offers = {
         "model": found.model or ["FILE.py:factory"],
@@ -96,7 +103,8 @@ def configuration(given: Mapping[str, Any], found: SpecCandidates, report: Repor
     blocks = [_opening(report)]
     for key, examples in offers.items():
         name = key.replace("-", "_")
-        blocks.append(_entry(key, given.get(name), examples, _about(name, found, report)))
+        about = [*_about(name, found, report), *(seen if name == "data" else ())]
+        blocks.append(_entry(key, given.get(name), examples, about))
     blocks += [_entry(key, given[key], [], _about(key, found, report)) for key in _others(given)]
     return "\n\n".join(blocks) + "\n"
 
@@ -133,7 +141,7 @@ def _opening(report: Report | None) -> str:
         "All keys: gradaudit schema config. What would run: gradaudit scan --dry-run.",
     ]
     if report is not None:
-        looked = [title(report), data_facts(report), *warnings(report)]
+        looked = [title(report), data_facts(report), preparation(report), *warnings(report)]
         lines += ["", *filter(None, looked)]
     return _comment(lines)
 

@@ -15,10 +15,11 @@ from gradaudit.data.common.arrow import read_frames
 from gradaudit.data.common.arrow_frame import Frame
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.class_order import in_order
-from gradaudit.data.common.columns import Inputs, numeric_features
+from gradaudit.data.common.columns import NOT_A_TABLE, Inputs, table_of
 from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.pictures import Picture
-from gradaudit.data.common.roles import assemble, labels_of
+from gradaudit.data.common.roles import assemble, left_aside
+from gradaudit.data.common.tables import Table
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
@@ -151,7 +152,7 @@ class HfDatasets(PictureAdapter, Tabular):
             records = self.records_of(saved.frame.table())
         else:
             records = self._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
-        names = saved.class_names(self.label)
+        names = saved.class_names(self.label) if self.label is not None else ()
         return in_order(records, names, self.source) if names and records.classes else records
 
     def _column(self, frame: Frame, images: list[str]) -> str | None:
@@ -165,14 +166,21 @@ class HfDatasets(PictureAdapter, Tabular):
         table = frame.table()
         return assemble(
             self._images(frame, column) if images else self._arrays(frame, column),
-            labels_of(table.column(self.label), self.task),
+            self.labels_in(table, len(frame)),
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),
+            notes=left_aside(frame.schema.names, self._used(table, column)),
         )
+
+    def _used(self, table: Table, column: str) -> tuple[str | None, ...]:
+        attributes = table.names(self.attribute)
+        return (column, self.label, *attributes, self.user, self.member, *table.names(self.drop))
 
     def _images(self, frame: Frame, column: str) -> Inputs:
         origin = f"{frame.origin}: column {quote(column)}"
+        if self.scale == "standard":
+            raise UsageError(f"{origin}: {NOT_A_TABLE}")
         return self.prepared(list(_decoded(frame, column, origin)), origin)
 
     def _arrays(self, frame: Frame, column: str) -> Inputs:
@@ -181,7 +189,7 @@ class HfDatasets(PictureAdapter, Tabular):
         array = as_inputs(raw, origin, tokens=raw.dtype.kind in "iu" and raw.ndim == 2)
         if self.normalize is not None:
             return self.normal(array, origin, {})
-        return Inputs(array, numeric_features(array))
+        return table_of(array, self.scale, origin)
 
 
 def _decoded(frame: Frame, column: str, origin: str) -> Iterator[tuple[str, Picture]]:

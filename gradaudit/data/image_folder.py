@@ -10,7 +10,7 @@ import numpy as np
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.picture_adapter import PictureAdapter
-from gradaudit.data.common.roles import Labels, assemble, labels_of
+from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
 from gradaudit.data.common.tables import Table, read_table
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
@@ -89,17 +89,25 @@ class ImageFolder(PictureAdapter):
         label = labels_of(table.column(self.label), self.task)
         attributes = table.columns(self.attribute)
         user, member = table.column_if(self.user), table.column_if(self.member)
-        files = [_inside(folder, cell, table.file) for cell in self._files(table)]
-        inputs = self._pictures(files, folder)
-        return assemble(inputs, label, attributes, user=user, member=member)
+        name = self._file_column(table)
+        files = [_inside(folder, cell, table.file) for cell in table.cells[name]]
+        served = (name, self.label, *table.names(self.attribute), self.user, self.member)
+        return assemble(
+            self._pictures(files, folder),
+            label,
+            attributes,
+            user=user,
+            member=member,
+            notes=left_aside(table.cells, served),
+        )
 
-    def _files(self, table: Table) -> Sequence[str]:
+    def _file_column(self, table: Table) -> str:
         name = self.file
         if name is None:
             name = next((name for name in _FILE_COLUMNS if name in table.cells), None)
         if name is None:
             raise UsageError(f"{table.file}: name the column of the file names with file=COL")
-        return table.cells[choose(name, table.cells, table.file, "column")]
+        return choose(name, table.cells, table.file, "column")
 
     def _pictures(self, files: Sequence[Path], folder: Path) -> Inputs:
         return self.prepared([(printable(str(file)), file) for file in files], str(folder))

@@ -1,5 +1,6 @@
 """Arrays in ``.npz`` archives."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -8,9 +9,16 @@ import numpy as np
 
 from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in
 from gradaudit.data.common.checks import choose_all
-from gradaudit.data.common.columns import DataColumn, Inputs, numeric_features, standardise
+from gradaudit.data.common.columns import NOT_A_TABLE, DataColumn, Inputs, table_of
 from gradaudit.data.common.picture_adapter import PictureAdapter
-from gradaudit.data.common.roles import assemble, labels_of_array
+from gradaudit.data.common.roles import (
+    Labels,
+    assemble,
+    labels_of_array,
+    left_aside,
+    named_label,
+    no_labels,
+)
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
@@ -22,10 +30,12 @@ class NpzFile(PictureAdapter):
     Bytes of shape (records, height, width[, channels]) are pictures and become (records, channels,
     height, width) in [0, 1]; other inputs are taken as they are. Whole numbers as labels are the
     model's class indices. ``KEY_names``, where the archive holds it, names the values of ``KEY``.
+    The report names the keys that nothing is read from.
 
     Attributes:
         inputs: key of the inputs, (records, …).
         label: key of the label, (records,) or real targets (records, outputs).
+        labels: ``none`` where there are none, for a loss of the outputs alone.
         attribute: keys of private attributes; a quantity is split in halves at its median.
         user: key that says whose record it is.
         member: key that says whether a record was trained on.
@@ -39,7 +49,8 @@ class NpzFile(PictureAdapter):
     example: ClassVar[str] = "npz:FILE?inputs=KEY&label=KEY&attribute=KEY&user=KEY&member=KEY"
 
     inputs: str
-    label: str
+    label: str | None = None
+    labels: Literal["given", "none"] = "given"
     attribute: tuple[str, ...] = ()
     user: str | None = None
     member: str | None = None
@@ -55,20 +66,35 @@ class NpzFile(PictureAdapter):
         records = len(inputs.array)
         return assemble(
             inputs,
-            labels_of_array(
-                archive.read_column(self.label, records),
-                archive.origin(self.label),
-                archive.names(*_names_of(self.label), "class_names"),
-                self.task,
-            ),
+            self._labels(archive, records),
             [_column(archive, key, records) for key in attributes],
             user=_column(archive, self.user, records) if self.user is not None else None,
             member=_column(archive, self.member, records) if self.member is not None else None,
+            notes=left_aside(archive.keys, self._used(attributes)),
         )
+
+    def _labels(self, archive: Archive, records: int) -> Labels:
+        key = named_label(self.label, self.labels, "KEY", self.source)
+        if key is None:
+            return no_labels(records, self.source)
+        return labels_of_array(
+            archive.read_column(key, records),
+            archive.origin(key),
+            archive.names(*_names_of(key), "class_names"),
+            self.task,
+        )
+
+    def _used(self, attributes: Iterable[str]) -> Iterator[str]:
+        """The keys that something is read from, if they are there."""
+        for key in (self.inputs, self.label, *attributes, self.user, self.member):
+            yield from () if key is None else (key, *_names_of(key))
+        yield "class_names"
 
     def _inputs(self, archive: Archive) -> Inputs:
         origin = archive.origin(self.inputs)
         raw = archive.read(self.inputs)
+        if self.scale == "standard" and (self.size or self.transform or self.normalize):
+            raise UsageError(f"{origin}: {NOT_A_TABLE}")
         if self.size or self.transform:
             if raw.dtype != np.uint8 or raw.ndim < 3:
                 raise UsageError(f"{origin}: size= and transform= are for pictures of bytes")
@@ -76,12 +102,7 @@ class NpzFile(PictureAdapter):
         array = as_inputs(raw, origin, tokens=self.tokens)
         if self.normalize is not None:
             return self.normal(array, origin, {})
-        if self.scale == "standard":
-            if array.ndim != 2 or self.tokens:
-                raise UsageError(f"{origin}: scale=standard is for a table (records, columns)")
-            array = standardise(array)
-        features = numeric_features(array, archive.names(*_names_of(self.inputs)))
-        return Inputs(array, features, {"scale": self.scale} if features else {})
+        return table_of(array, self.scale, origin, archive.names(*_names_of(self.inputs)))
 
 
 def _names_of(key: str) -> tuple[str, str]:

@@ -70,6 +70,8 @@ class Records:
         notes: what the adapter did to the data (encoding, imputation), for the report.
         parts: the model's arguments by name, where it takes several: they lie side by side in
             ``inputs``, (records, positions).
+        label_parts: the labels by name, where a record has several: they lie side by side in
+            ``labels``, (records, positions). Records without labels have labels (records, 0).
     """
 
     inputs: torch.Tensor
@@ -82,6 +84,7 @@ class Records:
     adapter: str = ""
     notes: dict[str, JsonValue] = field(default_factory=dict)
     parts: tuple[InputPart, ...] = ()
+    label_parts: tuple[InputPart, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -94,6 +97,11 @@ class Records:
             digest.update(len(part).to_bytes(8, "big"))
             digest.update(part)
         return digest.hexdigest()
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether there are no labels at all."""
+        return self.labels.dim() == 2 and self.labels.shape[1] == 0
 
     @property
     def discrete(self) -> bool:
@@ -153,6 +161,10 @@ def describe(records: Records) -> dict[str, JsonValue]:
 def _task(records: Records) -> str:
     if records.classes:
         return "classification"
+    if records.unlabelled:
+        return "none"
+    if records.label_parts:
+        return "several"
     return "regression" if records.labels.is_floating_point() else "tokens"
 
 
@@ -169,6 +181,8 @@ def _parts(records: Records) -> Iterator[bytes | memoryview]:
     yield from _array("labels", records.labels.numpy())
     if records.parts:
         yield repr(records.parts).encode()
+    if records.label_parts:
+        yield repr(("labels", records.label_parts)).encode()
     yield repr(records.classes).encode()
     for name, attribute in sorted(records.attributes.items()):
         yield repr((name, attribute.values)).encode()
@@ -182,7 +196,8 @@ def _parts(records: Records) -> Iterator[bytes | memoryview]:
 def _array(name: str, array: Any) -> Iterator[bytes | memoryview]:
     """Name, type and shape, then the bytes in C order."""
     yield f"{name} {array.dtype.str} {array.shape}".encode()
-    yield np.ascontiguousarray(array).data.cast("B")
+    if array.size:
+        yield np.ascontiguousarray(array).data.cast("B")
 
 
 def _counts(codes: Any, values: Sequence[str]) -> dict[str, JsonValue]:

@@ -17,7 +17,7 @@ from gradaudit.data.common.reading import (
     packed_tokens,
     parts_of,
 )
-from gradaudit.data.common.roles import Labels, assemble, labels_of
+from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
 from gradaudit.data.common.tables import Table, read_table
 from gradaudit.data.common.tokens import Hashing, Pretrained, Tokenizer, Tokens, tokens_of
 from gradaudit.data.records import Records
@@ -79,8 +79,14 @@ class TextFile(DataAdapter):
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),
+            notes=left_aside(table.cells, self._served(table)),
         )
         return self._for_model(records) if self.reading else records
+
+    def _served(self, table: Table) -> tuple[str | None, ...]:
+        """The columns that something is read from."""
+        attributes = table.names(self.attribute)
+        return (self.text, self.label, *attributes, self.user, self.member)
 
     def _for_model(self, records: Records) -> Records:
         """With tokens and mask apart, and its own classes in its order."""

@@ -1,16 +1,27 @@
 """Data from a function in the user's own file."""
 
+import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
-from gradaudit.errors import DataError, GradauditError
+from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.specs import Spec, arguments
 from gradaudit.user_code import first_line, load_callable
+
+_LABELS = "labels"
+"""The option that says ``none`` of records without labels, unless the function has one."""
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +34,12 @@ class UserFactory(DataAdapter):
     (input, label), triples with an attribute, or mappings of an input (``image``,
     ``pixel_values``, ``input_ids``, ``x``, …), a label (``label``, ``y``, …) and attributes.
     Inputs may be a mapping too, of the model's keyword arguments (tensors, tokens, masks); in an
-    item that is a mapping, arrays beside the input are such arguments.
+    item that is a mapping, arrays beside the input are such arguments. Labels may be a mapping or a
+    tuple of arrays, which a loss of the user's gets whole. ``labels=none`` says that there are no
+    labels: then the arrays of an item, or a tuple of arrays, are all inputs.
+
+    Attributes:
+        unlabelled: whether ``labels=none`` was said.
     """
 
     name: ClassVar[str] = "file"
@@ -33,17 +49,26 @@ class UserFactory(DataAdapter):
     example: ClassVar[str] = "path/to/file.py:factory?k=v"
 
     factory: Callable[[], Any]
+    unlabelled: bool = False
 
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:
         """The function that a spec names, with its options; its attributes are its own affair."""
         function = load_callable(spec.name, "--data")
-        return cls(source=spec.name, factory=partial(function, **arguments(spec, function)))
+        unlabelled = bool(spec.values(_LABELS)) and not _takes(function, _LABELS)
+        if unlabelled and spec.values(_LABELS) != ("none",):
+            raise UsageError(
+                f"{spec.text}: write labels=none of records without labels, or nothing"
+            )
+        if unlabelled:
+            spec = replace(spec, pairs=tuple(pair for pair in spec.pairs if pair[0] != _LABELS))
+        factory = partial(function, **arguments(spec, function))
+        return cls(source=spec.name, factory=factory, unlabelled=unlabelled)
 
     def load(self) -> Records:
         """Call the function."""
         try:
-            return records_of(self.factory(), self.source)
+            return records_of(self.factory(), self.source, unlabelled=self.unlabelled)
         except GradauditError:
             raise
         except (Exception, SystemExit) as error:

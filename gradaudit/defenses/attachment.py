@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients.functional import unwrap
 from gradaudit.models.losses import Loss
+from gradaudit.models.outputs import unwrap
 
 
 class PenalisedLoss(Loss):
@@ -123,6 +123,8 @@ class Attachment(nn.Module):
 
     extra: int = 0
     private: bool = False
+    whole: bool = False
+    """Whether the loss takes all that the model returns, and not one tensor alone."""
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
         """(records, features) to what the layer gets instead, and (records, extra) or None."""
@@ -184,7 +186,14 @@ def _before(name: str, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[An
 
 def _append(path: str, model: nn.Module, arguments: tuple[Any, ...], output: Any) -> Tensor:
     """Puts what the part at that path adds behind the model's outputs."""
-    columns = vars(model.get_submodule(path)).pop("appended", None)
+    part = cast("Attachment", model.get_submodule(path))
+    columns = vars(part).pop("appended", None)
+    if part.whole and not isinstance(output, Tensor):
+        raise AuditError(
+            f"--defense {path.rpartition('.')[2]}: adds a column to a model's one tensor of "
+            f"outputs, and a loss of your own takes whole the {type(output).__name__} that this "
+            "model returns; return one tensor, or take another defense"
+        )
     outputs = unwrap(output)
     if columns is None:
         raise AuditError(

@@ -12,7 +12,12 @@ from torch import nn
 
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, Defense, defenses
-from gradaudit.defenses.attachment import PenalisedLoss, private_names, private_parts
+from gradaudit.defenses.attachment import (
+    PenalisedLoss,
+    attachments,
+    private_names,
+    private_parts,
+)
 from gradaudit.deployment import Deployment
 from gradaudit.errors import CheckpointError
 from gradaudit.latest import Latest
@@ -114,6 +119,8 @@ def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) ->
         if defense.changes_model and str(defense) not in built_in(target.model):
             model = defense.modify(target.model, torch_rng(seed, "defense", "secrets", index))
             vars(model)["defenses_built_in"] = (*built_in(target.model), str(defense))
+            for part in attachments(model):
+                part.whole = part.whole or target.loss.takes_whole
             target = replace(target, model=model, loss=defense.modified_loss(target.loss, model))
     return target
 

@@ -19,8 +19,9 @@ from gradaudit.errors import AuditError
 from gradaudit.federation.canary_clients import CanaryClients
 from gradaudit.federation.contributions import Contribution, weighted_mean
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.gradients.functional import drawing_from, running, unwrap
+from gradaudit.gradients.functional import drawing_from, running
 from gradaudit.models.hf_adapter import frozen_below
+from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import Target
 from gradaudit.randomness import torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
@@ -148,7 +149,9 @@ class Workplace:
         inputs = _cast(client.records.inputs[rows], device, dtype)
         labels = _cast(client.records.labels[rows], device, dtype)
         given, named = arguments(self.target.parts, inputs)
-        loss = self.target.loss.of_batch(unwrap(model(*given, **named)), labels)
+        measure = self.target.loss
+        returned = returned_by(model, model, given, named, each=measure.takes_whole)
+        loss = measure.of_batch(measure.taken(returned), labels)
         torch.autograd.backward(loss)
         return loss.detach()
 

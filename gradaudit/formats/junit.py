@@ -10,6 +10,7 @@ from gradaudit.judging import Policy, says, verdict
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text
+from gradaudit.view.preparation import preparation
 
 
 class Junit(Format):
@@ -45,12 +46,14 @@ class Junit(Format):
 
 
 def _facts(judged: Report) -> dict[str, str]:
+    prepared = preparation(judged)
     return {
         "verdict": verdict(judged),
         "policy": policy_name(judged),
         "summary": summary(judged),
         "model": judged.target.model,
         "checkpoints": ", ".join(checkpoint.sha256 for checkpoint in judged.target.checkpoints),
+        **({"data": prepared} if prepared else {}),
     }
 
 

@@ -34,6 +34,7 @@ from gradaudit.judging import Policy, known_metrics, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import inert_json, printable
+from gradaudit.view.preparation import preparation
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -72,6 +73,8 @@ def _run(judged: Report) -> Json:
         "policy": policy_name(judged),
         "summary": _text(summary(judged)),
     }
+    if prepared := preparation(judged):
+        said["data"] = _text(prepared)
     return {
         "tool": {"driver": driver},
         "automationDetails": {"id": f"gradaudit/{quote(judged.target.model, safe='')}/"},

@@ -21,6 +21,7 @@ from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, substituting
 from gradaudit.models.losses import Loss, default_dtype
+from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import Mode, Target
 from gradaudit.text import listed
 
@@ -79,7 +80,9 @@ class FunctionalModel:
         ``forward`` may write into what it is given.
         """
         args, kwargs = arguments(self.parts, inputs.clone())
-        return unwrap(self.call(parameters, *args, **kwargs))
+        run = partial(self.call, parameters)
+        each = self.loss.takes_whole
+        return self.loss.taken(returned_by(self.module, run, args, kwargs, each=each))
 
     def call(self, parameters: Parameters, *args: Any, **kwargs: Any) -> Any:
         """What the model returns of arguments of its own, with some or all parameters replaced."""
@@ -134,7 +137,7 @@ class FunctionalModel:
                 raise AuditError(
                     f"the model cannot be run on inputs {self._shapes(inputs)}: {why}; name the "
                     "model for such inputs (--model, its ?k=v) or the records that it takes "
-                    "(--data, its drop=, scale=)"
+                    "(--data, its drop=, scale=, tokens=)"
                 ) from error
             if outputs.dim() == 0 or len(outputs) != len(inputs):
                 raise AuditError(
@@ -285,25 +288,6 @@ def elementary_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-def unwrap(output: Any) -> Tensor:
-    """The tensor in what a model returned: itself, the first of a sequence, or its ``logits``.
-
-    Raises:
-        AuditError: there is none.
-    """
-    if isinstance(output, (tuple, list)) and output:
-        output = output[0]
-    found = output.get("logits") if isinstance(output, Mapping) else output
-    found = getattr(found, "logits", found)
-    if isinstance(found, Tensor):
-        return found
-    names = f" of {listed(list(map(str, output)))}" if isinstance(output, Mapping) else ""
-    raise AuditError(
-        f"the model returns {type(output).__name__}{names}; it must return a tensor, a tuple whose "
-        "first part is one, or something with `logits`"
-    )
 
 
 class _BatchStatisticsOnly(TorchFunctionMode):

@@ -19,11 +19,12 @@ Run = Callable[[Tensor], object]
 
 @dataclass
 class Last:
-    """The last module that was called, its name, and the shape of what it was given."""
+    """The last module that was called, its name, and what it was given: shape, real numbers."""
 
     name: str = ""
     module: nn.Module | None = None
     shape: tuple[int, ...] = ()
+    real: bool = False
 
 
 def misfit(model: nn.Module, run: Run, inputs: Tensor) -> str:
@@ -40,6 +41,8 @@ def misfit(model: nn.Module, run: Run, inputs: Tensor) -> str:
     with _watched(model) as last, suppress(Exception):
         run(inputs)
     record = tuple(inputs.shape[1:])
+    if reason := _of_embedding(last):
+        return reason
     reason = _of_linear(last, record) or _of_channels(last)
     return reason + _remedy(run, inputs, record) if reason else ""
 
@@ -53,19 +56,29 @@ def _watched(model: nn.Module) -> Iterator[Last]:
         def note(module: nn.Module, given: tuple[Any, ...]) -> None:
             shape = tuple(given[0].shape) if given and isinstance(given[0], Tensor) else ()
             last.name, last.module, last.shape = name or "it", module, shape
+            last.real = bool(shape) and given[0].is_floating_point()
 
         return note
 
     handles = [
         module.register_forward_pre_hook(hook(name))
         for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, _ConvNd, _BatchNorm))
+        if isinstance(module, (nn.Linear, _ConvNd, _BatchNorm, nn.Embedding, nn.EmbeddingBag))
     ]
     try:
         yield last
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _of_embedding(last: Last) -> str:
+    if not isinstance(last.module, nn.Embedding | nn.EmbeddingBag) or not last.real:
+        return ""
+    return (
+        f"{last.name} is an embedding, which looks up whole numbers, and gets real ones: say "
+        "tokens=true in --data (of a table columns=codes, of a function return whole numbers)"
+    )
 
 
 def _of_linear(last: Last, record: tuple[int, ...]) -> str:

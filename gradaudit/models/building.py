@@ -13,10 +13,11 @@ from torch import nn
 
 from gradaudit.errors import GradauditError, UsageError
 from gradaudit.models import hf_folder
-from gradaudit.models.custom_loss import user_loss
+from gradaudit.models.checkpoint.kinds import convert_onnx, is_onnx
 from gradaudit.models.exported import load_exported
 from gradaudit.models.hf_folder import load_folder
 from gradaudit.models.losses import BUILT_IN, Loss
+from gradaudit.models.torch_losses import user_loss
 from gradaudit.specs import Spec, arguments, parse_spec, suggest
 from gradaudit.user_code import first_line, import_torchvision, load_callable
 from gradaudit.zoo import factory as zoo_factory
@@ -133,6 +134,8 @@ def _no_form(name: str) -> str:
     if name.endswith(".py"):
         return f"name the function in it that returns the model, as in {name}:factory"
     if Path(name).is_file():
+        if is_onnx(Path(name)):
+            return f"an ONNX model is no module of torch; {convert_onnx(Path(name))}"
         return (
             "a file of weights is no model; give it with --checkpoint (a torch.export archive "
             "whose code you trust is named .pt2)"

@@ -2,31 +2,30 @@
 
 A function that reduces is taken at its word for a batch. What its records' own losses are is found
 by calling it on one record at a time; whether the batch's loss is their (weighted) mean is tried.
-
-torch's losses of class labels as modules have the mean Σ w ℓ / Σ w over a batch: the weight of a
-record is its class's, and 0 for the label ``ignore_index``. Its binary cross-entropy as a module
-weighs outputs and positive labels, and records alike.
+It gets whole what the model returns, and whole the labels of several parts; of records without
+labels the outputs alone.
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.loss import _Loss
 
+from gradaudit.data.common.packing import InputPart, in_order, unpacked
 from gradaudit.errors import AuditError, one_line
 from gradaudit.models.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    LabelWeights,
     Loss,
-    classes_second,
     default_dtype,
     mean_of,
-    softplus,
 )
+from gradaudit.models.outputs import EachOutput, OutputBranch, packed_outputs, unwrap
+from gradaudit.text import listed
 
 _MOST_CLASSES = 64
 """Classes that a loss is tried on."""
@@ -37,11 +36,49 @@ class CustomLoss(Loss):
 
     Where ``f`` has an attribute ``weights``, ``f.weights(targets)`` gives what each record counts,
     (records,), and the loss of a batch is Σ w ℓ / Σ w.
+
+    ``f`` gets all that the model returns; where it fails on a tuple or a mapping, the prediction
+    alone (the first tensor, or the one called ``logits`` or ``out``), as torch's own losses always
+    do. Of records without labels it gets no targets: ``f(outputs)``, or of a tuple of outputs
+    ``f(*outputs)``, as ``nn.TripletMarginLoss`` takes them.
     """
 
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], name: str) -> None:
+    def __init__(self, function: Callable[..., Tensor], name: str) -> None:
         self.function = function
         self.name = name
+        self.label_parts: tuple[InputPart, ...] = ()
+        self.takes_whole = not (isinstance(function, _Loss) and _binds(function, (None, None)))
+        self._only_prediction = False
+        self._layouts: dict[int, OutputBranch] = {}
+
+    @property
+    def whole_labels(self) -> bool:
+        """Whether some part of the labels is of whole numbers or truth values."""
+        return any(part.kind != "numbers" for part in self.label_parts)
+
+    def with_labels_of(self, parts: tuple[InputPart, ...]) -> Self:
+        """The loss of labels that have these parts, which lie side by side."""
+        loss = copy.copy(self)
+        loss.label_parts, loss._layouts = parts, {}
+        return loss
+
+    def taken(self, returned: Any) -> Tensor:
+        """All tensors of it side by side, (records, positions); a tensor as it is."""
+        if isinstance(returned, Tensor):
+            return returned
+        if not self.takes_whole:
+            return unwrap(returned)
+        outputs, layout = packed_outputs(returned)
+        self._layouts[outputs.shape[1]] = layout
+        return outputs
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """The prediction among structured outputs."""
+        layout = self._layout(outputs)
+        return outputs if layout is None else layout.prediction().of(outputs)
+
+    def _layout(self, outputs: Tensor) -> OutputBranch | None:
+        return self._layouts.get(outputs.shape[1]) if outputs.dim() == 2 else None
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Each record's loss; a function that reduces is called on one record at a time (vmap)."""
@@ -60,7 +97,7 @@ class CustomLoss(Loss):
         if not callable(of_targets):
             return None
         at = next((tensor.device for _, tensor in _tensors(self.function)), targets.device)
-        given = of_targets(targets.to(at, copy=True))
+        given = of_targets(self._labels(targets.to(at, copy=True)))
         if not isinstance(given, Tensor) or given.shape != targets.shape[:1] or (given < 0).any():
             raise AuditError(
                 f"--loss {self.name}: weights(targets) must give one weight a record, "
@@ -103,11 +140,42 @@ class CustomLoss(Loss):
         except AuditError:
             raise
         except Exception as error:
+            if self._takes_prediction(outputs, labels):
+                return
             raise AuditError(
-                f"--loss {self.name}: fails on outputs of shape {tuple(outputs.shape)} and labels "
-                f"of shape {tuple(labels.shape)} ({labels.dtype}): {one_line(error)}"
+                f"--loss {self.name}: fails on outputs {self._shapes(outputs)} and labels "
+                f"{self._label_shapes(labels)}: {one_line(error)}"
                 f"{self._single_only(outputs, labels)}"
             ) from error
+
+    def _takes_prediction(self, outputs: Tensor, labels: Tensor) -> bool:
+        """Whether the function takes the prediction alone, as it is given from now on if so."""
+        layout = self._layout(outputs)
+        if layout is None or layout.kind is EachOutput:
+            return False
+        self._only_prediction = True
+        with suppress(Exception):
+            self._called(outputs, labels)
+            return True
+        self._only_prediction = False
+        return False
+
+    def _shapes(self, outputs: Tensor) -> str:
+        layout = self._layout(outputs)
+        if layout is None:
+            return f"of shape {tuple(outputs.shape)}"
+        named = [f"{leaf.name} {(len(outputs), *leaf.shape)}" for leaf in layout.leaves()]
+        return f"of shapes {listed(named)}"
+
+    def _label_shapes(self, labels: Tensor) -> str:
+        if is_unlabelled(labels):
+            return "(none)"
+        named = [f"{part.name} {(len(labels), *part.shape)}" for part in self.label_parts]
+        return (
+            f"of shapes {listed(named)}"
+            if named
+            else f"of shape {tuple(labels.shape)} ({labels.dtype})"
+        )
 
     def _single_only(self, outputs: Tensor, labels: Tensor) -> str:
         """What to do about tensors of the user's that the loss takes in single precision alone."""
@@ -122,6 +190,10 @@ class CustomLoss(Loss):
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The labels themselves, where they are real numbers."""
+        if is_unlabelled(labels) or self.whole_labels:
+            raise AuditError(
+                f"--loss {self.name}: there are no labels of real numbers alone to differentiate by"
+            )
         if not labels.is_floating_point():
             raise AuditError(
                 f"--loss {self.name}: integer labels cannot be differentiated by; a loss of real "
@@ -131,12 +203,17 @@ class CustomLoss(Loss):
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A scalar, or (records,); the function gets copies, which it may write into."""
-        given = outputs.clone(), targets.clone()
+        given = self._arguments(outputs.clone(), targets.clone())
         with default_dtype(outputs.dtype):
             if isinstance(self.function, nn.Module):
                 losses: Tensor = functional_call(self.function, self._state(outputs), given)
             else:
                 losses = self.function(*given)
+        if not isinstance(losses, Tensor):
+            raise AuditError(
+                f"--loss {self.name}: returned {type(losses).__name__}; return a tensor, the mean "
+                "of the records' losses or one loss a record"
+            )
         if losses.shape in ((), outputs.shape[:1]):
             return losses
         raise AuditError(
@@ -144,12 +221,55 @@ class CustomLoss(Loss):
             f"{len(outputs)} records; return their mean, or one loss a record"
         )
 
+    def _arguments(self, outputs: Tensor, targets: Tensor) -> tuple[Any, ...]:
+        """What the function is called with."""
+        layout = self._layout(outputs)
+        if layout is None:
+            whole: Any = outputs
+        elif self._only_prediction:
+            whole = layout.prediction().of(outputs)
+        else:
+            whole = layout.of(outputs)
+        if not is_unlabelled(targets):
+            return whole, self._labels(targets)
+        several = isinstance(whole, tuple) and not _takes_targets(self.function)
+        forms = [(whole,), *([tuple(whole)] if several else [])]
+        return next((form for form in forms if _binds(self.function, form)), (whole, None))
+
+    def _labels(self, targets: Tensor) -> Any:
+        """Labels as the data has them: parts by name, or in a tuple where they have none."""
+        if not self.label_parts:
+            return targets
+        named = unpacked(self.label_parts, targets)
+        return tuple(named.values()) if in_order(self.label_parts) else named
+
     def _state(self, outputs: Tensor) -> dict[str, Tensor]:
         """A module's parameters and buffers, where the outputs are and in their precision."""
         return {
             name: tensor.to(outputs if tensor.is_floating_point() else outputs.device)
             for name, tensor in _tensors(self.function)
         }
+
+
+def is_unlabelled(labels: Tensor) -> bool:
+    """Whether records have no labels at all: (records, 0)."""
+    return labels.dim() == 2 and labels.shape[1] == 0
+
+
+def _binds(function: Callable[..., Any], form: tuple[Any, ...]) -> bool:
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        inspect.signature(called).bind(*form)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _takes_targets(function: Callable[..., Any]) -> bool:
+    """Whether its second parameter is named as targets are, which it then does not use."""
+    called = function.forward if isinstance(function, nn.Module) else function
+    names = list(inspect.signature(called).parameters)[1:2]
+    return bool(names) and names[0].strip("_") in ("", "target", "targets", "label", "labels", "y")
 
 
 def _tensors(function: object) -> Iterator[tuple[str, Tensor]]:
@@ -172,112 +292,3 @@ def _other_labels(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor
     rows = outputs[labels % len(outputs)]
     waves = torch.arange(rows.numel(), device=rows.device).cos().reshape(rows.shape).to(rows)
     return [(rows + waves, labels)]
-
-
-Module = nn.CrossEntropyLoss | nn.NLLLoss
-
-
-class WeightedCrossEntropy(CrossEntropy):
-    """``nn.CrossEntropyLoss`` without smoothing, as exact as ``CrossEntropy``."""
-
-    def __init__(self, module: nn.CrossEntropyLoss, name: str) -> None:
-        self.name = name
-        self.counting = LabelWeights(module.weight, module.ignore_index)
-        self.ignored = module.ignore_index
-
-    def weights(self, targets: Tensor) -> Tensor | None:
-        """What each record's labels count; None for probabilities: torch takes their mean."""
-        return None if targets.is_floating_point() else self.counting.of_records(targets)
-
-    def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Look whether outputs, weights and the labels that are not ignored fit each other."""
-        super().check(outputs, labels if labels.is_floating_point() else self.counting.kept(labels))
-        given, classes = self.counting.of_class, classes_second(outputs, labels).shape[1]
-        if given is not None and len(given) != classes:
-            raise AuditError(
-                f"--loss {self.name}: has {len(given)} class weights, "
-                f"but the model has {classes} classes"
-            )
-
-
-class WeightedModule(CustomLoss):
-    """``nn.NLLLoss``, or ``nn.CrossEntropyLoss`` with smoothing."""
-
-    def __init__(self, module: Module, name: str) -> None:
-        super().__init__(module, name)
-        self._each = copy.deepcopy(module)
-        self._each.reduction = "none"
-        self.smoothing = float(getattr(module, "label_smoothing", 0.0))
-        self._counting = LabelWeights(module.weight, module.ignore_index)
-        self.ignored = module.ignore_index
-
-    def weights(self, targets: Tensor) -> Tensor | None:
-        """What each record's labels count; None for probabilities: torch takes their mean."""
-        return None if targets.is_floating_point() else self._counting.of_records(targets)
-
-    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each record as a batch of its own; 0 where it has no weight."""
-        losses, weights = self._called(outputs, targets), self.weights(targets)
-        if weights is None:
-            return losses.reshape(len(losses), -1).mean(dim=1)
-        together = losses.reshape(len(losses), -1).sum(dim=1)
-        return together / torch.where(weights > 0, weights, 1).to(together)
-
-    def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(records, …), each times its weight; the module's own weights have another precision."""
-        if self._counting.of_class is not None:
-            self._each.weight = self._counting.of_class.to(outputs.device, outputs.dtype)
-        return self._each(outputs, targets)  # type: ignore[no-any-return]
-
-    def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Σ w ℓ / Σ w."""
-        return Loss.of_batch(self, outputs, targets)
-
-
-class WeightedBinaryCrossEntropy(BinaryCrossEntropy):
-    """``nn.BCEWithLogitsLoss``, whose weights are of outputs and of positive labels."""
-
-    def __init__(self, module: nn.BCEWithLogitsLoss, name: str) -> None:
-        self.name = name
-        self._weights = {"weight": module.weight, "pos_weight": module.pos_weight}
-
-    def of_outputs(self, outputs: Tensor, soft: Tensor) -> Tensor:
-        """Of every output w (p y log(1 + e⁻ᵒ) + (1 − y) log(1 + eᵒ))."""
-        weight, positive = self._of("weight", outputs), self._of("pos_weight", outputs)
-        return weight * (positive * soft * softplus(-outputs) + (1 - soft) * softplus(outputs))
-
-    def _of(self, name: str, outputs: Tensor) -> Tensor | float:
-        given = self._weights[name]
-        return 1.0 if given is None else given.to(outputs.device, outputs.dtype)
-
-    def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Look whether outputs, labels and weights fit each other."""
-        super().check(outputs, labels)
-        for name, given in self._weights.items():
-            if given is not None and not _fits(given.shape, outputs[:1].shape):
-                raise AuditError(
-                    f"--loss {self.name}: has a {name} of shape {tuple(given.shape)} for outputs "
-                    f"of shape {tuple(outputs.shape)}; give one number, or one for each output of "
-                    "a record"
-                )
-
-
-def _fits(shape: torch.Size, record: torch.Size) -> bool:
-    """Whether a tensor of that shape is spread over the outputs of every record alike."""
-    try:
-        return bool(torch.broadcast_shapes(shape, record) == record)  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        return False
-
-
-def user_loss(
-    function: Callable[[Tensor, Tensor], Tensor], name: str
-) -> CustomLoss | CrossEntropy | BinaryCrossEntropy:
-    """The loss that a user's function or module is."""
-    if isinstance(function, nn.BCEWithLogitsLoss) and function.reduction == "mean":
-        return WeightedBinaryCrossEntropy(function, name)
-    if isinstance(function, Module) and function.reduction == "mean":
-        if isinstance(function, nn.CrossEntropyLoss) and not function.label_smoothing:
-            return WeightedCrossEntropy(function, name)
-        return WeightedModule(function, name)
-    return CustomLoss(function, name)

@@ -9,12 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import AuditError
+from gradaudit.models.outputs import unwrap
 
 
 class Loss(ABC):
@@ -29,6 +31,17 @@ class Loss(ABC):
     """Whether each output is the logit of a label of its own."""
     ignored: int = IGNORED
     """The class label of a record or position that counts nothing."""
+
+    takes_whole: bool = False
+    """Whether it is given all that the model returns, and not the prediction alone."""
+
+    def taken(self, returned: Any) -> Tensor:
+        """What the loss takes of what the model returned, (records, …).
+
+        Raises:
+            AuditError: there is no such tensor.
+        """
+        return unwrap(returned)
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -162,10 +175,12 @@ class CrossEntropy(Loss):
                 f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
             )
         if labels.is_floating_point():
-            loss = "bce" if 0 <= labels.min() <= labels.max() <= 1 else "mse"
-            raise AuditError(
-                f"cross-entropy needs one integer class label a record; try --loss {loss}"
-            )
+            if not _are_probabilities(outputs, labels):
+                raise AuditError(
+                    "cross-entropy needs one integer class label a record, or probabilities of "
+                    f"the classes that sum to 1 (records, classes); {_other_loss(labels)}"
+                )
+            return labels.to(outputs)
         outputs = classes_second(outputs, labels)
         if outputs.shape[1] < 2:
             raise AuditError(
@@ -184,6 +199,30 @@ class CrossEntropy(Loss):
             return _one_hot(labels, outputs)
         shares = self.counting.shares(labels) * labels[0].numel()
         return _one_hot(kept, outputs) * shares.to(outputs).unsqueeze(1)
+
+
+def _are_probabilities(outputs: Tensor, labels: Tensor) -> bool:
+    """Whether real labels are soft ones of these outputs: none negative, their sum 1."""
+    if labels.dim() < 2 or labels.shape[1] < 2 or not labels.numel():
+        return False
+    try:
+        fits = classes_second(outputs, labels).shape == labels.shape
+    except AuditError:
+        return False
+    sums = labels.sum(dim=1)
+    return fits and bool((labels >= 0).all()) and torch.allclose(sums, sums.new_ones(()), atol=1e-3)
+
+
+def _other_loss(labels: Tensor) -> str:
+    """What to do about real labels: they may be classes that were taken for quantities."""
+    if labels.numel() and 0 <= labels.min() <= labels.max() <= 1:
+        return "try --loss bce"
+    if labels.dim() == 1 and bool((labels == labels.round()).all()):
+        return (
+            "these labels are whole numbers that were taken for a quantity: say "
+            "task=classification in --data, or --loss mse where they are one"
+        )
+    return "try --loss mse"
 
 
 class MeanSquaredError(Loss):

@@ -9,6 +9,7 @@ from gradaudit.gathering import member_of
 from gradaudit.report import LEARNERS, Measurement, Report
 from gradaudit.text import listed
 from gradaudit.view.facts import checkpoint_notes, data_facts, joined, title, warnings
+from gradaudit.view.preparation import preparation
 from gradaudit.view.wording import abridged, batch_size, secret_of
 
 MOST_GAMES = 6
@@ -26,6 +27,7 @@ class Scope:
         setting: whose case it is, the attacker's best or a federation's.
         families: what the adversaries learn by, with sizes, and from how many batches.
         model: model, checkpoints and size; data and task accuracy.
+        prepared: what the adapter did to the data: scaling, encoding, imputation, what is left.
         notes: what was done to make checkpoints fit the model.
         warnings: what casts doubt on all numbers.
     """
@@ -35,6 +37,7 @@ class Scope:
     shared: str
     model: str
     data: str
+    prepared: str = ""
     setting: str = ""
     families: str = ""
     notes: tuple[str, ...] = ()
@@ -50,6 +53,7 @@ class Scope:
             ("setting", self.setting),
             ("families", self.families),
             ("model", "; ".join(filter(None, (self.model, self.data)))),
+            ("data", self.prepared),
         )
         return tuple(line for line in lines if line[1])
 
@@ -62,6 +66,7 @@ def scope_of(report: Report) -> Scope:
         shared=_shared(report),
         model=title(report),
         data=data_facts(report),
+        prepared=preparation(report),
         setting=_setting(report),
         families=_families(report),
         notes=checkpoint_notes(report),

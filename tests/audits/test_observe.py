@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
-from gradaudit.models.custom_loss import user_loss
 from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.target import Target
+from gradaudit.models.torch_losses import user_loss
 from gradaudit.observer.capture import captured, save_update
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement

@@ -13,9 +13,9 @@ from gradaudit.data.common.packing import arguments
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
-from gradaudit.gradients.functional import unwrap
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.gradients.sensitivity import Observed
+from gradaudit.models.outputs import unwrap
 from gradaudit.models.target import layers_of
 from gradaudit.progress import Silent
 from gradaudit.runner import run

@@ -32,7 +32,7 @@ def test_what_is_named_is_opened_and_stands_in_the_file() -> None:
     assert done.status == 0, done.err
     assert read_file(CONFIG) == {
         "model": "models.py:diabetes_mlp",
-        "data": "diabetes",
+        "data": "diabetes?scale=none",
         "attribute": ("sex",),
         "mode": "train",
     }

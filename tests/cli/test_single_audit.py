@@ -21,6 +21,7 @@ private  no attribute was attacked
 shared   gradients of 2 layers; no defense; no layer hidden
 model    zoo:mlp?inputs=10&hidden=3&classes=2, 41 parameters, cross-entropy, eval mode; diabetes,
          442 records, task accuracy 0.281 (chance 0.500)
+data     columns as the file has them
 warning  the weights are random: no checkpoint was given (--checkpoint), and every number is about
          an untrained model
 

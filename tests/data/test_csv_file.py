@@ -29,7 +29,7 @@ PEOPLE = (
 
 
 def test_the_encoding_of_a_small_table(csv_file: Write) -> None:
-    records = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&attribute=sex")
+    records = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&attribute=sex&scale=standard")
     third = np.sqrt(2) * 10  # the deviation of 20, 40, 40, 60
     expected = [
         [-20 / third, 0, 1, 0, 1, 0],
@@ -135,7 +135,7 @@ def test_codes_of_categories_become_groups_on_request(csv_file: Write) -> None:
 
 def test_constant_and_counting_columns_are_kept_and_noted(csv_file: Write) -> None:
     path = csv_file(",k,t,y", "5,7,a,0", "6,7,a,1", "7,7,a,0")
-    records = load_records(f"csv:{path}?label=y")
+    records = load_records(f"csv:{path}?label=y&scale=standard")
     assert [feature.name for feature in records.features] == ["unnamed-1", "k", "t"]
     assert records.inputs[:, 1].tolist() == [0, 0, 0]
     assert records.inputs[:, 2].tolist() == [1, 1, 1]

@@ -10,7 +10,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.federation.server import train_rounds
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.models.custom_loss import user_loss
+from gradaudit.models.torch_losses import user_loss
 
 
 def test_one_client_descends_along_the_weighted_mean() -> None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from gradaudit.data.common.packing import InputPart
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients.functional import FunctionalModel, unwrap
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.outputs import unwrap
 from gradaudit.models.target import Mode, Target
 
 

@@ -174,9 +174,9 @@ def test_labels_that_do_not_fit_are_named() -> None:
         CrossEntropy().check(OUTPUTS[:, :2], CLASSES)
     with pytest.raises(AuditError, match=r"needs outputs \(records, classes ≥ 2\)"):
         CrossEntropy().check(OUTPUTS[:, :1], CLASSES)
-    with pytest.raises(AuditError, match="one integer class label a record; try --loss mse"):
+    with pytest.raises(AuditError, match=r"one integer class label .*; try --loss mse"):
         CrossEntropy().check(OUTPUTS, 2 * REAL)
-    with pytest.raises(AuditError, match="one integer class label a record; try --loss bce"):
+    with pytest.raises(AuditError, match=r"one integer class label .*; try --loss bce"):
         CrossEntropy().check(OUTPUTS, REAL)
     with pytest.raises(AuditError, match=r"from 0 to 255, .* nothing has the label -100\)"):
         CrossEntropy().check(OUTPUTS[..., None], torch.tensor([0, 1, 2, 255])[:, None])

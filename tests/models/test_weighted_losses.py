@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from gradaudit.defenses.attachment import SummedColumns
 from gradaudit.errors import AuditError
-from gradaudit.models.custom_loss import CustomLoss, user_loss
+from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.torch_losses import user_loss
 
 generator = torch.Generator().manual_seed(0)
 OUTPUTS = torch.randn(6, 3, generator=generator, dtype=torch.float64)

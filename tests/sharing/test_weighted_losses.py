@@ -12,9 +12,10 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.models.custom_loss import CustomLoss, user_loss
+from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Target, layers_of
+from gradaudit.models.torch_losses import user_loss
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share

@@ -135,10 +135,11 @@ class Targets:
         Raises:
             NotApplicable: free ones are wanted, but the loss takes classes only.
         """
-        if fixed is None and view.classes and isinstance(view.model.loss, CustomLoss):
-            raise LabelsUntold(
-                f"--loss {view.model.loss.name} takes class labels, which cannot be optimised"
-            )
+        loss = view.model.loss
+        if view.label_shape == (0,):  # records without labels
+            fixed = torch.zeros(view.batch, 0)
+        if fixed is None and isinstance(loss, CustomLoss) and (view.classes or loss.whole_labels):
+            raise LabelsUntold(f"--loss {loss.name} takes class labels, which cannot be optimised")
         return cls(view, None if fixed is None else view.model.cast(fixed))
 
     @property

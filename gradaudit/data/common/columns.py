@@ -4,6 +4,7 @@ The different values are kept in order, and for each record the index of its val
 looks at values looks at each of them once.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -24,6 +25,7 @@ _MISSING_CELLS = frozenset({"", "?", "na", "n/a", "nan", "null"})
 _FEW_NUMBERS = 20
 _FEW_VALUES = 50
 _EXACT_DIGITS = 15
+_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(?:[T ].*)?$")
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,12 @@ class DataColumn:
         if MISSING not in self.values:
             return 0
         return int((self.codes == self.values.index(MISSING)).sum())
+
+    @property
+    def dates(self) -> bool:
+        """Whether every known value reads as a date, with a time or without."""
+        known = [value for value in self.values if value != MISSING]
+        return self.numbers is None and bool(known) and all(map(_DATE.match, known))
 
     @property
     def discrete(self) -> bool:
@@ -189,7 +197,7 @@ class Inputs:
 def encode(
     columns: Sequence[DataColumn],
     origin: str,
-    scale: Scale = "standard",
+    scale: Scale = "none",
     categories: Categories = "one-hot",
 ) -> Inputs:
     """Columns side by side: text one-hot or as codes, numbers as they are or standardised.
@@ -254,6 +262,29 @@ def numeric_features(inputs: NDArray[Any], names: Sequence[str] = ()) -> tuple[F
     return tuple(Feature(name, (i,), (low[i], high[i])) for i, name in enumerate(named))
 
 
+NOT_A_TABLE = "scale=standard is for a table (records, columns); leave it out"
+
+
+def table_of(array: NDArray[Any], scale: Scale, origin: str, names: Sequence[str] = ()) -> Inputs:
+    """Inputs in an array (records, …), of which the columns of a table may be standardised.
+
+    Args:
+        array: as it is read.
+        scale: what is done to the columns of a table of real numbers.
+        origin: where the array is from, for messages.
+        names: the columns' names, where there is one for each.
+
+    Raises:
+        UsageError: other inputs are to be standardised.
+    """
+    if scale == "standard":
+        if array.ndim != 2 or array.dtype.kind != "f":
+            raise UsageError(f"{origin}: {NOT_A_TABLE}")
+        array = standardise(array)
+    features = numeric_features(array, names)
+    return Inputs(array, features, {"scale": scale} if features else {})
+
+
 def _code(inputs: NDArray[np.float32], column: DataColumn, start: int) -> Feature:
     inputs[:, start] = column.codes
     return Feature(column.name, (start,), values=column.values, coded=True)
@@ -283,6 +314,7 @@ def _notes(
         categories.replace("-", "_"): {column.name: len(column.values) for column in text},
         "imputed_by_median": {c.name: c.missing for c in numeric if c.missing},
         "missing_as_category": {c.name: c.missing for c in text if MISSING in c.values},
+        "dates_as_categories": {c.name: len(c.values) for c in text if c.dates},
         "constant": [c.name for c in columns if len(c.values) == 1],
         # the number of the row says nothing of a record
         "count_the_records": [

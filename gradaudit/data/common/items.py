@@ -4,6 +4,9 @@ An item is a pair (input, label), a triple with the private attribute as the thi
 mapping of several), or a mapping: of these parts by name, where an array (a mask, a second picture)
 that is left is one more input of the model, and a single value an attribute. An input may be a
 mapping itself, of the model's arguments.
+
+Without labels (``labels=none``) every array of an item is an input of the model: an array alone,
+several in a pair or a triplet, or those of a mapping; a single value beside them is an attribute.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +30,7 @@ ATTRIBUTE = "attribute"
 """What the third of a triple is called."""
 
 NAME_THEM = "give several inputs by name, as a mapping of the model's arguments"
+NO_LABELS = "of records without labels say labels=none"
 """The remedy where inputs have no names."""
 
 Item = Mapping[str, Any]
@@ -40,21 +44,21 @@ def is_data_set(returned: object) -> bool:
     return given or isinstance(returned, (DataLoader, IterableDataset))
 
 
-def columns_of(returned: Any, origin: str) -> dict[str, list[Any]]:
+def columns_of(returned: Any, origin: str, *, unlabelled: bool = False) -> dict[str, list[Any]]:
     """The parts ``inputs``, ``labels``, ``users``, ``members`` and attributes by name.
 
     A data set is read once, from its first item to its last, a loader batch by batch; what these
-    draw from torch is drawn under seed 0.
+    draw from torch is drawn under seed 0. Where they are ``unlabelled`` there are no ``labels``.
 
     Raises:
         DataError: there are no items, one is no pair, triple or mapping, or they are too many.
     """
     columns: dict[str, list[Any]] = {}
-    size = 0
+    size, named = 0, _inputs_alone if unlabelled else _named
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         for index, item in enumerate(_items(returned, origin)):
-            for name, value in _named(item, f"{origin}: item {index}").items():
+            for name, value in named(item, f"{origin}: item {index}").items():
                 columns.setdefault(name, []).append(value)
                 size += _bytes(value)
             if size > MAX_BYTES:
@@ -136,7 +140,12 @@ def _named(item: object, origin: str) -> Item:
         many = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
         raise DataError(
             f"{origin} is {type(item).__name__}{many}; a pair (input, label), a triple with an "
-            "attribute, or a mapping is needed"
+            f"attribute, or a mapping is needed; {NO_LABELS}"
+        )
+    if len(item) == 3 and _is_array(item[2]) and np.shape(item[2]) == np.shape(item[0]):
+        raise DataError(
+            f"{origin} has a third part of the input's shape {tuple(np.shape(item[2]))}, which is "
+            f"no attribute; {NO_LABELS}, and the three are inputs, as a triplet's; else {NAME_THEM}"
         )
     known = {"inputs": item[0], "labels": item[1]}
     third = item[2] if len(item) == 3 else {}
@@ -144,15 +153,36 @@ def _named(item: object, origin: str) -> Item:
     return {**{str(name): value for name, value in attributes.items()}, **known}
 
 
-def _of_mapping(item: Mapping[Any, Any], origin: str) -> Item:
+def _inputs_alone(item: object, origin: str) -> Item:
+    """The parts of an item without a label."""
+    if isinstance(item, Mapping):
+        label = next((key for key in LABELS if key in item), None)
+        if label is not None:
+            raise DataError(f"{origin} has a label, {label!r}; leave out labels=none")
+        return _of_mapping(item, origin, unlabelled=True)
+    if not isinstance(item, (tuple, list)):
+        return {"inputs": item}
+    flat = [part for one in item for part in (one if are_arrays(one) else [one])]
+    arrays = [part for part in flat if _is_array(part)]
+    values = [part for part in flat if not _is_array(part)]
+    if not arrays or len(values) > 1:
+        raise DataError(
+            f"{origin} has {len(arrays)} arrays and {len(values)} single values; without labels "
+            "arrays are inputs, and one value beside them is an attribute"
+        )
+    inputs = arrays[0] if len(arrays) == 1 else {str(k): one for k, one in enumerate(arrays)}
+    return {"inputs": inputs, **({ATTRIBUTE: values[0]} if values else {})}
+
+
+def _of_mapping(item: Mapping[Any, Any], origin: str, *, unlabelled: bool = False) -> Item:
     parts = {"inputs": INPUTS, "labels": LABELS, "users": USERS, "members": MEMBERS}
     keys = {
         part: next((key for key in names if key in item), None) for part, names in parts.items()
     }
-    if keys["inputs"] is None or keys["labels"] is None:
+    if keys["inputs"] is None or (keys["labels"] is None and not unlabelled):
         raise DataError(
             f"{origin} has {', '.join(map(str, item))}; an input ({', '.join(INPUTS)}) and a "
-            f"label ({', '.join(LABELS)}) are needed, each by one of these names"
+            f"label ({', '.join(LABELS)}) are needed, each by one of these names; {NO_LABELS}"
         )
     taken = {key: part for part, key in keys.items() if key is not None}
     nested = item.get("attributes", {})
@@ -175,6 +205,11 @@ def _is_array(value: object) -> bool:
 def are_arrays(value: object) -> bool:
     """Whether it is several arrays, as several inputs of a model are without their names."""
     return isinstance(value, (list, tuple)) and any(map(_rows, value))
+
+
+def is_array_of_records(value: object) -> bool:
+    """Whether it is an array with a dimension of records."""
+    return isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim > 0
 
 
 def _rows(value: object) -> tuple[int, ...]:

@@ -22,7 +22,8 @@ class InputPart:
     """One of a model's inputs as it lies in the records' inputs.
 
     Attributes:
-        name: the keyword that the model takes it by; empty for its only argument.
+        name: the keyword that the model takes it by; empty for its only argument, and the place,
+            from 0, of several that have no names.
         shape: of one record's.
         kind: real numbers, whole ones, or truth values (a mask).
     """
@@ -75,6 +76,28 @@ def kind_of(array: NDArray[Any]) -> Kind:
     return "tokens" if array.dtype.kind in "iu" and not pictures else "numbers"
 
 
+def packed_labels(
+    arrays: Mapping[str, NDArray[Any]], origin: str
+) -> tuple[NDArray[np.float32], tuple[InputPart, ...]]:
+    """Labels (records, …) by name, side by side as real numbers.
+
+    Raises:
+        DataError: they are not of the same records, or a whole number is beyond what float32 holds.
+    """
+    whole = {n: a.astype(np.int64) if a.dtype.kind in "iu" else a for n, a in arrays.items()}
+    for name, array in whole.items():
+        if array.dtype.kind == "i" and array.size and np.abs(array).max() > _LARGEST_WHOLE:
+            raise DataError(
+                f"{origin}: {quote(name)} has numbers beyond {_LARGEST_WHOLE:,}; number from 0"
+            )
+    block, parts = packed(whole, origin)
+    return block.astype(np.float32), parts
+
+
+_LARGEST_WHOLE = 1 << 24
+"""Whole numbers up to which float32 holds each of them."""
+
+
 def arguments(
     parts: tuple[InputPart, ...], inputs: Tensor
 ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
@@ -86,9 +109,21 @@ def arguments(
     """
     if not parts:
         return (inputs,), {}
-    blocks = torch.split(inputs, [part.size for part in parts], dim=1)
-    shaped = {part.name: _as(part, block) for part, block in zip(parts, blocks, strict=True)}
-    return ((shaped[""],), {}) if "" in shaped else ((), shaped)
+    shaped = unpacked(parts, inputs)
+    if in_order(parts):
+        return tuple(shaped.values()), {}
+    return (), shaped
+
+
+def in_order(parts: tuple[InputPart, ...]) -> bool:
+    """Whether parts have places and no names: a single one, or several numbered from 0."""
+    return all(not part.name or part.name.isdecimal() for part in parts)
+
+
+def unpacked(parts: tuple[InputPart, ...], block: Tensor) -> dict[str, Tensor]:
+    """The parts by name that lie side by side in (records, positions)."""
+    blocks = torch.split(block, [part.size for part in parts], dim=1)
+    return {part.name: _as(part, one) for part, one in zip(parts, blocks, strict=True)}
 
 
 def _as(part: InputPart, block: Tensor) -> Tensor:

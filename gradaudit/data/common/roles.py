@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import MAX_VALUES, MISSING, DataColumn, Inputs, spell
 from gradaudit.data.records import IGNORED, Attribute, Records
-from gradaudit.errors import DataError
+from gradaudit.errors import DataError, UsageError
 
 Task = Literal["classification", "regression"]
 
@@ -172,6 +172,34 @@ def members_of(column: DataColumn) -> NDArray[np.bool_]:
     return np.array([_MEMBER[value.lower()] for value in column.values])[column.codes]
 
 
+def no_labels(records: int, origin: str) -> Labels:
+    """The labels of records that have none, (records, 0)."""
+    return Labels(np.zeros((records, 0), dtype=np.float32), (), origin)
+
+
+def named_label(label: str | None, labels: str, example: str, origin: str) -> str | None:
+    """The column or key of the label, None where ``labels=none`` says that there is none.
+
+    Raises:
+        UsageError: neither is said, or both.
+    """
+    if labels == "none" and label is not None:
+        raise UsageError(f"{origin}: label={label} and labels=none: leave out one of them")
+    if labels != "none" and label is None:
+        raise UsageError(
+            f"{origin}: option 'label' is missing; add label={example}, or say labels=none of "
+            "records without labels"
+        )
+    return label
+
+
+def left_aside(known: Iterable[str], used: Iterable[str | None]) -> dict[str, JsonValue]:
+    """The note that names columns or keys that nothing is read from; empty where there are none."""
+    taken = set(used)
+    left: list[JsonValue] = [name for name in known if name not in taken]
+    return {"left": left} if left else {}
+
+
 def assemble(
     inputs: Inputs,
     labels: Labels,
@@ -193,6 +221,9 @@ def assemble(
         if column is not None:
             expect_length(len(column), len(inputs.array), column.origin)
     halved = [column.name for column in attributes if not column.discrete]
+    said: dict[str, JsonValue] = {"halved_at_median": [*halved]} if halved else {}
+    if labels.values.ndim == 2 and not labels.values.shape[1]:
+        said["labels"] = "none"
     return Records(
         inputs=torch.from_numpy(np.ascontiguousarray(inputs.array)),
         labels=torch.from_numpy(np.ascontiguousarray(labels.values)),
@@ -201,5 +232,5 @@ def assemble(
         users=None if user is None else users_of(user),
         members=None if member is None else members_of(member),
         features=inputs.features,
-        notes=inputs.notes | ({"halved_at_median": [*halved]} if halved else {}) | (notes or {}),
+        notes=inputs.notes | said | (notes or {}),
     )

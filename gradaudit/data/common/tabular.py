@@ -5,7 +5,7 @@ from typing import Literal
 
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.columns import encode
-from gradaudit.data.common.roles import assemble, labels_of
+from gradaudit.data.common.roles import Labels, assemble, labels_of, named_label, no_labels
 from gradaudit.data.common.tables import Table
 from gradaudit.data.records import Records
 
@@ -16,12 +16,14 @@ class Tabular(DataAdapter):
 
     Columns keep the order of the file. Text becomes one-hot groups in the order of the names, or
     codes from 0 in that order, a column each, for a model that looks them up in embeddings;
-    numbers are standardised. A missing text is a category of its own, a missing number becomes the
-    median. The columns of the label, the users and the membership are no inputs, those of
-    attributes are.
+    numbers stay as they are unless ``scale=standard`` is asked for. A missing text is a category
+    of its own, a missing number becomes the median, and a date is a text; the report's data section
+    and its scope say all of it. The columns of the label, the users and the membership are no
+    inputs, those of attributes are.
 
     Attributes:
         label: column of the task's label.
+        labels: ``none`` where there are none, for a loss of the outputs alone.
         attribute: columns of private attributes; a quantity is split in halves at its median.
         drop: columns that are no inputs; they can still be attributes.
         categorical: columns of numbers that are codes of categories.
@@ -29,19 +31,28 @@ class Tabular(DataAdapter):
         member: column that says whether a record was trained on.
         columns: ``one-hot`` groups or ``codes`` of categories; all whole numbers where every
             column is one.
-        scale: ``standard`` for mean 0 and deviation 1, ``none`` for numbers as they are.
+        scale: ``none`` for numbers as the file has them, ``standard`` for mean 0 and deviation 1
+            over these records.
         task: whether the label is a class or a number; told by its values if not said.
     """
 
-    label: str
+    label: str | None = None
+    labels: Literal["given", "none"] = "given"
     attribute: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     user: str | None = None
     member: str | None = None
     columns: Literal["one-hot", "codes"] = "one-hot"
-    scale: Literal["none", "standard"] = "standard"
+    scale: Literal["none", "standard"] = "none"
     task: Literal["classification", "regression"] | None = None
+
+    def labels_in(self, table: Table, records: int) -> Labels:
+        """The task's labels, none where that was said."""
+        label = named_label(self.label, self.labels, "COL", table.file)
+        if label is None:
+            return no_labels(records, table.file)
+        return labels_of(table.column(label), self.task)
 
     def records_of(self, table: Table) -> Records:
         """The table's records, encoded."""
@@ -51,7 +62,7 @@ class Tabular(DataAdapter):
         inputs = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
         return assemble(
             encode(inputs, table.file, self.scale, self.columns),
-            labels_of(table.column(self.label), self.task),
+            self.labels_in(table, len(columns[0]) if columns else 0),
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),

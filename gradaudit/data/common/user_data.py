@@ -15,19 +15,23 @@ from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import DataColumn, Inputs, numeric_features
 from gradaudit.data.common.items import (
     NAME_THEM,
+    NO_LABELS,
     are_arrays,
     columns_of,
+    is_array_of_records,
     is_data_set,
     stacked,
     turned,
 )
-from gradaudit.data.common.packing import InputPart, packed
+from gradaudit.data.common.packing import InputPart, packed, packed_labels
 from gradaudit.data.common.pictures import Picture, stack_pictures
 from gradaudit.data.common.roles import (
+    Labels,
     Task,
     assemble,
     labels_of_array,
     labels_of_positions,
+    no_labels,
 )
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError
@@ -39,7 +43,7 @@ Named = Sequence[tuple[str, Picture]]
 _PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
 
 
-def records_of(returned: Any, origin: str) -> Records:
+def records_of(returned: Any, origin: str, *, unlabelled: bool = False) -> Records:
     """Records of what a user's function returned.
 
     Args:
@@ -48,12 +52,15 @@ def records_of(returned: Any, origin: str) -> Records:
             ``classes`` (names), with ``inputs`` an array or a mapping of the model's arguments to
             arrays; or a data set or ``DataLoader`` of items (see ``items``).
         origin: the function, for messages.
+        unlabelled: whether there are no labels: then a tuple is of inputs, in their order.
 
     Raises:
         DataError: it is none of these, or the parts are not of the same records.
     """
     if isinstance(returned, Records):
         return _checked(returned, origin)
+    if unlabelled:
+        return _unlabelled(returned, origin)
     if isinstance(returned, tuple) and len(returned) == 2:
         return records_of_parts({"inputs": returned[0], "labels": returned[1]}, origin)
     if isinstance(returned, Mapping):
@@ -66,40 +73,96 @@ def records_of(returned: Any, origin: str) -> Records:
     )
 
 
+def _unlabelled(returned: Any, origin: str) -> Records:
+    if isinstance(returned, Mapping):
+        if returned.get("labels") is not None:
+            raise DataError(f"{origin}: returns labels; leave out labels=none")
+        return records_of_parts({**returned, "labels": None}, origin)
+    if isinstance(returned, (np.ndarray, torch.Tensor)):
+        return records_of_parts({"inputs": returned, "labels": None}, origin)
+    if isinstance(returned, tuple) and all(map(is_array_of_records, returned)):
+        inputs = {str(place): part for place, part in enumerate(returned)}
+        return records_of_parts({"inputs": inputs, "labels": None}, origin)
+    if is_data_set(returned):
+        return records_of_items(returned, origin, unlabelled=True)
+    raise DataError(
+        f"{origin}: returns {type(returned).__name__}; without labels return inputs, a tuple of "
+        "several, a mapping of parts, or a data set or loader of items"
+    )
+
+
 def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     """Records of arrays, tensors or lists by name.
 
     Whole numbers as inputs are tokens, unless they are bytes of pictures; inputs by name are what
-    the model is called with by keyword. Whole numbers as labels are the model's class indices.
+    the model is called with by keyword. Whole numbers as labels are the model's class indices;
+    labels by name, or in a tuple, go whole to a loss of the user's, and None stands for none.
 
     Raises:
         DataError: inputs or labels are missing, a name is unknown, or a part cannot be used.
     """
     unknown = next((name for name in parts if name not in _PARTS), None)
     if unknown is not None or not {"inputs", "labels"} <= set(parts):
-        what = "inputs and labels are needed" if unknown is None else f"unknown part {unknown!r}"
+        needed = f"inputs and labels are needed; {NO_LABELS}"
+        what = needed if unknown is None else f"unknown part {unknown!r}"
         hint = "" if unknown is None else suggest(str(unknown), _PARTS)
         raise DataError(f"{origin}: {what}{hint}; the parts are {', '.join(_PARTS)}")
-    labels = _array(parts["labels"], f"{origin}: labels")
-    array, several = _inputs(parts["inputs"], f"{origin}: inputs", labels.shape[:1])
-    task: Task | None = "classification" if labels.dtype.kind in "iub" else None
-    notes: dict[str, JsonValue] = {"inputs": {part.name: list(part.shape) for part in several}}
+    count = _count(parts["labels"])
+    array, several = _inputs(parts["inputs"], f"{origin}: inputs", count)
+    labels, told = _labels(parts, f"{origin}: labels", len(array))
+    notes: dict[str, JsonValue] = {}
+    for what, named in (("inputs", several), ("targets", told)):
+        if named:
+            notes[what] = {part.name: list(part.shape) for part in named}
     records = assemble(
-        Inputs(array, () if several else numeric_features(array), notes if several else {}),
-        labels_of_array(labels, f"{origin}: labels", tuple(parts.get("classes", ())), task),
+        Inputs(array, () if several else numeric_features(array), notes),
+        labels,
         [_column(f"attribute {name}", name, part, origin) for name, part in _named(parts, origin)],
         user=_column("users", "users", parts["users"], origin) if "users" in parts else None,
         member=_column("members", "members", parts["members"], origin)
         if "members" in parts
         else None,
     )
-    return replace(records, parts=several)
+    return replace(records, parts=several, label_parts=told)
+
+
+def _count(labels: Any) -> tuple[int, ...]:
+    """How many records labels are of, as a shape; empty where there are none."""
+    if labels is None:
+        return ()
+    several = labels.values() if isinstance(labels, Mapping) else labels
+    first = next(iter(several), labels) if is_several(labels) else labels
+    return tuple(np.shape(first)[:1])
+
+
+def is_several(labels: Any) -> bool:
+    """Whether a record has labels of several parts: by name, or a tuple of arrays."""
+    return isinstance(labels, Mapping) or (isinstance(labels, tuple) and are_arrays(labels))
+
+
+def _labels(
+    parts: Mapping[str, Any], origin: str, records: int
+) -> tuple[Labels, tuple[InputPart, ...]]:
+    """The task's labels, and their parts where a record has several."""
+    given = parts["labels"]
+    if given is None:
+        return no_labels(records, origin), ()
+    if is_several(given):
+        named = given if isinstance(given, Mapping) else dict(enumerate(given))
+        arrays = {str(name): _array(part, f"{origin}: {name}") for name, part in named.items()}
+        block, told = packed_labels(arrays, origin)
+        return Labels(block, (), origin), told
+    labels = _array(given, origin)
+    task: Task | None = "classification" if labels.dtype.kind in "iub" else None
+    return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task), ()
 
 
 def _inputs(
     given: Any, origin: str, records: tuple[int, ...]
 ) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
     """Inputs (records, …), and their parts where the model takes several or one number a record."""
+    if isinstance(given, tuple) and not records and all(map(is_array_of_records, given)):
+        given = {str(place): part for place, part in enumerate(given)}
     if are_arrays(given) and (len(given),) != records == np.shape(given[0])[:1]:
         raise DataError(f"{origin}: are {len(given)} arrays; {NAME_THEM}")
     if isinstance(given, Mapping):
@@ -112,7 +175,11 @@ def _inputs(
 
 
 def records_of_items(
-    dataset: Any, origin: str, prepare: Callable[[Named, str], Inputs] | None = None
+    dataset: Any,
+    origin: str,
+    prepare: Callable[[Named, str], Inputs] | None = None,
+    *,
+    unlabelled: bool = False,
 ) -> Records:
     """Records of a data set or a loader (see ``items``), of which pictures are prepared.
 
@@ -120,19 +187,31 @@ def records_of_items(
         dataset: what gives the items, or batches of them.
         origin: the data, for messages.
         prepare: makes inputs of named pictures; as they are without it.
+        unlabelled: whether the items have no labels, and all their arrays are inputs.
 
     Raises:
         DataError: it is empty, an item cannot be understood, or the inputs differ in size.
     """
-    columns = columns_of(dataset, origin)
+    columns = columns_of(dataset, origin, unlabelled=unlabelled)
     inputs, notes = _inputs_of_items(columns.pop("inputs"), origin, prepare or _as_they_are)
-    labels = np.array([_array(label, f"{origin}: labels") for label in columns.pop("labels")])
+    labels = None if unlabelled else _labels_of_items(columns.pop("labels"), f"{origin}: labels")
     names = getattr(getattr(dataset, "dataset", dataset), "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
     parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
     parts |= {"inputs": inputs, "labels": labels, "classes": names if named else ()}
     records = records_of_parts({**parts, "attributes": columns}, origin)
     return replace(records, notes={**records.notes, **notes})
+
+
+def _labels_of_items(values: Sequence[Any], origin: str) -> Any:
+    """One array, or one by name (or place) for each part of a record's labels."""
+    if not is_several(values[0]):
+        return np.array([_array(label, origin) for label in values])
+    named = [one if isinstance(one, Mapping) else dict(enumerate(one)) for one in values]
+    return {
+        str(name): stacked([_array(one, f"{origin}: {name}") for one in part], origin)
+        for name, part in turned(named, origin).items()
+    }
 
 
 def _inputs_of_items(

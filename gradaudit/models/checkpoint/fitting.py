@@ -201,7 +201,7 @@ def _notes(
         yield "'_orig_mod.' of torch.compile dropped from the keys"
     if naming.outside:
         yield f"left aside, without the prefix: {listed(naming.outside)}"
-    if random and naming.unexpected:
+    if naming.unexpected:
         yield f"left aside, not in the model: {listed(naming.unexpected)}"
     yield from _absences(naming, expected, random)
     casts = {(given.dtype, wanted.dtype) for _, given, wanted in pairs}

@@ -22,6 +22,7 @@ CONVERT = 'convert it with python -c "import sys, torch; torch.save({}, sys.argv
 _OF_LEGACY = "torch.load(sys.argv[1], weights_only=True)"
 _OF_SCRIPT = "torch.jit.load(sys.argv[1]).state_dict()"
 
+_ONNX = "an ONNX model"
 _HEAD = 512
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
@@ -33,7 +34,7 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras)"),
     (0, b"\x93NUMPY", "a NumPy array"),
     (4, b"TFL3", "a TensorFlow Lite model"),
-    *((0, bytes([8, version, 0x12]), "an ONNX model") for version in range(1, 16)),
+    *((0, bytes([8, version, 0x12]), _ONNX) for version in range(1, 16)),
     (0, b"\x1f\x8b", "gzip-compressed"),
     (0, b"BZh", "bzip2-compressed"),
     (0, b"\xfd7zXZ\x00", "xz-compressed"),
@@ -56,6 +57,21 @@ def describe(path: Path) -> str:
 def convert_script(path: Path) -> str:
     """The command that takes the weights out of a TorchScript archive, by running it."""
     return f"if you trust its program, {CONVERT.format(_OF_SCRIPT, describe(path))}"
+
+
+def convert_onnx(path: Path) -> str:
+    """How a model in an ONNX file, whose graph and weights are in it, is given."""
+    return (
+        "convert it in a factory (pip install onnx2torch): write `from onnx2torch import "
+        f"convert` and `def factory(): return convert({describe(path)!r})` in FILE.py, and give "
+        "--model FILE.py:factory without --checkpoint, for the weights are in it"
+    )
+
+
+def is_onnx(path: Path) -> bool:
+    """Whether a file is an ONNX model, by its content or else by its name."""
+    with path.open("rb") as stream:
+        return _name_of(stream.read(_HEAD)) == _ONNX or path.suffix == ".onnx"
 
 
 def kind_of(path: Path) -> Kind:
@@ -83,7 +99,10 @@ def kind_of(path: Path) -> Kind:
         return "shards"
     legacy = head.startswith(_LEGACY_TORCH)
     remedy = f"{CONVERT.format(_OF_LEGACY, name)}, which runs nothing" if legacy else REMEDY
-    raise CheckpointError(f"{name}: is {_name_of(head)}, not a checkpoint; {remedy}")
+    found = _name_of(head)
+    if found == _ONNX or path.suffix == ".onnx":
+        found, remedy = _ONNX, convert_onnx(path)
+    raise CheckpointError(f"{name}: is {found}, not a checkpoint; {remedy}")
 
 
 def _first_entry(head: bytes) -> bytes:

@@ -9,7 +9,7 @@ from gradaudit.attacks.reconstruction.folded import foldable, folded
 from gradaudit.attacks.reconstruction.objectives import Distance, Objective
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions, Optimisation
 from gradaudit.attacks.reconstruction.unknowns import Targets
-from gradaudit.models.custom_loss import WeightedCrossEntropy
+from gradaudit.models.torch_losses import WeightedCrossEntropy
 from gradaudit.sharing.protocol import SharingProtocol
 from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, observed, records, view
 

@@ -1,0 +1,160 @@
+"""How a model does on a table whose number columns are as in the file, and standardised.
+
+No file of weights says which of the two its model was trained on, and a model that is given the
+other runs all the same. ``gradaudit init`` tries both and writes down the one that fits.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradaudit.accuracy import TaskAccuracy, task_accuracy
+from gradaudit.config import SubjectSettings
+from gradaudit.data import adapters
+from gradaudit.errors import AuditError
+from gradaudit.specs import parse_spec
+from gradaudit.subject import open_subject
+from gradaudit.text import number
+
+SCALES = ("none", "standard")
+_RANDOM = ("zoo:", "torchvision:")
+
+
+@dataclass(frozen=True)
+class ScalingTrial:
+    """A model on the columns of a table under one scaling.
+
+    Attributes:
+        scale: as the option of the data has it.
+        low: smallest number of the inputs.
+        high: largest number of them.
+        layer: the first layer that was called, empty where the model cannot be run.
+        spread: root mean square of what that layer gives.
+        accuracy: on these inputs, None where the model cannot be run on them.
+    """
+
+    scale: str
+    low: float
+    high: float
+    layer: str
+    spread: float
+    accuracy: TaskAccuracy | None
+
+    @property
+    def sentence(self) -> str:
+        """The trial in words."""
+        columns = f"scale={self.scale}: columns from {number(self.low)} to {number(self.high)}"
+        if self.accuracy is None:
+            return f"{columns}, on which the model gives no finite outputs"
+        layer = f"outputs of layer {self.layer} with root mean square {number(self.spread)}"
+        return f"{columns}, {layer}, {_spelled(self.accuracy)}"
+
+
+def _spelled(found: TaskAccuracy) -> str:
+    if found.value is None:
+        return "with no accuracy to compare"
+    return f"{'R²' if found.metric == 'r2' else 'task accuracy'} {number(found.value)}"
+
+
+def scaling_trials(settings: SubjectSettings) -> list[ScalingTrial]:
+    """The model under each scaling; nothing where the user chose one, or there is none to choose.
+
+    There is none to choose for data that is no table of numbers, and none that fits where no
+    checkpoint was given for a model that comes without weights.
+
+    Raises:
+        UsageError, DataError, CheckpointError: the model or the data cannot be opened.
+    """
+    untrained = not settings.checkpoint and (settings.model or "").startswith(_RANDOM)
+    if untrained or not _is_open(settings.data or ""):
+        return []
+    return [trial for trial in (_tried(settings, scale) for scale in SCALES) if trial]
+
+
+def better(trials: Sequence[ScalingTrial]) -> str | None:
+    """The scaling under which the model does better beyond doubt; None where neither is.
+
+    An accuracy is better where it lies above the other's interval.
+    """
+    known = [trial for trial in trials if trial.accuracy is not None]
+    if len(known) == 1 < len(trials):
+        return known[0].scale
+    for one, other in (trials, trials[::-1]) if len(known) == 2 else ():
+        if _above(one.accuracy, other.accuracy):
+            return one.scale
+    return None
+
+
+def with_scale(spec: str, scale: str) -> str:
+    """The data's spec with that scaling."""
+    return f"{spec}{'&' if '?' in spec else '?'}scale={scale}"
+
+
+def _above(one: TaskAccuracy | None, other: TaskAccuracy | None) -> bool:
+    if one is None or other is None or one.value is None or other.interval is None:
+        return False
+    return one.value > other.interval[1]
+
+
+def _is_open(data: str) -> bool:
+    """Whether the data's adapter can scale columns, and was not told how."""
+    spec = parse_spec(data)
+    adapter = adapters().get(spec.scheme or spec.name)
+    takes = adapter is not None and "scale" in {field.name for field in fields(adapter)}
+    return takes and not spec.values("scale")
+
+
+def _tried(settings: SubjectSettings, scale: str) -> ScalingTrial | None:
+    data = with_scale(settings.data or "", scale)
+    subject = open_subject(settings.model_copy(update={"data": data}))
+    if not any(feature.range for feature in subject.records.features):
+        return None
+    inputs = subject.records.inputs
+    low, high = float(inputs.min()), float(inputs.max())
+    with _first_layer(subject.target.model) as first:
+        try:
+            found = task_accuracy(subject.target, subject.records)
+        except AuditError:
+            return ScalingTrial(scale, low, high, "", 0.0, None)
+    return ScalingTrial(scale, low, high, first.name, first.spread, found)
+
+
+class _FirstLayer:
+    """Name of the layer that is called first, and the root mean square of its outputs."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.squares = 0.0
+        self.count = 0
+
+    def add(self, name: str, outputs: Any) -> None:
+        if name == (self.name or name) and isinstance(outputs, Tensor):
+            self.name = name
+            self.squares += float(outputs.detach().double().square().sum())
+            self.count += outputs.numel()
+
+    @property
+    def spread(self) -> float:
+        return math.sqrt(self.squares / max(self.count, 1))
+
+
+@contextmanager
+def _first_layer(model: nn.Module) -> Iterator[_FirstLayer]:
+    """Watch the outputs of the first layer that the model calls."""
+    first = _FirstLayer()
+    handles = [
+        module.register_forward_hook(lambda _, __, out, name=name: first.add(name, out))
+        for name, module in model.named_modules()
+        if any(p.requires_grad for p in module.parameters(recurse=False))
+    ]
+    try:
+        with torch.no_grad():
+            yield first
+    finally:
+        for handle in handles:
+            handle.remove()

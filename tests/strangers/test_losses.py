@@ -1,0 +1,451 @@
+"""A user's loss sees what the model returns and the labels whole, and every engine follows it.
+
+Gradients are tested against a loop of plain autograd over the records, in float64.
+"""
+
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from gradaudit.config import SubjectSettings
+from gradaudit.data import describe, load_records
+from gradaudit.data.common.user_data import records_of
+from gradaudit.defenses.subject import Subject
+from gradaudit.errors import AuditError, DataError, UsageError
+from gradaudit.federation.server import train_rounds
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.per_sample import per_sample_gradients
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.share import share
+from gradaudit.subject import open_subject
+
+N = 6
+generator = torch.Generator().manual_seed(3)
+X, OTHER, THIRD = (torch.randn(N, 5, generator=generator) for _ in range(3))
+PICTURES = torch.rand(N, 1, 6, 6, generator=generator)
+CLASSES = torch.tensor([0, 2, 1, 1, 0, 2])
+MASKS = torch.randint(0, 3, (N, 6, 6), generator=generator)
+BOXES = torch.rand(N, 4, generator=generator)
+TIGHT = {"rtol": 1e-9, "atol": 1e-11}
+
+
+class Outputs(NamedTuple):
+    code: Tensor
+    scores: Tensor
+
+
+@dataclass
+class Named:
+    logits: Tensor
+    hidden: Tensor
+    cache: object = None
+
+
+class Heads(nn.Module):
+    """Segmentation with an auxiliary head, as torchvision returns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.out, self.aux = (nn.Conv2d(i, o, 3, padding=1) for i, o in _CONVS)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.body(x).tanh()
+        return {"out": self.out(features), "aux": self.aux(features)}
+
+
+_CONVS = ((1, 4), (4, 3), (4, 3))
+
+
+class Vae(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(5, 4), nn.Linear(2, 5)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_variance = self.encoder(x).chunk(2, dim=1)
+        return self.decoder(mean + (0.5 * log_variance).exp()), mean, log_variance
+
+
+class Detector(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.box, self.kind = nn.Linear(5, 8), nn.Linear(8, 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        features = self.body(x).tanh()
+        return {"head": [self.box(features), (self.kind(features), "a word")], "none": None}
+
+
+class Embedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        embedded: Tensor = self.net(x)
+        return embedded
+
+
+class Three(Embedding):
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Outputs:  # type: ignore[override]
+        return Outputs(self.net(a) - self.net(b), (self.net(c) ** 2).sum(1))
+
+
+class Masked(Embedding):
+    """Reconstructs its own input, and returns that beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back = nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> Named:  # type: ignore[override]
+        hidden = self.net(x)
+        return Named(self.back(hidden), torch.cat([x, hidden], dim=1), cache=object())
+
+
+def segmentation(returned: Mapping[str, Tensor], masks: Tensor) -> Tensor:
+    return F.cross_entropy(returned["out"], masks) + 0.4 * F.cross_entropy(returned["aux"], masks)
+
+
+def evidence(returned: tuple[Tensor, Tensor, Tensor], x: Tensor) -> Tensor:
+    rebuilt, mean, log_variance = returned
+    divergence = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum(1)
+    return (rebuilt - x).square().sum(1) + divergence
+
+
+def detection(returned: Mapping[str, Any], labels: Mapping[str, Tensor]) -> Tensor:
+    box, (kind, word) = returned["head"]
+    assert (word, returned["none"], labels["kind"].dtype) == ("a word", None, torch.int64)
+    flagged = labels["hard"].to(box) + 1
+    return (flagged * F.cross_entropy(kind, labels["kind"], reduction="none")).mean() + F.mse_loss(
+        box, labels["box"]
+    )
+
+
+def two_targets(returned: Mapping[str, Any], labels: tuple[Tensor, Tensor]) -> Tensor:
+    kind, box = labels
+    return F.cross_entropy(returned["head"][1][0], kind) + F.l1_loss(returned["head"][0], box)
+
+
+def triplet(anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    near = (anchor - positive).square().sum(1)
+    return F.softplus(near - (anchor - negative).square().sum(1)).mean()
+
+
+def of_three(outputs: Outputs) -> Tensor:
+    return (outputs.code.square().sum(1) + outputs.scores.exp()).mean()
+
+
+def of_itself(outputs: Named) -> Tensor:
+    return (outputs.logits - outputs.hidden[:, :5]).square().mean()
+
+
+def unused_target(outputs: Tensor, _: object) -> Tensor:
+    return outputs.square().sum(1)
+
+
+class Case(NamedTuple):
+    """A model, its loss, data as a user's function returns it, and how to call both plainly."""
+
+    model: Callable[[], nn.Module]
+    loss: Callable[..., Tensor]
+    data: Any
+    plain: Callable[[nn.Module, Callable[..., Tensor], slice], Tensor]
+    unlabelled: bool = False
+
+
+HARD = torch.tensor([True, False, True, True, False, False])
+LABELS = {"box": BOXES, "kind": CLASSES, "hard": HARD}
+ITEMS = [
+    (x, {"box": b, "kind": k, "hard": h})
+    for x, b, k, h in zip(X, BOXES, CLASSES, HARD, strict=True)
+]
+
+
+def rows(tensor: Tensor, part: slice) -> Tensor:
+    return tensor[part].double() if tensor.is_floating_point() else tensor[part]
+
+
+CASES = {
+    "segmentation with an auxiliary head": Case(
+        Heads, segmentation, (PICTURES, MASKS), lambda m, f, i: f(m(rows(PICTURES, i)), MASKS[i])
+    ),
+    "a VAE's tuple": Case(Vae, evidence, (X, X), lambda m, f, i: f(m(rows(X, i)), rows(X, i))),
+    "labels by name": Case(
+        Detector,
+        detection,
+        {"inputs": X, "labels": LABELS},
+        lambda m, f, i: f(m(rows(X, i)), {k: rows(v, i) for k, v in LABELS.items()}),
+    ),
+    "items with labels by name": Case(
+        Detector,
+        detection,
+        ITEMS,
+        lambda m, f, i: f(m(rows(X, i)), {k: rows(v, i) for k, v in LABELS.items()}),
+    ),
+    "batches with labels by name": Case(
+        Detector,
+        detection,
+        DataLoader(ITEMS, batch_size=4),  # type: ignore[arg-type]
+        lambda m, f, i: f(m(rows(X, i)), {k: rows(v, i) for k, v in LABELS.items()}),
+    ),
+    "a tuple of labels": Case(
+        Detector,
+        two_targets,
+        (X, (CLASSES, BOXES)),
+        lambda m, f, i: f(m(rows(X, i)), (CLASSES[i], rows(BOXES, i))),
+    ),
+    "triplets": Case(
+        Embedding,
+        triplet,
+        list(zip(X, OTHER, THIRD, strict=True)),
+        lambda m, f, i: f(m(rows(X, i)), m(rows(OTHER, i)), m(rows(THIRD, i))),
+        unlabelled=True,
+    ),
+    "torch's loss of triplets": Case(
+        Embedding,
+        nn.TripletMarginLoss(margin=3.0, swap=False),
+        (X, OTHER, THIRD),
+        lambda m, f, i: f(m(rows(X, i)), m(rows(OTHER, i)), m(rows(THIRD, i))),
+        unlabelled=True,
+    ),
+    "a model of three inputs": Case(
+        Three,
+        of_three,
+        DataLoader(list(zip(X, OTHER, THIRD, strict=True)), batch_size=3),  # type: ignore[arg-type]
+        lambda m, f, i: f(m(rows(X, i), rows(OTHER, i), rows(THIRD, i))),
+        unlabelled=True,
+    ),
+    "self-supervised": Case(
+        Masked, of_itself, X, lambda m, f, i: f(m(rows(X, i))), unlabelled=True
+    ),
+    "a target that is not used": Case(
+        Embedding,
+        unused_target,
+        {"inputs": X, "labels": None},
+        lambda m, f, i: f(m(rows(X, i)), None),
+    ),
+}
+EVERY = pytest.mark.parametrize("name", CASES)
+
+
+def subject_of(case: Case, function: Callable[..., Tensor] | None = None) -> Subject:
+    torch.manual_seed(0)
+    loss = CustomLoss(function or case.loss, "losses.py:loss")
+    records = records_of(case.data, "data.py:make", unlabelled=case.unlabelled)
+    settings = SubjectSettings(device="cpu")
+    return open_subject(settings, model=case.model(), records=records, loss=loss)
+
+
+def gradient(case: Case, model: nn.Module, part: slice) -> dict[str, Tensor]:
+    """Of the mean loss of some records, by plain autograd in float64."""
+    model.double().zero_grad()
+    case.plain(model, case.loss, part).mean().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    return {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}
+
+
+@EVERY
+def test_gradients_of_single_records(name: str) -> None:
+    case = CASES[name]
+    subject = subject_of(case)
+    target, records = subject.target, subject.records
+    found: dict[str, list[Tensor]] = {}
+    layers = target.layers
+    for chunk in per_sample_gradients(
+        target, records.inputs, records.labels, layers, dtype=torch.float64
+    ):
+        for layer, gradients in chunk.items():
+            found.setdefault(layer, []).append(gradients)
+    model = case.model()
+    model.load_state_dict(target.model.state_dict())
+    for index in range(N):
+        expected = gradient(case, model, slice(index, index + 1))
+        for layer in layers:
+            whole = torch.cat([expected[k].flatten() for k in layer.parameter_names])
+            torch.testing.assert_close(torch.cat(found[layer.name])[index], whole, **TIGHT)
+
+
+@EVERY
+def test_the_update_of_a_batch(name: str) -> None:
+    case = CASES[name]
+    subject = subject_of(case)
+    records = subject.records
+    shared = share(
+        subject.target,
+        records.inputs,
+        records.labels,
+        SharingProtocol(),
+        torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    )
+    model = case.model()
+    model.load_state_dict(subject.target.model.state_dict())
+    expected = gradient(case, model, slice(0, N))
+    assert shared.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(shared[key], expected[key], **TIGHT)
+
+
+@EVERY
+def test_a_loss_travels_to_workers(name: str) -> None:
+    case = CASES[name]
+    if "lambda" in repr(case.loss):
+        pytest.skip("not picklable")
+    subject = subject_of(case)
+    target = replace(subject.target, loss=pickle.loads(pickle.dumps(subject.target.loss)))
+    view = FunctionalModel.of(target)
+    records = view.cast(subject.records.inputs), view.cast(subject.records.labels)
+    before = FunctionalModel.of(subject.target).losses({}, *records)
+    torch.testing.assert_close(view.losses({}, *records), before)
+
+
+def test_a_loss_that_couples_records_is_told() -> None:
+    def similar(left: Tensor, right: Tensor) -> Tensor:
+        return F.cross_entropy(left @ right.T, torch.arange(len(left)))
+
+    case = CASES["triplets"]._replace(data=(X, OTHER))
+    subject = subject_of(case, similar)
+    view = FunctionalModel.of(subject.target)
+    records = view.cast(subject.records.inputs), view.cast(subject.records.labels)
+    view.check(*records)
+    assert "is no mean over its records" in (view.coupling(*records) or "")
+    model = subject.target.model.double()
+    torch.testing.assert_close(
+        view.batch_loss({}, *records), similar(model(X.double()), model(OTHER.double()))
+    )
+
+
+def test_a_function_of_the_prediction_alone_gets_it() -> None:
+    case = CASES["segmentation with an auxiliary head"]
+    subject = subject_of(case, F.cross_entropy)
+    view = FunctionalModel.of(subject.target)
+    inputs, masks = view.cast(PICTURES), MASKS
+    view.check(inputs, masks)
+    expected = F.cross_entropy(subject.target.model.double()(PICTURES.double())["out"], masks)
+    torch.testing.assert_close(view.batch_loss({}, inputs, masks), expected)
+
+
+def test_a_loss_of_one_embedding_is_not_given_the_first_of_three() -> None:
+    def alone(embedding: Tensor) -> Tensor:
+        return embedding.square().mean()
+
+    subject = subject_of(CASES["triplets"], alone)
+    view = FunctionalModel.of(subject.target)
+    with pytest.raises(AuditError, match=r"fails on outputs of shapes 0 .*, 1 .*, 2"):
+        view.check(view.cast(subject.records.inputs), view.cast(subject.records.labels))
+
+
+@pytest.mark.parametrize("what", ["no labels", "labels of several parts"])
+def test_a_built_in_loss_is_refused_with_the_remedy(what: str) -> None:
+    labels = None if what == "no labels" else LABELS
+    records = records_of({"inputs": X, "labels": labels}, "data.py:make")
+    with pytest.raises(UsageError, match=rf"{what}; name a function .* --loss FILE\.py:NAME"):
+        open_subject(
+            SubjectSettings(device="cpu"), model=Embedding(), records=records, loss=CrossEntropy()
+        )
+
+
+def test_a_defense_that_appends_to_the_outputs_is_refused_for_several() -> None:
+    case = CASES["a VAE's tuple"]
+    records = records_of(case.data, "data.py:make")
+    loss = CustomLoss(case.loss, "losses.py:loss")
+    settings = SubjectSettings(device="cpu", defense=("vib",))
+    subject = open_subject(settings, model=Vae(), records=records, loss=loss)
+    view = FunctionalModel.of(subject.target)
+    with pytest.raises(AuditError, match=r"vib: adds a column .* takes whole the tuple"):
+        view.check(view.cast(records.inputs), view.cast(records.labels))
+
+
+def test_three_arrays_are_no_attribute() -> None:
+    items = list(zip(X, OTHER, THIRD, strict=True))
+    with pytest.raises(DataError, match="say labels=none, and the three are inputs"):
+        records_of(items, "data.py:make")
+    records = records_of(items, "data.py:make", unlabelled=True)
+    assert (records.attributes, records.unlabelled) == ({}, True)
+    assert [part.name for part in records.parts] == ["0", "1", "2"]
+    assert torch.equal(records.inputs, torch.cat([X, OTHER, THIRD], dim=1))
+
+
+def test_a_value_beside_inputs_without_labels_is_an_attribute() -> None:
+    people = np.array(["ann", "bob"] * 3)
+    items = [((x, other), who) for x, other, who in zip(X, OTHER, people, strict=True)]
+    records = records_of(items, "data.py:make", unlabelled=True)
+    assert records.attributes["attribute"].values == ("ann", "bob")
+    assert torch.equal(records.inputs, torch.cat([X, OTHER], dim=1))
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_a_file_without_labels(tmp_path: Path, kind: str) -> None:
+    if kind == "csv":
+        (tmp_path / "t").write_text("p,q\n1,2\n3,4\n")
+        spec = f"csv:{tmp_path / 't'}?scale=none"
+    else:
+        np.savez(tmp_path / "t.npz", x=np.array([[1.0, 2], [3, 4]]))
+        spec = f"npz:{tmp_path / 't.npz'}?inputs=x"
+    records = load_records(f"{spec}&labels=none")
+    assert records.inputs.tolist() == [[1, 2], [3, 4]]
+    assert records.unlabelled
+    assert describe(records)["task"] == records.notes["labels"] == "none"
+    with pytest.raises(UsageError, match="say labels=none of records without labels"):
+        load_records(spec)
+    with pytest.raises(UsageError, match="label=q and labels=none: leave out one"):
+        load_records(f"{spec}&label=q&labels=none")
+
+
+def test_labels_that_float32_does_not_hold_are_refused() -> None:
+    labels = {"id": torch.arange(N) + (1 << 24), "box": BOXES}
+    with pytest.raises(DataError, match="'id' has numbers beyond 16,777,216"):
+        records_of({"inputs": X, "labels": labels}, "data.py:make")
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ({"out": torch.ones(2, 3), "aux": torch.tensor(1.0)}, r"aux \(\)"),
+        ({"out": torch.ones(2, 3), "aux": torch.ones(3, 3)}, r"aux \(3, 3\)"),
+        ({"out": None}, "no tensor"),
+        (object(), "returns object"),
+    ],
+)
+def test_outputs_that_are_not_of_the_records_are_refused(returned: Any, says: str) -> None:
+    with pytest.raises(AuditError, match=says):
+        CustomLoss(segmentation, "l.py:f").taken(returned)
+
+
+def test_a_loss_that_returns_a_mapping_is_told() -> None:
+    loss = CustomLoss(lambda o, _: {"loss": o.mean()}, "l.py:f")  # type: ignore[arg-type,return-value]
+    with pytest.raises(AuditError, match="returned dict; return a tensor"):
+        loss.check(torch.ones(2, 3), torch.ones(2))
+
+
+@EVERY
+def test_training_follows_the_whole_loss(name: str) -> None:
+    case = CASES[name]
+    subject = subject_of(case)
+    model = case.model()
+    model.load_state_dict(subject.target.model.state_dict())
+    model.double()
+    for _ in range(2):
+        moves = gradient(case, model, slice(0, N))
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                parameter -= 0.05 * moves[key]
+    target = replace(subject.target, model=subject.target.model.double())
+    records = replace(subject.records, inputs=subject.records.inputs.double())
+    options = TrainingOptions(algorithm="fedsgd", clients=1, rounds=2, rate=0.05)
+    *_, last = train_rounds(target, records, options, scored=False)
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(last.state[key], parameter.detach(), rtol=1e-6, atol=1e-8)
