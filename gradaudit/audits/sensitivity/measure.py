@@ -71,11 +71,8 @@ def _rows_of_reading(
     every = _All.of(samples, seed)
     for layer, sample in samples.items():
         count, doubt = len(sample.values), _imprecision(sample)
-        how = (
-            "all columns" if sample.exact else f"estimated from {sample.parts.shape[1]} directions"
-        )
         facts: dict[str, JsonValue] = {
-            "method": f"{how}, {method}",
+            "method": f"{_columns_taken(sample)}, {method}",
             "undefined": _undefined(sample),
         }
         yield rows.measured(
@@ -99,6 +96,16 @@ def _rows_of_reading(
             imprecise=doubt,
             details=facts | {"of": f"the sum over {len(samples)} shown layers"},
         )
+
+
+def _columns_taken(sample: Sample) -> str:
+    """How much of a Jacobian a sample rests on, for the report."""
+    if sample.exact:
+        return "all columns"
+    count = sample.parts.shape[1]
+    if sample.columns is None:
+        return f"estimated from {count} directions"
+    return f"estimated from {count} of {sample.columns:,} columns"
 
 
 class _All(NamedTuple):
