@@ -29,6 +29,7 @@ from gradaudit.models.target import (
     hidden_layers,
     shared_parameters,
 )
+from gradaudit.models.wrappers import unwrapped
 from gradaudit.workers import employ
 
 
@@ -61,8 +62,12 @@ def open_subject(
     checkpoints = settings.checkpoint
     if model is None:
         spec = _needed(settings.model, "--model")
-        model = load_model(spec, seed=settings.seed).to(choose_device(settings.device))
+        model = load_model(spec, seed=settings.seed)
         checkpoints = checkpoints or brought_by(spec)
+        model, notes = unwrapped(model)
+        model = model.to(choose_device(settings.device))
+    else:
+        model, notes = unwrapped(model)
     if records is None:
         spec = _needed(settings.data, "--data")
         records = load_records(spec, attributes=settings.attribute, reading=reading_of(model))
@@ -72,6 +77,7 @@ def open_subject(
         mode=settings.mode,
         description=settings.model or type(model).__name__,
         parts=records.parts,
+        notes=notes,
     )
     untrained = replace(untrained, precision=_precision(settings.dtype, untrained.device))
     records = with_fitting_labels(records, untrained.loss)
