@@ -10,6 +10,7 @@ from torch import nn
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data import expect_attributes, load_records
+from gradaudit.data.common.class_order import in_order
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.defenses.subject import Subject, defended_target, with_private_part
@@ -18,7 +19,7 @@ from gradaudit.errors import UsageError
 from gradaudit.gradients.precision import usual_precision
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
-from gradaudit.models.hf_folder import reading_of
+from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
 from gradaudit.models.hf_weights import as_named_here
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.preprocessing import expected_of_run
@@ -70,7 +71,10 @@ def open_subject(
         model, notes = unwrapped(model)
     if records is None:
         spec = _needed(settings.data, "--data")
+        expect_data_of(model, spec)
         records = load_records(spec, attributes=settings.attribute, reading=reading_of(model))
+        if "classes=" not in spec:
+            records = _in_order_of(class_names(model), records, spec)
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),
@@ -114,6 +118,13 @@ def with_fitting_labels(records: Records, loss: Loss) -> Records:
     if several and isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
         return replace(records, labels=records.labels.float(), classes=())
     return records
+
+
+def _in_order_of(names: tuple[str, ...], records: Records, spec: str) -> Records:
+    """The records with classes numbered as a model does that names all of theirs."""
+    named = len(records.classes) > 0 and set(records.classes) <= set(names)
+    single = records.labels.dim() == 1 and len(set(names)) == len(names)
+    return in_order(records, names, spec) if named and single else records
 
 
 def _needed(spec: str | None, option: str) -> str:
