@@ -89,7 +89,9 @@ def open_subject(
     untrained = defended_target(untrained, defenses, settings.seed)
     rename = parse_rename(settings.prefix) if settings.prefix else None
     how = Fit(rename, settings.partial, or_in_part="take what fits with --partial")
-    targets = tuple(_with_weights(untrained, path, how) for path in checkpoints)
+    targets = tuple(
+        _with_weights(untrained, path, how, settings.state_dict) for path in checkpoints
+    )
     newest = (targets or (untrained,))[-1]
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
@@ -133,9 +135,9 @@ def _needed(spec: str | None, option: str) -> str:
     return spec
 
 
-def _with_weights(target: Target, path: Path, how: Fit) -> Target:
+def _with_weights(target: Target, path: Path, how: Fit, weights: str | None) -> Target:
     model = copy.deepcopy(target.model)
-    loaded = as_named_here(load_checkpoint(path), model)
+    loaded = as_named_here(load_checkpoint(path, weights), model)
     record = apply_checkpoint(model, with_private_part(loaded, model), how)
     return replace(target, model=model, checkpoint=record)
 
