@@ -64,6 +64,11 @@ class SubjectSettings(_Settings):
         description="OLD=NEW: a prefix of the checkpoint's keys and what the model has in its "
         "place, as in backbone.= or =backbone. (common ones are told without it).",
     )
+    state_dict: str | None = Field(
+        None,
+        description="KEY of the checkpoint's state dict that is audited, or ema for that of "
+        "averaged weights, where a file holds several.",
+    )
     partial: bool = Field(
         False,
         description="Take what a checkpoint has for the model, by name and shape; the rest stays "

@@ -32,6 +32,7 @@ from gradaudit.errors import (
 from gradaudit.fingerprint import fingerprint
 from gradaudit.gathering import AuditRows, gather
 from gradaudit.gradients.precision import full_single_precision
+from gradaudit.gradients.recomputation import recomputes
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.stopping import TimeIsUp, within
@@ -197,6 +198,7 @@ class Run:
                 "defenses": [str(defense) for defense in subject.defenses],
                 "attributes": list(subject.attributes),
                 "hidden": list(subject.hidden),
+                **_notes(subject),
                 "deployment": _described(subject),
                 "device": str(subject.target.device),
                 "dtype": _named(subject.target.precision),
@@ -312,6 +314,14 @@ def _described(subject: Subject) -> JsonValue:
     if subject.deployment is None:
         return None
     return subject.deployment.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _notes(subject: Subject) -> dict[str, JsonValue]:
+    """What was taken off the model, or is off while it is audited; empty where that is nothing."""
+    off = "gradient checkpointing is off while audited: gradients are the same"
+    model = subject.target.model
+    notes = [*subject.target.notes, *([off] if recomputes(model) else [])]
+    return {"model_notes": [*notes]} if notes else {}
 
 
 def _describe_target(subject: Subject) -> TargetRecord:

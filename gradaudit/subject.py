@@ -10,6 +10,7 @@ from torch import nn
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data import expect_attributes, load_records
+from gradaudit.data.common.class_order import in_order
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.defenses.subject import Subject, defended_target, with_private_part
@@ -19,7 +20,7 @@ from gradaudit.gradients.precision import usual_precision
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
 from gradaudit.models.custom_loss import CustomLoss
-from gradaudit.models.hf_folder import reading_of
+from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
 from gradaudit.models.hf_weights import as_named_here
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.preprocessing import expected_of_run
@@ -30,6 +31,7 @@ from gradaudit.models.target import (
     hidden_layers,
     shared_parameters,
 )
+from gradaudit.models.wrappers import unwrapped
 from gradaudit.workers import employ
 
 
@@ -62,17 +64,25 @@ def open_subject(
     checkpoints = settings.checkpoint
     if model is None:
         spec = _needed(settings.model, "--model")
-        model = load_model(spec, seed=settings.seed).to(choose_device(settings.device))
+        model = load_model(spec, seed=settings.seed)
         checkpoints = checkpoints or brought_by(spec)
+        model, notes = unwrapped(model)
+        model = model.to(choose_device(settings.device))
+    else:
+        model, notes = unwrapped(model)
     if records is None:
         spec = _needed(settings.data, "--data")
+        expect_data_of(model, spec)
         records = load_records(spec, attributes=settings.attribute, reading=reading_of(model))
+        if "classes=" not in spec:
+            records = _in_order_of(class_names(model), records, spec)
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),
         mode=settings.mode,
         description=settings.model or type(model).__name__,
         parts=records.parts,
+        notes=notes,
     )
     untrained = replace(untrained, precision=_precision(settings.dtype, untrained.device))
     records = with_fitting_labels(records, untrained.loss)
@@ -81,7 +91,9 @@ def open_subject(
     untrained = defended_target(untrained, defenses, settings.seed)
     rename = parse_rename(settings.prefix) if settings.prefix else None
     how = Fit(rename, settings.partial, or_in_part="take what fits with --partial")
-    targets = tuple(_with_weights(untrained, path, how) for path in checkpoints)
+    targets = tuple(
+        _with_weights(untrained, path, how, settings.state_dict) for path in checkpoints
+    )
     newest = (targets or (untrained,))[-1]
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
@@ -129,15 +141,22 @@ def with_fitting_loss(loss: Loss, records: Records) -> Loss:
     )
 
 
+def _in_order_of(names: tuple[str, ...], records: Records, spec: str) -> Records:
+    """The records with classes numbered as a model does that names all of theirs."""
+    named = len(records.classes) > 0 and set(records.classes) <= set(names)
+    single = records.labels.dim() == 1 and len(set(names)) == len(names)
+    return in_order(records, names, spec) if named and single else records
+
+
 def _needed(spec: str | None, option: str) -> str:
     if spec is None:
         raise UsageError(f"{option} is needed: name what to audit (see `gradaudit list`)")
     return spec
 
 
-def _with_weights(target: Target, path: Path, how: Fit) -> Target:
+def _with_weights(target: Target, path: Path, how: Fit, weights: str | None) -> Target:
     model = copy.deepcopy(target.model)
-    loaded = as_named_here(load_checkpoint(path), model)
+    loaded = as_named_here(load_checkpoint(path, weights), model)
     record = apply_checkpoint(model, with_private_part(loaded, model), how)
     return replace(target, model=model, checkpoint=record)
 

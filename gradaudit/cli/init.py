@@ -13,7 +13,17 @@ from gradaudit.errors import UsageError
 from gradaudit.report import Report
 
 POLICY = Path("policy.yaml")
-_LOOKED_AT = ("model", "checkpoint", "prefix", "partial", "data", "attribute", "loss", "mode")
+_LOOKED_AT = (
+    "model",
+    "checkpoint",
+    "prefix",
+    "weights",
+    "partial",
+    "data",
+    "attribute",
+    "loss",
+    "mode",
+)
 
 
 def _init(**flags: Any) -> None:

@@ -112,7 +112,7 @@ def configuration(
 def _others(given: Mapping[str, Any]) -> list[str]:
     """Settings that stand in the file only where they are not as usual."""
     fields = SubjectSettings.model_fields
-    rare = ("prefix", "partial", "loss", "mode")
+    rare = ("prefix", "state_dict", "partial", "loss", "mode")
     return [name for name in rare if given.get(name, fields[name].default) != fields[name].default]
 
 

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gradaudit.data.base import MEMBER, DataAdapter
 from gradaudit.data.common.class_order import in_class_order
@@ -51,6 +52,9 @@ def load_records(
     adapter = _adapter(parsed)
     columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
     chosen = replace(adapter.of(parsed, filter(None, columns)), reading=reading)
+    if reading is None and chosen.classes is not None and getattr(chosen, "task", "") is None:
+        told: dict[str, Any] = {"task": "classification"}
+        chosen = replace(chosen, **told)
     records = _with_membership(chosen.load())
     if chosen.classes is not None:
         records = in_class_order(records, chosen.classes, spec)

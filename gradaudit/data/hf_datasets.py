@@ -6,7 +6,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from gradaudit.data.common.arrow import read_frames
 from gradaudit.data.common.arrow_frame import Frame
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.class_order import in_order
-from gradaudit.data.common.columns import NOT_A_TABLE, Inputs, table_of
+from gradaudit.data.common.columns import MAX_CLASSES, NOT_A_TABLE, Inputs, table_of
 from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.pictures import Picture
 from gradaudit.data.common.roles import assemble, left_aside
@@ -28,7 +28,6 @@ from gradaudit.files import read_file
 IMAGE, CLASS_LABEL = "Image", "ClassLabel"
 _MAX_BYTES = 16 << 20
 _MAX_FILES = 10_000
-_MOST_CLASSES = 1000
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 
@@ -53,7 +52,7 @@ class Saved:
         if column in self.frame.names:
             return tuple(self.frame.names[column])
         largest = self.frame.largest(column)
-        return tuple(map(str, range(largest + 1))) if 0 <= largest < _MOST_CLASSES else ()
+        return tuple(map(str, range(largest + 1))) if 0 <= largest < MAX_CLASSES else ()
 
 
 def open_folder(folder: Path, split: str | None) -> Saved:
@@ -147,12 +146,14 @@ class HfDatasets(PictureAdapter, Tabular):
     def load(self) -> Records:
         """Read the folder."""
         saved = open_folder(Path(self.source), self.split)
+        names = saved.class_names(self.label) if self.label is not None else ()
+        sure = self.task is None and self.label in saved.frame.names
+        told = replace(self, task="classification") if sure else self
         column = self._column(saved.frame, saved.of_kind(IMAGE))
         if column is None:
-            records = self.records_of(saved.frame.table())
+            records = told.records_of(saved.frame.table())
         else:
-            records = self._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
-        names = saved.class_names(self.label) if self.label is not None else ()
+            records = told._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
         return in_order(records, names, self.source) if names and records.classes else records
 
     def _column(self, frame: Frame, images: list[str]) -> str | None:

@@ -4,6 +4,7 @@ Every engine that differentiates a model goes through it; it works in ``torch.fu
 """
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.misfit import misfit
+from gradaudit.gradients.recomputation import without_recomputation
 from gradaudit.gradients.substitutes import OBSERVING, substituting
 from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.outputs import returned_by
@@ -95,6 +97,8 @@ class FunctionalModel:
             elementary_attention(),
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
             substituting(self.module),
+            without_recomputation(self.module),
+            torch.compiler.set_stance("force_eager") if _compiling() else nullcontext(),
             _without_cudnn() if self._recurs_on_a_gpu else nullcontext(),
         ):
             return torch.func.functional_call(self.module, state, args, kwargs)
@@ -267,6 +271,11 @@ def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     finally:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+
+
+def _compiling() -> bool:
+    """Whether anything may have been compiled, which would be anew for each shape and transform."""
+    return "torch._dynamo" in sys.modules
 
 
 @contextmanager

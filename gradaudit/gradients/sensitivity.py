@@ -41,6 +41,8 @@ Array = NDArray[np.float64]
 AFFORDABLE = 2e11
 """Multiply-adds of forward passes that an exact measurement may take without being asked for."""
 PROBES = 64
+MOST_LABELS = 1000
+"""Components of a label that are each taken without being asked for; more are estimated."""
 CONFIDENT = 0.999
 _SECONDS, _SECONDS_AN_OPERATION = 3e-5, 3e-10
 """A tangent takes about, and for each multiply-add of a forward pass."""
@@ -231,7 +233,8 @@ class Observed:
         jacobians = Jacobians(batch, fastest(batch, by), by, self.layers, memory, seed)
         work = len(records) * jacobians.size * _multiply_adds(trace)
         if probes is None:
-            probes = 0 if work <= AFFORDABLE else PROBES
+            many = by == "target" and jacobians.size > MOST_LABELS
+            probes = PROBES if many or work > AFFORDABLE else 0
         passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
         tangents = len(records) * sum(len(taken.plan) for taken in passes)
         seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))

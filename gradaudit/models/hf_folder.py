@@ -1,8 +1,9 @@
 """Models of transformers, from a folder that ``save_pretrained`` wrote.
 
-``config.json`` tells the architecture; weights are a checkpoint as any other. Attention is the
-library's plain one with its mask written out for every record, which ``torch.func`` can follow:
-left to itself the library looks whether a mask hides anything, and lets it out where not.
+``config.json`` tells the architecture; weights are a checkpoint as any other. Experts are called
+one by one, as their joint products take no float64. Attention is the library's plain one with its
+mask written out for every record, which ``torch.func`` can follow: left to itself the library looks
+whether a mask hides anything, and lets it out where not.
 """
 
 import copyreg
@@ -26,22 +27,66 @@ from gradaudit.models.hf_weights import as_named_here, weights_in
 from gradaudit.report import CheckpointRecord
 
 CONFIG = "config.json"
-_CLASSES: Mapping[ReadingTask, tuple[str, str]] = {
+Task = (
+    ReadingTask
+    | Literal[
+        "token-classification",
+        "image-classification",
+        "audio-classification",
+        "sequence-to-sequence",
+    ]
+)
+"""What a model tells; of texts in a file where it is a ``ReadingTask``, else of a function's data.
+"""
+_CLASSES: Mapping[Task, tuple[str, str]] = {
     "next-token": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
     "masked-token": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
     "classification": (
         "AutoModelForSequenceClassification",
         "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
     ),
+    "token-classification": (
+        "AutoModelForTokenClassification",
+        "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    ),
+    "image-classification": (
+        "AutoModelForImageClassification",
+        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    ),
+    "audio-classification": (
+        "AutoModelForAudioClassification",
+        "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES",
+    ),
+    "sequence-to-sequence": (
+        "AutoModelForSeq2SeqLM",
+        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    ),
 }
 """What builds a model of a task, and the library's table of the classes that are of it."""
+_GIVEN_BY: Mapping[Task, str] = {
+    "token-classification": "input_ids and attention_mask, with a label for each token",
+    "image-classification": "pictures, or name a folder by images:DIR",
+    "audio-classification": "the wave, or the features of its processor",
+    "sequence-to-sequence": "input_ids, attention_mask and decoder_input_ids, with the tokens that "
+    "follow as labels",
+}
+"""What a data factory gives a model that reads no texts of a file."""
 _MOST_LAYERS = 1000
 
 
 def load_folder(
     folder: Path,
     adapter: Path | None = None,
-    task: Literal["next-token", "masked-token", "classification"] | None = None,
+    task: Literal[
+        "next-token",
+        "masked-token",
+        "classification",
+        "token-classification",
+        "image-classification",
+        "audio-classification",
+        "sequence-to-sequence",
+    ]
+    | None = None,
     classes: int | None = None,
 ) -> nn.Module:
     """The model that a folder's ``config.json`` describes, in float32, with weights drawn anew.
@@ -65,11 +110,12 @@ def load_folder(
             "the folder of the model that they were made of"
         )
     config = _config(folder, classes)
-    task = task or _task(folder, settings, config.model_type)
+    asked: Task = task or _task(folder, settings, config.model_type)
     build = partial(
-        getattr(_transformers(), _CLASSES[task][0]).from_config,
+        getattr(_transformers(), _CLASSES[asked][0]).from_config,
         config,
         attn_implementation="eager",
+        experts_implementation="eager",
         dtype=torch.float32,
     )
     try:
@@ -78,7 +124,7 @@ def load_folder(
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{folder / CONFIG}: no model for {task} ({reason(error)})") from error
+        raise UsageError(f"{folder / CONFIG}: no model for {asked} ({reason(error)})") from error
     copyreg.pickle(type(model), _reduced)
     return model if adapter is None else with_adapter(model, adapter, _filled(model, folder))
 
@@ -116,7 +162,8 @@ def reading_of(model: nn.Module) -> Reader | None:
     folder = Path(named) if isinstance(named, str) and named else None
     if folder is None or not (folder / CONFIG).is_file():
         return None
-    if (task := _task_of(type(model).__name__)) is None:
+    task = _task_of(type(model).__name__)
+    if task not in ("next-token", "masked-token", "classification"):
         return None
     return Reader(
         tokenizer=folder,
@@ -124,8 +171,24 @@ def reading_of(model: nn.Module) -> Reader | None:
         vocabulary=model.get_input_embeddings().num_embeddings,  # type: ignore[operator]
         positions=_positions(model),
         padding=config.pad_token_id,
-        classes=tuple(config.id2label[k] for k in sorted(config.id2label)),
+        classes=class_names(model),
     )
+
+
+def expect_data_of(model: nn.Module, spec: str) -> None:
+    """Refuse texts of a file for a model of a folder that takes other inputs: a UsageError."""
+    task = _task_of(type(model).__name__)
+    if task is not None and task in _GIVEN_BY and spec.startswith("text:"):
+        raise UsageError(
+            f"--data {spec}: the model is made for {task} and takes no texts of a file; return "
+            f"{_GIVEN_BY[task]} from a function, as in --data FILE.py:factory"
+        )
+
+
+def class_names(model: nn.Module) -> tuple[str, ...]:
+    """The names of the classes that a model of transformers tells apart, in its order."""
+    names = getattr(getattr(model, "config", None), "id2label", None)
+    return tuple(names[k] for k in sorted(names)) if isinstance(names, dict) else ()
 
 
 def _positions(model: Any) -> int | None:
@@ -167,7 +230,7 @@ def _config(folder: Path, classes: int | None) -> Any:
         ) from error
     config.use_cache = False
     config.return_dict = True
-    if config.pad_token_id is None:
+    if getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = _first(config.eos_token_id) or 0
     return config
 
@@ -176,27 +239,30 @@ def _first(token: int | list[int] | None) -> int | None:
     return token[0] if isinstance(token, list) and token else token  # type: ignore[return-value]
 
 
-def _task(folder: Path, told: Mapping[str, Any], model_type: str) -> ReadingTask:
+def _task(folder: Path, told: Mapping[str, Any], model_type: str) -> Task:
     """What the named architecture was made to tell."""
     named = told.get("architectures")
     for name in named if isinstance(named, list) else ():
         if (task := _task_of(str(name))) is not None:
             return task
     known = [task for task in _CLASSES if model_type in _table(task)]
+    named = ", ".join(map(str, named)) if isinstance(named, list) else "none"
+    other = f"say ?task={'|'.join(known)}, or " if known else ""
     raise UsageError(
-        f"{folder / CONFIG}: architectures names no model with a loss that is known here; say "
-        f"?task={'|'.join(known) or 'none of which a ' + model_type + ' can do'}"
+        f"{folder / CONFIG}: architectures names no model with a loss that is known here ({named});"
+        f" {other}name a function that builds the model, as in --model FILE.py:factory, and its "
+        "loss by --loss FILE.py:NAME"
     )
 
 
-def _task_of(architecture: str) -> ReadingTask | None:
+def _task_of(architecture: str) -> Task | None:
     for task in _CLASSES:
         if architecture in _table(task).values():
             return task
     return None
 
 
-def _table(task: ReadingTask) -> Mapping[str, str]:
+def _table(task: Task) -> Mapping[str, str]:
     """Names of the library's classes by the type of model."""
     auto = importlib.import_module("transformers.models.auto.modeling_auto")
     table: Mapping[str, str] = getattr(auto, _CLASSES[task][1])

@@ -1,12 +1,15 @@
 """Weights in a folder of transformers, under the names that a model of the library has for them."""
 
+import copy
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.hf_adapter import with_frozen
@@ -47,8 +50,35 @@ def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoin
         for key, tensor in loaded.state.items()
         if key not in left
     }
+    if any(not known(key) for key in state) and (converted := _converted(state, model)):
+        state = converted
     notes = (*loaded.notes, *([f"left aside: {listed(left)}"] if left else []))
     return with_frozen(replace(loaded, state=state, notes=notes), model)
+
+
+def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """A state dict as the library itself lays it out, where it joins or splits weights of files.
+
+    A mixture of experts has its experts side by side in one weight, and apart in files. Empty where
+    the library cannot convert it, or does not find all that the model needs.
+    """
+    mapping = importlib.import_module("transformers.conversion_mapping")
+    loading = importlib.import_module("transformers.core_model_loading")
+    rules = mapping.get_model_conversion_mapping(model)
+    if not any(isinstance(rule, loading.WeightConverter) for rule in rules):
+        return {}
+    try:
+        made, told = type(model).from_pretrained(
+            None,
+            config=copy.deepcopy(model.config),
+            state_dict=dict(state),
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except Exception:  # whatever the library makes of weights that it did not write
+        return {}
+    whole = not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return dict(made.state_dict()) if whole else {}
 
 
 def _any(patterns: Iterable[str], key: str) -> bool:

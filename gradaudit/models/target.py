@@ -41,7 +41,7 @@ class Target:
     The model is never changed by an audit: engines work on functional copies of its parameters
     and buffers. It is called with the ``parts`` of the records' inputs, by name, or with the inputs
     as they are where there are none. Gradients are taken in its ``precision`` where a measure asks
-    for no other.
+    for no other. ``notes`` say what was taken off the model before it was audited.
     """
 
     model: nn.Module
@@ -51,6 +51,7 @@ class Target:
     parts: tuple[InputPart, ...] = ()
     checkpoint: CheckpointRecord | None = None
     precision: torch.dtype = torch.float64
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:

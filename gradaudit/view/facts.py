@@ -50,12 +50,19 @@ def data_facts(report: Report) -> str:
 
 
 def checkpoint_notes(report: Report) -> tuple[str, ...]:
-    """What was done to make checkpoints fit the model, a line each; files named if several."""
+    """What was taken off the model, and what made checkpoints fit it, a line each.
+
+    Files are named if there are several.
+    """
+    of_model = report.provenance.get("model_notes")
     noted = [checkpoint for checkpoint in report.target.checkpoints if checkpoint.notes]
     named = len(report.target.checkpoints) > 1
-    return tuple(
-        (f"{checkpoint.file}: " if named else "") + "; ".join(checkpoint.notes)
-        for checkpoint in noted
+    return (
+        *map(_text, of_model if isinstance(of_model, list) else ()),
+        *(
+            (f"{checkpoint.file}: " if named else "") + "; ".join(checkpoint.notes)
+            for checkpoint in noted
+        ),
     )
 
 

@@ -176,10 +176,10 @@ GOOD = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}
             "is of type complex128",
         ),
         (
-            {**GOOD, "y": [0, 1, 5000], "x": np.zeros((3, 2))},
+            {**GOOD, "y": [0, 1, 5_000_000], "x": np.zeros((3, 2))},
             "inputs=x&label=y&task=classification",
             DataError,
-            "the class index 5000 is too large",
+            "the class index 5000000 is too large",
         ),
     ],
 )

@@ -112,5 +112,7 @@ def test_classes_stand_in_the_order_of_the_model(folder: str, tmp_path: Path) ->
     with pytest.raises(UsageError, match="'dog' twice"):
         load_records(f"{folder}?size=4x4&classes=dog,cat,dog,emu")
     np.savez(tmp_path / "t.npz", x=np.zeros((3, 2)), y=[0.1, 0.2, 0.3])
-    with pytest.raises(UsageError, match="no classes to put in order"):
+    with pytest.raises(UsageError, match=r"lacks '0\.1'; the data's classes are: 0\.1, 0\.2"):
         load_records(f"npz:{tmp_path}/t.npz?inputs=x&label=y&classes=a,b")
+    with pytest.raises(UsageError, match="no classes to put in order"):
+        load_records(f"npz:{tmp_path}/t.npz?inputs=x&label=y&classes=a,b&task=regression")

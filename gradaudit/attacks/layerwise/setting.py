@@ -14,7 +14,7 @@ from gradaudit.attacks.layerwise.chain import Chain
 from gradaudit.attacks.layerwise.logits import LastLayer, with_bias, without_bias
 from gradaudit.attacks.layerwise.trace import chain_of
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.attacks.reconstruction.unknowns import LabelsUntold
+from gradaudit.attacks.reconstruction.unknowns import LabelsUntold, infer_label
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.model import LayerRanks, rank_deficiency, ranks_of
@@ -22,6 +22,8 @@ from gradaudit.ranks.observe import chain_of_convolutions, plain_convolutions
 
 _CLOSE = 1e-3
 METHODS = ("r-gap", "copa")
+_MOST_CLASSES = 1000
+"""Classes that are tried as the record's label, one after the other."""
 _FLOPS = 1e9
 """What a layer's rank may cost; a costlier one is left as a bracket."""
 
@@ -54,14 +56,19 @@ class Setting:
     def targets(self) -> list[Tensor]:
         """(1, …) every target that the record may have had.
 
+        Of more than 1,000 classes it is the one that the signs of the last layer's gradient tell.
+
         Raises:
-            NotApplicable: targets are real numbers and were not told.
+            NotApplicable: targets are real numbers and were not told, or there are so many classes
+                and the signs do not tell which.
         """
         view = self.view
         if view.labels is not None:
             return [view.model.cast(view.labels)]
         if not view.classes:
             raise LabelsUntold("the target is a real number that the attacker would have to know")
+        if view.classes > _MOST_CLASSES:
+            return [infer_label(view)]
         return [torch.tensor([label]) for label in range(max(2, view.classes))]
 
     def output_gradient(self, target: Tensor, logits: Tensor) -> Tensor:

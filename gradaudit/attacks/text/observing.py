@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradaudit.attacks.text.inputs import LookedUp
 from gradaudit.attacks.text.presence import Texts
-from gradaudit.attacks.text.view import Task, TextView, resized
+from gradaudit.attacks.text.view import Task, TextView, mask_among, resized, tokens_among
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.defenses.subject import seen_by_outsiders
@@ -18,6 +18,7 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import seen
+from gradaudit.text import listed
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,17 @@ def texts_of(records: Records) -> Texts:
     """
     if not records.discrete:
         raise NotApplicable("the records are no texts: their inputs are no tokens")
-    blocks = torch.split(records.inputs, [p.size for p in _parts(records)], dim=1)
-    by_name = {part.name: x for part, x in zip(_parts(records), blocks, strict=True)}
-    ids = by_name.get("input_ids", by_name.get(""))
-    if ids is None:
-        raise NotApplicable("the model takes no input_ids, so that what are its tokens is unknown")
-    mask = by_name.get("attention_mask", torch.ones_like(ids))
+    parts = _parts(records)
+    blocks = torch.split(records.inputs, [p.size for p in parts], dim=1)
+    by_name = {part.name: x for part, x in zip(parts, blocks, strict=True)}
+    tokens, filled = tokens_among(parts), mask_among(parts)
+    if tokens is None:
+        raise NotApplicable(
+            f"which of the inputs {listed(list(by_name))} are a text's tokens is not told by their "
+            "names; call these input_ids, and what says which are filled attention_mask"
+        )
+    ids = by_name[tokens.name]
+    mask = torch.ones_like(ids) if filled is None else by_name[filled.name]
     if bool((mask.diff(dim=1) > 0).any()):
         raise NotApplicable("a text has padding before its end; pad texts behind their last token")
     return Texts(ids, mask.sum(dim=1).clamp(min=1))

@@ -139,7 +139,12 @@ def _right_singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def is_void(width: int, tokens: int) -> bool:
     """Whether so many positions may fill a space of this width, so that its span tells nothing."""
-    return width - tokens < _SPARE
+    return tokens > most_tokens(width)
+
+
+def most_tokens(width: int) -> int:
+    """How many positions leave enough of a space of this width free to tell what came in."""
+    return width - _SPARE
 
 
 def noise_level(values: Tensor, tokens: int, shape: tuple[int, int]) -> float:

@@ -39,6 +39,11 @@ class Place:
         return Span.of(shared, sum(self.view.inner)) if shared else None
 
     @property
+    def shared(self) -> bool:
+        """Whether the gradient of one of the maps is shared."""
+        return any(name in self.view.update for name in self.names)
+
+    @property
     def width(self) -> int:
         """How many dimensions what comes in has."""
         name = self.names[0]

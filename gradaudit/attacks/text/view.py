@@ -16,6 +16,8 @@ from gradaudit.gradients.functional import FunctionalModel
 
 Task = Literal["next-token", "masked", "class"]
 """What the loss asks of a text: its next tokens, those that were masked, or a class."""
+_NO_TOKENS = ("mask", "type", "position", "segment", "length")
+"""Words in the names of a text's inputs that are not its tokens."""
 
 
 @dataclass(frozen=True)
@@ -198,14 +200,30 @@ def packed_inputs(parts: Sequence[InputPart], ids: Tensor, lengths: Tensor | Non
     filled = torch.ones_like(ids)
     if lengths is not None:
         filled = (positions < lengths[:, None]).long()
-    blocks = [_block(part, ids, filled) for part in parts]
-    return torch.cat(blocks, dim=1)
+    known = {id(tokens_among(parts)): ids}
+    blank = torch.zeros_like(ids)
+    masks = {id(part): filled for part in parts if "mask" in part.name}
+    return torch.cat([{**masks, **known}.get(id(part), blank) for part in parts], dim=1)
 
 
-def _block(part: InputPart, ids: Tensor, filled: Tensor) -> Tensor:
-    if part.name in ("input_ids", ""):
-        return ids
-    return filled if "mask" in part.name else torch.zeros_like(ids)
+def tokens_among(parts: Sequence[InputPart]) -> InputPart | None:
+    """The part that holds a text's tokens; None where it cannot be told.
+
+    It is called ``input_ids``, or is the only one of whole numbers, one a position, that is no mask
+    and says neither positions nor types.
+    """
+    named = [part for part in parts if part.name in ("input_ids", "")]
+    likely = [part for part in parts if part.kind == "tokens" and len(part.shape) == 1]
+    others = [part for part in likely if not any(word in part.name for word in _NO_TOKENS)]
+    found = named or others
+    return found[0] if len(found) == 1 else None
+
+
+def mask_among(parts: Sequence[InputPart]) -> InputPart | None:
+    """The part that says which positions are filled; None where there is none."""
+    masks = [part for part in parts if "mask" in part.name and len(part.shape) == 1]
+    exact = [part for part in masks if part.name == "attention_mask"]
+    return next(iter(exact or masks), None)
 
 
 def resized(parts: Sequence[InputPart], length: int) -> tuple[InputPart, ...]:

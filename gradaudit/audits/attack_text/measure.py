@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
+from torch import Tensor
 
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.text.adapters import adapters, predicted
@@ -16,7 +17,7 @@ from gradaudit.attacks.text.observing import TextThreat, texts_of
 from gradaudit.attacks.text.presence import Presence, Texts, p_value, wins
 from gradaudit.attacks.text.recover import Answer, recover
 from gradaudit.attacks.text.scores import TextScores, scores_of
-from gradaudit.attacks.text.span import is_void
+from gradaudit.attacks.text.span import is_void, most_tokens
 from gradaudit.attacks.text.structure import Structure
 from gradaudit.attacks.text.view import TextView
 from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
@@ -73,6 +74,7 @@ class Answers:
         predicted: of low-rank adapters, the share of tokens expected from their ranks, a batch.
         outputs: how many outputs such adapters have together.
         alone: whether there are no texts beside a batch's, to draw decoys from.
+        void: why no span tells tokens, where a batch has too many of them, and what would lift it.
     """
 
     answers: list[Answer] = field(default_factory=list)
@@ -85,6 +87,7 @@ class Answers:
     predicted: list[float] = field(default_factory=list)
     outputs: int = 0
     alone: bool = False
+    void: str = ""
 
 
 def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -190,9 +193,11 @@ class _Attack:
             answer = recover(view, structure, seed, progress)
             low = adapters(structure)
             if low is not None:
-                found.predicted.append(predicted(view, structure, low, seed))
+                pool = self._pool(batch, view.vocabulary)
+                found.predicted.append(predicted(view, structure, low, pool, seed))
                 found.outputs = low.outputs
             found.answers.append(answer)
+            found.void = found.void or _filled(structure)
             found.scores.append(_scores(answer, batch))
             if others is not None:
                 found.floors.append(_scores(answer, others))
@@ -221,11 +226,23 @@ class _Attack:
             for layer in true
         }
 
-    def _decoys(self, texts: Texts, number: int) -> Texts | None:
-        """For each of some texts; None where the data has no others."""
+    def _pool(self, batch: Records, vocabulary: int) -> Tensor:
+        """The tokens of all other texts, (tokens,); each of the vocabulary where there are none."""
+        others = self._others(texts_of(batch))
+        if not len(others):
+            return torch.arange(vocabulary)
+        filled = torch.arange(others.ids.shape[1]) < others.lengths[:, None]
+        return others.ids[filled]
+
+    def _others(self, texts: Texts) -> Texts:
+        """The texts of the data that are not among these."""
         pool = texts_of(self.subject.records)
         same = (pool.ids[:, None] == texts.ids).all(dim=2).any(dim=1)
-        others = Texts(pool.ids[~same], pool.lengths[~same])
+        return Texts(pool.ids[~same], pool.lengths[~same])
+
+    def _decoys(self, texts: Texts, number: int) -> Texts | None:
+        """For each of some texts; None where the data has no others."""
+        others = self._others(texts)
         if not len(others):
             return None
         draws = rng(self.subject.seed, "text", "decoys", number)
@@ -236,6 +253,31 @@ def _scores(answer: Answer, batch: Records) -> TextScores:
     texts = texts_of(batch)
     pairs = zip(texts.ids.tolist(), texts.lengths.tolist(), strict=True)
     return scores_of(answer.texts, answer.tokens, [ids[:length] for ids, length in pairs])
+
+
+def _filled(structure: Structure) -> str:
+    """That tokens fill what comes in where each stands for itself, and what lifts it; else empty.
+
+    Fewer tokens leave dimensions free; the rows of the embedding tell tokens whatever their number.
+    """
+    places = [place for place in structure.places if place.local and place.shared]
+    if not places:
+        return ""
+    view, width = places[0].view, max(place.width for place in places)
+    tokens, room = sum(view.inner), most_tokens(width)
+    if tokens <= room:
+        return ""
+    texts, length = room // view.length, room // view.sequences
+    fewer = [
+        *([f"--batch-size {texts} or less"] if texts else []),
+        *([f"length={length} or less in --data"] if length > 1 else []),
+    ]
+    table = view.table is not None and view.table not in view.update
+    lifted = [*fewer, *([f"the embedding ({view.table}), which is left out"] if table else [])]
+    return (
+        f"the batch's {tokens} tokens fill the {width} dimensions of what comes in, so that no "
+        f"span tells them from others; {' or '.join(lifted) or 'a wider model'} would lift it"
+    )
 
 
 def _facts(found: Answers, view: TextView, captured: Captured | None) -> dict[str, JsonValue]:
@@ -262,12 +304,15 @@ def _of_model(
         value, interval = _mean(metric, found.scores)
         floor = _mean(metric, found.floors)[0] if found.floors else None
         count = len(found.scores)
+        details: dict[str, JsonValue] = {"floor": floor}
+        if found.void and metric == ANSWERED[0]:
+            details["remark"] = found.void
         yield rows.measured(
             metric,
             value,
             interval=interval,
             n=count,
-            details={"floor": floor},
+            details=details,
         )
 
 

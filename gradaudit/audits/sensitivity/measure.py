@@ -96,11 +96,8 @@ def _rows_of_reading(
     """Rows of one reading: the means, each mean's share in their sum, and quantiles."""
     every = _All.of(samples)
     for layer, sample in samples.items():
-        how = (
-            "all columns" if sample.exact else f"estimated from {sample.parts.shape[1]} directions"
-        )
         facts: dict[str, JsonValue] = {
-            "method": f"{how}, {method}",
+            "method": f"{_columns_taken(sample)}, {method}",
             "undefined": _undefined(sample),
         }
         yield rows.measured(
@@ -140,6 +137,16 @@ def _share(
         n=len(sample.values),
         details={**facts, "of": f"the sum over {every.layers} shown layers"},
     )
+
+
+def _columns_taken(sample: Sample) -> str:
+    """How much of a Jacobian a sample rests on, for the report."""
+    if sample.exact:
+        return "all columns"
+    count = sample.parts.shape[1]
+    if sample.columns is None:
+        return f"estimated from {count} directions"
+    return f"estimated from {count} of {sample.columns:,} columns"
 
 
 def _quantile(

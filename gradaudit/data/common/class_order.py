@@ -1,8 +1,10 @@
 """Labels numbered as the model's outputs are."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from gradaudit.data.records import Records
@@ -38,16 +40,17 @@ def in_order(records: Records, names: tuple[str, ...], origin: str) -> Records:
     if not records.classes or records.labels.dim() != 1:
         raise UsageError(f"{origin}: has no classes to put in order; leave out classes=")
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(names).items() if count > 1)
         raise UsageError(f"{origin}: classes= has {twice!r} twice")
-    for code, name in enumerate(records.classes):
-        if name not in names and bool((records.labels == code).any()):
+    places = {name: place for place, name in enumerate(names)}
+    for name in (records.classes[code] for code in np.unique(records.labels)):
+        if name not in places:
             raise UsageError(
                 f"{origin}: classes= lacks {name!r}{suggest(name, names)}; the data's classes are: "
                 f"{listed(records.classes, 20)}"
             )
-    places = torch.tensor([names.index(n) if n in names else -1 for n in records.classes])
-    return replace(records, labels=places[records.labels], classes=names)
+    codes = torch.tensor([places.get(name, -1) for name in records.classes])
+    return replace(records, labels=codes[records.labels], classes=names)
 
 
 def _names(order: str) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ from gradaudit.text import printable
 
 MISSING = "(missing)"
 MAX_VALUES = 1000
+"""The most different values of an attribute or of a column that is encoded one-hot."""
+MAX_CLASSES = 1_000_000
+"""The most classes that labels may tell apart."""
 
 _MISSING_CELLS = frozenset({"", "?", "na", "n/a", "nan", "null"})
 _FEW_NUMBERS = 20
@@ -121,10 +124,23 @@ class DataColumn:
         if self.numbers is None:
             return True
         known = self.numbers[~np.isnan(self.numbers)]
-        if not np.array_equal(known, np.round(known)):
+        return self.whole and len(known) <= (MAX_VALUES if self.counting else _FEW_NUMBERS)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all values that are known are whole numbers."""
+        if self.numbers is None:
             return False
-        counting = np.array_equal(known, np.arange(len(known)))
-        return len(known) <= (MAX_VALUES if counting else _FEW_NUMBERS)
+        known = self.numbers[~np.isnan(self.numbers)]
+        return np.array_equal(known, np.round(known))
+
+    @property
+    def counting(self) -> bool:
+        """Whether the values are the whole numbers 0 … K−1, each of which occurs."""
+        if self.numbers is None:
+            return False
+        known = self.numbers[~np.isnan(self.numbers)]
+        return np.array_equal(known, np.arange(len(known)))
 
     def quantities(self) -> NDArray[np.float64]:
         """Each record's number, (records,), NaN where missing.
@@ -145,9 +161,9 @@ class DataColumn:
             )
         return numbers
 
-    def expect_few_values(self, remedy: str) -> None:
-        """Refuse over 1,000 different values, or more than one for two records: a DataError."""
-        limit = min(MAX_VALUES, max(_FEW_VALUES, len(self) // 2))
+    def expect_few_values(self, remedy: str, most: int = MAX_VALUES) -> None:
+        """Refuse over ``most`` different values, or more than one for two records: a DataError."""
+        limit = min(most, max(_FEW_VALUES, len(self) // 2))
         if len(self.values) > limit:
             text = [value for value in self.values if not _is_number(value) and value != MISSING]
             hint = f", such as {quote(text[0])}," if text else ""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
-from gradaudit.data.common.columns import MAX_VALUES, MISSING, DataColumn, Inputs, spell
+from gradaudit.data.common.columns import MAX_CLASSES, MISSING, DataColumn, Inputs, spell
 from gradaudit.data.records import IGNORED, Attribute, Records
 from gradaudit.errors import DataError, UsageError
 
@@ -36,8 +36,10 @@ class Labels:
 def labels_of(column: DataColumn, task: Task | None = None) -> Labels:
     """A column as the task's label.
 
-    Text and few whole numbers are classes, in the order of their names or numbers; other numbers
-    are a regression target as they stand. ``task`` settles it.
+    Text, few whole numbers, and any number of whole numbers 0 … K−1 with two records a value on
+    average are classes, in the order of their names or numbers; other numbers are a regression
+    target as they stand. ``task`` settles it: text and whole numbers may then be as many classes
+    as there are records.
 
     Raises:
         UsageError: text cannot be the target of a regression.
@@ -53,10 +55,20 @@ def labels_of(column: DataColumn, task: Task | None = None) -> Labels:
             f"{column.origin}: every record has the label {quote(column.values[0])}; "
             "a label that varies is needed"
         )
-    if task == "regression" or (task is None and not column.discrete):
+    if task == "regression" or (task is None and not _are_classes(column)):
         return Labels(column.quantities().astype(np.float32), (), column.origin)
-    column.expect_few_values("name another label, or say task=regression")
+    if task is None or not (column.whole or column.numbers is None):
+        column.expect_few_values(
+            "name another label, or say task=regression, or task=classification where they are "
+            "the classes (classes=FILE has them in the order of the model's outputs)",
+            MAX_CLASSES,
+        )
     return Labels(column.codes, column.values, column.origin)
+
+
+def _are_classes(column: DataColumn) -> bool:
+    """Whether the values of a label name classes, by their kind and number alone."""
+    return column.discrete or (column.counting and len(column.values) <= len(column) // 2)
 
 
 def labels_of_array(
@@ -90,11 +102,11 @@ def labels_of_array(
     column = DataColumn.of_array(origin, origin, array)
     if len(column) == 0:
         raise DataError(f"{origin}: there are no labels")
-    task = task or ("classification" if column.discrete else "regression")
+    task = task or ("classification" if _are_classes(column) else "regression")
     if task == "regression" or array.dtype.kind not in "iub" or array.min() < 0:
         return labels_of(column, task)
     indices = array.astype(np.int64)
-    if (largest := int(indices.max())) >= MAX_VALUES:
+    if (largest := int(indices.max())) >= MAX_CLASSES:
         raise DataError(
             f"{origin}: the class index {largest} is too large; number the classes from 0, or say "
             "task=regression"
@@ -110,11 +122,11 @@ def labels_of_positions(array: NDArray[np.int64], origin: str, names: Sequence[s
         DataError: another index is negative, or too large, or there is none at all.
     """
     known = array[array != IGNORED]
-    if not known.size or known.min() < 0 or known.max() >= MAX_VALUES:
+    if not known.size or known.min() < 0 or known.max() >= MAX_CLASSES:
         ends = f"{known.min()} to {known.max()}" if known.size else "nothing"
         raise DataError(
             f"{origin}: run from {ends}; number the classes of positions from 0 to at most "
-            f"{MAX_VALUES - 1}, with {IGNORED} where there is none"
+            f"{MAX_CLASSES - 1}, with {IGNORED} where there is none"
         )
     classes = names if len(names) > known.max() else range(int(known.max()) + 1)
     return Labels(array, tuple(map(str, classes)), origin)

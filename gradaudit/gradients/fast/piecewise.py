@@ -302,6 +302,8 @@ def _table(function: Callable[[Tensor], Tensor], point: Tensor, moves: Tensor) -
     table = point.new_zeros(moves.numel(), point.numel())
     pull = torch.func.vjp(function, point)[1]
     for rows in torch.split(moves.flatten().nonzero()[:, 0], _ROWS):
+        if not len(rows):  # nothing moves, as behind a layer of zeros: an empty vmap ends Python
+            break
         units = point.new_zeros(len(rows), moves.numel())
         units[torch.arange(len(rows)), rows] = 1
         (pulled,) = torch.func.vmap(pull)(units.reshape(-1, *moves.shape))

@@ -1,6 +1,7 @@
 """Reading a checkpoint, in whatever format, to the state dict inside it."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gradaudit.errors import CheckpointError
+from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
 from gradaudit.models.checkpoint.npz_file import in_order, read_npz
 from gradaudit.models.checkpoint.safetensors_file import read_safetensors
@@ -22,6 +23,9 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "weights
 torchvision's references, DeepSpeed."""
 
 _MAX_DEPTH = 3
+_AVERAGED = re.compile(r"(^|[^a-z])(ema|swa|averaged?|shadow)([^a-z]|$)")
+"""Names of weights that are averages over steps."""
+_LEFT = "averaged weights are left aside: {}; --state-dict ema audits those"
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,15 @@ class LoadedCheckpoint:
     ordered: bool = False
 
 
-def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
+def load_checkpoint(path: Path | str, weights: str | None = None) -> LoadedCheckpoint:
     """The named tensors in a file (weights, gradients), which is treated as untrusted data.
 
     A folder stands for the index of shards in it, or for its one file of weights.
+
+    Args:
+        path: of the file or folder.
+        weights: key of the state dict, where the file holds several; ``ema`` is that of averaged
+            weights, whatever it is called.
 
     Raises:
         UsageError: the file is missing or cannot be opened.
@@ -53,7 +62,12 @@ def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
     path = Path(path)
     file = weights_in(path) if path.is_dir() else path
     sharded = kind_of(file) == "shards"
-    state, notes = _of_shards(file) if sharded else _of_file(file)
+    if weights is not None and (sharded or kind_of(file) != "torch"):
+        raise UsageError(
+            f"--state-dict {weights}: {describe(file)} holds the named tensors of one model alone; "
+            "leave it out"
+        )
+    state, notes = _of_shards(file) if sharded else _of_file(file, weights)
     digest = digest_of(file) if sharded else _digest(file)
     record = CheckpointRecord(file=describe(path), sha256=digest)
     if names := in_order(state):
@@ -73,7 +87,7 @@ def _of_shard(path: Path) -> dict[str, Tensor]:
     return _of_file(path)[0]
 
 
-def _of_file(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def _of_file(path: Path, weights: str | None = None) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """The named tensors of a single file, and notes."""
     match kind_of(path):
         case "npz":
@@ -82,8 +96,9 @@ def _of_file(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             return _unwrap(read_safetensors(path), describe(path))
         case "torch":
             content, aside = read_torch(path)
+            content, chosen = _chosen(content, describe(path), weights)
             state, notes = _unwrap(content, describe(path))
-            return state, (*notes, *aside)
+            return state, (*notes, *chosen, *aside)
         case "shards":
             raise CheckpointError(f"{describe(path)}: is an index of shards, and no shard")
 
@@ -91,6 +106,32 @@ def _of_file(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 def _digest(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _chosen(content: object, file: str, key: str | None) -> tuple[object, tuple[str, ...]]:
+    """The state dict that is asked for, or all that there is; and a note where others are left."""
+    states = _states(content)
+    averaged = [name for name in states if _AVERAGED.search(name.lower())]
+    if key is None:
+        last = [value for name, value in states.items() if name not in averaged]
+        apart = [name for name in averaged if all(states[name] is not other for other in last)]
+        return content, (_LEFT.format(listed(apart)),) if last and apart else ()
+    found = [key] if key in states else averaged if key == "ema" else []
+    if len(found) != 1:
+        raise UsageError(
+            f"--state-dict {key}: {file} holds {len(found) or 'no'} such state dict"
+            f"{'s' if len(found) > 1 else ''}; its state dicts are: {listed(states, 20) or 'none'}"
+        )
+    state = states[found[0]]
+    left = [name for name in states if name != found[0]]
+    note = f"state dict taken from {found[0]!r}, as --state-dict says"
+    return state, (note, *([f"left aside: {listed(left)}"] if left else []))
+
+
+def _states(content: object) -> dict[str, Any]:
+    """The state dicts in a file, by the keys that they are under."""
+    given = content if isinstance(content, Mapping) else {}
+    return {key: value for key, value in given.items() if isinstance(key, str) and _is_state(value)}
 
 
 def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
