@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.floors.information import Information, informations, sum_of_layers
-from gradaudit.floors.prior import Prior
-from gradaudit.floors.van_trees import floor_of
+from gradaudit.audits.floor.information import Information, informations, sum_of_layers
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.van_trees import floor_of
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 

@@ -21,12 +21,12 @@ import torch
 
 from gradaudit.audits.dp_audit import DpAudit
 from gradaudit.data import load_records
-from gradaudit.defenses.subject import Subject
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 COLUMNS = 14

@@ -17,15 +17,15 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from gradaudit.dp.bounds import (
+from gradaudit.audits.dp_audit.law.bounds import (
     clopper_pearson_upper,
     count_errors,
     epsilon_lower,
     epsilon_of_rates,
 )
-from gradaudit.dp.decision import Law, PilotLaw, ProjectionLaw, best_threshold
-from gradaudit.dp.estimates import epsilon_point, mu_lower
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.law.decision import Law, PilotLaw, ProjectionLaw, best_threshold
+from gradaudit.audits.dp_audit.law.estimates import epsilon_point, mu_lower
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 
 ALPHA, DELTA, PILOT, CHUNK = 0.05, 1e-5, 500, 100
 

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.data import load_records
-from gradaudit.defenses.subject import Subject
-from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
+from gradaudit.subject import Subject
 
 HIDDEN, WIDTH, CLIP, DELTA = 5, 16, 0.5, 1e-5
 CLAIM = epsilon_gaussian(2 * CLIP, DELTA)

@@ -13,8 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gradaudit.dp.bounds import epsilon_ceiling, guesses_ceiling
-from gradaudit.dp.decision import (
+from gradaudit.audits.dp_audit.game.hypotheses import pilot_releases
+from gradaudit.audits.dp_audit.game.play import Rules
+from gradaudit.audits.dp_audit.law.bounds import epsilon_ceiling, guesses_ceiling
+from gradaudit.audits.dp_audit.law.decision import (
     Decision,
     DistanceLaw,
     PilotLaw,
@@ -24,10 +26,8 @@ from gradaudit.dp.decision import (
     best_tails,
     best_threshold,
 )
-from gradaudit.dp.estimates import gaussian_bound
-from gradaudit.dp.game import Rules
-from gradaudit.dp.hypotheses import pilot_releases
-from gradaudit.dp.theory import FloatArray, epsilon_gaussian
+from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
+from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_gaussian
 
 DELTA, ELEMENTS, ALPHA = 1e-5, 30_000, 0.05
 SHARE = Rules(1000, DELTA).alpha_of("projection")

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from scipy.stats import ks_2samp
 
-from gradaudit.dp.game import Rules, TrialsResult, play, trials_of_laws
-from gradaudit.dp.hypotheses import Hypotheses, known_ruler, laws_of
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, known_ruler, laws_of
+from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult, play, trials_of_laws
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.gradients.memory import peak_bytes
 
 CLIP, SIGMA, DELTA, SEEDS = 2.0, 0.5, 1e-5, 5

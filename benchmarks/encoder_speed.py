@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradaudit.attacks.inference.encoder import (
+from gradaudit.audits.attack_inference.encoder import (
     BATCH,
     DECAY,
     DIMENSIONS,

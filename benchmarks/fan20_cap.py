@@ -39,19 +39,19 @@ import torch
 from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.reconstruction.scores import shuffled_distance
+from gradaudit.audits.tradeoff.attacking import Attack, attacked, has_secret
+from gradaudit.audits.tradeoff.mechanisms import Setting, read_mechanism
+from gradaudit.audits.tradeoff.scores import cap, cap_interval
+from gradaudit.audits.tradeoff.studies import train
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
-from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.tradeoff.attacking import Attack, attacked, has_secret
-from gradaudit.tradeoff.mechanisms import Setting, read_mechanism
-from gradaudit.tradeoff.scores import cap, cap_interval
-from gradaudit.tradeoff.studies import train
+from gradaudit.subject import Subject, defended_target
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 GAMES = ("reconstruct", "membership", "tracing")

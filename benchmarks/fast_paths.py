@@ -24,14 +24,14 @@ from torch import Tensor, nn
 from gradaudit.attacks.reconstruction import blocks
 from gradaudit.attacks.reconstruction.objectives import Evaluation
 from gradaudit.attacks.reconstruction.replay import recorded
+from gradaudit.audits.sensitivity import jacobian
+from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.families import trees
 from gradaudit.families.base import Features
 from gradaudit.families.forest import times_drawn
-from gradaudit.gradients import jacobian
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.fast.rank_two import rank_two_norms
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.norms import NORMS, exactly, norms_of
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents

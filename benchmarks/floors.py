@@ -22,11 +22,11 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
-from gradaudit.floors.drawn import Drawn
-from gradaudit.floors.functionals import Functional, nats, share
-from gradaudit.floors.information import Information, informations, measured, sum_of_layers
-from gradaudit.floors.prior import Prior
-from gradaudit.floors.van_trees import estimate, floor_of
+from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.functionals import Functional, nats, share
+from gradaudit.audits.floor.information import Information, informations, measured, sum_of_layers
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.van_trees import estimate, floor_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.models.building import load_model

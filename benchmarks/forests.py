@@ -28,9 +28,9 @@ from sklearn import config_context
 from sklearn.tree import DecisionTreeRegressor
 
 import gradaudit
+from gradaudit.audits.vinfo.v_information import Labelled, Sets, usable_information
 from gradaudit.families.base import Features, FloatArray, Scale, Training
 from gradaudit.families.forest import FittedForest, Forest, times_drawn
-from gradaudit.inference.usable import Labelled, Sets, usable_information
 from gradaudit.report import Report
 
 GAMES = {

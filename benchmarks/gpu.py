@@ -31,11 +31,11 @@ import torch
 
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
-from gradaudit.defenses.subject import Subject
+from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.runner import measured
-from gradaudit.subject import open_subject
+from gradaudit.subject import Subject
 
 SAMPLE = Path(__file__).parents[1] / "sample_models" / "models.py"
 HERE = Path(__file__)

@@ -24,17 +24,17 @@ import numpy as np
 import torch
 
 from gradaudit.accuracy import task_accuracy
-from gradaudit.attacks.inference.distribution import DistributionGame
-from gradaudit.attacks.inference.experiment import train_rounds
-from gradaudit.attacks.inference.game import AttributeGame, InferenceGame, PropertyGame
-from gradaudit.attacks.inference.observation import Observation, prepared_for
-from gradaudit.attacks.inference.rounds import combine
-from gradaudit.attacks.inference.scoring import Scorer
-from gradaudit.attacks.inference.split import Design, FloatArray, GameSplit
+from gradaudit.audits.attack_inference.distribution import DistributionGame
+from gradaudit.audits.attack_inference.experiment import train_rounds
+from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame, PropertyGame
+from gradaudit.audits.attack_inference.observation import Observation, prepared_for
+from gradaudit.audits.attack_inference.rounds import combine
+from gradaudit.audits.attack_inference.scoring import Scorer
+from gradaudit.audits.attack_inference.split import Design, FloatArray, GameSplit
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.inference.scores import Score
+from gradaudit.games.scores import Score
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

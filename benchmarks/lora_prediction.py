@@ -12,11 +12,11 @@ import statistics
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.text.adapters import adapters, predicted
-from gradaudit.attacks.text.observing import TextThreat
-from gradaudit.attacks.text.recover import recover
-from gradaudit.attacks.text.scores import scores_of
-from gradaudit.attacks.text.structure import Structure
+from gradaudit.audits.attack_text.adapters import adapters, predicted
+from gradaudit.audits.attack_text.observing import TextThreat
+from gradaudit.audits.attack_text.recovery.recover import recover
+from gradaudit.audits.attack_text.scores import scores_of
+from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.data.common.reading import parts_of
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.huggingface import library

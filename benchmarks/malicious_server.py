@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.malicious.check import LIMITS, Signs, check
-from gradaudit.attacks.malicious.movement import State
-from gradaudit.attacks.malicious.servers import (
+from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, check
+from gradaudit.audits.attack_malicious_server.movement import State
+from gradaudit.audits.attack_malicious_server.servers import (
     Imprint,
     bin_rows,
     fish_for_class,

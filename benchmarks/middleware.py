@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from gradaudit.audits.dp_audit import DpAudit
 from gradaudit.data import load_records
-from gradaudit.defenses.subject import Subject
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 
 MOD = "flower:flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity={}&epsilon={}&delta=1e-5"
 

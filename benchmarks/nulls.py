@@ -26,9 +26,9 @@ import torch
 from scipy import optimize, stats
 
 import gradaudit
+from gradaudit.audits.vinfo.v_information import Labelled, Sets, usable_information
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
-from gradaudit.inference.usable import Labelled, Sets, usable_information
 from gradaudit.report import Measurement, Report
 from gradaudit.statistics.intervals import student
 

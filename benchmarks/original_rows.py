@@ -14,13 +14,13 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.audits.vinfo.reconstructions import THRESHOLDS, ceiling
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
-from gradaudit.information.original import THRESHOLDS, ceiling
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 
 LEVELS = THRESHOLDS
 SINGULAR = (1e-1, 1e-2, 1e-3)

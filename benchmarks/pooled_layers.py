@@ -9,7 +9,7 @@ elements together, the mean of all readers' log odds, and of their log odds with
 held-out batches with a ridge towards equal ones, and the mean of their posteriors with weights
 ∝ exp(−c·n·loss), c = 0 being equal ones. Beside them stand every layer's
 own, and the best layer of each seed as private batches tell it, which no attacker can choose. What
-``gradaudit.attacks.inference.readers`` does is c = 1. Adult needs ../shared/data beside the
+``gradaudit.audits.attack_inference.readers`` does is c = 1. Adult needs ../shared/data beside the
 checkout, or GRADAUDIT_SHARED.
 """
 
@@ -26,10 +26,10 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 import gradaudit
-from gradaudit.attacks.inference import adversary, readers
-from gradaudit.attacks.inference.readers import Guesses, independent, pooled
-from gradaudit.attacks.inference.split import GameSplit
-from gradaudit.inference.usable import macro_auroc
+from gradaudit.audits.attack_inference import adversary, readers
+from gradaudit.audits.attack_inference.readers import Guesses, independent, pooled
+from gradaudit.audits.attack_inference.split import GameSplit
+from gradaudit.audits.vinfo.v_information import macro_auroc
 
 ADULT = f"csv:{SHARED / 'data' / 'adult.csv'}?label=income"
 OPTIONS: dict[str, object] = {"batches": 100, "repeats": 1, "trials": 600, "rounds": 1}

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from gradaudit.audits.sensitivity import READINGS, Sensitivity
+from gradaudit.audits.sensitivity.norms import Observed
 from gradaudit.config import SubjectSettings, settle
-from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.differentiation import Variable
-from gradaudit.gradients.sensitivity import Observed
+from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
-from gradaudit.subject import open_subject
+from gradaudit.subject import Subject
 
 SAMPLES = Path(__file__).parents[1] / "sample_models"
 ZOO = {

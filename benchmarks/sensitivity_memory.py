@@ -24,11 +24,11 @@ def measure(spec: str, shape: tuple[int, ...], records: int, probes: int) -> Non
 
     from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
     from gradaudit.data.records import Records
-    from gradaudit.defenses.subject import Subject
     from gradaudit.models.building import load_model
     from gradaudit.models.losses import CrossEntropy
     from gradaudit.models.target import Target
     from gradaudit.progress import Silent
+    from gradaudit.subject import Subject
 
     generator = torch.Generator().manual_seed(0)
     data = Records(

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian import Jacobians, LayerNorms
 from gradaudit.gradients.norms import Gaussian, Pass, by_probes, exactly
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy

@@ -22,13 +22,13 @@ import torch
 from text_sequences import opened
 from torch import Tensor
 
-from gradaudit.attacks.text.decoys import decoys_of
-from gradaudit.attacks.text.observing import TextThreat, texts_of
-from gradaudit.attacks.text.presence import Presence, Texts, wins
-from gradaudit.attacks.text.recover import recover
-from gradaudit.attacks.text.scores import TextScores, scores_of
-from gradaudit.attacks.text.structure import Structure
-from gradaudit.attacks.text.view import TextView
+from gradaudit.audits.attack_text.decoys import decoys_of
+from gradaudit.audits.attack_text.observing import TextThreat, texts_of
+from gradaudit.audits.attack_text.presence import Presence, Texts, wins
+from gradaudit.audits.attack_text.recovery.recover import recover
+from gradaudit.audits.attack_text.scores import TextScores, scores_of
+from gradaudit.audits.attack_text.structure import Structure
+from gradaudit.audits.attack_text.view import TextView
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.gradients.functional import FunctionalModel

@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from text_sequences import opened
 from torch import Tensor
 
-from gradaudit.attacks.text.observing import texts_of
-from gradaudit.attacks.text.recover import recover
-from gradaudit.attacks.text.scores import scores_of
-from gradaudit.attacks.text.structure import Structure
-from gradaudit.attacks.text.view import TextView
+from gradaudit.audits.attack_text.observing import texts_of
+from gradaudit.audits.attack_text.recovery.recover import recover
+from gradaudit.audits.attack_text.scores import scores_of
+from gradaudit.audits.attack_text.structure import Structure
+from gradaudit.audits.attack_text.view import TextView
 from gradaudit.progress import Silent
 
 _LENGTHS = 0.1

@@ -20,15 +20,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gradaudit.attacks.text.observing import TextThreat, texts_of
-from gradaudit.attacks.text.recover import recover
-from gradaudit.attacks.text.scores import scores_of
-from gradaudit.attacks.text.structure import Structure
+from gradaudit.audits.attack_text.observing import TextThreat, texts_of
+from gradaudit.audits.attack_text.recovery.recover import recover
+from gradaudit.audits.attack_text.scores import scores_of
+from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import Records
+from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.subject import open_subject
 
 
 def opened(shared: Path, folder: Path, length: int) -> tuple[TextThreat, Records]:

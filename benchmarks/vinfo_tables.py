@@ -39,12 +39,11 @@ from torch import nn
 
 from gradaudit.audits.vinfo import VinfoOptions
 from gradaudit.audits.vinfo.cases import Case, drawn_cases
+from gradaudit.audits.vinfo.repetitions import Repetition
+from gradaudit.audits.vinfo.v_information import Estimator, Usable
+from gradaudit.audits.vinfo.v_information import estimate as of_repetition
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
-from gradaudit.defenses.subject import Subject
-from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.usable import Estimator, Usable
-from gradaudit.inference.usable import estimate as of_repetition
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -52,6 +51,7 @@ from gradaudit.progress import Silent
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.statistics.correlation import pearson
 from gradaudit.statistics.intervals import student
+from gradaudit.subject import Subject
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 OLDER = "older"

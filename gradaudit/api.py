@@ -19,11 +19,11 @@ from gradaudit.errors import UsageError
 from gradaudit.executors import DEFAULT
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode
+from gradaudit.opening import open_subject
 from gradaudit.progress import Progress
 from gradaudit.report import Report
 from gradaudit.runner import run
 from gradaudit.specs import suggest
-from gradaudit.subject import open_subject
 from gradaudit.workers import employ
 
 

@@ -21,9 +21,9 @@ from torch import nn
 from gradaudit._version import __version__
 from gradaudit.audits import Audit
 from gradaudit.data.records import fingerprint as fingerprint_of_records
-from gradaudit.defenses.subject import Subject
 from gradaudit.models.target import Target
 from gradaudit.specs import files_in_spec
+from gradaudit.subject import Subject
 
 
 def fingerprint(subject: Subject, audit: Audit[Any]) -> str:

@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 from gradaudit.errors import PartWarning, one_line
 
 P = TypeVar("P")
+_GROUPS = {"gradaudit.audits.dp_audit.mechanisms": "gradaudit.dp.mechanisms"}
+"""Entry point groups by packages that do not have their name."""
 
 
 @cache
@@ -78,8 +80,9 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
             _leave_out(what, "repair the distribution that offers it")
 
 
-def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
-    """What the entry points of a group name, with each of them."""
+def _loaded(package: str) -> Iterator[tuple[EntryPoint, Any]]:
+    """What the entry points of a package's group name, with each of them."""
+    group = _GROUPS.get(package, package)
     for entry in _entry_points(tuple(sys.path)).select(group=group):
         try:
             part = entry.load()

@@ -20,7 +20,6 @@ from gradaudit.audits.contract import breaches
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.setting import with_setting
 from gradaudit.data import describe
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import (
     CheckpointError,
     GradauditError,
@@ -36,6 +35,7 @@ from gradaudit.gradients.recomputation import recomputes
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.stopping import TimeIsUp, within
+from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import one_thread
 

@@ -17,8 +17,8 @@ from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.config import SubjectSettings
 from gradaudit.data import adapters
 from gradaudit.errors import AuditError
+from gradaudit.opening import open_subject
 from gradaudit.specs import parse_spec
-from gradaudit.subject import open_subject
 from gradaudit.text import number
 
 SCALES = ("none", "standard")

@@ -1,180 +1,181 @@
-"""From settings to the subject of an audit: model, checkpoints, records, device."""
+"""What an audit looks at: targets, records, what defends them, and how to look at them."""
 
 import copy
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
+import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
+from pydantic import JsonValue
 from torch import nn
 
-from gradaudit.config import SubjectSettings
-from gradaudit.data import expect_attributes, load_records
-from gradaudit.data.common.class_order import in_order
 from gradaudit.data.records import Records
-from gradaudit.defenses import Chain, parse_defense
-from gradaudit.defenses.subject import Subject, defended_target, with_private_part
-from gradaudit.deployment import read_deployment
-from gradaudit.errors import UsageError
-from gradaudit.gradients.precision import usual_precision
-from gradaudit.models.building import brought_by, load_loss, load_model
-from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
-from gradaudit.models.custom_loss import CustomLoss
-from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
-from gradaudit.models.hf_weights import as_named_here
-from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
-from gradaudit.models.preprocessing import expected_of_run
-from gradaudit.models.target import (
-    Expected,
-    Target,
-    choose_layers,
-    hidden_layers,
-    shared_parameters,
+from gradaudit.defenses import Chain, Defense, defenses
+from gradaudit.defenses.attachment import (
+    PenalisedLoss,
+    attachments,
+    private_names,
+    private_parts,
 )
-from gradaudit.models.wrappers import unwrapped
-from gradaudit.workers import employ
+from gradaudit.deployment import Deployment
+from gradaudit.errors import CheckpointError
+from gradaudit.latest import Latest
+from gradaudit.models.checkpoint import LoadedCheckpoint
+from gradaudit.models.target import Expected, Layer, Target
+from gradaudit.randomness import rng, torch_rng
+from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.workers import Workers
 
 
-def load(settings: SubjectSettings) -> Subject:
-    """Let torch and the linear algebra compute with one thread, and open the subject.
+@dataclass(frozen=True)
+class Subject:
+    """What an audit looks at: targets, records and the run's settings.
 
-    Other cores are for units of work, which are done where ``--executor`` says from now on.
+    Attributes:
+        targets: one per checkpoint, oldest first (one without checkpoints).
+        records: every record of the data set.
+        layers: the layers to report, a subset of the last target's.
+        samples: how many records an audit looks at (None: the audit's own default).
+        attributes: names of the private attributes asked about.
+        defenses: what is done to updates before they are shared, in order.
+        hidden: names of the layers that are never shared.
+        seed: root of all randomness.
+        jobs: worker processes.
+        memory: bytes that one chunk of work may take.
+        expected: the accuracy that the newest target is known to have.
+        units: where finished work is kept.
+        deployment: the federation that its settings are compared with, where one was described.
+        latest: what an audit set up last, for the next one.
     """
-    torch.set_num_threads(1)
-    threadpool_limits(limits=1, user_api="blas")
-    jobs = employ(settings.executor, settings.jobs if "jobs" in settings.model_fields_set else None)
-    return replace(open_subject(settings), jobs=jobs)
+
+    targets: tuple[Target, ...]
+    records: Records
+    layers: tuple[Layer, ...]
+    samples: int | None = None
+    attributes: tuple[str, ...] = ()
+    defenses: tuple[Defense[Any], ...] = ()
+    hidden: tuple[str, ...] = ()
+    seed: int = 0
+    jobs: int = 1
+    memory: int = 1 << 30
+    expected: Expected | None = None
+    units: Units = NOTHING_KEPT
+    deployment: Deployment | None = None
+    latest: Latest = field(default_factory=Latest, repr=False, compare=False)
+
+    @property
+    def target(self) -> Target:
+        """The newest target."""
+        return self.targets[-1]
+
+    @property
+    def workers(self) -> Workers:
+        """Who shares in the work: this process alone where it is done on a device."""
+        on_a_device = any(target.device.type != "cpu" for target in self.targets)
+        return Workers(1 if on_a_device else self.jobs, self.units)
+
+    def in_precision(self, dtype: torch.dtype) -> Self:
+        """The same whose gradients are taken in another precision; itself where it is the same."""
+        if self.target.precision is dtype:
+            return self
+        return replace(self, targets=tuple(replace(x, precision=dtype) for x in self.targets))
+
+    def sample(self, default: int, most: int | None = None) -> Records:
+        """The records to look at: ``samples`` (or ``default``) drawn without replacement.
+
+        The same seed draws the same records for every audit, the first ones where it takes fewer.
+
+        Args:
+            default: how many, where ``samples`` does not say.
+            most: how many at most, whatever ``samples`` says.
+        """
+        wanted = min(self.samples or default, most or len(self.records), len(self.records))
+        order = rng(self.seed, "sample").permutation(len(self.records))
+        return self.records.take(np.sort(order[:wanted]).astype(np.int64))
 
 
-def open_subject(
-    settings: SubjectSettings,
-    *,
-    model: nn.Module | None = None,
-    records: Records | None = None,
-    loss: Loss | None = None,
-) -> Subject:
-    """Load everything that an audit needs; what is given in memory is taken as it is.
+def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
+    """Details that tell which of a subject's defenses are not in the numbers; empty without any.
+
+    Those that change the model are in them, but for one that does nothing in eval mode.
+
+    ``unapplied`` says why those of updates are not applied.
+    """
+    chain = Chain(subject.defenses)
+    notes = [unapplied if chain.acting else "", chain.idle(subject.target.mode)]
+    return {"defenses": "; ".join(filter(None, notes))} if any(notes) else {}
+
+
+def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) -> Target:
+    """The target with every model-changing defense built in that is not yet.
+
+    Those that act on updates alone are passed over; the seed is that of weights and secrets.
 
     Raises:
-        UsageError: a model, loss, data set, defense or device is missing or unknown.
-        CheckpointError: a checkpoint is refused or does not fit the model.
-        DataError: the data set's content cannot be used.
-        AuditError: no layer is left to audit.
+        NotApplicable: a defense does not fit the model or the loss.
     """
-    checkpoints = settings.checkpoint
-    if model is None:
-        spec = _needed(settings.model, "--model")
-        model = load_model(spec, seed=settings.seed)
-        checkpoints = checkpoints or brought_by(spec)
-        model, notes = unwrapped(model)
-        model = model.to(choose_device(settings.device))
-    else:
-        model, notes = unwrapped(model)
-    if records is None:
-        spec = _needed(settings.data, "--data")
-        expect_data_of(model, spec)
-        records = load_records(spec, attributes=settings.attribute, reading=reading_of(model))
-        if "classes=" not in spec:
-            records = _in_order_of(class_names(model), records, spec)
-    untrained = Target(
-        model=model,
-        loss=loss or load_loss(settings.loss),
-        mode=settings.mode,
-        description=settings.model or type(model).__name__,
-        parts=records.parts,
-        notes=notes,
-    )
-    untrained = replace(untrained, precision=_precision(settings.dtype, untrained.device))
-    records = with_fitting_labels(records, untrained.loss)
-    untrained = replace(untrained, loss=with_fitting_loss(untrained.loss, records))
-    defenses = tuple(map(parse_defense, settings.defense))
-    untrained = defended_target(untrained, defenses, settings.seed)
-    rename = parse_rename(settings.prefix) if settings.prefix else None
-    how = Fit(rename, settings.partial, or_in_part="take what fits with --partial")
-    targets = tuple(
-        _with_weights(untrained, path, how, settings.state_dict) for path in checkpoints
-    )
-    newest = (targets or (untrained,))[-1]
-    layers = choose_layers(newest.layers, settings.layer, settings.hide)
-    hidden = hidden_layers(newest.layers, settings.hide)
-    Chain(defenses).check(shared_parameters(newest.model, hidden))
-    expected = expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
-    if settings.expected_accuracy is not None:
-        expected = Expected(settings.expected_accuracy, "--expected-accuracy")
-    return Subject(
-        targets=targets or (untrained,),
-        records=records,
-        layers=layers,
-        samples=settings.samples,
-        attributes=expect_attributes(records, settings.attribute, settings.data or "data"),
-        defenses=defenses,
-        hidden=hidden,
-        seed=settings.seed,
-        jobs=settings.jobs,
-        expected=expected,
-        deployment=read_deployment(settings.deployment) if settings.deployment else None,
-    )
+    for index, defense in enumerate(chain):
+        if defense.changes_model and str(defense) not in built_in(target.model):
+            model = defense.modify(target.model, torch_rng(seed, "defense", "secrets", index))
+            vars(model)["defenses_built_in"] = (*built_in(target.model), str(defense))
+            for part in attachments(model):
+                part.whole = part.whole or target.loss.takes_whole
+            target = replace(target, model=model, loss=defense.modified_loss(target.loss, model))
+    return target
 
 
-def with_fitting_labels(records: Records, loss: Loss) -> Records:
-    """Whole numbers of several outputs as real targets, where the loss compares each of them."""
-    several = records.labels.dim() > 1 and not records.labels.is_floating_point()
-    if several and isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
-        return replace(records, labels=records.labels.float(), classes=())
-    return records
+def with_private_part(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
+    """A checkpoint with the private part that the model has, where it brings none of its own.
 
-
-def with_fitting_loss(loss: Loss, records: Records) -> Loss:
-    """A loss that knows the parts of the labels.
+    A shared model holds no client's private part; whoever joins with it has a fresh one.
 
     Raises:
-        UsageError: there are several parts or no labels, and the loss takes neither.
+        CheckpointError: it was trained with a defense in the model that is not in this one.
     """
-    if not records.unlabelled and not records.label_parts:
-        return loss
-    if isinstance(loss, CustomLoss) and loss.takes_whole:
-        return loss.with_labels_of(records.label_parts)
-    what = "no labels" if records.unlabelled else "labels of several parts"
-    raise UsageError(
-        f"--loss {loss.name}: the records have {what}; name a function that takes them, "
-        "--loss FILE.py:NAME"
-    )
+    _expect_same_defenses(loaded, model)
+    private = private_names(model)
+    if not private or any(key.endswith(private) for key in loaded.state):
+        return loaded
+    state = {**loaded.state, **{name: model.state_dict()[name] for name in private}}
+    note = f"holds no private part; drawn at random: {', '.join(private)}"
+    return replace(loaded, state=state, notes=(*loaded.notes, note))
 
 
-def _in_order_of(names: tuple[str, ...], records: Records, spec: str) -> Records:
-    """The records with classes numbered as a model does that names all of theirs."""
-    named = len(records.classes) > 0 and set(records.classes) <= set(names)
-    single = records.labels.dim() == 1 and len(set(names)) == len(names)
-    return in_order(records, names, spec) if named and single else records
+def _expect_same_defenses(loaded: LoadedCheckpoint, model: nn.Module) -> None:
+    wanted = model.state_dict().keys()
+    for name, kind in defenses().items():
+        if kind.changes_model:
+            held = any(f".{name}." in f".{key}" for key in loaded.state)
+            if held and not any(f".{name}." in f".{key}" for key in wanted):
+                raise CheckpointError(
+                    f"{loaded.record.file}: was trained with {name} in the model; name it as it "
+                    f"was then, as in --defense {kind.example}"
+                )
 
 
-def _needed(spec: str | None, option: str) -> str:
-    if spec is None:
-        raise UsageError(f"{option} is needed: name what to audit (see `gradaudit list`)")
-    return spec
+def built_in(model: nn.Module) -> tuple[str, ...]:
+    """Specs of the defenses that were built into a model."""
+    return tuple(vars(model).get("defenses_built_in", ()))
 
 
-def _with_weights(target: Target, path: Path, how: Fit, weights: str | None) -> Target:
-    model = copy.deepcopy(target.model)
-    loaded = as_named_here(load_checkpoint(path, weights), model)
-    record = apply_checkpoint(model, with_private_part(loaded, model), how)
-    return replace(target, model=model, checkpoint=record)
+def seen_by_outsiders(target: Target) -> Target:
+    """The target as an adversary takes it who does not know of terms that defenses add.
 
-
-def _precision(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return usual_precision(device)
-    return torch.float32 if name == "float32" else torch.float64
-
-
-def choose_device(name: str) -> torch.device:
-    """The device to compute on; ``auto`` takes CUDA where there is one.
-
-    Raises:
-        UsageError: CUDA is asked for and absent.
+    Private parts of the model have no say in it. (Fan et al. 2020, algorithm 5, line 10.)
     """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: no CUDA device is available; use --device cpu")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    loss = target.loss
+    return replace(target, loss=loss.seen) if isinstance(loss, PenalisedLoss) else target
+
+
+def with_other_secrets(target: Target, generator: torch.Generator) -> Target:
+    """The target as someone has it who knows its defenses but holds no private part of it.
+
+    He draws his own, as every client does; the target is left as it was.
+    """
+    if not private_parts(target.model):
+        return target
+    target = replace(target, model=copy.deepcopy(target.model))
+    for part in private_parts(target.model):
+        part.draw(generator)
+    return target

@@ -9,14 +9,14 @@ from gradaudit.config import TrainSettings
 from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import private_names
-from gradaudit.defenses.subject import Subject
 from gradaudit.federation.canary_scores import CanaryScores
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
+from gradaudit.opening import load
 from gradaudit.progress import Progress
-from gradaudit.subject import load
+from gradaudit.subject import Subject
 from gradaudit.text import printable
 from gradaudit.units import locked
 from gradaudit.user_code import code_digest

@@ -4,20 +4,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.data.records import Attribute, Feature, Records
-from gradaudit.defenses.subject import Subject
-from gradaudit.dp.domain import PrivateColumn
-from gradaudit.dp.hypotheses import Hypotheses
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.sensitivity import (
+from gradaudit.audits.dp_audit.game.domain import PrivateColumn
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
+from gradaudit.audits.dp_audit.game.sensitivity import (
     RecordGradients,
     RecordSensitivity,
     cosine_distance,
     squared_gap,
 )
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.data.records import Attribute, Feature, Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.noise import NoisePlace
+from gradaudit.subject import Subject
 
 FEATURES = (
     Feature("age", (0,), (-1.5, 2.0)),

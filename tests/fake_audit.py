@@ -12,7 +12,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
+    from gradaudit.subject import Subject
 
 Trouble = Literal["no", "sleep", "crash", "leave", "refuse", "skip", "interrupt", "nothing", "nan"]
 

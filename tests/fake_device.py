@@ -19,11 +19,11 @@ from torch.utils import backend_registration
 from gradaudit.attacks.reconstruction import blocks
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
-from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.memory import _tensors
+from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.runner import measured
-from gradaudit.subject import open_subject
+from gradaudit.subject import Subject
 
 DEVICE = "fake:0"
 _WAITS = {

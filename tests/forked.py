@@ -24,7 +24,7 @@ _FORKS.set_forkserver_preload(
     [
         "gradaudit.cli",
         "gradaudit.runner",
-        "gradaudit.subject",
+        "gradaudit.opening",
         "gradaudit.audits.dp_audit.measure",
         "gradaudit.data.diabetes",
         "gradaudit.executors.joblib",

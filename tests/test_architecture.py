@@ -18,47 +18,68 @@ TOOLS = (
     "yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""
-ROOMS = {
+SHARED = {
     "zoo": "",
     "deployment": "",
     "data": "",
     "models": "data zoo",
     "gradients": "data models",
-    "defenses": "data deployment gradients models",
+    "defenses": "gradients models",
+    "subject": "data defenses deployment models",
     "sharing": "data defenses gradients models",
     "accuracy": "data gradients models",
-    "federation": "accuracy data defenses gradients models sharing",
+    "federation": "accuracy data defenses gradients models sharing subject",
     "families": "",
-    "inference": "data families models sharing",
-    "information": "gradients models",
+    "games": "",
     "ranks": "gradients",
-    "subspaces": "data gradients models",
-    "dp": "data defenses federation gradients models sharing",
-    "floors": "data defenses gradients models",
-    "attacks": "accuracy data defenses families gradients inference models ranks sharing",
-    "tradeoff": "accuracy attacks data defenses federation gradients models sharing",
-    "audits": "accuracy attacks data defenses deployment dp families federation floors gradients "
-    "inference information models ranks sharing subspaces tradeoff",
-    "sweeping": "deployment",
+    "attacks": "data gradients models ranks sharing subject",
+    "audits": "defenses deployment models sharing subject",
+}
+"""What several audits use, and of the audits what declares them all."""
+AUDITS = {
+    "sensitivity": "",
+    "vinfo": "sensitivity",
+    "subspace": "",
+    "forward": "",
+    "copa_metric": "",
+    "floor": "",
+    "dp_audit": "",
+    "attack_inference": "",
+    "attack_reconstruct": "",
+    "attack_membership": "attack_reconstruct",
+    "attack_tracing": "attack_reconstruct",
+    "attack_text": "attack_reconstruct",
+    "attack_malicious_server": "",
+    "tradeoff": "attack_inference",
+    "observe": "",
+}
+"""Each audit's folder holds its mathematics; beside what is shared it imports these audits."""
+ROOMS = {
+    **SHARED,
+    **{
+        f"audits.{name}": " ".join([*SHARED, *(f"audits.{other}" for other in others.split())])
+        for name, others in AUDITS.items()
+    },
     "gathering": "audits",
     "judging": "audits deployment gathering",
+    "sweeping": "deployment",
     "view": "audits gathering judging",
     "explaining": "audits",
     "formats": "audits explaining judging view",
     "config": "audits deployment federation",
-    "subject": "config data defenses deployment gradients models",
-    "scaling": "accuracy config data subject",
-    "training": "config data defenses federation models subject",
-    "fingerprint": "audits data defenses models",
-    "runner": "accuracy audits data defenses fingerprint gathering gradients models",
-    "planning": "audits defenses gradients runner",
-    "observer": "attacks audits formats judging models sharing",
+    "opening": "config data defenses deployment gradients models subject",
+    "scaling": "accuracy config data models opening",
+    "training": "config data defenses federation models opening subject",
+    "fingerprint": "audits data defenses models subject",
+    "runner": "accuracy audits data defenses fingerprint gathering gradients models subject",
+    "planning": "audits defenses gradients runner subject",
+    "observer": "attacks audits audits.observe formats judging models sharing",
     "integrations": "federation judging observer sharing",
-    "protection": "audits data defenses floors gathering gradients judging models planning runner "
-    "sharing",
-    "api": "audits config data deployment models runner subject",
-    "cli": "audits config defenses deployment dp explaining formats gathering judging models "
-    "observer planning protection runner scaling subject sweeping training view zoo",
+    "protection": "audits audits.floor data defenses gathering gradients judging models planning "
+    "runner sharing subject",
+    "api": "audits config data deployment models opening runner subject",
+    "cli": "audits config defenses deployment explaining formats gathering judging models observer "
+    "opening planning protection runner scaling subject sweeping training view zoo",
     "__init__": "api formats judging models observer",
     "__main__": "cli",
 }
@@ -76,7 +97,7 @@ class Module(NamedTuple):
     """A module of the package, and what it imports.
 
     Attributes:
-        room: the first part of its name below ``gradaudit``.
+        room: the first part of its name below ``gradaudit``, and of an audit's the folder too.
         when_loaded: imported when it is: not inside functions, not for types alone.
         ever: all that it imports, for types alone too.
     """
@@ -108,8 +129,14 @@ def _is_import_module(function: ast.expr) -> bool:
 
 def read(path: Path) -> Module:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    room = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    room = room_of(".".join(path.relative_to(PACKAGE).with_suffix("").parts))
     return Module(room, imported(tree.body), imported(ast.walk(tree)))
+
+
+def room_of(name: str) -> str:
+    """The room of a module by its name below ``gradaudit``; each audit's folder is one."""
+    first, *rest = name.split(".")
+    return f"{first}.{rest[0]}" if first == "audits" and rest and rest[0] in AUDITS else first
 
 
 def name_of(path: Path) -> str:
@@ -140,7 +167,7 @@ def loads(name: str) -> set[str]:
 
 
 def rooms(names: Iterable[str]) -> set[str]:
-    return {name.split(".")[1] for name in ours(names) if "." in name}
+    return {room_of(name.removeprefix("gradaudit.")) for name in ours(names) if "." in name}
 
 
 def is_light(name: str) -> bool:
@@ -171,6 +198,7 @@ def test_arrows_point_downwards() -> None:
     tools = set(TOOLS.split())
     for name, module in modules().items():
         may = {module.room, *tools, *ROOMS.get(module.room, "").split()}
+        may |= {"audits"} if module.room.startswith("audits.") else set()
         assert rooms(module.ever) <= may, f"{name} may not import {rooms(module.ever) - may}"
 
 

@@ -13,10 +13,10 @@ from command_line import run
 
 from gradaudit.attacks.reconstruction import load_method, reconstructions
 from gradaudit.audits import audits
+from gradaudit.audits.dp_audit.mechanisms import load_mechanism, mechanisms
 from gradaudit.audits.sizes import OF_SUBJECT, SIZES
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses, parse_defense
-from gradaudit.dp.mechanisms import load_mechanism, mechanisms
 from gradaudit.executors import clusters
 from gradaudit.families import families, family
 from gradaudit.federation.algorithms import algorithms, choose_algorithm

@@ -16,7 +16,6 @@ from gradaudit.audits import audits
 from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.config import RunSettings, deployed, section, settle
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, gate
@@ -25,6 +24,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.report import Measurement
 from gradaudit.runner import Outcome, left_out, passed_over
+from gradaudit.subject import Subject
 from gradaudit.sweeping.ladder import ladder
 
 MODEL = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=4", "-d", "diabetes", "-q")

@@ -8,9 +8,9 @@ import pytest
 
 import gradaudit.parts
 from gradaudit.attacks.reconstruction import reconstructions
+from gradaudit.audits.dp_audit.mechanisms import mechanisms
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses
-from gradaudit.dp.mechanisms import mechanisms
 from gradaudit.errors import PartWarning
 from gradaudit.families import families
 from gradaudit.federation.algorithms import algorithms
@@ -120,7 +120,7 @@ def test_a_part_that_cannot_be_used_is_left_out(
         ("gradaudit.federation.algorithms", algorithms()),
         ("gradaudit.attacks.reconstruction", reconstructions()),
         ("gradaudit.families", families()),
-        ("gradaudit.dp.mechanisms", mechanisms()),
+        ("gradaudit.audits.dp_audit.mechanisms", mechanisms()),
     ],
 )
 def test_summaries_are_read_from_the_source(package: str, found: dict[str, Any]) -> None:

@@ -28,13 +28,13 @@ from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
 from gradaudit.cli.perform import unfinished
 from gradaudit.config import OutputSettings
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import short_of_memory
 from gradaudit.fingerprint import fingerprint
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.runner import run
 from gradaudit.stopping import Stopped
+from gradaudit.subject import Subject
 from gradaudit.units import Units
 
 TABLE = ("-m", "zoo:mlp?inputs=10&hidden=4&classes=2", "-d", "diabetes", "-a", "sex", "-q")

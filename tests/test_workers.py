@@ -22,15 +22,15 @@ from torch import nn
 
 from gradaudit import workers
 from gradaudit.audits import audits
+from gradaudit.audits.dp_audit.game import hypotheses
 from gradaudit.data.records import Attribute, Records
-from gradaudit.defenses.subject import Subject
-from gradaudit.dp import hypotheses
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors import joblib
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import TRIES, Task, one_thread, shared_out
 

@@ -9,12 +9,12 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import log_expit, ndtr
 
-from gradaudit.attacks.inference.game import PropertyGame
-from gradaudit.attacks.inference.scoring import Scorer
-from gradaudit.attacks.inference.split import Design, GameSplit
-from gradaudit.attacks.inference.user import UserGame
+from gradaudit.audits.attack_inference.game import PropertyGame
+from gradaudit.audits.attack_inference.scoring import Scorer
+from gradaudit.audits.attack_inference.split import Design, GameSplit
+from gradaudit.audits.attack_inference.user import UserGame
 from gradaudit.data.records import Attribute, Records
-from gradaudit.inference.scores import Score
+from gradaudit.games.scores import Score
 from gradaudit.statistics.intervals import clopper_pearson, clustered
 from studies.base import Cell, Outcome, Settings, Study, interval
 

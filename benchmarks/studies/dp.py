@@ -18,10 +18,9 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.signal import lfilter
 
-from gradaudit.dp.bounds import LowerBound
-from gradaudit.dp.decision import ProjectionLaw
-from gradaudit.dp.degenerate import verdict_without_trials
-from gradaudit.dp.game import (
+from gradaudit.audits.dp_audit.game.degenerate import verdict_without_trials
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
+from gradaudit.audits.dp_audit.game.play import (
     Rules,
     TrialSeries,
     choose_statistics,
@@ -30,9 +29,10 @@ from gradaudit.dp.game import (
     play,
     score,
 )
-from gradaudit.dp.hypotheses import Hypotheses
-from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.law.bounds import LowerBound
+from gradaudit.audits.dp_audit.law.decision import ProjectionLaw
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, rng, sequence
 from studies.base import Cell, Outcome, Study

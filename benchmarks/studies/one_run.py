@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
+from gradaudit.audits.dp_audit.law.one_run_bounds import one_run_bounds
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.dp.estimates import gaussian_bound
-from gradaudit.dp.one_run import one_run_bounds
-from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy

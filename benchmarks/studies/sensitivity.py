@@ -11,11 +11,11 @@ from scipy import stats
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sensitivity import Sensitivity
 from gradaudit.audits.sensitivity.measure import rows_of
+from gradaudit.audits.sensitivity.norms import Measured, Observed, Sample
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.gradients.norms import Norm
-from gradaudit.gradients.sensitivity import Measured, Observed, Sample
+from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
-from gradaudit.subject import open_subject
 from gradaudit.text import UNBOUNDED
 from studies.base import Cell, Outcome, Settings, Study, interval
 

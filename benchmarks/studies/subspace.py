@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradaudit.audits.subspace.comparing import Compared
+from gradaudit.audits.subspace.distances import compare_samples
+from gradaudit.audits.subspace.means import MatrixForm, Permuting, mean_gradients
+from gradaudit.audits.subspace.splits import Split, splits_of
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import GradauditError
-from gradaudit.subspaces.comparing import Compared
-from gradaudit.subspaces.means import MatrixForm, Permuting, mean_gradients
-from gradaudit.subspaces.measure import compare_samples
-from gradaudit.subspaces.splits import Split, splits_of
 from studies.base import Cell, Outcome, Study
 
 PERMUTATIONS = 99

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from gradaudit.inference.repetitions import Question, Repetition, repetitions
-from gradaudit.inference.spread import Sampled, auroc_interval, information_interval
-from gradaudit.inference.usable import Estimator, Usable, estimate
+from gradaudit.audits.vinfo.repetitions import Question, Repetition, repetitions
+from gradaudit.audits.vinfo.spread import Sampled, auroc_interval, information_interval
+from gradaudit.audits.vinfo.v_information import Estimator, Usable, estimate
 from gradaudit.statistics.intervals import clopper_pearson
 from studies.base import Cell, Outcome, Study, interval
 

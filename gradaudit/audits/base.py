@@ -18,7 +18,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
+    from gradaudit.subject import Subject
 
 
 Question = Literal["records", "attribute", "labels", "freedom"]

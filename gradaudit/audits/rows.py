@@ -15,8 +15,8 @@ from gradaudit.report import Measurement, Status, Variant
 from gradaudit.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
     from gradaudit.models.target import Target
+    from gradaudit.subject import Subject
 
 Details = Mapping[str, JsonValue]
 Layers = Iterable[str | None]

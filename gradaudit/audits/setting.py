@@ -10,7 +10,7 @@ from gradaudit.deployment import Deployment, Setting
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
+    from gradaudit.subject import Subject
 
 
 def with_setting(

@@ -16,9 +16,9 @@ from gradaudit.sharing.reduction import parse_reduction, reduction_for
 
 if TYPE_CHECKING:
     from gradaudit.defenses import Defense
-    from gradaudit.defenses.subject import Subject
     from gradaudit.models.target import Layer
     from gradaudit.sharing.protocol import SharingProtocol
+    from gradaudit.subject import Subject
 
 RATE = 0.1
 """Learning rate of FedAvg where none is given."""

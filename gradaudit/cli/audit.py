@@ -230,8 +230,8 @@ def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
     done = []
     loaded, subject = None, None
     with stdout_for_the_report():
+        from gradaudit.opening import load
         from gradaudit.runner import run
-        from gradaudit.subject import load
 
         for _, settings, run_audit in sweep.runs:
             if subject is None or settings != loaded:

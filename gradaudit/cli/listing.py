@@ -99,7 +99,7 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "reconstructions": lambda: summaries("gradaudit.attacks.reconstruction"),
     "families": lambda: summaries("gradaudit.families"),
     "defenses": lambda: summaries("gradaudit.defenses", by="example"),
-    "mechanisms": lambda: summaries("gradaudit.dp.mechanisms", by="example"),
+    "mechanisms": lambda: summaries("gradaudit.audits.dp_audit.mechanisms", by="example"),
     "executors": lambda: summaries("gradaudit.executors", by="example"),
     "algorithms": lambda: summaries("gradaudit.federation.algorithms"),
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},

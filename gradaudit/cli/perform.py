@@ -26,7 +26,7 @@ from gradaudit.specs import files_in_spec
 from gradaudit.stopping import Stopped
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
+    from gradaudit.subject import Subject
     from gradaudit.units import Units
 
 GATE_FAILED = CLAIM_EXCEEDED = 1
@@ -86,7 +86,7 @@ def opened(settings: SubjectSettings) -> Iterator[Subject]:
     """The subject of these settings; meanwhile user code prints to standard error."""
     with stdout_for_the_report():
         with nullcontext() if "torch" in sys.modules else without_garbage():
-            from gradaudit.subject import load
+            from gradaudit.opening import load
         yield load(settings)
 
 

@@ -40,8 +40,8 @@ from gradaudit.report import Report
 
 if TYPE_CHECKING:
     from gradaudit.audits.sizes import Size
-    from gradaudit.defenses.subject import Subject
     from gradaudit.protection.plan import Plan
+    from gradaudit.subject import Subject
     from gradaudit.units import Units
 
 _DONE = {"open": "shared", "hide": "hidden", "noise": "noise", "prune": "pruned"}

@@ -30,7 +30,7 @@ from gradaudit.specs import suggest
 from gradaudit.text import listed, printable
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
+    from gradaudit.subject import Subject
 
 
 def _scan(**flags: Any) -> None:

@@ -11,7 +11,6 @@ from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_names, private_parts
 from gradaudit.defenses.base import Defense
-from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import Algorithm, choose_algorithm
 from gradaudit.federation.canary_clients import CanaryClients, longest
@@ -23,6 +22,7 @@ from gradaudit.models.target import Target
 from gradaudit.progress import Progress, Silent
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.subject import defended_target
 
 
 @dataclass(frozen=True)

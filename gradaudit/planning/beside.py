@@ -10,10 +10,10 @@ from pickle import PicklingError
 from tempfile import TemporaryDirectory
 
 from gradaudit.audits.sizes import Size
-from gradaudit.defenses.subject import Subject
 from gradaudit.planning.schedule import Turn
 from gradaudit.progress import Advance, Silent
 from gradaudit.runner import Outcome, measured
+from gradaudit.subject import Subject
 from gradaudit.units import Units
 from gradaudit.workers import on_this_machine, received, shared_out, shipped
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits import Audit
-from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.precision import slowness_of_double
+from gradaudit.subject import Subject
 
 log = logging.getLogger(__name__)
 

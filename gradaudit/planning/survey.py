@@ -10,7 +10,6 @@ from pydantic import JsonValue
 
 from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError
 from gradaudit.planning.beside import Subjects, sampled, side_by_side, workers_of
 from gradaudit.planning.pace import Pace
@@ -20,6 +19,7 @@ from gradaudit.progress import Advance, Progress
 from gradaudit.report import Report, estimate
 from gradaudit.runner import Outcome, Run, left_out, measured, passed_over
 from gradaudit.stopping import Stopped, reporting
+from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 
 NO_TIME = "there was no time for it: a longer --budget runs it"

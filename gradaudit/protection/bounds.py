@@ -1,7 +1,7 @@
 """What rules on floors say of any noise, by formula: nothing is measured anew for another level.
 
 Layers' informations add up over the variances of their noise, so those at noise of deviation one,
-measured once, tell the floor of every protection (``gradaudit.floors.van_trees``).
+measured once, tell the floor of every protection (``gradaudit.audits.floor.van_trees``).
 """
 
 import math
@@ -11,18 +11,18 @@ from fnmatch import fnmatchcase
 from typing import Self
 
 from gradaudit.audits.floor import Floor
+from gradaudit.audits.floor.functionals import Functional
+from gradaudit.audits.floor.information import Information, sum_of_layers
 from gradaudit.audits.floor.measure import FUNCTIONALS, NoisyUpdate, case_of
-from gradaudit.defenses.subject import Subject
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.van_trees import estimate
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.floors.functionals import Functional
-from gradaudit.floors.information import Information, sum_of_layers
-from gradaudit.floors.prior import Prior
-from gradaudit.floors.van_trees import estimate
 from gradaudit.judging import Rule
 from gradaudit.judging.policy import layer_matches
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.statistics.laws import student_quantile
+from gradaudit.subject import Subject
 
 Noise = Mapping[str, float]
 """Log of the deviation of each shared layer's noise."""

@@ -7,7 +7,6 @@ from functools import cache
 from gradaudit.audits.floor import Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.judging import Policy
 from gradaudit.progress import Progress
@@ -24,6 +23,7 @@ from gradaudit.protection.search import Found, Search
 from gradaudit.protection.trial import Bench, floors_lacking, shortfall, unlooked, verdict_of
 from gradaudit.protection.updates import Updates
 from gradaudit.report import Report
+from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 
 NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradaudit.audits.sizes import Size
-from gradaudit.defenses.subject import Subject
 from gradaudit.planning.pace import Pace
+from gradaudit.subject import Subject
 
 _SHARE = 0.25
 """Of the time, what the first measurement may take; as much is kept for that on fresh records, and

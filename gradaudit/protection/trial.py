@@ -10,7 +10,6 @@ from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.gathering import AuditRows
 from gradaudit.judging import Policy, Rule, gate, known_metrics
 from gradaudit.judging.policy import layer_matches
@@ -23,6 +22,7 @@ from gradaudit.protection.settings import defense_specs
 from gradaudit.protection.updates import Updates
 from gradaudit.report import Finding, Measurement, Report
 from gradaudit.runner import Outcome, Run, measured
+from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 
 _JUDGED = ("failed", "unclear", "passed")

@@ -11,11 +11,11 @@ from torch import Tensor
 from gradaudit.data.records import Records
 from gradaudit.defenses.base import module_of
 from gradaudit.defenses.prune import keep_largest
-from gradaudit.defenses.subject import Subject
 from gradaudit.protection.guards import Guard
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
+from gradaudit.subject import Subject
 
 BATCH, BATCHES = 32, 8
 """Records of a batch and how many are looked at, at most."""

@@ -11,10 +11,9 @@ from attacks.inference.people import people, subject, with_users
 from torch import nn
 
 from gradaudit import workers
-from gradaudit.attacks.inference import experiment
 from gradaudit.audits import audits
+from gradaudit.audits.attack_inference import experiment
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import GradauditError, NotApplicable, UsageError
 from gradaudit.latest import Latest
 from gradaudit.models.losses import CrossEntropy
@@ -22,6 +21,7 @@ from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.context import Context
+from gradaudit.subject import Subject
 from gradaudit.units import Units
 
 SMALL: dict[str, Any] = {

@@ -13,7 +13,6 @@ from gradaudit.audits.attack_membership import AttackMembership, MembershipOptio
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target
@@ -22,6 +21,7 @@ from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.statistics.intervals import clopper_pearson
+from gradaudit.subject import Subject
 from tests.attacks.reconstruction.scenes import mlp, records
 from tests.command_line import run
 

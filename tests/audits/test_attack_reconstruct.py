@@ -29,7 +29,6 @@ from gradaudit.audits.attack_reconstruct.options import (
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target, choose_layers
@@ -38,6 +37,7 @@ from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
+from gradaudit.subject import Subject, defended_target
 from gradaudit.user_code import load_callable
 from tests.attacks.reconstruction.scenes import cnn, mlp, records
 from tests.attacks.reconstruction.scenes import observed as scene_observed

@@ -14,7 +14,6 @@ from torch import nn
 from gradaudit.audits.attack_text import AttackText, TextOptions
 from gradaudit.audits.attack_text.measure import ANSWERED, OF_LAYERS, OF_MODEL
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -22,6 +21,7 @@ from gradaudit.progress import Silent
 from gradaudit.report import Measurement, Report
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
+from gradaudit.subject import Subject
 from tests.command_line import run
 
 FEW = {"batch_size": 2, "batches": 2, "decoys": 6}

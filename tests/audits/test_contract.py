@@ -14,7 +14,6 @@ from torch import nn
 
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
 from gradaudit.audits.contract import breaches
-from gradaudit.defenses.subject import Subject
 from gradaudit.gathering import incomplete
 from gradaudit.judging import gate, passed
 from gradaudit.models.losses import CrossEntropy
@@ -22,6 +21,7 @@ from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.runner import run
+from gradaudit.subject import Subject
 from gradaudit.units import Units
 
 ATTACK = {

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers
@@ -21,6 +20,7 @@ from gradaudit.ranks.convolution import LayerRank, convolution_rank
 from gradaudit.report import Measurement
 from gradaudit.runner import measured
 from gradaudit.stopping import TimeIsUp
+from gradaudit.subject import Subject
 from gradaudit.zoo import build
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[3] / "shared"))

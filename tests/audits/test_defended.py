@@ -9,11 +9,11 @@ from torch import nn
 from gradaudit.audits import audits
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Mode, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject, defended_target
 
 IDLE = "dropout:0.5 does nothing in eval mode; use --mode train"
 

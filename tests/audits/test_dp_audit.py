@@ -10,11 +10,10 @@ from dp_subject import subject
 from pydantic import ValidationError
 
 from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.cli.perform import claim_exceeded, claim_untested
 from gradaudit.data import load_records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
-from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.formats.table import Table as TableFormat
 from gradaudit.models.building import load_model
@@ -23,6 +22,7 @@ from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement, Report
 from gradaudit.runner import run
+from gradaudit.subject import Subject
 
 QUICK = {"trials": 400, "restarts": 2, "iterations": 6}
 HONEST = "dp:clip=0.5,sigma=0.5"

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from gradaudit.audits.floor import Floor, FloorOptions
 from gradaudit.audits.floor.measure import cost, shared_layers
+from gradaudit.audits.floor.prior import Prior
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.floors.prior import Prior
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 
 SIZE = 4
 

@@ -14,12 +14,12 @@ from torch import nn
 from gradaudit.audits import audits
 from gradaudit.audits.forward import Forward, ForwardOptions
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 from tests.cases import CASES
 from tests.command_line import run
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.records import IGNORED
-from gradaudit.defenses.subject import Subject
+from gradaudit.opening import open_subject
 from gradaudit.report import Report
 from gradaudit.runner import run
-from gradaudit.subject import open_subject
+from gradaudit.subject import Subject
 
 LENGTH = 5
 GPT2, BERT = "GPT2LMHeadModel", "BertForSequenceClassification"

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from gradaudit.audits.contract import breaches
 from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.cli.perform import claim_exceeded
-from gradaudit.defenses.subject import Subject
-from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.formats.html import Html
 from gradaudit.formats.markdown import Markdown
@@ -23,6 +22,7 @@ from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement, Report
 from gradaudit.runner import run
+from gradaudit.subject import Subject
 
 MOD = "flower:flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity={}&epsilon={}&delta=1e-5"
 LOUD, HONEST = MOD.format(1e-4, 10), MOD.format(2, 1)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.target import Target
 from gradaudit.models.torch_losses import user_loss
@@ -17,6 +16,7 @@ from gradaudit.observer.capture import captured, save_update
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.runner import run
+from gradaudit.subject import Subject
 
 
 def network() -> nn.Sequential:

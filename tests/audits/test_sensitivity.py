@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from gradaudit.audits import audits
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
+from gradaudit.audits.sensitivity import norms as sensitivity
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients import sensitivity
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers, layers_of
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement, estimate
+from gradaudit.subject import Subject
 from gradaudit.text import UNBOUNDED
 from tests.cases import CASES, Case
 from tests.gradients.dense import jacobians as dense_jacobians

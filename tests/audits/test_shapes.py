@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.audits import audits
+from gradaudit.audits.sensitivity.norms import Observed
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.common.packing import arguments
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.gradients.sensitivity import Observed
 from gradaudit.models.outputs import unwrap
 from gradaudit.models.target import layers_of
+from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.runner import run
-from gradaudit.subject import open_subject
+from gradaudit.subject import Subject
 from tests.shapes import COUNT, SHAPES, Shape
 
 CHEAP: Mapping[str, Mapping[str, Any]] = {

@@ -15,16 +15,16 @@ from torch import nn
 
 from gradaudit.audits import audits
 from gradaudit.audits.subspace import Subspace, SubspaceOptions
+from gradaudit.audits.subspace.comparing import DISTANCES
+from gradaudit.audits.subspace.splits import orders_of
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.subspaces.comparing import DISTANCES
-from gradaudit.subspaces.splits import orders_of
+from gradaudit.subject import Subject
 from tests.cases import CASES, Case
 from tests.command_line import run
 
@@ -306,7 +306,7 @@ def test_layers_that_never_run_span_nothing(reading: str) -> None:
 
 
 def test_row_spaces_too_large_to_permute_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradaudit.subspaces import means
+    from gradaudit.audits.subspace import means
 
     monkeypatch.setattr(means, "_MOST_WORK", 2 * PERMUTATIONS * (6 * 8 + 20 * 3) * 9)
     rows = rows_of(subject_of(), reading="mean")

@@ -13,12 +13,12 @@ from torch import nn
 
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 from tests.attacks.reconstruction.scenes import mlp
 from tests.command_line import run
 

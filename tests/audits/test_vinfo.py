@@ -12,21 +12,20 @@ from pydantic import ValidationError
 from scipy import stats
 from torch import Tensor, nn
 
-from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.audits.vinfo import Vinfo, VinfoOptions, layerwise
 from gradaudit.audits.vinfo.attribute import LayerPoint, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.cases import why_no_correlation
+from gradaudit.audits.vinfo.v_information import Usable
 from gradaudit.cli.scan import sample_folder
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families.forest import ceiling
-from gradaudit.inference import layerwise
-from gradaudit.inference.usable import Usable
 from gradaudit.models.losses import MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 from tests.command_line import Result, run
 
 QUICK: dict[str, Any] = {"batch_size": 2, "batches": 20, "repeats": 3, "family": ("logistic",)}

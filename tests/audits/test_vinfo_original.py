@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.original import layer_sets
+from gradaudit.audits.vinfo.reconstructions import THRESHOLDS, ceiling
 from gradaudit.cli.scan import sample_folder
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.information.original import THRESHOLDS, ceiling
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers, hidden_layers
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 from tests.attacks.reconstruction.scenes import records
 from tests.command_line import run
 

@@ -8,10 +8,10 @@ from cases import CASES
 
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.defenses.attachment import attachments
-from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target, layers_of, shared_parameters
+from gradaudit.subject import defended_target
 
 NAMED = {str(case): case for case in CASES}
 CASE = NAMED["mlp-tanh"]

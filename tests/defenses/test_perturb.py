@@ -9,7 +9,7 @@ import torch
 from cases import CASES
 from torch import Tensor
 
-from gradaudit.attacks.inference.observation import prepared
+from gradaudit.audits.attack_inference.observation import prepared
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.perturb import GradientClassifier, Perturb

@@ -13,7 +13,6 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import attachments, private_names
 from gradaudit.defenses.spn import PolarizationHead, polarization_loss
-from gradaudit.defenses.subject import defended_target, seen_by_outsiders
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
@@ -21,6 +20,7 @@ from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Target, layers_of, shared_parameters
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
+from gradaudit.subject import defended_target, seen_by_outsiders
 from tests.gradients.batches import batch_gradient
 
 NAMED = {str(case): case for case in CASES}

@@ -10,11 +10,11 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import attachments
-from gradaudit.defenses.subject import defended_target, seen_by_outsiders
 from gradaudit.defenses.vib import Bottleneck, kl_from_standard_normal
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Target, layers_of
+from gradaudit.subject import defended_target, seen_by_outsiders
 from tests.gradients.batches import batch_gradient
 
 NAMED = {str(case): case for case in CASES}

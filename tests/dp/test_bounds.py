@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import beta, binom, norm
 
-from gradaudit.dp.bounds import (
+from gradaudit.audits.dp_audit.law.bounds import (
     clopper_pearson_lower,
     clopper_pearson_upper,
     count_errors,
@@ -21,7 +21,7 @@ from gradaudit.dp.bounds import (
     spared_guesses,
     tails_bound,
 )
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 
 TRIALS = 60
 COUNTS = st.integers(0, TRIALS)

@@ -7,10 +7,17 @@ import pytest
 import torch
 from dp_subject import expect_feasible, sensitivity, starts, table
 
+from gradaudit.audits.dp_audit.game.canary import (
+    Canary,
+    _starts,
+    as_they_are,
+    ascend,
+    choose_canary,
+    craft,
+)
+from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
+from gradaudit.audits.dp_audit.game.sensitivity import Design
 from gradaudit.data.records import Records
-from gradaudit.dp.canary import Canary, _starts, as_they_are, ascend, choose_canary, craft
-from gradaudit.dp.domain import Domain, PrivateColumn
-from gradaudit.dp.sensitivity import Design
 from gradaudit.errors import UsageError
 
 QUICK = Design(restarts=6, iterations=40, pool=30)

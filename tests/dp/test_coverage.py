@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from gradaudit.dp.bounds import (
+from gradaudit.audits.dp_audit.law.bounds import (
     clopper_pearson_upper,
     count_errors,
     epsilon_lower,
     epsilon_of_rates,
 )
-from gradaudit.dp.decision import PilotLaw, ProjectionLaw, best_threshold
-from gradaudit.dp.estimates import epsilon_point, mu_lower
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.law.decision import PilotLaw, ProjectionLaw, best_threshold
+from gradaudit.audits.dp_audit.law.estimates import epsilon_point, mu_lower
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 
 AUDITS, CHUNK = 1000, 200
 ALPHA, DELTA = 0.05, 1e-5

@@ -5,14 +5,14 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import chi2, ncx2, norm
 
-from gradaudit.dp.bounds import (
+from gradaudit.audits.dp_audit.law.bounds import (
     epsilon_lower,
     epsilon_of_guesses,
     guesses_ceiling,
     lower_bound,
     tails_bound,
 )
-from gradaudit.dp.decision import (
+from gradaudit.audits.dp_audit.law.decision import (
     Decision,
     DistanceLaw,
     PilotLaw,

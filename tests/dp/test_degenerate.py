@@ -10,10 +10,10 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses
 
-from gradaudit.dp.degenerate import Verdict, verdict_without_trials
-from gradaudit.dp.hypotheses import Hypotheses
-from gradaudit.dp.mechanisms import DefenseMechanism, FileMechanism, Mechanism
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.audits.dp_audit.game.degenerate import Verdict, verdict_without_trials
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
+from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, FileMechanism, Mechanism
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 
 SEED = 3
 ELEMENTS = 80

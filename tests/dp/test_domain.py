@@ -7,8 +7,8 @@ import pytest
 import torch
 from dp_subject import FEATURES, expect_feasible, table
 
+from gradaudit.audits.dp_audit.game.domain import MAX_VALUES, Domain, PrivateColumn
 from gradaudit.data.records import Attribute, Feature, Records
-from gradaudit.dp.domain import MAX_VALUES, Domain, PrivateColumn
 from gradaudit.errors import NotApplicable
 
 

@@ -7,12 +7,12 @@ import torch
 from dp_subject import clip, hypotheses
 from scipy.stats import binom, ks_2samp
 
-from gradaudit.dp.decision import best_decision
-from gradaudit.dp.game import GAUSSIAN_TRIALS, Rules, TrialsResult, play
-from gradaudit.dp.mechanisms import FileMechanism, Mechanism, load_mechanism
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.run import pair_epsilon
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.game.play import GAUSSIAN_TRIALS, Rules, TrialsResult, play
+from gradaudit.audits.dp_audit.game.run import pair_epsilon
+from gradaudit.audits.dp_audit.law.decision import best_decision
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
 from gradaudit.randomness import Seed, Word, sequence
 
@@ -105,7 +105,7 @@ def test_the_threshold_does_not_see_the_trials(monkeypatch: pytest.MonkeyPatch) 
         def only_the_trials_differ(seed: Seed, *words: Word, other: int = other) -> Seed:
             return sequence(seed, *words, *[other] * (words == ("trials",)))
 
-        monkeypatch.setattr("gradaudit.dp.game.sequence", only_the_trials_differ)
+        monkeypatch.setattr("gradaudit.audits.dp_audit.game.play.sequence", only_the_trials_differ)
         results.append(play(mechanism, played, Rules(400, DELTA), 0).scores["projection"])
     assert len({score.bound.thresholds for score in results}) == 1
     assert len({tuple(score.null[:9]) for score in results}) == 3
@@ -130,7 +130,7 @@ def test_a_null_mechanism_is_not_accused() -> None:
 @pytest.fixture
 def _decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a law decides has seen no trial, and is the same for every game."""
-    monkeypatch.setattr("gradaudit.dp.game.best_decision", cache(best_decision))
+    monkeypatch.setattr("gradaudit.audits.dp_audit.game.play.best_decision", cache(best_decision))
 
 
 @pytest.mark.usefixtures("_decided_once")

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import f, nct, normaltest
 
-from gradaudit.dp.estimates import gaussian_bound, mu_lower, noncentrality_lower
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.law.estimates import gaussian_bound, mu_lower, noncentrality_lower
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 
 
 @pytest.mark.parametrize(

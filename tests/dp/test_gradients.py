@@ -3,7 +3,7 @@ import torch
 from cases import CASES, Case
 from torch import nn
 
-from gradaudit.dp.sensitivity import RecordGradients
+from gradaudit.audits.dp_audit.game.sensitivity import RecordGradients
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

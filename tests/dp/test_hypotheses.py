@@ -3,7 +3,7 @@ import pytest
 import torch
 from dp_subject import hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
 
-from gradaudit.dp.hypotheses import (
+from gradaudit.audits.dp_audit.game.hypotheses import (
     _LEAST_RELEASES,
     Hypotheses,
     Ruler,
@@ -15,8 +15,8 @@ from gradaudit.dp.hypotheses import (
     shifts,
     way,
 )
-from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 
 SEED = 5
 
@@ -135,7 +135,7 @@ def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
 
 
 def test_portions_of_releases_have_noise_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradaudit.dp.hypotheses._PORTION", 1)
+    monkeypatch.setattr("gradaudit.audits.dp_audit.game.hypotheses._PORTION", 1)
     mechanism, played = ClippedNoise(clip=1, sigma=1), hypotheses(1.0)
     few, many = (
         score_releases(

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp, kstest
 
-from gradaudit.dp.bounds import epsilon_ceiling, epsilon_lower, lower_bound
-from gradaudit.dp.decision import (
+from gradaudit.audits.dp_audit.law.bounds import epsilon_ceiling, epsilon_lower, lower_bound
+from gradaudit.audits.dp_audit.law.decision import (
     DistanceLaw,
     PilotLaw,
     ProjectionLaw,

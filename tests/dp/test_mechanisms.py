@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from gradaudit.dp.mechanisms import FileMechanism, load_mechanism, mechanisms
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.run import settings
+from gradaudit.audits.dp_audit.game.run import settings
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism, load_mechanism, mechanisms
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.gradients.noise import _laplace, clipped, draw_noise
 

@@ -8,10 +8,16 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses
 
-from gradaudit.dp.game import Rules, TrialsResult, play
-from gradaudit.dp.hypotheses import Hypotheses, Ruler
-from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.missing_noise import Panel, _Direction, cosine, lone_repeats, panel_of
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, Ruler
+from gradaudit.audits.dp_audit.game.missing_noise import (
+    Panel,
+    _Direction,
+    cosine,
+    lone_repeats,
+    panel_of,
+)
+from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult, play
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism
 from gradaudit.errors import AuditError
 
 SEED, DELTA = 3, 1e-5

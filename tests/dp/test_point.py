@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from gradaudit.dp.bounds import clopper_pearson_lower, clopper_pearson_upper
-from gradaudit.dp.estimates import epsilon_point
+from gradaudit.audits.dp_audit.law.bounds import clopper_pearson_lower, clopper_pearson_upper
+from gradaudit.audits.dp_audit.law.estimates import epsilon_point
 
 DELTA = 1e-3
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
 
-from gradaudit.dp.hypotheses import (
+from gradaudit.audits.dp_audit.game.hypotheses import (
     CommonNoise,
     Hypotheses,
     IntArray,
     releases_interleaved,
     reproducible,
 )
-from gradaudit.dp.mechanisms import FileMechanism, Mechanism
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 
 SEED = 11
 

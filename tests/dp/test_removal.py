@@ -6,11 +6,11 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses, noise_that_no_seed_reaches
 
-from gradaudit.dp.canary import Canaries, Canary
-from gradaudit.dp.game import Rules, play
-from gradaudit.dp.hypotheses import Hypotheses
-from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.removal import without_record
+from gradaudit.audits.dp_audit.game.canary import Canaries, Canary
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
+from gradaudit.audits.dp_audit.game.play import Rules, play
+from gradaudit.audits.dp_audit.game.removal import without_record
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism
 
 PLAYED = Canary("random", 1, 0, 0.5, torch.zeros(3), torch.zeros(()))
 CANARIES = Canaries({"random": PLAYED}, PLAYED, torch.zeros(1))

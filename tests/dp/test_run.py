@@ -10,16 +10,16 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses, sensitivity, subject, table
 
-from gradaudit.defenses.subject import Subject
-from gradaudit.dp.degenerate import Verdict
-from gradaudit.dp.game import Rules, TrialsResult
-from gradaudit.dp.mechanisms import FileMechanism, Mechanism
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.run import Game, pair_epsilon, play_on, settings
-from gradaudit.dp.sensitivity import Design
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult
+from gradaudit.audits.dp_audit.game.run import Game, pair_epsilon, play_on, settings
+from gradaudit.audits.dp_audit.game.sensitivity import Design
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
+from gradaudit.subject import Subject
 from gradaudit.units import Units
 
 DELTA = 1e-5

@@ -14,14 +14,14 @@ from dp_subject import (
 )
 from torch import Generator, Tensor
 
-from gradaudit.dp.mechanisms import DefenseMechanism, FileMechanism, Mechanism
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.sensitivity import (
+from gradaudit.audits.dp_audit.game.sensitivity import (
     Design,
     RecordSensitivity,
     between_two_values,
     cosine_distance,
 )
+from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, FileMechanism, Mechanism
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import AuditError, UsageError
 
 PLACES = ("sum", "release")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from gradaudit.dp.theory import (
+from gradaudit.audits.dp_audit.law.theory import (
     ClassicalEpsilon,
     epsilon_classical,
     epsilon_composed,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from gradaudit.audits.vinfo.v_information import macro_auroc
 from gradaudit.families import family
 from gradaudit.families.base import Training
 from gradaudit.families.norms import BLOCKS, norms
-from gradaudit.inference.usable import macro_auroc
 
 
 def drawn(rows: int, columns: int, larger: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,9 +10,9 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
+from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.dp.estimates import gaussian_bound
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.federation.canary_scores import FILE, CanaryScores
 from gradaudit.federation.server import Training

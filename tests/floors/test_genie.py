@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradaudit.floors.drawn import Drawn
-from gradaudit.floors.functionals import Functional, nats, share
-from gradaudit.floors.genie import Genie, slopes_of
-from gradaudit.floors.information import Information
-from gradaudit.floors.prior import Prior
-from gradaudit.floors.van_trees import estimate
+from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.functionals import Functional, nats, share
+from gradaudit.audits.floor.genie import Genie, slopes_of
+from gradaudit.audits.floor.information import Information
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.van_trees import estimate
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

@@ -9,12 +9,12 @@ import torch
 from scipy.stats import chi2, norm
 from torch import nn
 
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.reconstruction import log_chance, success
+from gradaudit.audits.floor.release import releases_of
+from gradaudit.audits.floor.smoothness import jumps
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.errors import NotApplicable
-from gradaudit.floors.prior import Prior
-from gradaudit.floors.reconstruction import log_chance, success
-from gradaudit.floors.release import releases_of
-from gradaudit.floors.smoothness import jumps
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.floors.drawn import Drawn
-from gradaudit.floors.functionals import nats, share
-from gradaudit.floors.information import informations, sum_of_layers
-from gradaudit.floors.prior import Prior
-from gradaudit.floors.release import Release
-from gradaudit.floors.van_trees import estimate, floor_of
+from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.functionals import nats, share
+from gradaudit.audits.floor.information import informations, sum_of_layers
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.release import Release
+from gradaudit.audits.floor.van_trees import estimate, floor_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.floors.drawn import Drawn
-from gradaudit.floors.functionals import share
-from gradaudit.floors.information import Information, informations, sum_of_layers
-from gradaudit.floors.prior import Prior
-from gradaudit.floors.van_trees import floor_of
-from gradaudit.floors.weights import Weighted, levels_of
+from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.functionals import share
+from gradaudit.audits.floor.information import Information, informations, sum_of_layers
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.van_trees import floor_of
+from gradaudit.audits.floor.weights import Weighted, levels_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from gradaudit.audits.sensitivity import jacobian
+from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
 from gradaudit.errors import AuditError
-from gradaudit.gradients import jacobian
 from gradaudit.gradients.differentiation import (
     Batch,
     Differentiation,
@@ -21,7 +22,6 @@ from gradaudit.gradients.differentiation import (
     fastest,
 )
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian import Jacobians, LayerNorms
 from gradaudit.gradients.norms import by_probes, exactly
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy

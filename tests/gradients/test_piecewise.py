@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.gradients.differentiation import Batch, Mapped
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tabulated
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.norms import NORMS, Columns, Directions, Gaussian, Norms, Pass, exactly
 from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from gradaudit.audits.sensitivity.norms import Array, Observed, Sample, joined
 from gradaudit.data.records import Records
-from gradaudit.gradients.sensitivity import Array, Observed, Sample, joined
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradaudit.data.records import Attribute, merge_rare
-from gradaudit.inference.splits import shuffled
+from gradaudit.games.splits import shuffled
 
 
 def of(*counts: int) -> Attribute:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradaudit.inference.splits import draw_any, draw_batches
+from gradaudit.games.splits import draw_any, draw_batches
 
 
 def test_a_batch_has_one_value_and_no_record_twice() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from attacks.inference.people import people, subject
 
-from gradaudit.inference import layerwise
-from gradaudit.inference.layerwise import Layerwise
-from gradaudit.inference.repetitions import Question, Repetition, repetitions
-from gradaudit.inference.usable import Estimator
+from gradaudit.audits.vinfo import layerwise
+from gradaudit.audits.vinfo.layerwise import Layerwise
+from gradaudit.audits.vinfo.repetitions import Question, Repetition, repetitions
+from gradaudit.audits.vinfo.v_information import Estimator
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance, Silent
 from gradaudit.sharing.interceptor import Interceptor

@@ -6,8 +6,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from gradaudit.audits.vinfo.repetitions import Question, Repetition, repetitions
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.repetitions import Question, Repetition, repetitions
 
 
 def question(records: int = 300, values: int = 2, **settings: object) -> Question:

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
-from gradaudit.inference.scores import (
+from gradaudit.games.scores import (
     Score,
     Scores,
     Trials,
@@ -16,7 +16,7 @@ from gradaudit.inference.scores import (
     losses,
     placements,
 )
-from gradaudit.inference.splits import draw_any
+from gradaudit.games.splits import draw_any
 from gradaudit.statistics.u_statistic import Draws, pooled, project
 
 

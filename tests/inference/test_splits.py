@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.splits import expect_enough, split
+from gradaudit.games.splits import expect_enough, split
 
 SHARES = (0.5, 0.2, 0.3)
 

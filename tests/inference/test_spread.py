@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from gradaudit.inference.spread import (
+from gradaudit.audits.vinfo.spread import (
     Sampled,
     auroc_interval,
     by_a_line,
@@ -14,7 +14,7 @@ from gradaudit.inference.spread import (
     ranked_alone,
     ranked_share,
 )
-from gradaudit.inference.usable import Learned, Usable
+from gradaudit.audits.vinfo.v_information import Learned, Usable
 
 SAMPLED = Sampled(300, 700, 62.5)
 

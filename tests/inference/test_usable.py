@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from gradaudit.families.forest import ceiling
-from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.splits import Batches
-from gradaudit.inference.usable import (
+from gradaudit.audits.vinfo.repetitions import Repetition
+from gradaudit.audits.vinfo.v_information import (
     Estimator,
     Labelled,
     Said,
@@ -20,6 +18,8 @@ from gradaudit.inference.usable import (
     macro_auroc,
     usable_information,
 )
+from gradaudit.families.forest import ceiling
+from gradaudit.games.splits import Batches
 from gradaudit.statistics.intervals import student
 
 UNIFORM = np.array([0.5, 0.5])

@@ -11,8 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gradaudit.audits.forward.activations import (
+    LOWER,
+    UPPER,
+    Activations,
+    Bound,
+    Pairs,
+    information,
+)
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.information.activations import LOWER, UPPER, Activations, Bound, Pairs, information
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from tests.cases import CASES, Case

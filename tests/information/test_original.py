@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gradaudit.information.original import (
+from gradaudit.audits.vinfo.reconstructions import (
     THRESHOLDS,
     Spread,
     Tally,

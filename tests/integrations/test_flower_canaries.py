@@ -24,7 +24,7 @@ from integrations.local_grid import LocalGrid
 from observer.training import model, state_of, trained
 from torch import Tensor, nn
 
-from gradaudit.dp.estimates import gaussian_bound
+from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.federation.canary_scores import FILE, CanaryScores
 from gradaudit.integrations.flower import CanaryStrategy, let_in

@@ -319,10 +319,10 @@ def test_the_rank_of_an_exported_convolution_is_the_original_s(
 ) -> None:
     from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
     from gradaudit.data.records import Records
-    from gradaudit.defenses.subject import Subject
     from gradaudit.models.losses import CrossEntropy
     from gradaudit.models.target import Target
     from gradaudit.progress import Silent
+    from gradaudit.subject import Subject
 
     original, back = chained[0], load_exported(chained[1])
     records = Records(inputs=torch.rand(2, 2, 8, 8), labels=torch.tensor([0, 1]))
@@ -357,11 +357,11 @@ class Twice(nn.Module):
 def test_what_is_no_plain_layer_stays_and_says_so(model: nn.Module, tmp_path: Path) -> None:
     from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
     from gradaudit.data.records import Records
-    from gradaudit.defenses.subject import Subject
     from gradaudit.errors import NotApplicable
     from gradaudit.models.losses import CrossEntropy
     from gradaudit.models.target import Target
     from gradaudit.progress import Silent
+    from gradaudit.subject import Subject
 
     inputs = torch.rand(2, 2, 8)
     back = load_exported(save(model, (inputs,), tmp_path / "model.pt2"))

@@ -10,7 +10,6 @@ from language_models import Shelf, adapter_of, folder_of
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import IGNORED
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.resume import ROUND, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
@@ -18,7 +17,8 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.huggingface import library
 from gradaudit.models.checkpoint import load_checkpoint
-from gradaudit.subject import open_subject
+from gradaudit.opening import open_subject
+from gradaudit.subject import Subject
 
 GPT2, BERT = "GPT2LMHeadModel", "BertForSequenceClassification"
 

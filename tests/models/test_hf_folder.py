@@ -17,14 +17,14 @@ from safetensors.torch import load_file, save_file
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import IGNORED
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.huggingface import library
 from gradaudit.models.building import load_model
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 from gradaudit.models.hf_weights import as_named_here
-from gradaudit.subject import open_subject
+from gradaudit.opening import open_subject
+from gradaudit.subject import Subject
 
 MODELS = {
     "GPT2LMHeadModel": "text=text",

@@ -22,7 +22,7 @@ from gradaudit.runner import Outcome
 from gradaudit.units import NOTHING_KEPT, Units
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
+    from gradaudit.subject import Subject
 
 
 class Where(Counting):

@@ -13,7 +13,7 @@ from gradaudit.planning.survey import Survey
 from gradaudit.progress import Silent
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
+    from gradaudit.subject import Subject
 
 
 NAMES: tuple[SizeName, ...] = ("least", "quick")

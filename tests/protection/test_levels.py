@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy.stats import t
 
-from gradaudit.floors.functionals import Functional, nats, share
-from gradaudit.floors.information import Information
-from gradaudit.floors.prior import Prior
+from gradaudit.audits.floor.functionals import Functional, nats, share
+from gradaudit.audits.floor.information import Information
+from gradaudit.audits.floor.prior import Prior
 from gradaudit.protection.blurring import Blurring
 from gradaudit.protection.bounds import FloorBound, FloorBounds
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection

@@ -18,9 +18,9 @@ from gradaudit.audits import audits
 from gradaudit.audits.sizes import Size
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError
 from gradaudit.judging import Policy, gate
+from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.protection import clock
 from gradaudit.protection.costs import costs
@@ -31,7 +31,7 @@ from gradaudit.protection.settings import framework_settings, options
 from gradaudit.protection.trial import Bench, verdict_of
 from gradaudit.protection.updates import Updates
 from gradaudit.report import Measurement, Report
-from gradaudit.subject import open_subject
+from gradaudit.subject import Subject
 
 MODEL = "zoo:mlp?inputs=10&hidden=8,6&classes=2"
 

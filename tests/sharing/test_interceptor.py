@@ -15,13 +15,13 @@ from scipy.stats import kstest
 from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import Reduction, parse_reduction, reduction_for
 from gradaudit.sharing.share import Clients, share
+from gradaudit.subject import defended_target
 
 EXACT = {"rtol": 1e-8, "atol": 1e-11}
 BATCHES = np.array([[0, 1], [1, 2], [2, 2], [0, 2], [1, 0]])

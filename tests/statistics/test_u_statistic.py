@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gradaudit.inference.splits import draw_any
+from gradaudit.games.splits import draw_any
 from gradaudit.statistics.u_statistic import Draws, Projected, disjoint, pooled, project
 
 

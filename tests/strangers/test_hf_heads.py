@@ -12,12 +12,12 @@ from torch import Tensor
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data.common.user_data import records_of
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.huggingface import library
 from gradaudit.models.building import load_model
-from gradaudit.subject import open_subject
+from gradaudit.opening import open_subject
+from gradaudit.subject import Subject
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 from gradaudit.config import SubjectSettings
 from gradaudit.data import describe, load_records
 from gradaudit.data.common.user_data import records_of
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError, DataError, UsageError
 from gradaudit.federation.server import train_rounds
 from gradaudit.federation.settings import TrainingOptions
@@ -27,9 +26,10 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
+from gradaudit.opening import open_subject
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
-from gradaudit.subject import open_subject
+from gradaudit.subject import Subject
 
 N = 6
 generator = torch.Generator().manual_seed(3)

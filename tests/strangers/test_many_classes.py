@@ -10,12 +10,12 @@ from torch import nn
 
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.reconstruction.base import AttackerView
+from gradaudit.audits.sensitivity import norms as sensitivity
+from gradaudit.audits.sensitivity.norms import Observed
 from gradaudit.data import load_records
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import DataError
-from gradaudit.gradients import sensitivity
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.sensitivity import Observed
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent

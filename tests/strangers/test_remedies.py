@@ -21,9 +21,9 @@ from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.building import load_model
 from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.models.losses import CrossEntropy
+from gradaudit.opening import open_subject
 from gradaudit.report import Report
 from gradaudit.runner import run as run_audits
-from gradaudit.subject import open_subject
 
 generator = np.random.default_rng(0)
 N = 40

@@ -7,18 +7,18 @@ import torch
 from attacks.text.sentences import subject, transformer
 from torch import nn
 
-from gradaudit.attacks.text.observing import texts_of
-from gradaudit.attacks.text.view import packed_inputs
 from gradaudit.audits.attack_text import AttackText, TextOptions
+from gradaudit.audits.attack_text.observing import texts_of
+from gradaudit.audits.attack_text.view import packed_inputs
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 
 
 def answer(width: int, *, hidden: tuple[str, ...] = (), batch: int = 3) -> Measurement:

@@ -12,12 +12,12 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.recomputation import recomputes
+from gradaudit.opening import open_subject
 from gradaudit.runner import run
 from gradaudit.sharing.local import LocalTraining
-from gradaudit.subject import open_subject
+from gradaudit.subject import Subject
 
 RECORDS = Records(torch.rand(8, 5), torch.arange(8) % 3, classes=("a", "b", "c"))
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradaudit.audits.sensitivity.norms import Observed
 from gradaudit.data.records import Records
-from gradaudit.gradients.sensitivity import Observed
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent

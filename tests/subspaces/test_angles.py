@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 
-from gradaudit.subspaces.comparing import DISTANCES, principal_angles, quick_angles
+from gradaudit.audits.subspace.comparing import DISTANCES, principal_angles, quick_angles
 
 Array = NDArray[np.float64]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradaudit.subspaces import bases
-from gradaudit.subspaces.bases import (
+from gradaudit.audits.subspace import bases
+from gradaudit.audits.subspace.bases import (
     directions_holding,
     joint_triangle,
     leading_directions,

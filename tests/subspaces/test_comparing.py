@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from gradaudit.audits.subspace.comparing import Compared, Family, distances, most_significant
+from gradaudit.audits.subspace.distances import compare_samples
+from gradaudit.audits.subspace.splits import Permuted, Split, orders_of, splits_of
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable
-from gradaudit.subspaces.comparing import Compared, Family, distances, most_significant
-from gradaudit.subspaces.measure import compare_samples
-from gradaudit.subspaces.splits import Permuted, Split, orders_of, splits_of
 
 Array = NDArray[np.float64]
 

@@ -6,9 +6,9 @@ import torch
 from cases import Conv1D
 from torch import nn
 
+from gradaudit.audits.subspace.means import MatrixForm
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import layers_of
-from gradaudit.subspaces.means import MatrixForm
 
 
 def form_of(model: nn.Module, name: str = "0") -> tuple[MatrixForm, np.ndarray]:

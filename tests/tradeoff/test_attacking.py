@@ -6,20 +6,20 @@ import torch
 from torch import nn
 
 from gradaudit.attacks.reconstruction import load_method
-from gradaudit.data.records import Records
-from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import defended_target
-from gradaudit.models.losses import CrossEntropy, MeanSquaredError
-from gradaudit.models.target import Target
-from gradaudit.progress import Silent
-from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.tradeoff.attacking import (
+from gradaudit.audits.tradeoff.attacking import (
     Attack,
     AttackScores,
     attacked,
     has_secret,
     perturbation_ratio,
 )
+from gradaudit.data.records import Records
+from gradaudit.defenses import parse_defense
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.target import Target
+from gradaudit.progress import Silent
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.subject import defended_target
 from tests.attacks.reconstruction.scenes import mlp, records
 
 TABLE = records(6, labels=[0, 1, 2])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gradaudit.audits.tradeoff.mechanisms import read_mechanism
 from gradaudit.errors import UsageError
-from gradaudit.tradeoff.mechanisms import read_mechanism
 
 
 def test_a_grid_has_every_value_in_order() -> None:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gradaudit.errors import UsageError
-from gradaudit.tradeoff.pictures import (
+from gradaudit.audits.tradeoff.pictures import (
     PanelPoint,
     Value,
     draw_advantages,
@@ -13,6 +12,7 @@ from gradaudit.tradeoff.pictures import (
     expect_panels,
     positions,
 )
+from gradaudit.errors import UsageError
 
 POINTS = [
     PanelPoint(1.2, Value(0.8, (0.7, 0.9)), {"reconstruct": Value(0.2), "tracing": Value(0.0)}),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from gradaudit.audits.tradeoff.scores import cap, cap_interval, clipped, mean_interval, position
 from gradaudit.statistics.intervals import wilson
-from gradaudit.tradeoff.scores import cap, cap_interval, clipped, mean_interval, position
 
 
 def test_cap_by_hand() -> None:

@@ -15,11 +15,11 @@ from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.blocks import blocks_of
 from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel, Updates
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import Captured, captured_update
+from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import shared_out
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import seen_by_outsiders
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.trace import looks_up
@@ -19,6 +18,7 @@ from gradaudit.models.losses import classes_second
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import seen
+from gradaudit.subject import seen_by_outsiders
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradaudit.attacks.inference.distribution import DistributionGame
-from gradaudit.attacks.inference.encoder import Encoder
-from gradaudit.attacks.inference.experiment import OWN_ROUNDS, run_experiment, trains_rounds
-from gradaudit.attacks.inference.game import AttributeGame, InferenceGame, PropertyGame
-from gradaudit.attacks.inference.split import PRIVATE, Design
-from gradaudit.attacks.inference.user import UserGame
 from gradaudit.audits.attack_inference import (
     AttackAttribute,
     AttackDistribution,
@@ -17,16 +11,22 @@ from gradaudit.audits.attack_inference import (
     InferenceAttack,
     InferenceOptions,
 )
+from gradaudit.audits.attack_inference.distribution import DistributionGame
+from gradaudit.audits.attack_inference.encoder import Encoder
+from gradaudit.audits.attack_inference.experiment import OWN_ROUNDS, run_experiment, trains_rounds
+from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame, PropertyGame
 from gradaudit.audits.attack_inference.rows import experiment_rows
+from gradaudit.audits.attack_inference.split import PRIVATE, Design
+from gradaudit.audits.attack_inference.user import UserGame
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import features_of, reductions
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
 from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement
+from gradaudit.subject import Subject
 
 _BATCH = 16
 """Records of a client, about, where the game says how many."""

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
-from gradaudit.attacks.inference.adversary import Scope
-from gradaudit.attacks.inference.experiment import Experiment
-from gradaudit.attacks.inference.fano import Leak, advantage_bound, entropy, together
-from gradaudit.attacks.inference.readers import Guesses
-from gradaudit.attacks.inference.scoring import GAINS, Scorer
-from gradaudit.attacks.inference.split import FloatArray
+from gradaudit.audits.attack_inference.adversary import Scope
+from gradaudit.audits.attack_inference.experiment import Experiment
+from gradaudit.audits.attack_inference.fano import Leak, advantage_bound, entropy, together
+from gradaudit.audits.attack_inference.readers import Guesses
+from gradaudit.audits.attack_inference.scoring import GAINS, Scorer
+from gradaudit.audits.attack_inference.split import FloatArray
 from gradaudit.audits.rows import Details, Rows
-from gradaudit.inference.scores import Score
+from gradaudit.games.scores import Score
 from gradaudit.report import Measurement
 
 _UNCALIBRATED = (

@@ -5,19 +5,19 @@ from collections.abc import Iterator
 import torch
 from pydantic import JsonValue
 
-from gradaudit.attacks.malicious.check import LIMITS, Signs, expect, signs_of
-from gradaudit.attacks.malicious.movement import State, moves
-from gradaudit.attacks.malicious.sensing import Sensed, sense
-from gradaudit.attacks.malicious.shares import dominated, record_shares
 from gradaudit.audits.attack_malicious_server import AttackMaliciousServer
+from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, expect, signs_of
+from gradaudit.audits.attack_malicious_server.movement import State, moves
+from gradaudit.audits.attack_malicious_server.sensing import Sensed, sense
+from gradaudit.audits.attack_malicious_server.shares import dominated, record_shares
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
-from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import student
+from gradaudit.subject import Subject
 
 _RECORDS = 128
 _PASSES = 1.5

@@ -20,11 +20,11 @@ from gradaudit.audits.attack_reconstruct.measure import (
 )
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered
+from gradaudit.subject import Subject
 
 _READING = 2.0
 """Gradient passes of making an update and reading the labels off it."""

@@ -30,13 +30,13 @@ from gradaudit.audits.attack_reconstruct.options import (
 )
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows, by_round
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.statistics.intervals import clopper_pearson, student
+from gradaudit.subject import Subject
 
 SCORES = ("mse", "relative_error", "psnr", "ssim")
 METRICS = (*SCORES, "label_accuracy", "attacker_score")

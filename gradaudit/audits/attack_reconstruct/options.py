@@ -12,7 +12,7 @@ from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.parts import declared
 
 if TYPE_CHECKING:
-    from gradaudit.defenses.subject import Subject
+    from gradaudit.subject import Subject
 
 AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10

@@ -11,21 +11,20 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
-from gradaudit.attacks.text.adapters import adapters, predicted
-from gradaudit.attacks.text.decoys import decoys_of
-from gradaudit.attacks.text.observing import TextThreat, texts_of
-from gradaudit.attacks.text.presence import Presence, Texts, p_value, wins
-from gradaudit.attacks.text.recover import Answer, recover
-from gradaudit.attacks.text.scores import TextScores, scores_of
-from gradaudit.attacks.text.span import is_void, most_tokens
-from gradaudit.attacks.text.structure import Structure
-from gradaudit.attacks.text.view import TextView
 from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
 from gradaudit.audits.attack_text import AttackText, TextOptions
+from gradaudit.audits.attack_text.adapters import adapters, predicted
+from gradaudit.audits.attack_text.decoys import decoys_of
+from gradaudit.audits.attack_text.observing import TextThreat, texts_of
+from gradaudit.audits.attack_text.presence import Presence, Texts, p_value, wins
+from gradaudit.audits.attack_text.recovery.recover import Answer, recover
+from gradaudit.audits.attack_text.scores import TextScores, scores_of
+from gradaudit.audits.attack_text.span import is_void, most_tokens
+from gradaudit.audits.attack_text.structure import Structure
+from gradaudit.audits.attack_text.view import TextView
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.data.records import Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
 from gradaudit.randomness import number as number_of
@@ -33,6 +32,7 @@ from gradaudit.randomness import rng, torch_rng
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import Captured, captured_update
 from gradaudit.statistics.intervals import clustered
+from gradaudit.subject import Subject
 
 ANSWERED = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
 OF_MODEL = (*ANSWERED, "lora_predicted", "text_p_value")

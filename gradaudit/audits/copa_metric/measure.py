@@ -9,7 +9,6 @@ from torch import Tensor
 from gradaudit.audits.base import Cost
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.audits.rows import Rows
-from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
@@ -24,6 +23,7 @@ from gradaudit.ranks.observe import (
 )
 from gradaudit.report import Measurement
 from gradaudit.stopping import TimeIsUp
+from gradaudit.subject import Subject, defenses_note
 
 _PASSES_A_RANK = 20.0
 _UNDEFENDED = "none applied: these are the equations of single records' own gradients"

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import JsonValue
 
+from gradaudit.audits.dp_audit.middleware.fates import Fate
+from gradaudit.audits.dp_audit.middleware.payload import owner_of
 from gradaudit.audits.rows import Details, Rows
-from gradaudit.dp.middleware.fates import Fate
-from gradaudit.dp.middleware.payload import owner_of
 from gradaudit.report import RISKIEST_BY, Measurement
 
 BY_KEY = ("untouched", "norm_ratio")

@@ -15,22 +15,22 @@ import numpy as np
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
+from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.play import Rules
+from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_on, settings
+from gradaudit.audits.dp_audit.game.sensitivity import Design
 from gradaudit.audits.dp_audit.keys import key_rows
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
+from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.one_run import OF_A_RUN, one_run_rows
 from gradaudit.audits.dp_audit.rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
-from gradaudit.defenses.subject import Subject
-from gradaudit.dp.degenerate import Verdict
-from gradaudit.dp.game import Rules
-from gradaudit.dp.mechanisms import FileMechanism, Mechanism, load_mechanism
-from gradaudit.dp.middleware import Middleware
-from gradaudit.dp.run import Game, play_between_clients, play_on, settings
-from gradaudit.dp.sensitivity import Design
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import layers_of
 from gradaudit.pictures import expect_picture, picture
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,11 +7,16 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.audits.dp_audit import DpAuditOptions
+from gradaudit.audits.dp_audit.law.estimates import GaussianBound, gaussian_bound
+from gradaudit.audits.dp_audit.law.one_run_bounds import (
+    OneRunBound,
+    expect,
+    one_run_bounds,
+    one_run_ceiling,
+)
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.rows import UNLIKELY
 from gradaudit.audits.rows import Rows
-from gradaudit.dp.estimates import GaussianBound, gaussian_bound
-from gradaudit.dp.one_run import OneRunBound, expect, one_run_bounds, one_run_ceiling
-from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.canary_scores import CanaryScores
 from gradaudit.report import Measurement

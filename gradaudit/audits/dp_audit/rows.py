@@ -7,14 +7,14 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.dp_audit import DpAuditOptions
+from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.missing_noise import lone_repeats
+from gradaudit.audits.dp_audit.game.play import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
+from gradaudit.audits.dp_audit.game.run import Game
+from gradaudit.audits.dp_audit.law.estimates import GaussianBound
+from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_classical, epsilon_composed
+from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.rows import Rows
-from gradaudit.dp.degenerate import Verdict
-from gradaudit.dp.estimates import GaussianBound
-from gradaudit.dp.game import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
-from gradaudit.dp.mechanisms import Mechanism
-from gradaudit.dp.missing_noise import lone_repeats
-from gradaudit.dp.run import Game
-from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Variant
 from gradaudit.text import listed

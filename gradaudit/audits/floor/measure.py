@@ -12,25 +12,25 @@ from torch import Tensor
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.floor import Floor, FloorOptions
+from gradaudit.audits.floor.functionals import Functional, nats, share
+from gradaudit.audits.floor.given import prior_of_file
+from gradaudit.audits.floor.information import Information, informations, sum_of_layers
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.reconstruction import log_chance, success
+from gradaudit.audits.floor.release import Release, releases_of
+from gradaudit.audits.floor.smoothness import jumps
+from gradaudit.audits.floor.van_trees import estimate
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
-from gradaudit.floors.functionals import Functional, nats, share
-from gradaudit.floors.given import prior_of_file
-from gradaudit.floors.information import Information, informations, sum_of_layers
-from gradaudit.floors.prior import Prior
-from gradaudit.floors.reconstruction import log_chance, success
-from gradaudit.floors.release import Release, releases_of
-from gradaudit.floors.smoothness import jumps
-from gradaudit.floors.van_trees import estimate
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import rng
 from gradaudit.report import Measurement
 from gradaudit.statistics import CONFIDENCE
+from gradaudit.subject import Subject
 from gradaudit.workers import Workers
 
 _DRAWS, _MOST_DRAWS, _FEWEST = 64, 1024, 4

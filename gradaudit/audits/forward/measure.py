@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.forward import Forward
+from gradaudit.audits.forward.activations import LOWER, UPPER, Activations, Pairs, information
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.memory import column_blocks
-from gradaudit.information.activations import LOWER, UPPER, Activations, Pairs, information
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
+from gradaudit.subject import Subject, defenses_note
 
 _RECORDS = 1000
 _FEWEST = 3

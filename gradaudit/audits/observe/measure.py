@@ -9,13 +9,13 @@ from gradaudit.attacks.reading import Told, pieces
 from gradaudit.audits.base import Cost
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.audits.rows import Rows
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import Captured, captured_update
 from gradaudit.sharing.named import NamedUpdate, unit_of
+from gradaudit.subject import Subject
 
 _NONE = (
     "there is no captured update to look at; name one with --update (`gradaudit capture` saves it)"

@@ -18,11 +18,10 @@ from gradaudit.audits.sensitivity import (
     Reacting,
     Sensitivity,
 )
-from gradaudit.defenses.subject import Subject, defenses_note
+from gradaudit.audits.sensitivity.norms import Array, Measured, Observed, Sample, joined
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
 from gradaudit.gradients.per_sample import PREPARING
-from gradaudit.gradients.sensitivity import Array, Measured, Observed, Sample, joined
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Status
@@ -30,6 +29,7 @@ from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.bootstrap import drawn, ratio_interval
 from gradaudit.statistics.intervals import student
 from gradaudit.statistics.quantiles import fewest_values, quantile_interval
+from gradaudit.subject import Subject, defenses_note
 from gradaudit.text import UNBOUNDED
 
 _ONE_ELEMENT = "its gradient has one element, which has no range to divide by"

@@ -9,15 +9,15 @@ from pydantic import JsonValue
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.subspace import Subspace
+from gradaudit.audits.subspace.comparing import DISTANCES, Compared, Family, most_significant
+from gradaudit.audits.subspace.distances import Comparison, Outcome
+from gradaudit.audits.subspace.splits import Split, splits_of
 from gradaudit.data.records import with_rare_merged
-from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
-from gradaudit.subspaces.comparing import DISTANCES, Compared, Family, most_significant
-from gradaudit.subspaces.measure import Comparison, Outcome
-from gradaudit.subspaces.splits import Split, splits_of
+from gradaudit.subject import Subject, defenses_note
 
 _RECORDS = 256
 _MOST_RECORDS = 1000

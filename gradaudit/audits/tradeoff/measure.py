@@ -11,24 +11,31 @@ from gradaudit.attacks.reconstruction import load_method
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import PROPERTY, RATE, ROUNDS, Tradeoff, TradeoffOptions
-from gradaudit.audits.tradeoff.property import pairs, play, property_rows
-from gradaudit.defenses.subject import Subject
-from gradaudit.errors import AuditError, NotApplicable, UsageError
-from gradaudit.federation.settings import TrainingOptions
-from gradaudit.pictures import expect_picture
-from gradaudit.progress import Progress
-from gradaudit.report import Measurement, Variant
-from gradaudit.tradeoff.attacking import Attack
-from gradaudit.tradeoff.mechanisms import Mechanism, read_mechanism
-from gradaudit.tradeoff.pictures import (
+from gradaudit.audits.tradeoff.attacking import Attack
+from gradaudit.audits.tradeoff.mechanisms import Mechanism, read_mechanism
+from gradaudit.audits.tradeoff.pictures import (
     PanelPoint,
     Value,
     draw_advantages,
     draw_characteristics,
     expect_panels,
 )
-from gradaudit.tradeoff.scores import FEWEST, FloatArray, cap, cap_interval, mean_interval, position
-from gradaudit.tradeoff.studies import Plan, Study, View, Weights, study
+from gradaudit.audits.tradeoff.property import pairs, play, property_rows
+from gradaudit.audits.tradeoff.scores import (
+    FEWEST,
+    FloatArray,
+    cap,
+    cap_interval,
+    mean_interval,
+    position,
+)
+from gradaudit.audits.tradeoff.studies import Plan, Study, View, Weights, study
+from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.pictures import expect_picture
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Variant
+from gradaudit.subject import Subject
 
 _NO_LABELS = "the method names no labels of these records, so there are none to compare"
 _CAP_PAPER_IS_CAP = (

@@ -7,13 +7,13 @@ from typing import Any
 from gradaudit.audits.attack_inference import AttackProperty, InferenceOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
-from gradaudit.defenses.subject import Subject, defended_target
+from gradaudit.audits.tradeoff.mechanisms import Mechanism, Setting
+from gradaudit.audits.tradeoff.pictures import Value
+from gradaudit.audits.tradeoff.studies import expect_usable
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
-from gradaudit.tradeoff.mechanisms import Mechanism, Setting
-from gradaudit.tradeoff.pictures import Value
-from gradaudit.tradeoff.studies import expect_usable
+from gradaudit.subject import Subject, defended_target
 
 _ADVERSARIES: dict[str, Variant] = {"adaptive": {}, "static": {"adversary": "static"}}
 _NO_PAPER = "Fan et al. 2020 define CAP for reconstruction, membership and tracing"

@@ -10,8 +10,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.vinfo import LATENT, Vinfo
-from gradaudit.families import sizes
-from gradaudit.inference.spread import (
+from gradaudit.audits.vinfo.spread import (
     Sampled,
     auroc_interval,
     by_a_line,
@@ -21,7 +20,8 @@ from gradaudit.inference.spread import (
     ranked_alone,
     ranked_share,
 )
-from gradaudit.inference.usable import Usable
+from gradaudit.audits.vinfo.v_information import Usable
+from gradaudit.families import sizes
 from gradaudit.report import LEARNERS, RISKIEST_BY, Measurement, Variant
 from gradaudit.statistics.correlation import FEWEST_POINTS, pearson
 from gradaudit.statistics.intervals import student

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradaudit.audits.vinfo import VinfoOptions
+from gradaudit.audits.vinfo.repetitions import Question, Repetition, occurring, repetitions
 from gradaudit.data.records import Attribute, Records
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.inference.repetitions import Question, Repetition, occurring, repetitions
-from gradaudit.inference.splits import IntArray, split
+from gradaudit.games.splits import IntArray, split
 from gradaudit.randomness import sequence
 from gradaudit.statistics.correlation import FEWEST_POINTS
+from gradaudit.subject import Subject
 
 RECORDS = 2000
 ENOUGH_TO_KEEP = 3000

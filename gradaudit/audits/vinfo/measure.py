@@ -29,17 +29,16 @@ from gradaudit.audits.vinfo.cases import (
     records_asked_about,
     why_no_correlation,
 )
+from gradaudit.audits.vinfo.layerwise import Layerwise
 from gradaudit.audits.vinfo.original import original_passes, original_rows
+from gradaudit.audits.vinfo.repetitions import FOLDS
+from gradaudit.audits.vinfo.spread import Sampled
+from gradaudit.audits.vinfo.v_information import Estimator
 from gradaudit.data.records import Records, with_rare_merged
-from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family, sizes
 from gradaudit.families.forest import ceiling
 from gradaudit.gradients.per_sample import PREPARING
-from gradaudit.inference.layerwise import Layerwise
-from gradaudit.inference.repetitions import FOLDS
-from gradaudit.inference.spread import Sampled
-from gradaudit.inference.usable import Estimator
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.report import LEARNERS, Measurement, Variant
@@ -47,6 +46,7 @@ from gradaudit.sharing.context import context_of
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import parse_reduction
+from gradaudit.subject import Subject
 
 _MEANS = frozenset(reading.metric for reading in READINGS)
 _PROBES = 16

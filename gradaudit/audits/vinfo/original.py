@@ -20,9 +20,7 @@ from gradaudit.attacks.reconstruction.success import (
 )
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, SUCCESS, VINFO, Vinfo, VinfoOptions
-from gradaudit.defenses.subject import Subject
-from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.information.original import (
+from gradaudit.audits.vinfo.reconstructions import (
     THRESHOLDS,
     FloatArray,
     Original,
@@ -32,10 +30,12 @@ from gradaudit.information.original import (
     information,
     spread,
 )
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.statistics.intervals import clopper_pearson
+from gradaudit.subject import Subject
 
 NOTHING = "no success to compare: neither reconstructions nor random guesses reach this SSIM"
 

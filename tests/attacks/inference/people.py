@@ -8,9 +8,9 @@ from dp_subject import model, table
 
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
+from gradaudit.subject import Subject
 
 
 def people(records: int = 400, seed: int = 0) -> Records:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from dp_subject import table
 
-from gradaudit.attacks.inference.adversary import Knowledge
+from gradaudit.audits.attack_inference.adversary import Knowledge
 from gradaudit.errors import NotApplicable, UsageError
 
 

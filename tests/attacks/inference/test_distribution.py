@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradaudit.attacks.inference.distribution import Ordinal, from_thresholds
+from gradaudit.audits.attack_inference.distribution import Ordinal, from_thresholds
 from gradaudit.families import family
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from gradaudit.attacks.inference.fano import Channel, advantage_bound, entropy, least_error
+from gradaudit.audits.attack_inference.fano import Channel, advantage_bound, entropy, least_error
 
 
 def uncertainty(error: np.ndarray, values: int) -> np.ndarray:

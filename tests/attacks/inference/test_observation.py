@@ -7,15 +7,15 @@ import pytest
 import torch
 from attacks.inference.people import people, subject
 
-from gradaudit.attacks.inference.game import AttributeGame
-from gradaudit.attacks.inference.observation import Observation
-from gradaudit.attacks.inference.split import Design, GameSplit
+from gradaudit.audits.attack_inference.game import AttributeGame
+from gradaudit.audits.attack_inference.observation import Observation
+from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
-from gradaudit.inference.splits import Batches
+from gradaudit.games.splits import Batches
 from gradaudit.sharing.context import Context, Stream
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.subject import defended_target
 from tests.gradients.batches import batch_gradient
 
 SETUP = Design(batch_size=4, shadow=120, batches=60, trials=30, private=100)

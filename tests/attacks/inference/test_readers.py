@@ -7,16 +7,16 @@ import pytest
 from attacks.inference.people import people
 from scipy.special import log_softmax
 
-from gradaudit.attacks.inference.game import AttributeGame
-from gradaudit.attacks.inference.readers import (
+from gradaudit.audits.attack_inference.game import AttributeGame
+from gradaudit.audits.attack_inference.readers import (
     Guesses,
     calibrated,
     independent,
     pooled,
     shares_of,
 )
-from gradaudit.attacks.inference.split import Design, GameSplit, no_batches
-from gradaudit.inference.usable import macro_auroc
+from gradaudit.audits.attack_inference.split import Design, GameSplit, no_batches
+from gradaudit.audits.vinfo.v_information import macro_auroc
 from gradaudit.randomness import sequence
 
 DESIGN = Design(batch_size=4, shadow=160, batches=200, trials=400, prior="uniform")

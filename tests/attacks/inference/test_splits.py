@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from attacks.inference.people import people, with_users
 
-from gradaudit.attacks.inference.distribution import DistributionGame, bin_names, counts_of
-from gradaudit.attacks.inference.game import AttributeGame, PropertyGame
-from gradaudit.attacks.inference.split import Design, GameSplit, trials_of
-from gradaudit.attacks.inference.user import UserGame
+from gradaudit.audits.attack_inference.distribution import DistributionGame, bin_names, counts_of
+from gradaudit.audits.attack_inference.game import AttributeGame, PropertyGame
+from gradaudit.audits.attack_inference.split import Design, GameSplit, trials_of
+from gradaudit.audits.attack_inference.user import UserGame
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.malicious.check import LIMITS, check
-from gradaudit.attacks.malicious.sensing import sense
-from gradaudit.attacks.malicious.servers import (
+from gradaudit.audits.attack_malicious_server.check import LIMITS, check
+from gradaudit.audits.attack_malicious_server.sensing import sense
+from gradaudit.audits.attack_malicious_server.servers import (
     Imprint,
     bin_rows,
     fish_for_class,

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradaudit.attacks.text.observing import TextThreat
-from gradaudit.attacks.text.view import TextView
+from gradaudit.audits.attack_text.observing import TextThreat
+from gradaudit.audits.attack_text.view import TextView
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.defenses.base import Defense
-from gradaudit.defenses.subject import Subject
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.subject import Subject
 
 WORDS, LENGTH, WIDTH = 120, 7, 96
 

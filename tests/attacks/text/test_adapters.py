@@ -3,10 +3,10 @@
 import pytest
 from attacks.text.sentences import low_rank_view, texts
 
-from gradaudit.attacks.text.adapters import adapters, predicted
-from gradaudit.attacks.text.recover import recover
-from gradaudit.attacks.text.scores import scores_of
-from gradaudit.attacks.text.structure import Structure
+from gradaudit.audits.attack_text.adapters import adapters, predicted
+from gradaudit.audits.attack_text.recovery.recover import recover
+from gradaudit.audits.attack_text.scores import scores_of
+from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.progress import Silent
 
 

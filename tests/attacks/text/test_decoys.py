@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from gradaudit.attacks.text.decoys import decoys_of
-from gradaudit.attacks.text.presence import Texts
+from gradaudit.audits.attack_text.decoys import decoys_of
+from gradaudit.audits.attack_text.presence import Texts
 
 WORDS, LENGTH, COUNT = 200, 12, 16
 

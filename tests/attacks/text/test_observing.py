@@ -5,8 +5,8 @@ import torch
 from attacks.text.sentences import LENGTH, WORDS, subject, texts, transformer, view
 from torch import Tensor, nn
 
-from gradaudit.attacks.text.observing import TextThreat, task_of, texts_of
-from gradaudit.attacks.text.view import packed_inputs
+from gradaudit.audits.attack_text.observing import TextThreat, task_of, texts_of
+from gradaudit.audits.attack_text.view import packed_inputs
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import AuditError, NotApplicable

@@ -8,9 +8,9 @@ import torch
 from attacks.text.sentences import view
 from torch import Tensor, nn
 
-from gradaudit.attacks.text.prefixes import Continuations
-from gradaudit.attacks.text.structure import Structure
-from gradaudit.attacks.text.view import TextView
+from gradaudit.audits.attack_text.recovery.prefixes import Continuations
+from gradaudit.audits.attack_text.structure import Structure
+from gradaudit.audits.attack_text.view import TextView
 from gradaudit.data.common.packing import InputPart
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import mean_gradient

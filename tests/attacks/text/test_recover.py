@@ -5,10 +5,10 @@ import torch
 from attacks.text.sentences import LENGTH, texts, transformer, view
 from torch import Tensor, nn
 
-from gradaudit.attacks.text.observing import TextThreat
-from gradaudit.attacks.text.prefixes import Continuations
-from gradaudit.attacks.text.recover import recover
-from gradaudit.attacks.text.structure import Structure
+from gradaudit.audits.attack_text.observing import TextThreat
+from gradaudit.audits.attack_text.recovery.prefixes import Continuations
+from gradaudit.audits.attack_text.recovery.recover import recover
+from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.defenses import parse_defense
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

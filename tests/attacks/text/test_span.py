@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.text.span import Span, alignment, is_void, noise_level
+from gradaudit.audits.attack_text.span import Span, alignment, is_void, noise_level
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -5,7 +5,11 @@ import torch
 from attacks.text.sentences import view
 from torch import Tensor
 
-from gradaudit.attacks.text.vocabulary import labels_asked, row_strengths, tokens_read
+from gradaudit.audits.attack_text.recovery.vocabulary import (
+    labels_asked,
+    row_strengths,
+    tokens_read,
+)
 from gradaudit.defenses import parse_defense
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.dp.hypotheses import Hypotheses
-from gradaudit.dp.mechanisms import load_mechanism
-from gradaudit.dp.middleware import Middleware
-from gradaudit.dp.middleware.fates import Fate, fates, verdict_of_untouched
-from gradaudit.dp.middleware.payload import Form, Layout, owner_of
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.mechanisms import load_mechanism
+from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.fates import Fate, fates, verdict_of_untouched
+from gradaudit.audits.dp_audit.middleware.payload import Form, Layout, owner_of
 from gradaudit.errors import AuditError, UsageError
 
 DELTA = 1e-5

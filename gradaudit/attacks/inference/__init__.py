@@ -1,1 +1,0 @@
-"""Inference games: what a shared gradient says of an attribute, a property, a ratio, a user."""

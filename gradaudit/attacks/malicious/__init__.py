@@ -1,1 +1,0 @@
-"""Models that were built or changed to read single records off a client's update."""

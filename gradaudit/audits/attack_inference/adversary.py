@@ -1,0 +1,211 @@
+"""An adversary of an inference game: what it knows, what it is shown, and what it guesses.
+
+It guesses from every layer and from the whole update, after all rounds. Beside the updates it may
+know columns of the records, φ(x).
+
+Source: Li et al. 2024, section 4.1; that columns alone may give an attribute away is the imputation
+of B. Jayaraman and D. Evans, "Are attribute inference attacks just imputation?" (2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.audits.attack_inference.game import Answers, InferenceGame
+from gradaudit.audits.attack_inference.observation import Observation
+from gradaudit.audits.attack_inference.readers import Guesses, calibrated, pooled
+from gradaudit.audits.attack_inference.rounds import combine, pool
+from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
+from gradaudit.data.records import Records
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.families.base import Features
+from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, number
+from gradaudit.specs import suggest
+from gradaudit.text import listed
+from gradaudit.workers import Task, one_thread, shared_out
+
+LABEL = "label"
+"""The name by which the task label counts as a column, where no column is called so."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Known columns of every record.
+
+    Attributes:
+        names: of the columns, in the order asked for.
+        columns: (records, positions) as encoded, float64; no positions where nothing is known.
+    """
+
+    names: tuple[str, ...]
+    columns: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, records: Records, names: Sequence[str], secret: str = "") -> Knowledge:
+        """The columns of these names; ``label`` is the task label.
+
+        Raises:
+            UsageError: a column does not exist, or is the secret itself.
+            NotApplicable: the records have no columns.
+        """
+        wanted = tuple(dict.fromkeys(names))
+        parts = [_column(records, name, secret) for name in wanted]
+        empty = np.zeros((len(records), 0))
+        return cls(wanted, np.concatenate([empty, *parts], axis=1))
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def of_batches(self, batches: NDArray[np.int64]) -> NDArray[np.float64]:
+        """φ of batches (batches, k): each known position's mean, (batches, positions).
+
+        Records of a batch have no order, and a batch's gradient is a mean too.
+        """
+        total = np.zeros((len(batches), self.columns.shape[1]))
+        for place in range(batches.shape[1]):
+            total += self.columns[batches[:, place]]
+        return np.asarray(total / batches.shape[1])
+
+
+def _column(records: Records, name: str, secret: str) -> NDArray[np.float64]:
+    if name == secret:
+        raise UsageError(f"--knows {name}: this is what is to be guessed; leave it out")
+    known = {feature.name: feature for feature in records.features}
+    if name in known:
+        inputs = records.inputs.flatten(1)[:, list(known[name].positions)].cpu().numpy()
+        if known[name].coded:
+            return np.eye(len(known[name].values))[inputs[:, 0].astype(np.int64)]
+        return np.asarray(inputs, dtype=np.float64)
+    if name == LABEL:
+        labels = records.labels.cpu().numpy()
+        if labels.dtype.kind != "f":
+            labels = np.eye(int(labels.max()) + 1)[labels]
+        return np.array(labels, dtype=np.float64).reshape(len(labels), -1)
+    if not known:
+        raise NotApplicable(f"--knows {name}: these records have no columns, only {LABEL} is known")
+    raise UsageError(
+        f"--knows {name}: no column {name!r}{suggest(name, known)}; there are: "
+        f"{listed(list(known), 20)} and {LABEL}"
+    )
+
+
+Scope = str | None
+"""A layer's name, or None for the whole update."""
+ALL_LAYERS = "all layers"
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Who plays a game, by one or several predictive families.
+
+    Attributes:
+        observations: one of each round, oldest first.
+        families: predictive families, each believed as far as held-out batches bear it out.
+        jobs: workers that fits are shared out among; no number depends on them.
+    """
+
+    game: InferenceGame
+    split: GameSplit
+    observations: Sequence[Observation]
+    families: tuple[str, ...]
+    knowledge: Knowledge
+    seed: Seed = 0
+    jobs: int = 1
+
+    def imputation(self) -> Guesses:
+        """What the known columns alone say: no update is looked at."""
+        seed = number(self.seed, "imputation")
+        answers = _answers(self.game, self.split, self.families, seed, *self._known())
+        return self._pooled({name: [said] for name, said in answers.items()}, ALL_LAYERS)
+
+    def guesses(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
+        """What it guesses from every layer, and from the whole update (None).
+
+        Who sees the whole update pools what all layers together and each layer alone tell, by how
+        well each told the batches that were held out.
+
+        Args:
+            adaptive: whether it knows the defenses and applies them to its own updates.
+            advance: told of every round.
+        """
+        scopes: list[Scope] = []
+
+        def tasks() -> Iterator[Task[dict[str, Answers]]]:
+            for index, observation in enumerate(self.observations):
+                seed = number(self.seed, "round", index)
+                fit = partial(_answers, self.game, self.split, self.families, seed)
+                for scope, own, released in observation.features(self.split, adaptive=adaptive):
+                    scopes.append(scope)
+                    yield partial(fit, *self._knowing(own, released))
+                advance(1)
+
+        most = sum(len(observation.layers) + 1 for observation in self.observations)
+        said = shared_out(tasks(), self.jobs, lambda units: None, seconds=None, count=most)
+        answers: dict[Scope, dict[str, list[Answers]]] = {}
+        for scope, of_families in zip(scopes, said, strict=True):
+            of_scope = answers.setdefault(scope, {name: [] for name in of_families})
+            for name, answer in of_families.items():
+                of_scope[name].append(answer)
+        guesses = {
+            scope: self._pooled(of_scope, scope or ALL_LAYERS)
+            for scope, of_scope in answers.items()
+        }
+        return {**guesses, None: pooled(list(guesses.values()), self.split)}
+
+    def _knowing(self, own: Features, released: Features) -> tuple[Features, Features]:
+        """Features beside what the adversary knows of the records."""
+        if not self.knowledge:
+            return own, released
+        known, known_of_released = self._known()
+        return (
+            np.concatenate([own, known], axis=1),
+            np.concatenate([released, known_of_released], axis=1),
+        )
+
+    def _known(self) -> tuple[FloatArray, FloatArray]:
+        """φ of the adversary's own batches and of the observed ones."""
+        of_batches = self.knowledge.of_batches
+        return of_batches(self.split.own), of_batches(self.split.observed.indices)
+
+    def _pooled(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
+        """What the families say together of one scope."""
+        readers = [self._combined(name, rounds, source) for name, rounds in answers.items()]
+        return pooled(readers, self.split)
+
+    def _combined(self, name: str, rounds: Sequence[Answers], source: str) -> Guesses:
+        """What one family says after all rounds."""
+        prior = self.split.prior
+        observed = [answers.observed for answers in rounds]
+        return calibrated(
+            self._posterior(observed, prior),
+            tuple(self._posterior([answers], prior) for answers in observed),
+            self._posterior([answers.held for answers in rounds], np.ones(len(prior))),
+            self.split,
+            (name,),
+            {source: 1.0},
+        )
+
+    def _posterior(self, rounds: Sequence[FloatArray], prior: FloatArray) -> FloatArray:
+        """The posterior of some rounds; classifiers are trained on balanced batches."""
+        together = pool if self.knowledge else combine
+        return together(np.stack(rounds), np.full(len(prior), 1.0), prior)
+
+
+def _answers(
+    game: InferenceGame,
+    split: GameSplit,
+    families: Sequence[str],
+    seed: int,
+    own: Features,
+    released: Features,
+    advance: Advance = lambda units: None,
+) -> dict[str, Answers]:
+    """What each family says, on one thread."""
+    with one_thread():
+        return {name: game.answers(split, name, own, released, seed) for name in families}

@@ -1,0 +1,294 @@
+"""The unified inference game (definition 3.1), and those of attribute and property.
+
+Attribute inference: the secret is a column of the inputs. Property inference: it goes with the
+records, but is no input (section 3.2).
+
+Source, here "Li et al. 2024": Z. Li et al., "Analyzing inference privacy risks through gradients in
+machine learning" (2024).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+from pydantic import JsonValue
+
+from gradaudit.audits.attack_inference.split import (
+    SHARES,
+    Design,
+    FloatArray,
+    GameSplit,
+    IntArray,
+    Secret,
+    no_batches,
+    split_parts,
+    trials_of,
+)
+from gradaudit.data.records import Attribute, Records, merge_rare
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.families import Family, family, sizes
+from gradaudit.families.base import Features
+from gradaudit.games.scores import ROOM
+from gradaudit.games.splits import Batches, draw_any, draw_batches, shuffled
+from gradaudit.randomness import rng
+
+HELD = "held at its mean in every record, since the model takes it"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What an adversary says after one round.
+
+    Attributes:
+        observed: (trials, values) log-posterior of the batches to guess.
+        held: (held batches, values) the same of held-out shadow batches; may be none.
+    """
+
+    observed: FloatArray
+    held: FloatArray
+
+
+class InferenceGame(ABC):
+    """One of the games: who may be asked about what, and how it is guessed."""
+
+    name: ClassVar[str]
+    batch_size: ClassVar[int]
+    """Records in a batch, where nobody says otherwise (Li et al. 2024, section 5.1.4)."""
+    families: ClassVar[tuple[str, ...]] = ()
+    """The readers that the game has of its own, whatever families are asked for."""
+
+    def fitting_batch_size(self, records: Records, shadow: int) -> int:
+        """Records in a batch, where nobody says how many.
+
+        Args:
+            records: of the data set.
+            shadow: records that the adversary has, at most.
+        """
+        return self.batch_size
+
+    @abstractmethod
+    def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
+        """Split the records and draw every batch.
+
+        Raises:
+            NotApplicable: the records do not have what is asked about, or too little of it.
+            UsageError: an option does not go with these records.
+        """
+
+    @abstractmethod
+    def answers(
+        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
+    ) -> Answers:
+        """Fit on what the adversary computed itself, and answer.
+
+        Args:
+            split: what was drawn.
+            name: of the family of predictors.
+            own: (batches, features) of ``split.own``.
+            released: (trials, features) of ``split.observed``.
+            seed: of the fit.
+        """
+
+    @abstractmethod
+    def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
+        """The records with the secret dealt out anew among them: what is left is no leakage."""
+
+    def learners(self, families: Sequence[str]) -> dict[str, JsonValue]:
+        """What the adversary learns by, each with its size: the predictive families."""
+        return sizes(families)
+
+    def prepared(self, records: Records) -> Records:
+        """The records as the clients of this game feed them to the model."""
+        return records
+
+
+@dataclass(frozen=True)
+class AttributeBased(InferenceGame):
+    """Games about a named attribute, guessed by a predictive family trained on balanced batches.
+
+    Attributes:
+        fewest: records that a value must have to stand by itself; rarer ones are merged.
+    """
+
+    attribute: str
+    fewest: int = field(default=0, kw_only=True)
+
+    def column(self, records: Records) -> Attribute:
+        """The attribute, with only those of its values that occur.
+
+        Raises:
+            UsageError: there is none of this name.
+            NotApplicable: it has a single value.
+        """
+        if self.attribute not in records.attributes:
+            known = ", ".join(records.attributes) or "none"
+            raise UsageError(f"--attribute {self.attribute}: no such attribute; there are: {known}")
+        column, _ = merge_rare(records.attributes[self.attribute], self.fewest)
+        if len(column.values) < 2:
+            raise NotApplicable(
+                f"attribute {self.attribute!r} has one value only: nothing to guess"
+            )
+        return column
+
+    def merged(self, records: Records) -> dict[str, JsonValue]:
+        """What the report says of rare values that were merged."""
+        names = merge_rare(records.attributes[self.attribute], self.fewest)[1]
+        return {"merged_values": list(names)} if names else {}
+
+    def fitting_batch_size(self, records: Records, shadow: int) -> int:
+        """The paper's, or less, so that the rarest value has room for enough separate batches."""
+        rarest = int(np.bincount(self.column(records).codes).min())
+        return int(np.clip(rarest * SHARES[2] / ROOM, 1, self.batch_size))
+
+    def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
+        """The records with the attribute's codes in another order, or in other users' hands."""
+        column = records.attributes[self.attribute]
+        codes = shuffled(column.codes, records.users, rng(seed, "permutation"))
+        return replace(
+            records,
+            attributes={**records.attributes, self.attribute: Attribute(codes, column.values)},
+        )
+
+    def answers(
+        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
+    ) -> Answers:
+        """A member of the family, trained under a uniform prior."""
+        return self.fitted_answers(split, family(name), own, released, seed)
+
+    def fitted_answers(
+        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
+    ) -> Answers:
+        """The same of a family that is at hand."""
+        values, labels = len(split.values), split.shadow.labels
+        cut, even = len(labels), np.full(values, 1 / values)
+        fitted = family.fit(own[:cut], labels, values, seed, prior=even)
+        held = fitted.log_probabilities(own[cut:]) if len(own) > cut else np.zeros((0, values))
+        return Answers(fitted.log_probabilities(released), held)
+
+    def in_column(self, records: Records) -> bool:
+        """Whether the attribute is a column of the inputs."""
+        return any(feature.name == self.attribute for feature in records.features)
+
+    def homogeneous_split(
+        self,
+        records: Records,
+        design: Design,
+        seed: np.random.SeedSequence,
+        notes: Mapping[str, JsonValue],
+    ) -> GameSplit:
+        """Batches whose records all have one value of the attribute.
+
+        Raises:
+            NotApplicable: a value has too few records for a batch in some set.
+            UsageError: fewer trials than values, or too few shadow records.
+        """
+        column = self.column(records)
+        secret = Secret(self.attribute, column.values, column.codes, records.users)
+        if design.trials < len(secret.values):
+            raise UsageError(
+                f"--trials {design.trials}: {secret.name} has {len(secret.values)} values; "
+                "play more"
+            )
+        parts = split_parts(secret, design, seed)
+        _expect_shadow(secret, parts.shadow, design)
+        values = len(secret.values)
+        frequencies = np.bincount(secret.codes, minlength=values) / len(secret.codes)
+        prior = np.full(values, 1 / values) if design.prior == "uniform" else frequencies
+        generator = rng(seed, "batches")
+        observed = _in_shares(secret, parts.private, design, prior, generator)
+        return GameSplit(
+            secret=secret.name,
+            values=secret.values,
+            prior=prior,
+            parts=parts,
+            shadow=_balanced(secret, parts.shadow, design, design.batches, generator),
+            held=_balanced(secret, parts.held, design, design.batches // 4, generator),
+            observed=observed,
+            clusters=secret.behind(observed.indices),
+            notes={**notes, **self.merged(records)},
+        )
+
+
+class AttributeGame(AttributeBased):
+    """Guess the value that a column of the inputs has in all records of a batch."""
+
+    name: ClassVar[str] = "attribute"
+    batch_size: ClassVar[int] = 16
+
+    def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
+        """Batches of one value each."""
+        self.column(records)
+        if not self.in_column(records):
+            columns = ", ".join(feature.name for feature in records.features) or "none"
+            raise NotApplicable(
+                f"attribute {self.attribute!r} is no column of the inputs ({columns}); what is "
+                "not among them is guessed by `attack property`"
+            )
+        return self.homogeneous_split(records, design, seed, {})
+
+
+class PropertyGame(AttributeBased):
+    """Guess the value that all records of a batch share, from the gradient by other inputs.
+
+    Where the attribute is a column that the model takes (it was not dropped in the data's spec),
+    that column is held at its mean: then it says nothing, and only what goes with it can.
+    """
+
+    name: ClassVar[str] = "property"
+    batch_size: ClassVar[int] = 16
+
+    def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
+        """Batches of one value each."""
+        notes = {"column": HELD} if self.in_column(records) else {}
+        return self.homogeneous_split(records, design, seed, notes)
+
+    def prepared(self, records: Records) -> Records:
+        """The records with the attribute's own column held at its mean, a code at its commonest."""
+        held = next((f for f in records.features if f.name == self.attribute), None)
+        if held is None:
+            return records
+        inputs = records.inputs.clone()
+        columns = inputs[:, list(held.positions)]
+        middle = columns.mode(dim=0).values if held.coded else columns.mean(dim=0)
+        inputs[:, list(held.positions)] = middle
+        return replace(records, inputs=inputs)
+
+
+def _in_shares(
+    secret: Secret,
+    pool: IntArray,
+    design: Design,
+    prior: FloatArray,
+    generator: np.random.Generator,
+) -> Batches:
+    """Batches of each value in the prior's shares, (trials, k), value by value."""
+    counts = trials_of(prior, design.trials)
+    drawn = [
+        draw_any(secret.having(value, pool), design.batch_size, int(count), generator)
+        for value, count in enumerate(counts)
+    ]
+    return Batches(np.concatenate(drawn), np.repeat(np.arange(len(counts)), counts))
+
+
+def _balanced(
+    secret: Secret, pool: IntArray, design: Design, batches: int, generator: np.random.Generator
+) -> Batches:
+    if not len(pool):
+        return no_batches(design.batch_size)
+    values = len(secret.values)
+    per_value = max(batches // values, 1)
+    return draw_batches(secret.codes, pool, design.batch_size, per_value, generator, values=values)
+
+
+def _expect_shadow(secret: Secret, pool: IntArray, design: Design) -> None:
+    counts, size = secret.counts(pool), design.batch_size
+    if counts.min() < size:
+        raise UsageError(
+            f"--shadow {design.shadow}: that leaves {counts.min()} shadow records of the value "
+            f"{secret.values[int(counts.argmin())]!r} of {secret.name}, and a batch takes {size}; "
+            f"give at least {size * len(secret.values)} records, or smaller batches"
+        )

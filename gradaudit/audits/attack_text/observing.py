@@ -1,0 +1,138 @@
+"""From a batch of texts to what the attacker gets of it."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.audits.attack_text.inputs import LookedUp
+from gradaudit.audits.attack_text.presence import Texts
+from gradaudit.audits.attack_text.view import Task, TextView, mask_among, resized, tokens_among
+from gradaudit.data.common.packing import InputPart
+from gradaudit.data.records import IGNORED, Records
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Layer, Target, layers_of
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.share import seen
+from gradaudit.subject import seen_by_outsiders
+from gradaudit.text import listed
+
+
+@dataclass(frozen=True)
+class TextThreat:
+    """What clients with texts share, and what an attacker sees of it.
+
+    Attributes:
+        layers: those whose updates the attacker uses.
+    """
+
+    target: Target
+    sharing: SharingProtocol
+    layers: tuple[Layer, ...]
+
+    def view(self, batch: Records, generator: torch.Generator) -> TextView:
+        """What the attacker has of a batch, in float32, as models of texts are trained.
+
+        Raises:
+            AuditError: the model cannot be run on the batch.
+            UsageError: the defenses cannot be applied to this model.
+        """
+        made = self.target, batch.inputs, batch.labels, self.sharing, generator
+        return self.view_of(batch, seen(*made, dtype=torch.float32))
+
+    def view_of(self, batch: Records, update: dict[str, Tensor]) -> TextView:
+        """The view of an update, of whose batch only the lengths are looked at.
+
+        Raises:
+            AuditError: the model cannot be run on the batch.
+        """
+        model = FunctionalModel.of(seen_by_outsiders(self.target), dtype=torch.float32)
+        texts, task = texts_of(batch), task_of(batch)
+        shown = {
+            name
+            for layer in layers_of(self.target.model, with_bias=True)
+            if layer.name in {shown.name for shown in self.layers}
+            for name in layer.parameter_names
+        }
+        kept = {name: part.to(model.device, model.dtype) for name, part in update.items()}
+        longest = int(texts.lengths.max())
+        view = TextView(
+            model=replace(model, parts=resized(model.parts, longest)),
+            update={name: part for name, part in kept.items() if name in shown},
+            lengths=tuple(texts.lengths.tolist()),
+            length=longest,
+            task=task,
+            vocabulary=_vocabulary(model, batch),
+        )
+        return replace(view, knowledge=self._knowledge(view))
+
+    def _knowledge(self, view: TextView) -> dict[str, JsonValue]:
+        shown = [layer.name for layer in self.layers]
+        return {
+            "model": "weights, architecture, vocabulary and loss",
+            "layers": "all" if len(shown) == len(self.target.layers) else list(shown),
+            "batch_size": view.sequences,
+            "positions": view.length,
+            "lengths": "known" if view.task != "next-token" else "their sum",
+            "update": self.sharing.knowledge(view.sequences),
+            "defense": [str(defense) for defense in self.sharing.defenses],
+        }
+
+
+def texts_of(records: Records) -> Texts:
+    """The records' tokens and how many of them are filled.
+
+    Raises:
+        NotApplicable: the records are no texts.
+    """
+    if not records.discrete:
+        raise NotApplicable("the records are no texts: their inputs are no tokens")
+    parts = _parts(records)
+    blocks = torch.split(records.inputs, [p.size for p in parts], dim=1)
+    by_name = {part.name: x for part, x in zip(parts, blocks, strict=True)}
+    tokens, filled = tokens_among(parts), mask_among(parts)
+    if tokens is None:
+        raise NotApplicable(
+            f"which of the inputs {listed(list(by_name))} are a text's tokens is not told by their "
+            "names; call these input_ids, and what says which are filled attention_mask"
+        )
+    ids = by_name[tokens.name]
+    mask = torch.ones_like(ids) if filled is None else by_name[filled.name]
+    if bool((mask.diff(dim=1) > 0).any()):
+        raise NotApplicable("a text has padding before its end; pad texts behind their last token")
+    return Texts(ids, mask.sum(dim=1).clamp(min=1))
+
+
+def _parts(records: Records) -> tuple[InputPart, ...]:
+    return records.parts or (InputPart("", tuple(records.inputs.shape[1:]), "tokens"),)
+
+
+def task_of(records: Records) -> Task:
+    """What the loss asks for, told by the labels."""
+    if records.labels.dim() == 1:
+        return "class"
+    ids, labels = texts_of(records).ids, records.labels
+    asked = labels[:, :-1] != IGNORED
+    return "next-token" if bool((labels[:, :-1] == ids[:, 1:])[asked].all()) else "masked"
+
+
+def _vocabulary(model: FunctionalModel, batch: Records) -> int:
+    """Rows of the table that tokens are looked up in; without one, what the batch has need of.
+
+    Raises:
+        NotApplicable: there are tables, none of which is read at more than half of the tokens.
+    """
+    ids = texts_of(batch).ids
+    with LookedUp() as looked_up:
+        model.check(model.cast(batch.inputs[:1]), model.cast(batch.labels[:1]))
+    first = ids[0].to(model.device)
+    reads: Counter[int] = Counter()
+    for table, read in looked_up.tables:
+        reads[id(table)] += read.numel()
+    if reads and 2 * max(reads.values()) <= first.numel():
+        raise NotApplicable("the records are no texts: their columns have tables of their own")
+    rows = [len(table) for table, read in looked_up.tables if torch.equal(read.flatten(), first)]
+    return max(rows, default=int(ids.max()) + 1)

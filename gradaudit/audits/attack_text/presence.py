@@ -1,0 +1,130 @@
+"""Whether a text was in the batch, told at each layer by itself.
+
+At a linear map the evidence is the energy of what would come in outside the span, meaned over the
+text's positions: the less, the likelier. At the table of tokens it is how much the rows of the
+text's tokens moved.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gradaudit.audits.attack_text.recovery.vocabulary import row_strengths
+from gradaudit.audits.attack_text.span import Span
+from gradaudit.audits.attack_text.structure import Place
+from gradaudit.audits.attack_text.view import TextView
+from gradaudit.models.target import Layer
+from gradaudit.statistics.ranking import rank
+
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of one batch, or decoys.
+
+    Attributes:
+        ids: (texts, positions).
+        lengths: (texts,) how many of them are filled.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Evidence of texts in one update, by layer.
+
+    Attributes:
+        view: the attacker's.
+        layers: those that are looked at.
+    """
+
+    view: TextView
+    layers: tuple[Layer, ...]
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Of each layer with a linear map over positions."""
+        view = self.view
+        named = {layer.name: _map_of(view, layer) for layer in self.layers}
+        return {
+            layer: Place(view, (name,), local=False)
+            for layer, name in named.items()
+            if name is not None and name != view.table
+        }
+
+    @cached_property
+    def table(self) -> str | None:
+        """The layer that tokens are looked up in."""
+        holding = (x.name for x in self.layers if self.view.table in x.parameter_names)
+        return next(holding, None)
+
+    def span(self, layer: str) -> Span | None:
+        """Of a layer; None where it is void or no linear map."""
+        place = self.places.get(layer)
+        return None if place is None else place.span
+
+    def evidence(self, texts: Texts) -> dict[str, Tensor]:
+        """How unlikely each text is to have been there, (texts,), by layer that tells."""
+        telling = {layer: place for layer, place in self.places.items() if place.span is not None}
+        evidence = self._energies(texts, telling)
+        rows = row_strengths(self.view)
+        if self.table is not None and rows is not None:
+            evidence[self.table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
+        return evidence
+
+    def _energies(self, texts: Texts, telling: Mapping[str, Place]) -> dict[str, Tensor]:
+        names, device = [place.names[0] for place in telling.values()], self.view.model.device
+        parts: dict[str, list[Tensor]] = {layer: [] for layer in telling}
+        inner = texts.lengths - (1 if self.view.task == "next-token" else 0)
+        blocks = zip(
+            *(torch.split(x.to(device), _CHUNK) for x in (texts.ids, texts.lengths, inner)),
+            strict=True,
+        )
+        for ids, lengths, counted in blocks if names else ():
+            seen = self.view.seen(names, ids, lengths)
+            for layer, place in telling.items():
+                assert place.span is not None
+                energies = place.span.energy(seen[place.names[0]])
+                parts[layer].append(mean_over(energies, counted))
+        return {layer: torch.cat(found).cpu() for layer, found in parts.items()}
+
+
+def mean_over(values: Tensor, lengths: Tensor) -> Tensor:
+    """Means of (texts, positions) over the first so many positions of each, (texts,); 0 of none."""
+    filled = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
+    return (values * filled).sum(dim=1) / lengths.clamp(min=1)
+
+
+def wins(true: Tensor, decoys: Tensor) -> Tensor:
+    """The share of its decoys that each text is likelier than, ties half, (texts,).
+
+    Args:
+        true: (texts,) evidence, of which less is likelier.
+        decoys: (texts, decoys).
+    """
+    behind, level = true[:, None] < decoys, true[:, None] == decoys
+    return (behind.double() + level.double() / 2).mean(dim=1)
+
+
+def p_value(evidence: Sequence[Tensor]) -> float:
+    """How likely a text like its decoys has ranks so low, by their sum over all layers.
+
+    Args:
+        evidence: of each layer, (1 + decoys,), the text first; less is likelier.
+    """
+    ranks = sum(torch.from_numpy(rank(layer.double().numpy())) for layer in evidence)
+    assert isinstance(ranks, Tensor)
+    return float((ranks <= ranks[0]).double().mean())
+
+
+def _map_of(view: TextView, layer: Layer) -> str | None:
+    return next((name for name in layer.parameter_names if name in view.linear), None)

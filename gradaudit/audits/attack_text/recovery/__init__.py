@@ -1,0 +1,1 @@
+"""Recovery of texts from the row space of gradients."""

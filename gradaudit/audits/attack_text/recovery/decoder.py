@@ -1,0 +1,154 @@
+"""Sequences of a causal model, grown token by token (Petrov et al. 2024, DAGER, section 4.2).
+
+A prefix is continued by each token that may stand next, and kept where what then comes in behind
+the first block lies in the span there. Chance is what the same tokens make behind wrong prefixes;
+the maps decide whose spans noise has taken nothing from.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from gradaudit.audits.attack_text.recovery.candidates import TokenCandidates
+from gradaudit.audits.attack_text.recovery.prefixes import Continuations
+from gradaudit.audits.attack_text.recovery.threshold import SEPARATE, limit_of
+from gradaudit.progress import Advance
+
+_WRONG = 8
+"""Wrong prefixes, behind which the candidates' misfits are what chance makes."""
+_BEAM = 8
+"""Prefixes that are kept, over the number of texts."""
+_CHILDREN = 4
+"""Continuations of one prefix that are kept where they are only ranked."""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A text, or what there is of one, and the mean logarithm of its misfits."""
+
+    tokens: tuple[int, ...]
+    score: float
+
+
+@dataclass
+class Growing:
+    """Texts while they are grown.
+
+    Attributes:
+        continuations: at the maps whose spans count.
+        candidates: what may stand where.
+        certain: whether what came in is told from chance; else prefixes are only ranked, and end
+            at the lengths that the attacker was told.
+        generator: of wrong prefixes.
+        alive: (n, p) prefixes.
+        scores: (n,) sums of their logarithmic misfits, falling with how well they fit.
+        ended: texts that cannot be continued.
+    """
+
+    continuations: Continuations
+    candidates: TokenCandidates
+    certain: bool
+    generator: torch.Generator
+    alive: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
+    scores: Tensor = field(default_factory=lambda: torch.zeros(1))
+    ended: list[Grown] = field(default_factory=list)
+
+    def step(self, position: int) -> None:
+        """Continue all prefixes by one token."""
+        view, tokens = self.continuations.view, self.candidates.at(position)
+        device = view.model.device
+        misfits = self.continuations.misfit(self.alive.to(device), tokens.to(device))
+        logs = misfits.clamp(min=1e-30).log()
+        within = self._within(misfits, tokens, position)
+        over = ~within.any(dim=1)
+        self.ended += _grown(self.alive[over], self.scores[over])
+        rows, columns = within.nonzero(as_tuple=True)
+        grown = torch.cat([self.alive[rows], tokens[columns, None]], dim=1)
+        total = self.scores[rows] + logs.mean(dim=0)[rows, columns]
+        kept = total.argsort()[: _BEAM * view.sequences]
+        self.alive, self.scores = grown[kept], total[kept]
+        if not self.certain:
+            self._end(sum(length == position + 1 for length in view.inner))
+
+    def _within(self, misfits: Tensor, tokens: Tensor, position: int) -> Tensor:
+        """Which continuations may be (prefixes, tokens), of their misfits (places, …)."""
+        if self.certain:
+            limits = self._limits(tokens, position)
+            return (misfits < limits[:, None, None]).all(dim=0)
+        best = misfits.log().mean(dim=0).argsort(dim=1)[:, :_CHILDREN]
+        return torch.zeros(misfits.shape[1:], dtype=torch.bool).scatter_(1, best, value=True)
+
+    def _limits(self, tokens: Tensor, position: int) -> Tensor:
+        """Between what came in and chance, at each place."""
+        view, generator = self.continuations.view, self.generator
+        wrong = torch.randint(view.vocabulary, (_WRONG, position), generator=generator)
+        if position == 0:
+            size = max(64, len(tokens))
+            tokens = torch.randint(view.vocabulary, (size,), generator=generator)
+        device = view.model.device
+        null = self.continuations.misfit(wrong.to(device), tokens.to(device))
+        return torch.tensor([limit_of(place.flatten()) for place in null]).clamp(min=SEPARATE)
+
+    def _end(self, count: int) -> None:
+        """Take the best prefixes out as whole texts, none like another."""
+        longer = _grown(self.alive, self.scores)
+        self.ended += apart(longer, count)
+        taken = {grown.tokens for grown in self.ended}
+        left = torch.tensor([grown.tokens not in taken for grown in longer], dtype=torch.bool)
+        self.alive, self.scores = self.alive[left], self.scores[left]
+
+
+def grow(
+    continuations: Continuations, candidates: TokenCandidates, *, seed: int, advance: Advance
+) -> list[Grown]:
+    """The texts, best first.
+
+    Args:
+        continuations: at maps behind attention.
+        candidates: what may stand where.
+        seed: of the wrong prefixes.
+        advance: told of every position.
+    """
+    clear = tuple(place for place in continuations.places if place.clear)
+    places = clear or continuations.places[-1:]
+    growing = Growing(
+        replace(continuations, places=places),
+        candidates,
+        bool(clear),
+        torch.Generator().manual_seed(seed),
+    )
+    for position in range(max(continuations.view.inner)):
+        if not len(growing.alive) or not len(candidates.at(position)):
+            break
+        growing.step(position)
+        advance(1)
+    ended = [*growing.ended, *_grown(growing.alive, growing.scores)]
+    return sorted(ended, key=lambda grown: (_repeats(grown), -len(grown.tokens), grown.score))
+
+
+def apart(found: list[Grown], count: int) -> list[Grown]:
+    """The first texts of which no two are the same at more than half of their positions."""
+    chosen: list[Grown] = []
+    for grown in found:
+        if len(chosen) == count:
+            break
+        alike = (_alike(grown.tokens, other.tokens) for other in chosen)
+        if max(alike, default=0.0) <= 0.5:
+            chosen.append(grown)
+    return chosen
+
+
+def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    pairs = list(zip(one, other, strict=False))
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def _grown(texts: Tensor, scores: Tensor) -> list[Grown]:
+    pairs = zip(texts.tolist(), scores.tolist(), strict=True)
+    return [Grown(tuple(text), score / len(text)) for text, score in pairs if text]
+
+
+def _repeats(grown: Grown) -> bool:
+    """Whether it is one token again and again, which looks like its first alone everywhere."""
+    return len(grown.tokens) > 1 and len(set(grown.tokens)) == 1

@@ -1,0 +1,169 @@
+"""What comes in where: at which maps a token stands for itself, and at which its context counts."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from gradaudit.audits.attack_text.span import Span
+from gradaudit.audits.attack_text.view import TextView
+
+_BLOCK = 4
+"""Maps behind attention up to the next block's: its output, a network of two, the next block."""
+
+_FULL = 0.9
+"""The rank over the highest of a block's maps, from which on one holds all that came in."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Linear maps with the same input.
+
+    Attributes:
+        view: the attacker's.
+        names: of their weights.
+        local: whether what comes in depends on the token and its position alone.
+    """
+
+    view: TextView
+    names: tuple[str, ...]
+    local: bool
+
+    @cached_property
+    def span(self) -> Span | None:
+        """Of what came in; None where it is void, or the maps are not shared."""
+        shared = [self.view.gradient(name) for name in self.names if name in self.view.update]
+        return Span.of(shared, sum(self.view.inner)) if shared else None
+
+    @property
+    def shared(self) -> bool:
+        """Whether the gradient of one of the maps is shared."""
+        return any(name in self.view.update for name in self.names)
+
+    @property
+    def width(self) -> int:
+        """How many dimensions what comes in has."""
+        name = self.names[0]
+        return self.view.model.parameters[name].shape[self.view.linear[name]]
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the maps have together."""
+        return sum(self.view.model.parameters[name].numel() for name in self.names) // self.width
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is a span that holds all that came in."""
+        return self.span is not None and self.span.whole
+
+    @property
+    def clear(self) -> bool:
+        """Whether noise has taken nothing from the span."""
+        return self.span is not None and self.span.clear
+
+    @property
+    def rank(self) -> int:
+        """Of the span; 0 without."""
+        return 0 if self.span is None else self.span.rank
+
+    def misfit(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """How badly texts fit the span, (texts, positions); see :meth:`Span.misfit`.
+
+        Args:
+            ids: (texts, positions).
+            lengths: (texts,) positions that are filled; None is all of them.
+        """
+        assert self.span is not None
+        return self.span.misfit(self._vectors(ids, lengths))
+
+    def cost(self, ids: Tensor) -> Tensor:
+        """How little texts fit, (texts, positions): misfits, or energies where no span is whole."""
+        return self.misfit(ids) if self.whole else self.energy(ids)
+
+    def energy(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The share of energy outside the span, (texts, positions)."""
+        assert self.span is not None
+        return self.span.energy(self._vectors(ids, lengths))
+
+    def outside(self, ids: Tensor) -> Tensor:
+        """What of texts lies outside the span, over its length, (texts, positions, width)."""
+        assert self.span is not None
+        vectors = self._vectors(ids, None)
+        outside: Tensor = self.span.residual(vectors) / vectors.norm(dim=2, keepdim=True)
+        return outside
+
+    def _vectors(self, ids: Tensor, lengths: Tensor | None) -> Tensor:
+        return self.view.seen(self.names[:1], ids, lengths)[self.names[0]]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A model's linear maps, in order.
+
+    Attributes:
+        causal: whether no token sees a later one.
+        positional: whether the same token is different at different positions, at local maps.
+    """
+
+    places: tuple[Place, ...]
+    causal: bool
+    positional: bool
+
+    @classmethod
+    def of(cls, view: TextView) -> Self:
+        """Found by trying: texts that share some of their tokens."""
+        names = [group[0] for group in view.groups]
+        seen = view.seen(names, _trials(view).to(view.model.device))
+        local = [_same(seen[name][0, -1], seen[name][1, -1]) for name in names]
+        places = [
+            Place(view, group, here)
+            for group, here in zip(view.groups, local, strict=True)
+            if view.head not in group
+        ]
+        mixed = [name for name, here in zip(names, local, strict=True) if not here]
+        causal = all(_same(seen[name][0, 0], seen[name][2, 0]) for name in mixed)
+        alone = [name for name, here in zip(names, local, strict=True) if here]
+        positional = any(not _same(seen[name][3, 0], seen[name][3, -1]) for name in alone)
+        return cls(tuple(places), causal, positional)
+
+    @property
+    def first(self) -> Place | None:
+        """The local maps with the span of highest rank, whole ones before others."""
+        local = [place for place in self.places if place.local and place.span]
+        return max(local, key=lambda place: (place.whole, place.rank), default=None)
+
+    @property
+    def mixed(self) -> tuple[Place, ...]:
+        """The first maps with whole spans that see the context, up to those behind a block.
+
+        What attention adds up is linear in what it sees, so that mixtures of several texts lie in
+        its span too; behind the block's network they do not.
+        """
+        return tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
+
+    @property
+    def deciding(self) -> tuple[Place, ...]:
+        """Of these the ones that hold all that came in.
+
+        Left out are those with a rank far below the others': what came in has no gradient of its
+        own there, as in the last block of a model that is asked for a class.
+        """
+        most = max((place.rank for place in self.mixed), default=0)
+        return tuple(place for place in self.mixed if place.rank >= _FULL * most)
+
+
+def _trials(view: TextView) -> Tensor:
+    """A text; others that share its last token alone, and its first; and one token repeated."""
+    generator = torch.Generator().manual_seed(0)
+    some = torch.randint(view.vocabulary, (view.length,), generator=generator)
+    other = (some + 1) % view.vocabulary
+    last, first = other.clone(), other.clone()
+    last[-1], first[0] = some[-1], some[0]
+    return torch.stack([some, last, first, some[:1].expand(view.length)])
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5)

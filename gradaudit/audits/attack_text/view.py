@@ -1,0 +1,231 @@
+"""What an attacker on text has: the model, the update, and how many sequences made it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.audits.attack_text.inputs import InputCapture, Reached
+from gradaudit.data.common.packing import InputPart
+from gradaudit.gradients.functional import FunctionalModel
+
+Task = Literal["next-token", "masked", "class"]
+"""What the loss asks of a text: its next tokens, those that were masked, or a class."""
+_NO_TOKENS = ("mask", "type", "position", "segment", "length")
+"""Words in the names of a text's inputs that are not its tokens."""
+
+
+@dataclass(frozen=True)
+class TextView:
+    """What an attacker on text is given.
+
+    Attributes:
+        model: weights, architecture and loss.
+        update: by parameter, of those that are shared and looked at.
+        lengths: how many positions each text fills.
+        length: positions of the longest text; a text fills the first.
+        task: what the loss asks for.
+        vocabulary: how many tokens there are.
+        padding: the token of an empty position.
+        knowledge: what the attacker was given, in words.
+    """
+
+    model: FunctionalModel
+    update: dict[str, Tensor]
+    lengths: tuple[int, ...]
+    length: int
+    task: Task
+    vocabulary: int
+    padding: int = 0
+    knowledge: dict[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def sequences(self) -> int:
+        """How many texts made the update."""
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        """How many positions the texts fill together."""
+        return sum(self.lengths)
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """How many positions of each text maps within the model have a gradient of.
+
+        A loss that asks for the next token never uses the last.
+        """
+        last = 1 if self.task == "next-token" else 0
+        return tuple(length - last for length in self.lengths)
+
+    def inputs(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """What the model takes for texts, (texts, …), as its data set would hold them.
+
+        Args:
+            ids: (texts, positions).
+            lengths: (texts,) positions that are filled; None is all of them.
+        """
+        return packed_inputs(self.model.parts, ids, lengths)
+
+    def seen(
+        self, names: Sequence[str], ids: Tensor, lengths: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """What comes in at each of these weights, (texts, positions, width), without gradients.
+
+        The model is run no further than to the last of them that it comes to.
+
+        Args:
+            names: of weights.
+            ids: (texts, positions).
+            lengths: see :meth:`inputs`.
+        """
+        model = replace(self.model, parts=resized(self.model.parts, ids.shape[1]))
+        with self.capturing(names) as capture:
+            model.outputs({}, self.inputs(ids, lengths))
+        return {name: self.by_text(name, x, ids.shape) for name, x in capture.seen.items()}
+
+    def by_text(self, name: str, x: Tensor, shape: torch.Size) -> Tensor:
+        """What came in at a weight for texts of this shape, (texts, positions, width)."""
+        texts, positions = shape
+        if name in self.turned:
+            return x.reshape(positions, texts, -1).transpose(0, 1)
+        return x.reshape(texts, positions, -1)
+
+    @contextmanager
+    def capturing(self, names: Sequence[str]) -> Iterator[InputCapture]:
+        """See what comes in at these weights while the model runs, which then is stopped."""
+        last = next((name for name in reversed(self.linear) if name in names), None)
+        capture = InputCapture({name: self.model.parameters[name] for name in names}, last)
+        with torch.no_grad(), capture, suppress(Reached):
+            yield capture
+
+    @cached_property
+    def linear(self) -> dict[str, int]:
+        """Weights of linear maps over positions, in the order in which the model comes to them.
+
+        With each the dimension of it that faces what comes in.
+        """
+        capture, ids = self._run
+        return {
+            name: capture.axes[name]
+            for name, x in capture.seen.items()
+            if x.shape[:-1].numel() == ids.numel()
+        }
+
+    @cached_property
+    def turned(self) -> frozenset[str]:
+        """The maps that all texts' first positions come to first, as within torch's attention.
+
+        The second of two texts is changed: is the second row that comes in another?
+        """
+        capture, ids = self._run
+        other = torch.stack([ids[0], (ids[1] + 1) % self.vocabulary])
+        again, _ = self._run_on(other)
+        second = {
+            name: [run.seen[name].flatten(end_dim=-2)[1] for run in (capture, again)]
+            for name in self.linear
+        }
+        return frozenset(name for name, rows in second.items() if not torch.equal(*rows))
+
+    @cached_property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The linear maps, those that share what comes in together, in the model's order."""
+        capture, _ = self._run
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for name in self.linear:
+            x = capture.seen[name]
+            groups.setdefault((x.data_ptr(), x.numel()), []).append(name)
+        return tuple(map(tuple, groups.values()))
+
+    @cached_property
+    def table(self) -> str | None:
+        """The embedding that tokens are looked up in."""
+        capture, ids = self._run
+        return _reading(capture, lambda read: torch.equal(read, ids))
+
+    @cached_property
+    def places(self) -> str | None:
+        """The embedding that positions are looked up in."""
+        capture, _ = self._run
+        return _reading(capture, lambda read: self._are_places(read))
+
+    @cached_property
+    def first_place(self) -> int:
+        """The row that the first position is looked up in."""
+        return 0 if self.places is None else int(self._run[0].looked_up[self.places].min())
+
+    def _are_places(self, read: Tensor) -> bool:
+        row = read.reshape(-1, read.shape[-1])[0]
+        return len(row) == self.length and bool((row.diff() == 1).all()) and int(row[0]) < 8
+
+    @cached_property
+    def head(self) -> str | None:
+        """The last linear map over positions, where it gives a score for every token."""
+        last = next(reversed(self.linear), None)
+        shape = () if last is None else self.model.parameters[last].shape
+        return last if self.task != "class" and self.vocabulary in shape else None
+
+    @cached_property
+    def _run(self) -> tuple[InputCapture, Tensor]:
+        """What is met when the model runs on two texts of different tokens."""
+        ids = torch.arange(2 * self.length, 0, -1, device=self.model.device) % self.vocabulary
+        return self._run_on(ids.reshape(2, -1))
+
+    def _run_on(self, ids: Tensor) -> tuple[InputCapture, Tensor]:
+        capture = InputCapture(self.model.parameters)
+        with capture, torch.no_grad():
+            self.model.outputs({}, self.inputs(ids))
+        return capture, ids
+
+    def gradient(self, name: str) -> Tensor:
+        """The update of a linear map as (out, in)."""
+        update = self.update[name]
+        return update if self.linear[name] == 1 else update.T
+
+
+def _reading(capture: InputCapture, wanted: Callable[[Tensor], bool]) -> str | None:
+    return next((name for name, read in capture.looked_up.items() if wanted(read)), None)
+
+
+def packed_inputs(parts: Sequence[InputPart], ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Texts as records' inputs: tokens alone, or beside them masks and zeros for other parts."""
+    if not parts:
+        return ids
+    positions = torch.arange(ids.shape[1], device=ids.device)
+    filled = torch.ones_like(ids)
+    if lengths is not None:
+        filled = (positions < lengths[:, None]).long()
+    known = {id(tokens_among(parts)): ids}
+    blank = torch.zeros_like(ids)
+    masks = {id(part): filled for part in parts if "mask" in part.name}
+    return torch.cat([{**masks, **known}.get(id(part), blank) for part in parts], dim=1)
+
+
+def tokens_among(parts: Sequence[InputPart]) -> InputPart | None:
+    """The part that holds a text's tokens; None where it cannot be told.
+
+    It is called ``input_ids``, or is the only one of whole numbers, one a position, that is no mask
+    and says neither positions nor types.
+    """
+    named = [part for part in parts if part.name in ("input_ids", "")]
+    likely = [part for part in parts if part.kind == "tokens" and len(part.shape) == 1]
+    others = [part for part in likely if not any(word in part.name for word in _NO_TOKENS)]
+    found = named or others
+    return found[0] if len(found) == 1 else None
+
+
+def mask_among(parts: Sequence[InputPart]) -> InputPart | None:
+    """The part that says which positions are filled; None where there is none."""
+    masks = [part for part in parts if "mask" in part.name and len(part.shape) == 1]
+    exact = [part for part in masks if part.name == "attention_mask"]
+    return next(iter(exact or masks), None)
+
+
+def resized(parts: Sequence[InputPart], length: int) -> tuple[InputPart, ...]:
+    """The same parts for texts of another length."""
+    return tuple(replace(part, shape=(length,)) for part in parts)

@@ -1,0 +1,1 @@
+"""The game of releases that an audit of a mechanism plays."""

@@ -1,0 +1,273 @@
+"""Canary records: those whose released gradient moves most when the private value is replaced.
+
+Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning" (2024),
+section 7: z* = argmax Dist(g_H0, g_H1), here over many restarts at once, over all pairs of values,
+with the clipping in the objective, and for feasible records too. Beside the crafted one stand a
+random record and the one nearest to the crafted.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, cycle, islice
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from gradaudit.audits.dp_audit.game.domain import Domain
+from gradaudit.audits.dp_audit.game.sensitivity import (
+    Design,
+    Distance,
+    Objective,
+    RecordSensitivity,
+    between_two_values,
+)
+from gradaudit.data.records import Records
+from gradaudit.errors import UsageError
+from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, rng
+from gradaudit.workers import ALONE, Workers
+
+STAGES = 2
+"""How often the pair of values is chosen anew in the course of crafting."""
+RATES = (0.1, 0.3, 1.0)
+"""Adam's step sizes, in units of each column, dealt out among the restarts."""
+_DECAYS = (0.9, 0.999)
+_TINY = 1e-30
+_STEP = 2.0
+"""Times that a step takes as long as looking at all pairs of values."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbours of a game.
+
+    ``kind`` is random, nearest, crafted, or which one it is; ``null`` and ``alternative`` are
+    indices of what they hold, and ``gap`` is the L2 distance of the two releases without noise.
+    """
+
+    kind: str
+    null: int
+    alternative: int
+    gap: float
+
+
+@dataclass(frozen=True)
+class Canary(Pair):
+    """A record for the game, and the pair of values that moves its release most.
+
+    Inputs are flattened, (positions,) float64.
+    """
+
+    inputs: Tensor
+    label: Tensor
+
+
+P = TypeVar("P", bound=Pair, covariant=True)
+
+
+@dataclass(frozen=True)
+class Canaries(Generic[P]):
+    """The pairs that could have played, by kind, and the one that does.
+
+    ``by_kind`` has the random, nearest and crafted ones, and the one that was asked for;
+    ``typical`` are gaps of ordinary pairs, ascending, (pairs,).
+    """
+
+    by_kind: Mapping[str, P]
+    played: P
+    typical: Tensor
+
+
+def choose_canary(
+    sensitivity: RecordSensitivity,
+    domain: Domain,
+    records: Records,
+    design: Design,
+    seed: Seed,
+    advance: Advance,
+    workers: Workers = ALONE,
+) -> Canaries[Canary]:
+    """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
+
+    The seed draws the random record and the starts; ``advance`` is told of every restart, in each
+    stage, in which the workers share.
+
+    Raises:
+        UsageError: there is no such record, or crafting is left out but wanted.
+    """
+    index = expect_record(design, len(records))
+    inputs = records.inputs.flatten(1)
+
+    def held(kind: str, rows: list[int]) -> list[Canary]:
+        return as_they_are(sensitivity, kind, inputs[rows].to(torch.float64), records.labels[rows])
+
+    pool = rng(seed, "pool").permutation(len(records))[: design.pool]
+    ordinary = held("random", pool.tolist())
+    by_kind = {"random": ordinary[0]}
+    if design.restarts:
+        starts = _starts(ordinary, design.restarts)
+        first, labels = (
+            torch.stack([getattr(start, name) for start in starts]) for name in ("inputs", "label")
+        )
+        crafted = craft(sensitivity, domain, first, labels, design.iterations, advance, workers)[0]
+        near = int(domain.apart(inputs.to(torch.float64), crafted.inputs).argmin())
+        by_kind |= {"nearest": held("nearest", [near])[0], "crafted": crafted}
+    if index is not None:
+        by_kind[design.record] = held(design.record, [index])[0]
+    typical = torch.tensor([canary.gap for canary in ordinary]).sort().values
+    return Canaries(by_kind, by_kind[design.record], typical)
+
+
+def expect_record(design: Design, records: int) -> int | None:
+    """The index of the record that is asked for; None for ``random`` and ``crafted``.
+
+    Raises:
+        UsageError: it is none of these, or crafting is left out but wanted.
+    """
+    wanted = design.record
+    if wanted == "crafted" and not design.restarts:
+        raise UsageError(
+            "--restarts 0 leaves crafting out, but --record crafted needs it; give at least one, "
+            "or --record random"
+        )
+    if wanted in ("random", "crafted"):
+        return None
+    if not wanted.isdecimal():
+        raise UsageError(f"--record {wanted}: write random, crafted or the index of a record")
+    if int(wanted) >= records:
+        raise UsageError(f"--record {wanted}: the last of {records} records is {records - 1}")
+    return int(wanted)
+
+
+def _starts(ordinary: list[Canary], restarts: int) -> list[Canary]:
+    """Half records with the largest gaps, half any; in turns."""
+    best = sorted(ordinary, key=lambda canary: -canary.gap)
+    turns = chain.from_iterable(zip(best, ordinary, strict=True))
+    return list(islice(cycle(turns), restarts))
+
+
+def as_they_are(
+    sensitivity: RecordSensitivity, kind: str, inputs: Tensor, labels: Tensor
+) -> list[Canary]:
+    """Records as they are: the value each holds against the one that moves it most."""
+    held = sensitivity.column.value_in(inputs)
+    table = between_two_values(sensitivity.gaps(inputs, labels))
+    gaps, other = table[torch.arange(len(inputs)), held.cpu()].max(dim=1)
+    rows = zip(held.tolist(), other.tolist(), gaps.tolist(), inputs, labels, strict=True)
+    return [Canary(kind, *row) for row in rows]
+
+
+def craft(
+    sensitivity: RecordSensitivity,
+    domain: Domain,
+    starts: Tensor,
+    labels: Tensor,
+    iterations: int,
+    advance: Advance,
+    workers: Workers = ALONE,
+) -> list[Canary]:
+    """Canaries from every start, by ascent, the largest gap first.
+
+    The sensitivity's distances are maximised from equal shares of the starts; all canaries are
+    judged by the gap of their releases. ``starts`` are records (restarts, positions), whose labels
+    (restarts,) stay; ``advance`` is told of every restart that is through with a stage. The workers
+    share in the distances.
+    """
+    inputs = sensitivity.gradients.view.cast(starts).clone()
+    shares, steps = [*_shares(sensitivity, len(starts))], iterations // STAGES
+    for stage in range(STAGES):
+        begun = time.monotonic()
+        pairs = _largest_pairs(sensitivity.gaps(inputs, labels))[0]
+        seconds = _STEP * steps * (time.monotonic() - begun)
+        tasks = [
+            partial(
+                _ascend_some,
+                sensitivity,
+                domain,
+                distance,
+                inputs[rows],
+                pairs[rows],
+                labels[rows],
+                steps,
+            )
+            for distance, rows in shares
+        ]
+        reached = workers.on("stage", stage).share(tasks, advance, seconds)
+        for (_, rows), some in zip(shares, reached, strict=True):
+            inputs[rows] = some
+    pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))
+    inputs = inputs.cpu()
+    facts = [*zip(*pairs.T.tolist(), gaps.tolist(), inputs, labels, strict=True)]
+    return [Canary("crafted", *facts[i]) for i in gaps.argsort(descending=True).tolist()]
+
+
+def _ascend_some(
+    sensitivity: RecordSensitivity,
+    domain: Domain,
+    distance: Distance,
+    inputs: Tensor,
+    pairs: Tensor,
+    labels: Tensor,
+    steps: int,
+    advance: Advance,
+) -> Tensor:
+    objective = sensitivity.objective(distance, pairs, labels)
+    reached = ascend(objective, domain, inputs, steps)
+    advance(len(inputs))
+    return reached
+
+
+def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Distance, Tensor]]:
+    """Each distance with the starts that maximise it, in chunks that fit the memory."""
+    shares = torch.arange(starts).tensor_split(len(sensitivity.distances))
+    for distance, share in zip(sensitivity.distances, shares, strict=True):
+        for rows in torch.split(share, sensitivity.records_at_once(2)) if len(share) else ():
+            yield distance, rows
+
+
+def ascend(objective: Objective, domain: Domain, starts: Tensor, iterations: int) -> Tensor:
+    """Maximise an objective from every start at once; no record ends worse than it began.
+
+    Adam (Kingma and Ba 2015) with a step size of its own for each start, as the best one differs
+    from model to model by a factor of ten. What Adam moves is projected into the domain before it
+    is looked at, and the slope is passed straight through the projection (Bengio et al. 2013), so
+    that categories are switched too; a category's positions share their second moment. The
+    objective, (records, positions) to (records,), is evaluated ``iterations`` times with its
+    gradient. Starts (records, positions) are in the domain; of each the best that it came by is
+    returned.
+    """
+    domain = domain.to(starts)
+    rates = torch.tensor(RATES)[torch.arange(len(starts)) % len(RATES), None].to(starts)
+    steps = rates * domain.unit
+    moving, best = starts, starts
+    value, slope = _value_and_slope(objective, starts)
+    first, second = torch.zeros_like(starts), torch.zeros_like(starts)
+    for iteration in range(1, iterations + 1):
+        first = torch.lerp(slope, first, _DECAYS[0])
+        second = torch.lerp(slope.square(), second, _DECAYS[1])
+        mean = first / (1 - _DECAYS[0] ** iteration)
+        deviation = (domain.share(second) / (1 - _DECAYS[1] ** iteration)).sqrt()
+        moving = domain.confine(moving + steps * mean / (deviation + _TINY))
+        record = domain.project(moving)
+        reached, slope = _value_and_slope(objective, record)
+        best = torch.where((reached > value)[:, None], record, best)
+        value = torch.maximum(value, reached)
+    return best
+
+
+def _value_and_slope(objective: Objective, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = inputs.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = objective(leaf)
+        (slope,) = torch.autograd.grad(value.sum(), leaf)
+    return value.detach().nan_to_num(-torch.inf), slope.nan_to_num(0, 0, 0)
+
+
+def _largest_pairs(tables: Tensor) -> tuple[Tensor, Tensor]:
+    """The two values of the largest gap, (records, 2), and the gap, (records,)."""
+    values = tables.shape[1]
+    gaps, flat = between_two_values(tables).flatten(1).max(dim=1)
+    return torch.stack([flat // values, flat % values], dim=1), gaps

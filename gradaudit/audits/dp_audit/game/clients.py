@@ -1,0 +1,206 @@
+"""Clients' updates, and which two of them are neighbours in the game."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import combinations
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradaudit.audits.dp_audit.game.canary import Canaries, Pair
+from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise
+from gradaudit.audits.dp_audit.game.sensitivity import Design
+from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, owner_of
+from gradaudit.errors import UsageError
+from gradaudit.federation.clients import Client, Server, Workplace
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.models.target import layers_of
+from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, number, rng, sequence
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.specs import suggest
+from gradaudit.subject import Subject
+from gradaudit.text import listed
+
+NONE = "no update"
+OPPOSITE = "its opposite"
+_FACTORS = (1.0, 10.0, 100.0, 1e3, 1e4)
+"""How many times as long as a client's a crafted update may be."""
+_ENOUGH = 0.999
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What some clients' training made of the model that they received.
+
+    Attributes:
+        layout: the arrays received, but those that are never sent.
+        updates: (clients, elements) float64, in the order of the layout.
+    """
+
+    layout: Layout
+    updates: Tensor
+
+
+def train_clients(subject: Subject, design: Design, seed: Seed, advance: Advance) -> Clients:
+    """A local step of each client, from the newest target's weights on.
+
+    Every client has as many records as the others, drawn at random, and no two the same one, so
+    that counts (of batches) are alike. ``advance`` is told of every client.
+
+    Raises:
+        UsageError: there are too few records for two clients.
+        AuditError: the training diverges, or there is nothing to send.
+    """
+    size, found = design.client_records, len(subject.records)
+    count = min(design.clients, found // size)
+    if count < 2:
+        raise UsageError(
+            f"--client-records {size}: two clients need {2 * size} records, and there are {found}"
+        )
+    options = TrainingOptions(rate=design.rate)
+    sharing = SharingProtocol(hidden=subject.hidden)
+    workplace = Workplace(subject.target, options, size, sharing, number(seed, "training"))
+    state = Server(subject.target, options).state()
+    layout = Layout.of({key: state[key] for key in _sent(subject, design.unsent, list(state))})
+    order = rng(seed, "clients").permutation(found)
+    updates = []
+    for index in range(count):
+        records = subject.records.take(np.sort(order[index * size :][:size]).astype(np.int64))
+        trained = _step(workplace, Client(index, records), state)
+        moved = [trained[key].astype(float) - array for key, array in layout.received.items()]
+        updates.append(torch.from_numpy(np.concatenate([each.ravel() for each in moved])))
+        advance(1)
+    return Clients(layout, torch.stack(updates))
+
+
+def _step(workplace: Workplace, client: Client, state: Mapping[str, Tensor]) -> Arrays:
+    """The state dict after a client's step of plain SGD on all its records.
+
+    Raises:
+        AuditError: the loss is not finite.
+    """
+    gradient = workplace.gradient(client, state, 0).update
+    with torch.no_grad():
+        for name, parameter in workplace.shared.items():
+            parameter.sub_(workplace.options.rate * gradient[name])
+    return Layout.of(workplace.target.model.state_dict()).received
+
+
+def _sent(subject: Subject, unsent: tuple[str, ...], keys: list[str]) -> list[str]:
+    """The keys of the state dict that clients send: of no hidden layer, and not ``unsent``.
+
+    Raises:
+        UsageError: a glob matches no key, or nothing is left.
+    """
+    for glob in unsent:
+        if not any(fnmatchcase(key, glob) for key in keys):
+            raise UsageError(
+                f"--unsent {glob}: matches no array of the model{suggest(glob, keys)}; "
+                f"they are: {listed(keys, 20)}"
+            )
+    layers = [layer.name for layer in layers_of(subject.target.model)]
+    kept = [
+        key
+        for key in keys
+        if owner_of(key, layers) not in subject.hidden
+        and not any(fnmatchcase(key, glob) for glob in unsent)
+    ]
+    if not kept:
+        raise UsageError("nothing is sent: all arrays are hidden (--hide) or left out (--unsent)")
+    return kept
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Updates that may play, and which of them may play each other.
+
+    Attributes:
+        updates: (updates, elements) float64, the clients' first.
+        names: each update in words.
+        ordinary: pairs of clients, or of a client and no update.
+        crafted: pairs that are made up, the shortest updates first.
+    """
+
+    updates: Tensor
+    names: tuple[str, ...]
+    ordinary: list[tuple[int, int]]
+    crafted: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, clients: Clients, design: Design) -> Self:
+        """That of a relation, with crafted updates where the domain is free."""
+        count, removed = len(clients.updates), design.relation == "remove"
+        updates, names = list(clients.updates), [f"client {index}" for index in range(count)]
+        ordinary, crafted = list(combinations(range(count), 2)), []
+        if removed:
+            updates, names = [*updates, torch.zeros_like(updates[0])], [*names, NONE]
+            ordinary = [(index, count) for index in range(count)]
+        for factor in _FACTORS if design.domain == "free" else ():
+            there, back = _longest(clients, factor), _longest(clients, -factor)
+            others = [] if removed else [back]
+            crafted.append((len(updates), count if removed else len(updates) + 1))
+            updates += [there, *others]
+            names += [f"the longest update, {factor:g} times", *(OPPOSITE for _ in others)]
+        return cls(torch.stack(updates), tuple(names), ordinary, crafted)
+
+
+def _longest(clients: Clients, factor: float) -> Tensor:
+    """The longest update so many times, but for what is no real number."""
+    lengths = torch.linalg.vector_norm(clients.updates, dim=1)
+    update, real = clients.updates[lengths.argmax()], clients.layout.where(clients.layout.real)
+    return torch.where(real, factor * update, update)
+
+
+def choose_clients(
+    pool: Pool, mechanism: Middleware, design: Design, seed: Seed
+) -> tuple[Canaries[Pair], str]:
+    """The pairs of updates that could play, and the one that does.
+
+    Gaps are distances of what leaves, under the same randomness, or of the updates where no seed
+    holds it fast. The crafted pair is that of all with the largest gap, the shortest of equals.
+
+    Returns:
+        The pairs, and how gaps were measured.
+
+    Raises:
+        UsageError: there is no such client.
+        AuditError: the middleware fails.
+    """
+    common = CommonNoise(mechanism, sequence(seed, "common noise"))
+    steady = common.repeats(pool.updates[:1])
+    released = common(pool.updates, pool.updates[:0]) if steady else pool.updates
+    typical = _gaps(released, pool.ordinary)
+    every = [*pool.ordinary, *pool.crafted]
+    pairs = {
+        "random": _pair("random", released, pool.ordinary[:1]),
+        "crafted": _pair("crafted", released, every),
+    }
+    if design.record not in pairs:
+        mine = [pair for pair in pool.ordinary if str(pair[0]) == design.record]
+        mine += [pair[::-1] for pair in pool.ordinary if str(pair[1]) == design.record]
+        if not mine:
+            last = pool.ordinary[-1][0 if design.relation == "remove" else 1]
+            raise UsageError(
+                f"--record {design.record}: write random, crafted or the index of a client, of "
+                f"which the last is {last}"
+            )
+        pairs[design.record] = _pair(design.record, released, mine)
+    words = "the release with common noise" if steady else "the updates, before the middleware"
+    return Canaries(pairs, pairs[design.record], typical.sort().values), words
+
+
+def _pair(kind: str, released: Tensor, pairs: list[tuple[int, int]]) -> Pair:
+    """The pair that lies furthest apart, the first of equals."""
+    gaps = _gaps(released, pairs)
+    best = int((gaps >= _ENOUGH * gaps.max()).nonzero()[0])
+    return Pair(kind, *pairs[best], gap=float(gaps[best]))
+
+
+def _gaps(released: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
+    """Distances (pairs,) of what leaves."""
+    return torch.stack([torch.linalg.vector_norm(released[i] - released[j]) for i, j in pairs])

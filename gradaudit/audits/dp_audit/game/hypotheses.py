@@ -1,0 +1,403 @@
+"""The gradients under each hypothesis, and how far a release is from the one to the other."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import groupby
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from gradaudit.audits.dp_audit.law.decision import DistanceLaw, Laws, ProjectionLaw
+from gradaudit.audits.dp_audit.law.theory import FloatArray
+from gradaudit.audits.dp_audit.mechanisms import Mechanism, ReleaseLaw
+from gradaudit.errors import AuditError
+from gradaudit.gradients.functional import drawing_from
+from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, number, sequence, torch_rng
+from gradaudit.workers import ALONE, Workers
+
+IntArray = NDArray[np.intp]
+
+_QUICK_BYTES = 1 << 20
+"""Releases of a chunk on the CPU: what its caches hold."""
+_BLOCK = 1 << 14
+"""Elements whose float32 sums go into one float64 sum."""
+_IN_RANGE = 1e-12, 1e16
+"""Distances whose squares float32 holds in full."""
+_PORTION, _LEAST_RELEASES = 1 << 27, 256
+"""Numbers that are drawn from one seed, or of long releases so many of them: half a second of work,
+or ten times as much as it is to bring the gradients to a worker."""
+_SECONDS_A_NUMBER = 5e-9
+_WORKING_COPIES = 6
+"""Bytes that scoring takes for each byte of a chunk's releases, at most."""
+
+
+@contextmanager
+def reproducible(seed: Seed, device: torch.device) -> Iterator[Generator]:
+    """A generator from a seed; the global generators are seeded too, and put back afterwards.
+
+    A mechanism should draw from the generator that it is given. One that draws from the global
+    generators of torch, numpy or Python gets the same numbers in every run all the same.
+    """
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        np.random.seed(sequence(seed, "numpy").generate_state(4))  # noqa: NPY002
+        random.seed(number(seed, "python"))
+        with drawing_from(number(seed, "torch"), device):
+            yield torch_rng(seed, "mechanism", device=device)
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
+
+
+def releases_interleaved(
+    mechanism: Mechanism,
+    batches: Sequence[Tensor],
+    order: IntArray,
+    generator: Generator,
+    memory: int,
+) -> Iterator[tuple[IntArray, Tensor]]:
+    """Releases of several batches in turns, chunk by chunk, and which they are.
+
+    Code that is not known here may carry something on from one release to the next, and is asked
+    for them in just this order. Releases that are known to be independent have none, and are drawn
+    batch by batch. ``order``, (count,), is the index of the batch of each release; positions
+    (rows,) in it are yielded with the releases (rows, elements) there. A chunk takes ``memory``
+    bytes at most.
+    """
+    if not mechanism.foreign:
+        for index, batch in enumerate(batches):
+            which, released = np.flatnonzero(order == index), mechanism.sampler(batch)
+            for start, rows in _chunks(mechanism, batch, len(which), memory):
+                yield which[start : start + rows], released(rows, generator)
+        return
+    for start, rows in _chunks(mechanism, batches[0], len(order), memory):
+        turns = [
+            mechanism.releases(batches[index], len(list(turn)), generator)
+            for index, turn in groupby(order[start : start + rows])
+        ]
+        yield np.arange(start, start + rows), torch.cat(turns)
+
+
+def _chunks(
+    mechanism: Mechanism, batch: Tensor, count: int, memory: int
+) -> Iterator[tuple[int, int]]:
+    """Where chunks begin, and their rows, bounded by memory."""
+    drawn = mechanism.elements_drawn(*batch.shape) * batch.element_size()
+    rows = memory // (drawn * _WORKING_COPIES)
+    if batch.device.type == "cpu":
+        rows = min(rows, _QUICK_BYTES // drawn)
+    rows = max(rows, 1)
+    for start in range(0, count, rows):
+        yield start, min(rows, count - start)
+
+
+class CommonNoise:
+    """A mechanism with its randomness held fast: the same seed for every release.
+
+    A stand-in for the noiseless release where only differences count; differentiable where the
+    mechanism is.
+    """
+
+    def __init__(self, mechanism: Mechanism, seed: Seed) -> None:
+        self.mechanism = mechanism
+        self.seed = seed
+
+    def __call__(self, record: Tensor, companions: Tensor) -> Tensor:
+        """Releases of the record's variants (…, elements), all with the same noise, in float64."""
+        flat = record.reshape(-1, record.shape[-1])
+        batches = (torch.cat([row[None], companions]).to(torch.float32) for row in flat)
+        released = torch.stack([self._release(batch) for batch in batches])
+        return released.to(torch.float64).view(record.shape)
+
+    def of(self, batch: Tensor) -> Tensor:
+        """The release of a batch (records, elements), with that noise too, in float64."""
+        return self._release(batch.to(torch.float32)).to(torch.float64)
+
+    def differentiable(self, batch: Tensor) -> bool:
+        """Whether a release can be differentiated by the gradients it is made from."""
+        leaf = batch.to(torch.float32).clone().requires_grad_()
+        try:
+            return self._release(leaf).requires_grad
+        except AuditError:  # as of code that turns to numpy
+            return False
+
+    def repeats(self, batch: Tensor) -> bool:
+        """Whether the seed determines the release, as it must for the noise to cancel."""
+        gradients = batch.to(torch.float32)
+        return torch.equal(self._release(gradients), self._release(gradients))
+
+    def _release(self, batch: Tensor) -> Tensor:
+        with reproducible(self.seed, batch.device) as generator:
+            return self.mechanism.release(batch, generator)
+
+
+PILOT_SHARE = 4
+"""One pilot release for so many trials."""
+_CANCELLED = 1e-9
+"""A mean shift below this share of the largest is rounding."""
+
+
+@dataclass(frozen=True)
+class Hypotheses:
+    """The gradients of the batch, by what the private value is.
+
+    ``null`` is the gradient of the record with its value under the null hypothesis, (elements,),
+    ``alternatives`` with each value that the alternative draws from, evenly, (values, elements),
+    and ``companions`` are gradients of the rest of the batch, (others, elements). Where the record
+    is ``removed``, the alternative is the companions alone, and its gradient 0.
+    """
+
+    null: Tensor
+    alternatives: Tensor
+    companions: Tensor
+    removed: bool = False
+
+    @property
+    def records(self) -> int:
+        """Size of the batch."""
+        return 1 + len(self.companions)
+
+    @property
+    def elements(self) -> int:
+        """Length of a gradient."""
+        return len(self.null)
+
+    @property
+    def indistinguishable(self) -> bool:
+        """Whether every alternative has exactly the gradient of the null hypothesis."""
+        return bool((self.alternatives == self.null).all())
+
+    def batch(self, record: Tensor) -> Tensor:
+        """The record's gradient and its companions', (records, elements), as clients hold them."""
+        return torch.cat([record[None], self.companions]).to(torch.float32)
+
+    @property
+    def batches(self) -> list[Tensor]:
+        """That of the null hypothesis, and that of each alternative."""
+        others = map(self.batch, self.alternatives)
+        return [self.batch(self.null), *([self.companions.float()] if self.removed else others)]
+
+
+class Scorer(Protocol):
+    """What makes statistics of releases."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the statistics."""
+
+    def scores(self, releases: Tensor) -> FloatArray:
+        """Statistics (names, count) of releases (count, elements)."""
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """Scores releases by how far they are on the way from one hypothesis to the other.
+
+    ``centre`` is the release under the null hypothesis without noise, (elements,), ``towards``
+    leads from there to the (mean) release under the alternative and is not zero, and ``laplace`` is
+    the scale of Laplace noise, where that is known to be the noise.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("projection", "distance")
+    centre: Tensor
+    towards: Tensor
+    laplace: float | None = None
+
+    def projection(self, offsets: Tensor) -> Tensor:
+        """The likelihood ratio of releases less the centre, (count, elements) to (count,).
+
+        The projection onto ``towards`` for Gaussian (or unknown) noise, in units of the gradient;
+        Σ(|g̃ − g0| − |g̃ − g1|)/b for Laplace noise.
+        """
+        if self.laplace is not None:
+            return (offsets.abs() - (offsets - self.towards).abs()).sum(dim=1) / self.laplace
+        length: Tensor = torch.linalg.vector_norm(self.towards)
+        return offsets @ (self.towards / length)
+
+    def scores(self, releases: Tensor) -> FloatArray:
+        """Projection and distance of releases (count, elements), as an array (2, count).
+
+        Those in float32 are scored in blocks of float32 with float64 sums: subtracting a centre is
+        exact where a release is near it, and what the centre's own rounding moves the projection
+        by is put back. Of 10⁴ to 10⁷ elements errors are below 3·10⁻⁶ of the spread of a
+        projection and 10⁻⁴ of a distance's (3·10⁻³ where a centre is 10⁴ times the noise, which
+        the releases' own rounding is as well). Whatever is scored, it is a fixed function of a
+        release, so that bounds hold. Differences of absolute values, for Laplace noise, cancel,
+        and squares of very large or small distances are beyond float32: those are taken in float64.
+        """
+        if self.laplace is not None or releases.dtype != torch.float32:
+            return _as_array(self._exactly(releases))
+        scores = _as_array(self._in_blocks(releases))
+        least, most = _IN_RANGE
+        if (beyond := ~((scores[1] > least) & (scores[1] < most))).any():
+            scores[:, beyond] = _as_array(self._exactly(releases[torch.from_numpy(beyond)]))
+        return scores
+
+    def _exactly(self, releases: Tensor) -> Tensor:
+        offsets = releases.to(self.centre.dtype, copy=True).sub_(self.centre)
+        distance = torch.linalg.vector_norm(offsets, dim=1)
+        return torch.stack([self.projection(offsets), distance])
+
+    def _in_blocks(self, releases: Tensor) -> Tensor:
+        ways, centres, moved = self._blocks
+        parts = []
+        for block, way, centre in zip(
+            torch.split(releases, _BLOCK, dim=1), ways, centres, strict=True
+        ):
+            offsets = block - centre
+            lengths = torch.linalg.vector_norm(offsets, dim=1)
+            projected = offsets.mul_(way).sum(dim=1)  # alike for any number of rows
+            parts.append(torch.stack([projected, lengths]))
+        projections, lengths = torch.stack(parts).to(torch.float64).unbind(dim=1)
+        distance = torch.linalg.vector_norm(lengths, dim=0)
+        return torch.stack([projections.sum(dim=0) + moved, distance])
+
+    @cached_property
+    def _blocks(self) -> tuple[Sequence[Tensor], Sequence[Tensor], float]:
+        """Direction and centre in float32, and how far that moves the projection of the centre."""
+        direction = self.towards / torch.linalg.vector_norm(self.towards)
+        way, centre = direction.float(), self.centre.float()
+        moved = float((centre.double() - self.centre.double()) @ direction.double())
+        return torch.split(way, _BLOCK), torch.split(centre, _BLOCK), moved
+
+
+def _as_array(scores: Tensor) -> FloatArray:
+    array: FloatArray = scores.cpu().numpy()
+    return array
+
+
+def shifts(law: ReleaseLaw, hypotheses: Hypotheses) -> Tensor:
+    """How far each alternative moves the noiseless release, (values, elements)."""
+    centre = law.noiseless(hypotheses.null, hypotheses.companions)
+    return law.noiseless(hypotheses.alternatives, hypotheses.companions) - centre
+
+
+def known_ruler(law: ReleaseLaw, hypotheses: Hypotheses) -> Ruler:
+    """The ruler of a mechanism whose law is known."""
+    centre = law.noiseless(hypotheses.null, hypotheses.companions)
+    laplace = law.scale if law.noise == "laplace" else None
+    return Ruler(centre, way(shifts(law, hypotheses), hypotheses), laplace)
+
+
+def laws_of(law: ReleaseLaw | None, hypotheses: Hypotheses, ruler: Ruler) -> Laws:
+    """The laws of both statistics where the noise is known to be Gaussian, else nothing."""
+    if law is None or law.noise != "gaussian":
+        return {}
+    moved = shifts(law, hypotheses)
+    lengths = torch.linalg.vector_norm(moved, dim=1)
+    return {
+        "projection": ProjectionLaw(tuple(ruler.projection(moved).tolist()), law.scale),
+        "distance": DistanceLaw(tuple(lengths.tolist()), law.scale, hypotheses.elements),
+    }
+
+
+def way(moved: Tensor, hypotheses: Hypotheses) -> Tensor:
+    """Where a ruler looks: the mean of what the alternatives move the release by, (elements,).
+
+    Where they cancel in the mean (any direction gives a valid statistic, but that one no power) it
+    is the largest of them; where none moves the release, that of the gradients themselves.
+    ``moved`` is (values, elements), as ``shifts`` gives it, of gradients that differ.
+    """
+    for candidates in (moved, hypotheses.alternatives - hypotheses.null):
+        lengths = torch.linalg.vector_norm(candidates, dim=1)
+        mean: Tensor = candidates.mean(dim=0)
+        if torch.linalg.vector_norm(mean) > _CANCELLED * lengths.max():
+            return mean
+        if lengths.any():
+            return candidates[lengths.argmax()]
+    raise ValueError("the gradients of a game do not differ")
+
+
+def pilot_releases(trials: int) -> int:
+    """How many releases under each hypothesis set a threshold, or a direction."""
+    return -(-trials // PILOT_SHARE)
+
+
+def pilot_ruler(
+    mechanism: Mechanism, hypotheses: Hypotheses, pilots: int, seed: Seed, memory: int
+) -> Ruler:
+    """The ruler of a mechanism that is known by its releases only.
+
+    The centre is the mean of ``pilots`` releases under the null hypothesis. The direction is free
+    of noise where it cancels, and else the difference of two such means; ``way`` says what it is
+    where that is nothing.
+    """
+    null, *others = hypotheses.batches
+    centre = _mean(mechanism, null, pilots, sequence(seed, "null"), memory)
+    common = CommonNoise(mechanism, sequence(seed, "common noise"))
+    if common.repeats(null):
+        still = common.of(null)
+        return Ruler(centre, way(torch.stack([common.of(b) - still for b in others]), hypotheses))
+    count = -(-pilots // len(others))
+    means = [
+        _mean(mechanism, batch, count, sequence(seed, "value", index), memory)
+        for index, batch in enumerate(others)
+    ]
+    return Ruler(centre, way(torch.stack(means) - centre, hypotheses))
+
+
+def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: int) -> Tensor:
+    total = torch.zeros(batch.shape[1], dtype=torch.float64, device=batch.device)
+    with reproducible(seed, batch.device) as generator:
+        order = np.zeros(count, np.intp)
+        for _, chunk in releases_interleaved(mechanism, [batch], order, generator, memory):
+            total += chunk.to(torch.float64).sum(dim=0)
+    return total / count
+
+
+def score_releases(
+    mechanism: Mechanism,
+    batches: Sequence[Tensor],
+    scorer: Scorer,
+    order: IntArray,
+    seed: Seed,
+    *,
+    memory: int,
+    advance: Advance,
+    workers: Workers = ALONE,
+) -> FloatArray:
+    """Scores (statistics, count) of releases of these batches in turns; the releases are not kept.
+
+    The workers share in portions of them, each with a seed of its own; those of code that is not
+    known here are one portion.
+    """
+    drawn = mechanism.elements_drawn(*batches[0].shape)
+    size = len(order) if mechanism.foreign else max(_LEAST_RELEASES, _PORTION // drawn)
+    tasks = [
+        partial(
+            _score_portion,
+            mechanism,
+            batches,
+            scorer,
+            portion,
+            sequence(seed, "portion", number) if number else seed,
+            memory,
+        )
+        for number, portion in enumerate(np.split(order, range(size, len(order), size)))
+    ]
+    found = workers.share(tasks, advance, _SECONDS_A_NUMBER * len(order) * drawn)
+    return np.concatenate(found, axis=1)
+
+
+def _score_portion(
+    mechanism: Mechanism,
+    batches: Sequence[Tensor],
+    scorer: Scorer,
+    order: IntArray,
+    seed: Seed,
+    memory: int,
+    advance: Advance,
+) -> FloatArray:
+    scored = np.empty((len(scorer.names), len(order)))
+    with reproducible(seed, batches[0].device) as generator:
+        for which, chunk in releases_interleaved(mechanism, batches, order, generator, memory):
+            scored[:, which] = scorer.scores(chunk)
+            advance(len(chunk))
+    return scored

@@ -1,0 +1,271 @@
+"""From a subject to a played game: column, batch, record, verdict or trials."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from gradaudit.audits.dp_audit.game.canary import (
+    STAGES,
+    Canaries,
+    Canary,
+    Pair,
+    choose_canary,
+    expect_record,
+)
+from gradaudit.audits.dp_audit.game.clients import Pool, choose_clients, train_clients
+from gradaudit.audits.dp_audit.game.degenerate import Verdict, verdict_without_trials
+from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, shifts
+from gradaudit.audits.dp_audit.game.play import (
+    Rules,
+    StatisticResult,
+    TrialsResult,
+    expect_law,
+    play,
+)
+from gradaudit.audits.dp_audit.game.removal import NO_RECORD, without_record
+from gradaudit.audits.dp_audit.game.sensitivity import Design, RecordGradients, RecordSensitivity
+from gradaudit.audits.dp_audit.law.theory import Relation
+from gradaudit.audits.dp_audit.mechanisms import Mechanism, Promise
+from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.fates import Fate, fates, verdict_of_untouched
+from gradaudit.errors import UsageError
+from gradaudit.progress import Progress
+from gradaudit.randomness import Seed, sequence
+from gradaudit.subject import Subject
+from gradaudit.workers import ALONE, Workers
+
+Swept = Literal["clip", "sigma"]
+Setting = tuple[Swept, float, Mechanism]
+"""What is swept, its value, and the mechanism with that value."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game that was played, or decided without trials.
+
+    ``result`` is a verdict that needed no trials, or what the trials said; ``pair`` is the exact
+    epsilon of the pair (the largest of a mixture's), None where no law is known, and ``gaps_from``
+    tells how gaps were measured. ``names`` are what neighbours hold, in words: values of the
+    attribute, which is None where clients play, or updates. ``fates`` say what becomes of each
+    array of a client's update.
+    """
+
+    attribute: str | None
+    names: tuple[str, ...]
+    relation: Relation
+    canaries: Canaries[Pair]
+    hypotheses: Hypotheses
+    result: Verdict | TrialsResult
+    pair: float | None
+    gaps_from: str
+    mechanism: Mechanism
+    rules: Rules
+    fates: Sequence[Fate] = ()
+
+    @property
+    def score(self) -> StatisticResult | None:
+        """What the statistic that is asked for said; None without trials, or of dependent ones."""
+        if isinstance(self.result, Verdict) or self.result.dependent:
+            return None
+        return self.result.scores[self.rules.statistic]
+
+    @property
+    def untestable(self) -> str:
+        """Why the pair can test no claim, in words; empty where it can.
+
+        Both values give the same release: certainly, or under the same randomness, and the trials
+        show no difference either.
+        """
+        if isinstance(self.result, Verdict):
+            return "" if self.result.epsilon else self.result.reason
+        if self.canaries.played.gap or self.score is None or self.score.bound.value:
+            return ""
+        return f"{self.gaps_from} are the same with either value"
+
+    @property
+    def epsilon_lower(self) -> float | None:
+        """The bound, or the verdict; None where the releases gave no bound."""
+        if self.untestable:
+            return None
+        if isinstance(self.result, Verdict):
+            return self.result.epsilon
+        return self.score.bound.value if self.score is not None else None
+
+    def promise(self, relation: Relation | None = None) -> Promise | None:
+        """What the mechanism promises for such a batch; None where nothing is known.
+
+        The relation is the game's own where none is asked for.
+        """
+        batch = self.hypotheses
+        relation = relation or self.relation
+        return self.mechanism.promise(relation, batch.records, batch.elements, self.rules.delta)
+
+
+def play_on(
+    subject: Subject,
+    attribute: str,
+    mechanism: Mechanism,
+    design: Design,
+    rules: Rules,
+    progress: Progress,
+) -> Game:
+    """Play the game of one attribute on the subject's newest target.
+
+    Raises:
+        NotApplicable: the attribute is no input column, or records have no gradients of their own.
+        UsageError: an option is wrong for these records or this mechanism.
+        AuditError: the model or a mechanism from a file fails.
+    """
+    records = subject.records
+    expect_law(mechanism, 1 + design.companions, rules.mode)
+    expect_record(design, len(records))
+    column = PrivateColumn.of(records, attribute)
+    seed = sequence(subject.seed, "dp-audit", attribute)
+    gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
+    mechanism = mechanism.laid_out(gradients.sizes)
+    sensitivity = RecordSensitivity.of(
+        gradients, records, column, mechanism, design, rules.memory, sequence(seed, "batch")
+    )
+    domain = Domain.of(records, column, design.domain)
+    # what foreign code carries on from one release to the next would be lost with those left out
+    workers = ALONE if mechanism.foreign else subject.workers
+    workers = workers.on(attribute, mechanism.description, repr(vars(mechanism)))
+    kept = workers.on("canaries")
+    canaries = kept.units.kept()
+    if canaries is None:
+        with progress.task(f"canaries for {attribute}", STAGES * design.restarts) as advance:
+            canaries = choose_canary(
+                sensitivity, domain, records, design, sequence(seed, "canary"), advance, kept
+            )
+        kept.units.keep(canaries)
+    hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
+    names = column.names
+    if design.relation == "remove":
+        of_removal, names = sequence(seed, "removal"), (*names, NO_RECORD)
+        canaries, hypotheses = without_record(mechanism, canaries, hypotheses, of_removal)
+    verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
+    return Game(
+        attribute,
+        names,
+        design.relation,
+        canaries,
+        hypotheses,
+        verdict or played(mechanism, hypotheses, rules, seed, workers, progress),
+        pair_epsilon(mechanism, hypotheses, rules.delta, verdict),
+        sensitivity.measured_by,
+        mechanism,
+        rules,
+    )
+
+
+def play_between_clients(
+    subject: Subject, mechanism: Middleware, design: Design, rules: Rules, progress: Progress
+) -> Game:
+    """Play the game of two clients' updates, or of one and none, of the subject's newest target.
+
+    Raises:
+        UsageError: an option is wrong for these records or this mechanism.
+        AuditError: the training diverges, or the middleware fails.
+    """
+    expect_law(mechanism, 1, rules.mode)
+    seed = sequence(subject.seed, "dp-audit", "clients")
+    with progress.task("clients", design.clients) as advance:
+        clients = train_clients(subject, design, sequence(seed, "training"), advance)
+    mechanism = mechanism.receiving(clients.layout)
+    pool = Pool.of(clients, design)
+    canaries, measured_by = choose_clients(pool, mechanism, design, seed)
+    null, other = pool.updates[[canaries.played.null, canaries.played.alternative]]
+    hypotheses = Hypotheses(null, other[None], null[None][:0])
+    looked = fates(mechanism, clients.updates[0], sequence(seed, "fates"))
+    verdict = verdict_of_untouched(mechanism, hypotheses, looked)
+    verdict = verdict or verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
+    return Game(
+        None,
+        pool.names,
+        design.relation,
+        canaries,
+        hypotheses,
+        verdict or played(mechanism, hypotheses, rules, seed, ALONE, progress),
+        pair_epsilon(mechanism, hypotheses, rules.delta, verdict),
+        measured_by,
+        mechanism,
+        rules,
+        looked,
+    )
+
+
+def played(
+    mechanism: Mechanism,
+    hypotheses: Hypotheses,
+    rules: Rules,
+    seed: Seed,
+    workers: Workers,
+    progress: Progress,
+) -> TrialsResult:
+    """What the trials said, now or before.
+
+    Raises:
+        UsageError: as ``play``.
+        AuditError: as ``play``.
+    """
+    kept = workers.on("trials")
+    result: TrialsResult | None = kept.units.kept()
+    if result is None:
+        with progress.task("releases", 2 * rules.trials) as advance:
+            result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance, kept)
+        kept.units.keep(result)
+    return result
+
+
+def pair_epsilon(
+    mechanism: Mechanism, hypotheses: Hypotheses, delta: float, verdict: Verdict | None = None
+) -> float | None:
+    """Exact epsilon of the pair, the largest of a mixture's; None where the law is not known.
+
+    At δ for Gaussian noise, and at 0 for Laplace noise; by a verdict where no law is known.
+    """
+    if hypotheses.indistinguishable:
+        return 0.0
+    law = mechanism.law(hypotheses.records)
+    if law is None:
+        return None if verdict is None else verdict.epsilon
+    return law.epsilon(shifts(law, hypotheses), delta)
+
+
+def settings(
+    mechanism: Mechanism, clips: Sequence[float], sigmas: Sequence[float]
+) -> Iterator[Setting]:
+    """The mechanism at other clips and sigmas (Li24, figure 8).
+
+    Raises:
+        UsageError: the mechanism has no clip and sigma to change, or a value is out of range.
+    """
+    swept: tuple[tuple[Swept, Sequence[float]], ...] = (("clip", clips), ("sigma", sigmas))
+    for name, values in swept:
+        for value in values:
+            if not 0 < value < math.inf:
+                raise UsageError(f"--sweep-{name} {value:g}: not a positive number")
+    for name, values in swept:
+        for value in dict.fromkeys(values):
+            other = mechanism.resized(**{name: value})
+            if other is None:
+                raise UsageError(
+                    f"--sweep-clip, --sweep-sigma: {mechanism.description} has no clip and sigma "
+                    "to change; name it as dp:clip=C,sigma=S"
+                )
+            yield name, value, other
+
+
+def _hypotheses(sensitivity: RecordSensitivity, played: Canary, *, mixture: bool) -> Hypotheses:
+    column = sensitivity.column
+    others = [i for i in range(len(column)) if i != played.null]
+    values = [played.null, *(others if mixture else [played.alternative])]
+    variants = column.variants(played.inputs[None])[0, values]
+    with torch.no_grad():
+        labels = played.label.expand(len(variants), *played.label.shape)
+        gradients = sensitivity.gradients(variants, labels)
+    return Hypotheses(gradients[0], gradients[1:], sensitivity.companions)

@@ -1,0 +1,304 @@
+"""How far a record's released gradient moves when its private value is replaced."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gradaudit.audits.dp_audit.game.domain import DomainName, PrivateColumn
+from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise
+from gradaudit.audits.dp_audit.law.theory import Relation
+from gradaudit.audits.dp_audit.mechanisms import Mechanism, Noiseless
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.data.records import Records
+from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Target, shared_parameters
+from gradaudit.randomness import Seed, rng, sequence
+
+_CLOSE = 1e-6
+
+
+@dataclass(frozen=True)
+class RecordGradients:
+    """The gradient that a record contributes to a DP-SGD step.
+
+    It goes over every trainable parameter but those of hidden layers, biases too: that is what
+    DP-SGD clips as one vector. ``shape`` is that of one record's inputs; all records go through
+    vmap at once where ``batched``, else one after the other.
+    """
+
+    view: FunctionalModel
+    names: tuple[str, ...]
+    shape: torch.Size
+    batched: bool
+
+    @classmethod
+    def of(cls, target: Target, inputs: Tensor, labels: Tensor, hidden: Sequence[str] = ()) -> Self:
+        """Gradients of all layers but the hidden ones, in float64.
+
+        They go through vmap where it gives the same gradients of the first two records as a loop,
+        and the same slopes of them: some of its rules for differentiating twice are wrong (of
+        layer norms in torch 2.13).
+
+        Raises:
+            NotApplicable: the model couples the records of a batch.
+            AuditError: the model cannot be run on the records.
+        """
+        view = FunctionalModel.of(target, dtype=torch.float64)
+        records, targets = view.cast(inputs[:2]), view.cast(labels[:2])
+        view.check(records, targets)
+        if reason := view.coupling(records, targets):
+            raise NotApplicable(
+                f"records have no gradients of their own to clip: {reason}; use --model-mode eval"
+            )
+        if view.stochastic(records):
+            raise NotApplicable(
+                "the model draws random numbers (dropout in training mode), which hide a record's "
+                "gradient; use --model-mode eval"
+            )
+        names = shared_parameters(target.model, hidden)
+        looped = cls(view, names, inputs.shape[1:], batched=False)
+        batched = replace(looped, batched=True)
+        return batched if _agree(batched, looped, records.flatten(1), targets) else looped
+
+    @property
+    def device(self) -> torch.device:
+        """Where gradients are computed."""
+        return self.view.device
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Elements of each parameter, in the order of a gradient."""
+        return {name: self.view.parameters[name].numel() for name in self.names}
+
+    @property
+    def elements(self) -> int:
+        """Length of a gradient."""
+        return sum(self.sizes.values())
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Gradients (records, elements) of flattened inputs (records, positions) and labels."""
+        records = self.view.cast(inputs).view(-1, *self.shape)
+        targets = self.view.cast(labels)
+        chosen = {name: self.view.parameters[name] for name in self.names}
+        gradient = torch.func.grad(self.view.record_loss)
+        with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
+            if self.batched:
+                batch = torch.func.vmap(gradient, in_dims=(None, 0, 0))(chosen, records, targets)
+                return torch.cat([batch[name].flatten(1) for name in self.names], dim=1)
+            rows = [gradient(chosen, x, y) for x, y in zip(records, targets, strict=True)]
+        return torch.stack(
+            [torch.cat([row[name].flatten() for name in self.names]) for row in rows]
+        )
+
+
+def _agree(
+    batched: RecordGradients, looped: RecordGradients, inputs: Tensor, labels: Tensor
+) -> bool:
+    """Whether both ways give the same gradients and slopes."""
+    by_loop = _gradients_and_slope(looped, inputs, labels)
+    try:
+        by_batch = _gradients_and_slope(batched, inputs, labels)
+    except Exception:  # whatever a model does that vmap cannot follow
+        return False
+    return all(
+        torch.allclose(x, y, rtol=_CLOSE, atol=_CLOSE * float(y.abs().max()), equal_nan=True)
+        for x, y in zip(by_batch, by_loop, strict=True)
+    )
+
+
+def _gradients_and_slope(
+    gradients: RecordGradients, inputs: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    leaf = inputs.clone().requires_grad_()
+    by_record = gradients(leaf, labels)
+    (slope,) = torch.autograd.grad(by_record.square().sum(), leaf)
+    return by_record.detach(), slope
+
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+"""Distances (records,) between two gradients (records, elements) each."""
+Objective = Callable[[Tensor], Tensor]
+"""What crafting maximises: inputs (records, positions) to (records,), differentiable."""
+_COPIES = 8
+"""Gradients that are held for one variant of a record, at most, counting those of the backward
+pass through them."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """How the pair of a game is chosen.
+
+    The record is random, crafted or an index. A ``mixture`` is an alternative that draws from all
+    other values (definition 7.2), and not the one that moves the release most; ``companions`` are
+    other records in the batch. For crafting, ``clip`` is Δ that a mechanism from a file is declared
+    to clip to, ``restarts`` are starts of the ascent (none leave it out), ``iterations`` its steps,
+    and ``pool`` ordinary records are looked at for a place to start from.
+
+    Neighbours of client level replace a client's update by another, or by none (``relation``);
+    those of record level replace a value, or remove the record from its companions. So
+    many ``clients`` of so many records each train at this ``rate``, and send all arrays but those
+    that a glob of ``unsent`` matches.
+    """
+
+    record: str = "crafted"
+    domain: DomainName = "feasible"
+    mixture: bool = False
+    companions: int = 0
+    clip: float | None = None
+    restarts: int = 16
+    iterations: int = 200
+    pool: int = 256
+    relation: Relation = "replace"
+    clients: int = 8
+    client_records: int = 32
+    rate: float = 0.1
+    unsent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordSensitivity:
+    """What the gap of a record depends on.
+
+    ``judge``, in words ``measured_by``, is the release without noise, or with common noise: gaps
+    are measured by it. Crafting maximises the distances, each for its share of the starts; they are
+    differentiable. Companions are gradients (others, elements) of the rest of the batch, and a
+    chunk may take ``memory`` bytes.
+    """
+
+    gradients: RecordGradients
+    column: PrivateColumn
+    judge: Noiseless
+    distances: tuple[Distance, ...]
+    companions: Tensor
+    memory: int
+    measured_by: str = "the noiseless release"
+
+    @classmethod
+    def of(
+        cls,
+        gradients: RecordGradients,
+        records: Records,
+        column: PrivateColumn,
+        mechanism: Mechanism,
+        design: Design,
+        memory: int,
+        seed: Seed,
+    ) -> Self:
+        """That of a mechanism's releases.
+
+        The design tells how many companions there are, and the clip that is declared; the seed
+        draws the companions, and the common noise.
+
+        Raises:
+            UsageError: there are not so many companions.
+        """
+        others = _companions(records, gradients, design.companions, seed)
+        first = gradients(records.inputs[:1].flatten(1), records.labels[:1])
+        batch = torch.cat([first, others])
+        judge, distances, words = _judge(mechanism, design.clip, batch, others, seed)
+        return cls(gradients, column, judge, distances, others, memory, words)
+
+    def records_at_once(self, variants: int) -> int:
+        """Records whose gradients fit the memory, with so many variants of each."""
+        return max(1, self.memory // (_COPIES * 8 * variants * self.gradients.elements))
+
+    def gaps(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Distance of the noiseless releases under every two values, (records, values, values)."""
+        chunk = self.records_at_once(len(self.column))
+        chunks = zip(torch.split(inputs, chunk), torch.split(labels, chunk), strict=True)
+        return torch.cat([self._gaps(*some) for some in chunks])
+
+    def _gaps(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        variants = self.column.variants(inputs)
+        records, values = variants.shape[:2]
+        repeated = labels.repeat_interleave(values, dim=0)
+        with torch.no_grad():
+            flat = self.gradients(variants.flatten(0, 1), repeated)
+            releases = self.judge(flat, self.companions).view(records, values, -1)
+            if not releases.isfinite().all():
+                raise AuditError("a record's gradient is not finite; the model has diverged")
+            mode = "donot_use_mm_for_euclid_dist"
+            return torch.cdist(releases, releases, compute_mode=mode).cpu()
+
+    def objective(self, distance: Distance, pairs: Tensor, labels: Tensor) -> Objective:
+        """What crafting maximises, as a function of inputs (records, positions) to (records,).
+
+        ``pairs`` are indices of the values, (records, 2), of records with these labels, (records,).
+        """
+        view = self.gradients.view
+        column = replace(self.column, positions=self.column.positions.to(view.device))
+        values = view.cast(self.column.values[pairs.T])
+        targets = view.cast(torch.cat([labels, labels]))
+
+        def function(inputs: Tensor) -> Tensor:
+            both = torch.cat([column.put(inputs, value) for value in values])
+            first, second = self.gradients(both, targets).chunk(2)
+            return distance(first, second)
+
+        return function
+
+
+def between_two_values(gaps: Tensor) -> Tensor:
+    """Gaps (records, values, values) with −1 from a value to itself: the largest is of two."""
+    return gaps.masked_fill(torch.eye(gaps.shape[1], dtype=torch.bool, device=gaps.device), -1)
+
+
+def squared_gap(noiseless: Noiseless, companions: Tensor) -> Distance:
+    """Squared distance of two noiseless releases (Li24's MSE, up to a factor)."""
+
+    def distance(first: Tensor, second: Tensor) -> Tensor:
+        return (noiseless(first, companions) - noiseless(second, companions)).square().sum(dim=1)
+
+    return distance
+
+
+def cosine_distance(first: Tensor, second: Tensor) -> Tensor:
+    """One minus the cosine of two gradients (Li24), which is what a tiny clip leaves of them."""
+    return 1 - torch.cosine_similarity(first, second, dim=1)
+
+
+def _companions(records: Records, gradients: RecordGradients, count: int, seed: Seed) -> Tensor:
+    """Gradients (count, elements) of the rest of the batch, drawn without replacement."""
+    if count >= len(records):
+        raise UsageError(
+            f"--companions {count}: there are {len(records)} records in all; give at most "
+            f"{len(records) - 1}"
+        )
+    chosen = rng(seed, "companions").permutation(len(records))[:count]
+    if not count:
+        return torch.zeros(0, gradients.elements, dtype=torch.float64, device=gradients.device)
+    with torch.no_grad():
+        return gradients(records.inputs[chosen].flatten(1), records.labels[chosen])
+
+
+def _judge(
+    mechanism: Mechanism, clip: float | None, batch: Tensor, companions: Tensor, seed: Seed
+) -> tuple[Noiseless, tuple[Distance, ...], str]:
+    """What gaps are measured by, what crafting maximises, and the first in words.
+
+    Crafting maximises the gap itself, where that can be differentiated. Else guesses stand for it:
+    a mechanism from a file may clip as declared, not at all, or to a bound nobody knows, for which
+    the cosine stands.
+    """
+    law = mechanism.law(len(batch))
+    if law is not None:
+        distances = squared_gap(law.noiseless, companions), cosine_distance
+        return law.noiseless, distances, "the noiseless release"
+    common, declared = CommonNoise(mechanism, sequence(seed, "common noise")), _clipped_mean(clip)
+    if not common.repeats(batch):
+        words = "the declared clip" if clip else "gradients that nothing clips"
+        return declared, (squared_gap(declared, companions), cosine_distance), words
+    words = "the release" if mechanism.deterministic else "releases with common noise"
+    guesses = common if common.differentiable(batch) else declared, _clipped_mean(None)
+    gaps = (squared_gap(guess, companions) for guess in guesses)
+    return common, (*gaps, cosine_distance), words
+
+
+def _clipped_mean(clip: float | None) -> Noiseless:
+    return ClippedNoise(clip=clip or math.inf, sigma=0).noiseless

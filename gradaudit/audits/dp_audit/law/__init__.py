@@ -1,0 +1,1 @@
+"""Bounds and laws of the privacy parameter ε."""

@@ -1,0 +1,312 @@
+"""Gradient-release mechanisms: one a file, found by name; defenses; and the user's own."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Generator, Tensor
+
+from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, epsilon_laplace
+from gradaudit.defenses import Chain, Defense, defenses, parse_defense
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.noise import Noise
+from gradaudit.parts import discover
+from gradaudit.specs import Spec, arguments, suggest
+from gradaudit.text import listed
+from gradaudit.user_code import first_line, load_callable
+
+Unit = Literal["client", "record"]
+"""Whose data may differ between neighbours."""
+Noiseless = Callable[[Tensor, Tensor], Tensor]
+"""The release without noise, differentiable in the record: of its variants' gradients (…, elements)
+and those of its companions (others, elements) to (…, elements)."""
+
+Sampler = Callable[[int, Generator], Tensor]
+"""So many releases, (count, elements)."""
+
+
+@dataclass(frozen=True)
+class ReleaseLaw:
+    """A release that is a known function of the gradients plus noise of a known law.
+
+    ``scale`` is the deviation (Gaussian) or scale (Laplace) of the noise in each element of a
+    release, but for those that are ``bare``, (elements,) bool, and get none.
+    """
+
+    noise: Noise
+    scale: float
+    noiseless: Noiseless
+    bare: Tensor | None = None
+
+    def epsilon(self, shifts: Tensor, delta: float) -> float:
+        """Exact epsilon of releases that noiseless lie so far apart, the largest of several.
+
+        At δ for Gaussian noise, and at 0 for Laplace noise, whose ‖g1 − g0‖₁/b is little more. The
+        shifts are (pairs, elements), and 0 < δ < 1.
+        """
+        if self.bare is not None and bool(shifts[:, self.bare].any()):
+            return math.inf
+        if self.noise == "laplace":
+            return epsilon_laplace(float(shifts.abs().sum(dim=1).max()), self.scale)
+        largest = float(torch.linalg.vector_norm(shifts, dim=1).max())
+        if self.scale == 0:
+            return math.inf if largest else 0.0
+        return epsilon_gaussian(largest / self.scale, delta)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a mechanism promises, whatever the records are.
+
+    ``mu`` is the L2 sensitivity over the noise's scale. Epsilon, exact, is that of the worst pair
+    of gradients; it goes with ``delta``, 0 for Laplace noise, of which one at δ says nothing.
+    """
+
+    mu: float
+    epsilon: float
+    delta: float
+
+
+class Mechanism(ABC):
+    """A random map from the per-sample gradients of a step to the gradient that is released.
+
+    One that has a ``name`` and a ``summary`` is found, and made from a spec that begins with its
+    name, of which ``example`` is one: ``name:clip=C,sigma=S`` without a ``parse`` of its own.
+
+    Attributes:
+        description: as the user named it.
+        unit: whose data neighbours differ in: a record's, whose gradients it gets, or a client's,
+            whose update it gets as a batch of one.
+        noise: the law of the noise in each element, known or declared; None where it is neither.
+        noise_multiplier: σ/Δ of Gaussian noise on the sum of clipped gradients, which composes.
+        deterministic: whether it is known to draw no random numbers.
+        foreign: whether its releases are made by code that is not known here: they may depend on
+            each other, and a pilot of them is a better guide to a threshold than any law.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    example: ClassVar[str]
+    unit: ClassVar[Unit] = "record"
+    description: str
+    noise: Noise | None = None
+    noise_multiplier: float | None = None
+    deterministic: ClassVar[bool] = False
+    foreign: ClassVar[bool] = True
+
+    @classmethod
+    def parse(cls, text: str, noise: Noise | None = None) -> Self:
+        """The mechanism of ``NAME:clip=C,sigma=S,…``; ``noise`` is what one of no law is declared.
+
+        Raises:
+            UsageError: an option is missing, unknown or wrong.
+        """
+        scheme, _, rest = text.partition(":")
+        pairs = tuple(_pair(text, item) for item in rest.split(",") if item)
+        missing = {"clip", "sigma"} - {key for key, _ in pairs}
+        if missing:
+            raise UsageError(f"{OPTION} {text}: no {min(missing)}; write {scheme}:clip=C,sigma=S")
+        return cls(**arguments(Spec(text, scheme, pairs), cls))
+
+    def law(self, records: int) -> ReleaseLaw | None:
+        """The law of a release of a batch of so many records; None where it is not known.
+
+        Raises:
+            UsageError: it is known, but has no simple form.
+        """
+        return None
+
+    def promise(
+        self, relation: Relation, records: int, elements: int, delta: float
+    ) -> Promise | None:
+        """What it promises for a batch of so many records; None where nothing is known.
+
+        Neighbouring data sets replace one record, or remove one; gradients have ``elements``
+        elements, and 0 < δ < 1.
+        """
+        return None
+
+    def resized(self, clip: float | None = None, sigma: float | None = None) -> Mechanism | None:
+        """The same mechanism with another clip or sigma; None where it has none to change."""
+        return None
+
+    def laid_out(self, sizes: Mapping[str, int]) -> Mechanism:
+        """The mechanism for gradients that are made of these parameters, in order.
+
+        ``sizes`` are the elements of each.
+        """
+        return self
+
+    @abstractmethod
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
+        """Release once: (records, elements) to (elements,)."""
+
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
+        """Release ``count`` times from the same gradients, (count, elements)."""
+        return torch.stack([self.release(per_sample_gradients, generator) for _ in range(count)])
+
+    def sampler(self, per_sample_gradients: Tensor) -> Sampler:
+        """Releases from the same gradients; what does not differ between them is computed once."""
+        return partial(self.releases, per_sample_gradients)
+
+    def elements_drawn(self, records: int, elements: int) -> int:
+        """How many numbers one release holds in memory at a time."""
+        return (records + 1) * elements
+
+
+OPTION = "--mechanism"
+
+
+def mechanisms() -> dict[str, type[Mechanism]]:
+    """The mechanisms that have a name of their own."""
+    return discover("gradaudit.audits.dp_audit.mechanisms", Mechanism)
+
+
+def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
+    """The mechanism that ``NAME:…``, ``FILE.py:NAME`` or ``package.module:NAME`` names.
+
+    A name is that of a mechanism, or of a deterministic defense. ``noise`` is what a mechanism from
+    a file, or middleware, is declared to add.
+
+    Raises:
+        UsageError: no such mechanism, file or function, or an option that it does not take.
+    """
+    scheme = text.partition(":")[0]
+    known = mechanisms()
+    if scheme in known:
+        return known[scheme].parse(text, noise)
+    if scheme in defenses():
+        return DefenseMechanism.parse(text)
+    if not scheme.endswith(".py") and "." not in scheme:
+        names = [*known, *(n for n, d in defenses().items() if d.deterministic and n not in known)]
+        raise UsageError(
+            f"{OPTION} {text}: no mechanism {scheme!r}{suggest(scheme, names)}; there are: "
+            f"{', '.join(names)}, and your own as FILE.py:NAME"
+        )
+    return FileMechanism(load_callable(text, OPTION), text, noise)
+
+
+def _pair(text: str, item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not key or not equals:
+        raise UsageError(f"{OPTION} {text}: {item!r} is no option; write key=value,key=value")
+    return key.strip(), value.strip()
+
+
+class DefenseMechanism(Mechanism):
+    """The batch's mean gradient as a deterministic defense releases it.
+
+    Equal gradients are released as equal updates, so the releases of a pair either never coincide
+    (ε is infinite) or always do (ε is 0). ``sizes`` are empty before ``laid_out``.
+    """
+
+    deterministic: ClassVar[bool] = True
+
+    def __init__(
+        self, defense: Defense[Any], description: str, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        self.defense, self.description, self.sizes = defense, description, dict(sizes or {})
+
+    @classmethod
+    def parse(cls, text: str, noise: Noise | None = None) -> Self:
+        """The mechanism of a defense's spec; it adds no noise.
+
+        Raises:
+            UsageError: a wrong spec, or a defense that is random or changes the model.
+        """
+        defense = parse_defense(text, OPTION)
+        if defense.changes_model:
+            raise UsageError(
+                f"{OPTION} {text}: {defense.name} changes the model and its training and not what "
+                "is released; audit a model that was trained with it"
+            )
+        if not defense.deterministic:
+            raise UsageError(
+                f"{OPTION} {text}: {defense.name} draws random numbers of no known law; only "
+                "deterministic defenses are mechanisms, others as FILE.py:NAME"
+            )
+        return cls(defense, text)
+
+    def laid_out(self, sizes: Mapping[str, int]) -> DefenseMechanism:
+        """The same for gradients made of these parameters.
+
+        Raises:
+            UsageError: the defense's ``layers`` match none of them.
+        """
+        if not any(map(self.defense.defends, sizes)):
+            raise UsageError(
+                f"{OPTION} {self.description}: no layer matches "
+                f"layers={self.defense.options.layers}; the parameters are: {listed(sizes, 20)}"
+            )
+        return DefenseMechanism(self.defense, self.description, sizes)
+
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
+        """The defended mean: (records, elements) to (elements,)."""
+        mean = per_sample_gradients.mean(dim=0, keepdim=True)
+        parts = torch.split(mean, list(self.sizes.values()), dim=1)
+        update = dict(zip(self.sizes, parts, strict=True))
+        chain, records = Chain((self.defense,)), len(per_sample_gradients)
+        defended = chain.apply(update, records=records, generators=lambda _i, _n: generator)
+        return torch.cat(list(defended.values()), dim=1)[0]
+
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
+        """The same release ``count`` times, (count, elements)."""
+        return self.release(per_sample_gradients, generator).expand(count, -1)
+
+
+class FileMechanism(Mechanism):
+    """``def mechanism(per_sample_gradients, generator): …`` from the user's file.
+
+    Its law is unknown. It gets a tensor (records, elements) of its own to work on and a
+    ``torch.Generator``, and returns the released gradient (elements,). Where the callable has an
+    attribute ``releases``, ``releases(per_sample_gradients, count, generator)`` is called instead
+    and returns (count, elements).
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], description: str, noise: Noise | None = None
+    ) -> None:
+        self.function, self.description, self.noise = function, description, noise
+        self.batched: Callable[..., Any] | None = getattr(function, "releases", None)
+
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
+        """Release once: (records, elements) to (elements,).
+
+        Raises:
+            AuditError: the user's code fails, or returns something else than a finite gradient.
+        """
+        elements = per_sample_gradients.shape[1:]
+        return self._call(self.function, elements, per_sample_gradients.clone(), generator)
+
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
+        """Release ``count`` times, (count, elements), by the batched form where there is one.
+
+        Raises:
+            AuditError: as ``release``.
+        """
+        if self.batched is None:
+            return super().releases(per_sample_gradients, count, generator)
+        shape = torch.Size((count, *per_sample_gradients.shape[1:]))
+        return self._call(self.batched, shape, per_sample_gradients.clone(), count, generator)
+
+    def _call(self, function: Callable[..., Any], shape: torch.Size, *arguments: Any) -> Tensor:
+        named = f"{OPTION} {self.description}"
+        try:
+            released = function(*arguments)
+        except (Exception, SystemExit) as error:
+            raise AuditError(f"{named}: fails with {first_line(error)}") from error
+        if not isinstance(released, Tensor) or released.shape != shape:
+            what = tuple(released.shape) if isinstance(released, Tensor) else type(released)
+            raise AuditError(
+                f"{named}: returned {what}; a released gradient of shape {tuple(shape)} is needed"
+            )
+        # A sum of what is not finite is not finite; that of finite numbers may be too large.
+        if not released.sum().isfinite() and not released.isfinite().all():
+            raise AuditError(f"{named}: released a gradient that is not finite")
+        return released

@@ -1,0 +1,199 @@
+"""A Flower client mod, run on messages as Flower's clients send them."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from gradaudit.audits.dp_audit.mechanisms import OPTION
+from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
+from gradaudit.audits.dp_audit.middleware.loading import library, made, named_object, takes
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.noise import Noise
+from gradaudit.specs import Spec, arguments
+from gradaudit.text import listed
+
+_A_MOD_TAKES = 3
+_DAY = 86400.0
+_LARGEST_DELTA = 1.25
+"""From which the classical formula has no noise to give."""
+
+
+class FlowerMod(Middleware):
+    """A mod ``(Message, Context, call_next) -> Message``, outermost in its client.
+
+    The server sends the model's state dict and a ``ConfigRecord``, the client answers with what its
+    training made of the arrays and a ``MetricRecord``. A class, or a function that makes the mod,
+    is called with the spec's options; those of a mod that takes none are in the server's
+    ``ConfigRecord``, as ``clipping_norm`` for ``fixedclipping_mod``. Its instance lives through all
+    releases, as in a client; its context is fresh each time.
+
+    ``LocalDpMod`` clips the update as a whole and adds noise of S √(2 ln(1.25/δ))/ε with whatever
+    sensitivity S it is told, so its exact ε follows from its clip; it leaves arrays without
+    dimensions as they are, and fails on whole numbers that it has to clip.
+
+    Attributes:
+        mod: what is called.
+        config: what the server sends beside the model.
+
+    Source: D. Beutel et al., "Flower: A friendly federated learning research framework" (2020); C.
+    Dwork and A. Roth, "The algorithmic foundations of differential privacy" (2014), theorem A.1;
+    B. Balle and Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy" (2018),
+    theorem 8.
+    """
+
+    name = "flower"
+    summary = "A Flower mod, flower:MODULE:OBJECT or flower:FILE.py:OBJECT."
+    example: ClassVar[str] = (
+        "flower:flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity=2&epsilon=1&delta=1e-5"
+    )
+    form: Form = "weights"
+
+    def __init__(
+        self,
+        mod: Callable[..., Any],
+        description: str,
+        noise: Noise | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        law = _LAWS.get(f"{type(mod).__module__}.{type(mod).__qualname__}")
+        super().__init__(description, noise, None if law is None else law(mod))
+        self.mod, self.config = mod, dict(config or {})
+        self._app = library("flwr.app", "Flower", "flower")
+        self._make_message = library("flwr.app.message", "Flower", "flower").make_message
+
+    @classmethod
+    def parse(cls, text: str, noise: Noise | None = None) -> Self:
+        """The mod that ``flower:MODULE:OBJECT?key=value&…`` names.
+
+        Raises:
+            UsageError: Flower is missing, there is no such object, it is no mod, or it can draw
+                no noise from its options.
+        """
+        library("flwr.app", "Flower", "flower")
+        found, spec = named_object(text)
+        if takes(found, _A_MOD_TAKES) and not _options_of(found, spec):
+            return cls(found, text, noise, _typed(spec))
+        mod = made(found, spec)
+        if not callable(mod) or not takes(mod, _A_MOD_TAKES):
+            raise UsageError(
+                f"{OPTION} {text}: makes a {type(mod).__name__}, which is no mod; a mod is called "
+                "as mod(message, context, call_next)"
+            )
+        return cls(mod, text, noise)
+
+    def deliver(self, received: Arrays, given: Payload) -> Payload:
+        """What the mod makes of the client's answer.
+
+        Raises:
+            AuditError: it answers with an error, or without arrays.
+        """
+        app = self._app
+        context = app.Context(
+            run_id=1, node_id=2, node_config={}, state=app.RecordDict(), run_config={}
+        )
+        with _silent():
+            answer = self.mod(self._asked(received), context, self._client(given))
+        if not isinstance(answer, app.Message):
+            raise AuditError(
+                f"{OPTION} {self.description}: returns a {type(answer).__name__}; a mod returns "
+                "the message that call_next gave it, or another"
+            )
+        if answer.has_error():
+            raise AuditError(f"{OPTION} {self.description}: refuses: {answer.error.reason}")
+        arrays = {
+            key: array.numpy()
+            for record in answer.content.array_records.values()
+            for key, array in record.items()
+        }
+        if not arrays:
+            raise AuditError(
+                f"{OPTION} {self.description}: leaves no arrays in the message; its records are: "
+                f"{listed(answer.content) or 'none'}"
+            )
+        return Payload(arrays, "weights")
+
+    def _asked(self, received: Arrays) -> Any:
+        """The server's message."""
+        app = self._app
+        metadata = app.Metadata(
+            run_id=1,
+            message_id="1",
+            src_node_id=1,
+            dst_node_id=2,
+            reply_to_message_id="",
+            group_id="1",
+            created_at=time.time(),
+            ttl=_DAY,
+            message_type="train",
+        )
+        config = app.ConfigRecord({"lr": 0.1, **self.config})
+        content = app.RecordDict({"arrays": self._record(received), "config": config})
+        return self._make_message(metadata, content)
+
+    def _client(self, given: Payload) -> Callable[[Any, Any], Any]:
+        """The client's app, which has trained already."""
+        app = self._app
+        metrics = app.MetricRecord({"num-examples": 1})
+        content = app.RecordDict({"arrays": self._record(given.arrays), "metrics": metrics})
+        return lambda message, context: app.Message(content=content, reply_to=message)
+
+    def _record(self, arrays: Arrays) -> Any:
+        app = self._app
+        return app.ArrayRecord({key: app.Array(np.asarray(each)) for key, each in arrays.items()})
+
+
+def _options_of(found: Callable[..., Any], spec: Spec) -> bool:
+    """Whether the spec gives what a function takes, which then makes a mod and is none."""
+    code = getattr(found, "__code__", None)
+    names = () if code is None else code.co_varnames[: code.co_argcount]
+    return any(key in names for key, _ in spec.pairs)
+
+
+def _typed(spec: Spec) -> dict[str, object]:
+    """Options as numbers where they read as such."""
+
+    def options(**values: object) -> dict[str, object]:
+        return values
+
+    return dict(arguments(spec, options))
+
+
+def _local_dp(mod: Any) -> ClippedGaussian | None:
+    """σ = S √(2 ln(1.25/δ)) / ε with the sensitivity S that the user states; None without noise.
+
+    Raises:
+        UsageError: the formula gives no number, and the mod fails on every message.
+    """
+    if not (mod.epsilon > 0 and 0 < mod.delta <= _LARGEST_DELTA):
+        raise UsageError(
+            f"{OPTION} flower: LocalDpMod has no noise for epsilon={mod.epsilon:g} and "
+            f"delta={mod.delta:g}: give epsilon above 0 and delta above 0, at most {_LARGEST_DELTA}"
+        )
+    spread = math.sqrt(2 * math.log(_LARGEST_DELTA / mod.delta)) / mod.epsilon
+    sigma = mod.sensitivity * spread
+    return ClippedGaussian(clip=mod.clipping_norm, sigma=sigma) if sigma else None
+
+
+_LAWS: Mapping[str, Callable[[Any], ClippedGaussian | None]] = {
+    "flwr.clientapp.mod.localdp_mod.LocalDpMod": _local_dp
+}
+"""Of the mods whose source was read."""
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the lines that mods log for every message."""
+    log = logging.getLogger("flwr")
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before

@@ -1,0 +1,104 @@
+"""An NVFlare filter, run on what NVFlare's clients answer with."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from gradaudit.audits.dp_audit.mechanisms import OPTION
+from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.loading import library, made, named_object
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.noise import Noise
+
+_KINDS: dict[Form, str] = {"differences": "WEIGHT_DIFF", "weights": "WEIGHTS"}
+
+
+class NvflareFilter(Middleware):
+    """A ``Filter`` or ``DXOFilter`` on the results of a client's task.
+
+    It gets a DXO of weight differences, or of weights where it filters only these, with one local
+    step; the task's data are the weights received. Its instance lives through all releases, as in a
+    client, and nothing tells it that a run starts.
+
+    ``PercentilePrivacy``, ``ExcludeVars`` and ``ConvertWeights`` draw nothing: what they leave of
+    two updates is the same or differs for certain. ``SVTPrivacy`` draws; what it accounts for is
+    its own claim, and arrays without dimensions are not in it.
+
+    Attributes:
+        dxo_filter: what processes results.
+
+    Source: H. R. Roth et al., "NVIDIA FLARE: Federated learning from simulation to real-world"
+    (2022); M. Lyu, D. Su and N. Li, "Understanding the sparse vector technique for differential
+    privacy" (2017), algorithm 1.
+    """
+
+    name = "nvflare"
+    summary = "An NVFlare filter, nvflare:MODULE:CLASS?key=value."
+    example: ClassVar[str] = (
+        "nvflare:nvflare.app_common.filters.percentile_privacy:PercentilePrivacy?gamma=0.01"
+    )
+
+    def __init__(self, dxo_filter: Any, description: str, noise: Noise | None = None) -> None:
+        super().__init__(description, noise)
+        self.dxo_filter = dxo_filter
+        self._dxo = library("nvflare.apis.dxo", "NVFlare", "nvflare")
+        self._context = library("nvflare.apis.fl_context", "NVFlare", "nvflare").FLContext
+        constants = library("nvflare.apis.fl_constant", "NVFlare", "nvflare")
+        self._task = constants.FLContextKey.TASK_DATA
+        wanted = getattr(dxo_filter, "data_kinds", None) or list(_KINDS.values())
+        self.form = "differences" if "WEIGHT_DIFF" in wanted else "weights"
+
+    @classmethod
+    def parse(cls, text: str, noise: Noise | None = None) -> Self:
+        """The filter that ``nvflare:MODULE:CLASS?key=value&…`` names.
+
+        Raises:
+            UsageError: NVFlare is missing, there is no such class, or it is no filter.
+        """
+        base = library("nvflare.apis.filter", "NVFlare", "nvflare").Filter
+        found, spec = named_object(text)
+        filter_ = made(found, spec)
+        if not isinstance(filter_, base):
+            raise UsageError(
+                f"{OPTION} {text}: makes a {type(filter_).__name__}, which is no filter; one is a "
+                "subclass of nvflare.apis.filter.Filter"
+            )
+        return cls(filter_, text, noise)
+
+    def deliver(self, received: Arrays, given: Payload) -> Payload:
+        """What the filter makes of the client's result.
+
+        Raises:
+            AuditError: the filter blocks it, or leaves no arrays.
+        """
+        context = self._context()
+        context.set_prop(self._task, self._shareable(received, "weights"), sticky=False)
+        with _silent():
+            answer = self.dxo_filter.process(self._shareable(given.arrays, given.form), context)
+            left = self._dxo.from_shareable(answer)
+        kinds = {kind: form for form, kind in _KINDS.items()}
+        if left.data_kind not in kinds:
+            raise AuditError(
+                f"{OPTION} {self.description}: leaves a DXO of {left.data_kind}; only weights and "
+                "their differences can be looked at"
+            )
+        return Payload({k: np.asarray(v) for k, v in left.data.items()}, kinds[left.data_kind])
+
+    def _shareable(self, arrays: Arrays, form: Form) -> Any:
+        copies = {key: array.copy() for key, array in arrays.items()}
+        return self._dxo.DXO(getattr(self._dxo.DataKind, _KINDS[form]), copies).to_shareable()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the lines that filters log for every result."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

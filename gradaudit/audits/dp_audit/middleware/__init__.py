@@ -1,0 +1,164 @@
+"""Middleware between a client's training and the wire, as a mechanism of client level.
+
+What a framework lets users put there (Flower's mods, NVFlare's filters) sees messages: the model's
+whole state dict, buffers and arrays without dimensions too. The two neighbouring inputs are two
+clients' updates, or an update and none, whatever the records were.
+"""
+
+from abc import abstractmethod
+from copy import copy
+from typing import ClassVar, Self
+
+import numpy as np
+from torch import Generator, Tensor
+
+from gradaudit.audits.dp_audit.law.theory import Relation
+from gradaudit.audits.dp_audit.mechanisms import OPTION, Mechanism, Promise, ReleaseLaw, Unit
+from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
+from gradaudit.errors import AuditError
+from gradaudit.noise import Noise
+from gradaudit.text import listed
+from gradaudit.user_code import first_line
+
+_NEXT_TO_NOTHING = 1e-6
+
+
+class Middleware(Mechanism):
+    """What a client's message passes through before it leaves.
+
+    Attributes:
+        form: in which it wants the model.
+        known: its law, where its class is known; it is told from the class itself and no kin.
+        layout: what the client received; empty before ``receiving``.
+    """
+
+    unit: ClassVar[Unit] = "client"
+    form: Form
+
+    def __init__(
+        self, description: str, noise: Noise | None = None, known: ClippedGaussian | None = None
+    ) -> None:
+        self.description, self.known = description, known
+        self.noise = noise if known is None else "gaussian"
+        self.noise_multiplier = None if known is None else known.sigma / known.clip
+        self.layout = Layout({})
+
+    def receiving(self, layout: Layout) -> Self:
+        """The same where the server sent this model."""
+        other = copy(self)
+        other.layout = layout
+        return other
+
+    @abstractmethod
+    def deliver(self, received: Arrays, given: Payload) -> Payload:
+        """What leaves where the client received one model and answers with another.
+
+        Whatever the middleware raises passes through.
+
+        Raises:
+            AuditError: it refuses the message, or leaves no model in it.
+        """
+
+    def sent(self, update: Tensor) -> Payload:
+        """What leaves of an update (elements,).
+
+        Raises:
+            AuditError: the middleware fails, or what leaves does not fit what was received.
+        """
+        try:
+            sent = self._delivered(self.layout, update)
+        except AuditError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
+            raise AuditError(self._failure(update, error)) from error
+        for key, array in sent.arrays.items():
+            self._check(key, np.asarray(array))
+        return sent
+
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
+        """The update that what leaves tells of: (1, elements) to (elements,)."""
+        return self.layout.update(self.sent(per_sample_gradients[0])).to(
+            per_sample_gradients.device
+        )
+
+    def law(self, records: int) -> ReleaseLaw | None:
+        """The law of what leaves; None where it is not known."""
+        return self.known.law(self.layout) if self.known and self.lawful else None
+
+    @property
+    def lawful(self) -> bool:
+        """Whether its law covers the arrays received: noise on whole numbers is cut off."""
+        shaped = (array for array in self.layout.received.values() if array.ndim)
+        return self.known is not None and all(array.dtype.kind == "f" for array in shaped)
+
+    def promise(
+        self, relation: Relation, records: int, elements: int, delta: float
+    ) -> Promise | None:
+        """The worst case over updates, of the arrays that are clipped and get noise."""
+        return self.known.promise(relation, delta) if self.known and self.lawful else None
+
+    def _delivered(self, layout: Layout, update: Tensor) -> Payload:
+        """What leaves; of no update what leaves of the smallest, where the law is known.
+
+        Mods that divide by the update's norm fail on 0. As clip(v) = v, a pair with v instead of 0
+        is at most ‖v‖ farther apart, which is next to nothing beside the clip.
+        """
+        if self.known and self.lawful and not update.any():
+            least = layout.smallest
+            update = least if least.norm() <= _NEXT_TO_NOTHING * self.known.clip else update
+        return self.deliver(layout.received, layout.payload(update, self.form))
+
+    def _check(self, key: str, array: np.ndarray) -> None:
+        """Refuse an array that is none of those received, of another shape, or not finite."""
+        named, received = f"{OPTION} {self.description}", self.layout.received
+        if key not in received:
+            raise AuditError(
+                f"{named}: sends {key!r}, which the model does not hold; its arrays are: "
+                f"{listed(received, 20)}"
+            )
+        if array.shape != received[key].shape:
+            raise AuditError(
+                f"{named}: sends {key!r} in the shape {array.shape} instead of "
+                f"{received[key].shape}; only arrays in the model's shapes can be compared"
+            )
+        if array.dtype.kind not in "biuf":
+            raise AuditError(f"{named}: sends {key!r} as {array.dtype}, which is no real numbers")
+        if not np.isfinite(np.asarray(array, float)).all():
+            raise AuditError(f"{named}: sends numbers in {key!r} that are not finite")
+
+    def _failure(self, update: Tensor, error: BaseException) -> str:
+        """What it fails with, and the arrays that make it fail, where these are no real numbers."""
+        named, words = f"{OPTION} {self.description}", first_line(error)
+        if not update.any():
+            return (
+                f"{named}: fails on a client that changes nothing, which is what no update is: "
+                f"{words}; play --relation replace"
+            )
+        culprits = [f"{key} ({self.kind(key)})" for key in self._culprits(update)]
+        if not culprits:
+            return f"{named}: fails with {words}"
+        return (
+            f"{named}: fails on {listed(culprits)}: {words}; leave out what is no weight with "
+            "--unsent, in the client too"
+        )
+
+    def kind(self, key: str) -> str:
+        """Type and shape of an array, in words."""
+        array = self.layout.received[key]
+        return f"{array.dtype} {'×'.join(map(str, array.shape)) or '0-d'}"
+
+    def _culprits(self, update: Tensor) -> list[str]:
+        """Arrays of no real numbers that make it fail: it would not if they held such."""
+        odd = [key for key in self.layout.received if key not in self.layout.real]
+        if not self._works_with(odd, update):
+            return []
+        return [key for key in odd if not self._works_with([k for k in odd if k != key], update)]
+
+    def _works_with(self, real: list[str], update: Tensor) -> bool:
+        """Whether it works where these arrays hold real numbers."""
+        try:
+            self._delivered(self.layout.as_real(real), update)
+        except (Exception, SystemExit):  # as above
+            return False
+        return True

@@ -1,0 +1,146 @@
+"""Key by key: what leaves of an update."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses, reproducible
+from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.payload import Payload
+from gradaudit.randomness import Seed, sequence
+from gradaudit.text import listed
+
+LOOKS = 16
+"""Messages that are looked at."""
+_CLIPPED = 1 - 1e-3
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one array of a client's update.
+
+    Attributes:
+        key: its name in the state dict.
+        kind: type and shape.
+        before: L2 norm of what training changed.
+        after: L2 norm of what is left of that, without the noise.
+        noise: deviation of the noise in an element, the root of its mean square.
+        sent: whether it leaves at all.
+        untouched: whether it leaves bit for bit as training made it, in every look.
+    """
+
+    key: str
+    kind: str
+    before: float
+    after: float
+    noise: float
+    sent: bool
+    untouched: bool
+
+    @property
+    def ratio(self) -> float | None:
+        """Share of the norm that is left; None where training changed nothing."""
+        return self.after / self.before if self.before else None
+
+    looks: int = LOOKS
+
+    @property
+    def carries_on(self) -> bool:
+        """Whether what training changed leaves exactly as it is."""
+        return self.untouched and self.before > 0
+
+    @property
+    def words(self) -> str:
+        """What becomes of it, in words."""
+        if not self.sent:
+            return "does not leave"
+        if self.before == 0:
+            return "training changed nothing in it"
+        if self.untouched:
+            return "leaves as training made it"
+        clip = "clipped" if self.clipped else "not clipped"
+        return f"{clip}, {'under noise' if self.noise else 'no noise'}"
+
+    @property
+    def clipped(self) -> bool:
+        """Whether it leaves shorter than it was."""
+        return self.sent and self.ratio is not None and self.ratio < _CLIPPED
+
+
+def fates(mechanism: Middleware, update: Tensor, seed: Seed) -> list[Fate]:
+    """What becomes of each array of an update (elements,), from ``LOOKS`` messages.
+
+    Half the difference between what leaves of an update and of its opposite, under the same
+    randomness, is what is left of it without additive noise; where no seed holds the noise fast it
+    is the mean of the looks.
+
+    Raises:
+        AuditError: the middleware fails.
+    """
+    layout = mechanism.layout
+    with reproducible(sequence(seed, "looks"), update.device):
+        sent = [mechanism.sent(update.float()) for _ in range(LOOKS)]
+    released = torch.stack([layout.update(one) for one in sent]).double()
+    deviation = released.std(dim=0)
+    left = _left(mechanism, update, released, sequence(seed, "left"))
+    given = layout.payload(update.float(), mechanism.form)
+    return [
+        Fate(
+            key=key,
+            kind=mechanism.kind(key),
+            before=float(torch.linalg.vector_norm(update[at])),
+            after=float(torch.linalg.vector_norm(left[at])),
+            noise=float(deviation[at].square().mean().sqrt()) if deviation[at].numel() else 0.0,
+            sent=any(key in one.arrays for one in sent),
+            untouched=all(as_it_was(key, given, one) for one in sent),
+        )
+        for key, at in layout.places.items()
+    ]
+
+
+def as_it_was(key: str, given: Payload, sent: Payload) -> bool:
+    """Whether an array leaves bit for bit as it was given."""
+    return (
+        given.form == sent.form
+        and key in sent.arrays
+        and np.array_equal(given.arrays[key], np.asarray(sent.arrays[key]))
+    )
+
+
+def verdict_of_untouched(
+    mechanism: Middleware, hypotheses: Hypotheses, looked: list[Fate]
+) -> Verdict | None:
+    """ε is infinite where an array that tells the hypotheses apart leaves as training made it.
+
+    That is said only where the mechanism's law says so. What unknown code left untouched in every
+    look it may change the next time: there the game tells how much its releases prove.
+    """
+    if not mechanism.lawful:
+        return None
+    batches = [batch[0] for batch in hypotheses.batches[:2]]
+    null, other = (mechanism.layout.payload(batch, mechanism.form) for batch in batches)
+    keys = [
+        fate.key
+        for fate in looked
+        if fate.untouched and not np.array_equal(null.arrays[fate.key], other.arrays[fate.key])
+    ]
+    if not keys:
+        return None
+    leave = "leaves" if len(keys) == 1 else "leave"
+    reason = (
+        f"{listed(keys)} {leave} as training made it, neither clipped nor under noise, as its "
+        "class is known to leave it"
+    )
+    return Verdict(reason, np.inf)
+
+
+def _left(mechanism: Middleware, update: Tensor, released: Tensor, seed: Seed) -> Tensor:
+    common = CommonNoise(mechanism, seed)
+    if not common.repeats(update[None]):
+        return released.mean(dim=0)
+    there, back = common(torch.stack([update, -update]), update[None][:0])
+    left: Tensor = (there - back) / 2
+    return left

@@ -1,0 +1,184 @@
+"""How an update leaves its client: which parameters are clipped together, and their noise."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from gradaudit.audits.floor.jacobians import Pull, sum_of
+from gradaudit.defenses import Chain, Defense
+from gradaudit.defenses.dp import Dp
+from gradaudit.errors import NotApplicable
+from gradaudit.noise import Noise, noise_scale
+
+
+@dataclass(frozen=True)
+class Release:
+    """Parameters whose gradients are clipped together, averaged over records, and get noise.
+
+    Attributes:
+        parameters: their names.
+        records: k, how many the update is the mean of; all but one are known to the attacker.
+        scale: deviation of Gaussian, or scale of Laplace noise, in an element of the update.
+        noise: its law.
+        clip: L2 norm that is clipped to; None for no clipping.
+        of_records: whether each record is clipped, or the update.
+        of_each: whether each record gets noise of its own.
+    """
+
+    parameters: tuple[str, ...]
+    records: int
+    scale: float
+    noise: Noise = "gaussian"
+    clip: float | None = None
+    of_records: bool = True
+    of_each: bool = False
+
+    @classmethod
+    def of(cls, defense: Dp, parameters: Sequence[str], records: int) -> Self:
+        """What a defense does to the parameters that it defends."""
+        o = defense.options
+        scale = noise_scale(o.per, o.sigma, records)
+        return cls(
+            tuple(parameters),
+            records,
+            scale,
+            o.noise,
+            o.clip,
+            defense.of_records,
+            o.per == "record",
+        )
+
+    @property
+    def members(self) -> frozenset[str]:
+        """The parameters, to look them up."""
+        return frozenset(self.parameters)
+
+    @property
+    def fisher(self) -> float:
+        """What turns JᵀJ of a record's (clipped) gradient into Fisher's information.
+
+        1/s² for noise of deviation s, and for Laplace noise of scale s. A mean of k Laplace numbers
+        of scale s√k, of noise on each record, has at most that (Stam 1959: 1/information adds).
+        """
+        scale = self.records * self.scale
+        return 1 / scale / scale
+
+    @property
+    def moving(self) -> float | None:
+        """The norm that is clipped to, where that of one record alone decides; else None.
+
+        An update that is clipped as a whole moves no more than one that is not: projecting on a
+        ball brings no two points further apart. A single layer of it may, though (``tied``).
+        """
+        return self.clip if self.of_records or self.records == 1 else None
+
+    @property
+    def tied(self) -> bool:
+        """Whether a layer tells of others too, by a norm that is no record's own.
+
+        Then only what all tell together, unclipped, bounds what one of them does.
+        """
+        return self.clip is not None and self.moving is None
+
+    @property
+    def reach(self) -> float | None:
+        """How far one record's part of the update is from a fixed point, at most (L2)."""
+        if self.clip is None:
+            return None
+        return self.clip / self.records if self.of_records else self.clip
+
+    @property
+    def shift(self) -> float:
+        """The reach over the noise's scale, at most; of a clipped part.
+
+        Of Laplace noise on each record only the record's own is counted, of scale s√k/k in the
+        mean: a sum of several is no Laplace noise.
+        """
+        alone = self.noise == "laplace" and self.of_each
+        return (self.reach or 0.0) / (self.scale / self.records**0.5 if alone else self.scale)
+
+
+def releases_of(
+    chain: Chain, parameters: Sequence[str], records: int, sigma: float = 0.0
+) -> tuple[Release, ...]:
+    """How the shared parameters leave; those that get no noise are in none.
+
+    ``sigma`` is the deviation of Gaussian noise on the update, instead of a defense's.
+
+    Raises:
+        NotApplicable: noise is added where another defense acted before, or two add some, or what
+            comes after knows more than the update.
+    """
+    if sigma > 0:
+        if chain.acting:
+            raise NotApplicable(
+                f"--sigma {sigma:g} is the update's noise, and so is that of --defense {chain}; "
+                "give one of them"
+            )
+        return (Release(tuple(parameters), records, sigma),)
+    noisy: dict[Dp, list[str]] = {}
+    for name in parameters:
+        defense = _noise_of(chain.of(name))
+        if defense is not None:
+            noisy.setdefault(defense, []).append(name)
+    return tuple(Release.of(defense, names, records) for defense, names in noisy.items())
+
+
+def _noise_of(defenses: Sequence[Defense[Any]]) -> Dp | None:
+    """The defense whose noise protects a parameter; None without any."""
+    noisy = [defense for defense in defenses if isinstance(defense, Dp)]
+    if not noisy or noisy[0].options.sigma == 0:
+        return None
+    first, *others = defenses
+    if first is not noisy[0] or len(noisy) > 1:
+        culprit = first if first is not noisy[0] else noisy[1]
+        raise NotApplicable(
+            f"--defense {culprit}: a floor knows of one dp, before anything else is done to a "
+            f"layer; put --defense {noisy[0]} first, and alone"
+        )
+    for later in others:
+        if type(later).protecting is not Defense.protecting:
+            raise NotApplicable(
+                f"--defense {later}: looks at private values behind the noise of {first}, so the "
+                "noise bounds nothing; leave it out"
+            )
+    return noisy[0]
+
+
+def clipped(pulls: Mapping[str, Pull], bound: float | None) -> dict[str, Tensor]:
+    """JᵀJ of every part's gradient after all are clipped together to a norm of ``bound``.
+
+    Beyond it c(g) = Δ g/‖g‖ moves by (Δ/‖g‖)(ġ − g ⟨g, ġ⟩/‖g‖²), exactly; at the bound itself it
+    has a kink but no jump, which the inequality allows.
+
+    Returns:
+        (records, directions, directions) by part.
+    """
+    if bound is None:
+        return {name: pull.products for name, pull in pulls.items()}
+    whole = sum_of(list(pulls.values()))
+    beyond = whole.energy > bound**2
+    energy = torch.where(beyond, whole.energy, 1.0)[:, None, None]
+    shrink = torch.where(beyond, bound**2 / whole.energy, 1.0)[:, None, None]
+    radial = whole.along / energy[:, :, 0] * beyond[:, None]
+    return {
+        name: shrink
+        * (
+            pull.products
+            - _both_ways(pull.along, radial)
+            + pull.energy[:, None, None] * _outer(radial, radial)
+        )
+        for name, pull in pulls.items()
+    }
+
+
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    return a.unsqueeze(2) * b.unsqueeze(1)
+
+
+def _both_ways(a: Tensor, b: Tensor) -> Tensor:
+    mixed = _outer(a, b)
+    return mixed + mixed.mT

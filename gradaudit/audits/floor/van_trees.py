@@ -1,0 +1,108 @@
+"""The van Trees inequality for a noisy update: how far from a record any attacker stays.
+
+An attacker sees g(x) + σn and knows all else: weights, label, companions, noise law, and the prior
+N(m, C) of x. With Ã = C^½ E[JᵀJ] C^½ / σ², the expectation over x of the prior, in the prior's
+own directions (``Prior``):
+
+- E‖x̂ − x‖² ≥ tr C^½ (I + Ã)⁻¹ C^½ (H. van Trees 1968; R. Gill and B. Levit 1995, eq. 10);
+- I(x; update) ≤ ½ ln det(I + Ã): of any law the entropy is at least −½ ln det of Fisher's
+  information matrix + const (Stam 1959), the posterior's matrix is I + Ã on average, and ln det is
+  concave (S. Efroimovich 1979).
+
+Both hold given the label, and averaged over labels by convexity; information of layers with
+independent noise adds up. They hold just so for one who is told something by a ``Genie``, of units
+of records, and are averaged over units then, each with an expectation and a label of its own.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradaudit.audits.floor.functionals import Functional, share
+from gradaudit.audits.floor.information import Information, sum_of_layers
+from gradaudit.audits.floor.prior import Prior
+from gradaudit.statistics.intervals import student
+
+_FOLDS = 8
+_OWN, _SCALED, _OTHERS = 0.45, 0.45, 0.05
+"""What a unit's information is guessed from: its other half, and that of other units, scaled to the
+trace of that half and as it is, which keeps what a small half missed from weighing too much."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number of the expected information, from a sample of records.
+
+    Attributes:
+        value: on average on the safe side of the true one: below a floor, above an information.
+        safe: the same for 97.5 % of samples.
+    """
+
+    value: float
+    safe: float
+
+
+def estimate(functional: Functional, information: Information, prior: Prior) -> Estimate:
+    """The best of several bounds: without a genie, with one, and with weights, from units.
+
+    F(Â) itself errs on the wrong side on average: F is convex (Jensen), and Â misses directions.
+    But a convex F lies above its tangents, F(A) ≥ F(B) + ⟨F′(B), A − B⟩ whatever B is, and the
+    right side is linear in A. So B is made of other records than those that stand in for A: without
+    a genie of other units', with one of the unit's other half's too. Which of the bounds a unit
+    counts for is said by other units. So each has a number that is on average on the safe side, and
+    the safe number is the end of Student's interval for their mean. Concave F the other way round.
+    """
+    numbers = torch.cat(list(_numbers(functional, information, prior))).numpy()
+    value = float(numbers.mean())
+    safe = student(numbers)[0 if functional.sign > 0 else 1]
+    value, safe = (min(max(0.0, x), functional.most) for x in (value, safe))
+    return Estimate(value, safe)
+
+
+def _numbers(functional: Functional, information: Information, prior: Prior) -> Iterator[Tensor]:
+    """Of the units of each fold, after the best bound of those of the others."""
+    units, count = information.units, len(information.halves)
+    folds = torch.arange(count) % min(_FOLDS, count)
+    weighted = information.weighted if functional is share else None
+    bounds = 2 if weighted is None else 2 + len(weighted.shares)
+    each = torch.empty(bounds, count, dtype=information.halves.dtype)
+    for fold in range(min(_FOLDS, count)):
+        held, others = folds == fold, units[folds != fold].mean(dim=0)
+        each[0, held] = functional.tangent(others, units[held], prior)
+        each[1, held] = _told(functional, information.halves[held], others, information, prior)
+        if weighted is not None:
+            each[2:, held] = weighted.floors(held, prior)
+    for fold in range(min(_FOLDS, count)):
+        held = folds == fold
+        best = int((functional.sign * each[:, ~held].mean(dim=1)).argmax())
+        yield each[best, held]
+
+
+def _told(
+    functional: Functional, halves: Tensor, others: Tensor, information: Information, prior: Prior
+) -> Tensor:
+    """Each unit's number with the genie, (units,): both halves held against one another."""
+    numbers = [
+        functional.tangent(_guess(own, others), held, prior, information.precision)
+        for unit in halves
+        for own, held in (unit, unit.flip(0))
+    ]
+    return torch.stack(numbers).reshape(-1, 2).mean(dim=1)
+
+
+def _guess(own: Tensor, others: Tensor) -> Tensor:
+    """Of a unit's information, from half of it and from that of others."""
+    scale = float(own.trace()) / max(float(others.trace()), torch.finfo(own.dtype).tiny)
+    return _OWN * own + (_SCALED * scale + _OTHERS) * others
+
+
+def floor_of(informations: Iterable[Information], prior: Prior) -> Estimate:
+    """The floor of what layers with independent noise give away together.
+
+    Args:
+        informations: of each, as ``informations`` gives them, each over its noise's variance.
+        prior: whose directions they are in.
+    """
+    return estimate(share, sum_of_layers(informations), prior)

@@ -1,0 +1,327 @@
+"""Sensitivity of every layer's gradient to the input and to the label, record by record.
+
+A record's number is ‖J‖_p, with J = ∂G_l/∂x (Mo et al. 2022, eq. 7–8) or ∂G_l/∂y (Mo et al. 2021,
+eq. 9). *Bounded* it is ‖J‖_p / (ψ range(G_l)), with range the largest minus the smallest element of
+G_l, and ψ = √|W|, |W|, 1 for p = F, 1, ∞ (Mo et al. 2021, eq. 10). Where J is zero that is zero;
+where J is not but the range is, it is undefined.
+
+A record's norm is known exactly, or as the mean over probes (of squares, for the F norm). The same
+probes serve every record, so the errors of records are dependent, and the intervals of estimates
+look at whole probes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import gammainccinv, gammaincinv, stdtrit
+from torch import Tensor
+
+from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
+from gradaudit.data.records import Records
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients.differentiation import Batch, Variable, fastest
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exactly
+from gradaudit.gradients.per_sample import names_of
+from gradaudit.gradients.trace import Trace
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
+from gradaudit.models.target import Layer, Target
+from gradaudit.progress import Progress
+from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.intervals import Interval
+from gradaudit.workers import ALONE, Workers
+
+Array = NDArray[np.float64]
+
+AFFORDABLE = 2e11
+"""Multiply-adds of forward passes that an exact measurement may take without being asked for."""
+PROBES = 64
+MOST_LABELS = 1000
+"""Components of a label that are each taken without being asked for; more are estimated."""
+CONFIDENT = 0.999
+_SECONDS, _SECONDS_AN_OPERATION = 3e-5, 3e-10
+"""A tangent takes about, and for each multiply-add of a forward pass."""
+_TOGETHER = 16
+"""Records that the model is run on at a time, where it does not couple them."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One norm of one layer's Jacobians.
+
+    The mean of ``parts``, (records, probes), over probes is a record's norm, or its square where
+    ``squared``; one probe where the norm is exact. It is of the records that have one, which are
+    ``defined``, (all records,). ``columns`` is how many columns there are, where the probes are
+    some of them; else None.
+    """
+
+    parts: Array
+    defined: NDArray[np.bool_]
+    squared: bool
+    columns: int | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is estimated."""
+        return bool(self.parts.shape[1] == 1)
+
+    @property
+    def values(self) -> Array:
+        """Each record's norm, (records,)."""
+        means = self.parts.mean(axis=1)
+        norms: Array = np.sqrt(means) if self.squared else means
+        return norms
+
+    @property
+    def mean(self) -> float:
+        """The mean over records."""
+        return float(self.values.mean())
+
+    def interval(self) -> Interval:
+        """An interval for the exact mean over these records: how far off the probes may be.
+
+        F norms: the mean over Gaussian probes of a sum of squares is a mixture of chi-squares,
+        approximated by one chi-square of the same variance (Satterthwaite 1946). The degrees of
+        freedom come from the spread over probes, which is uncertain itself, most of all where one
+        direction dominates: they are lowered by one standard error of the sample variance, but
+        not below one a probe, the least that a Jacobian of rank one has.
+
+        Sums over columns: Student's interval, for a finite number of columns.
+        """
+        alone = self._each_probe()
+        count, variance, mean = len(alone), float(alone.var(ddof=1)), self.mean
+        tails = np.array([1 - CONFIDENCE, 1 + CONFIDENCE]) / 2
+        if self.columns is not None:
+            error = np.sqrt(variance / count * (1 - count / self.columns))
+            low, high = mean + stdtrit(count - 1, tails) * error
+            return max(0.0, float(low)), float(high)
+        if variance == 0:
+            return mean, mean
+        freedom = max(1.0, 2 * mean**2 / variance)
+        freedom = max(1.0, freedom / (1 + np.sqrt((2 + 12 / freedom) / count)))
+        law = 2 * gammaincinv(count * freedom / 2, tails[::-1])  # χ²
+        low, high = mean * np.sqrt(count * freedom / law)
+        return float(low), float(high)
+
+    def each_within(self, tail: float) -> tuple[Array, Array]:
+        """The least and the most that every record's exact norm may be, (records,) each.
+
+        An estimated F norm is the exact one times √W, with W a weighted mean of chi-squares. Of all
+        Jacobians one of rank one has the heaviest tails (one chi-square with a degree of freedom a
+        probe; P. Diaconis and M. Perlman, "Bounds for tail probabilities of weighted sums of
+        independent gamma random variables", 1990), so its quantiles hold for any. As the same
+        probes serve all records, the probability is shared out among them.
+
+        Args:
+            tail: probability that any record's norm lies below its ends, and that any lies above.
+        """
+        if self.exact:
+            return self.values, self.values
+        assert self.squared, "sums over columns have no law that holds for any Jacobian"
+        probes = self.parts.shape[1]
+        each = tail / len(self.parts)
+        least, most = gammaincinv(probes / 2, each), gammainccinv(probes / 2, each)
+        return self.values * np.sqrt(probes / 2 / most), self.values * np.sqrt(probes / 2 / least)
+
+    @property
+    def by_probe(self) -> Array:
+        """What each probe alone says of the mean over records, to first order, (probes,)."""
+        alone = self._each_probe()
+        return (alone + self.mean) / 2 if self.squared else alone
+
+    def _each_probe(self) -> Array:
+        """The mean over records of what a probe finds, for squares over the norm, (probes,)."""
+        values = self.values[:, None] if self.squared else np.ones((len(self.parts), 1))
+        ratios = np.divide(self.parts, values, where=values > 0, out=np.zeros_like(self.parts))
+        alone: Array = ratios.mean(axis=0)
+        return alone
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The sensitivity of every layer to one variable.
+
+    ``raw`` is by layer and norm: no norm where the gradients are not finite, and no largest entry
+    where there are only probes. ``bounded`` is the same over range and ψ, without layers of one
+    element, which have no range. ``method`` is for the report, and ``probes`` 0 where it is exact.
+    """
+
+    raw: dict[str, dict[Norm, Sample]]
+    bounded: dict[str, dict[Norm, Sample]]
+    method: str
+    probes: int
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A target with some records, ready to be differentiated.
+
+    Labels are as the data set holds them, outputs (records, …) of records that are each a batch of
+    its own; ``coupling`` tells what makes a record's output depend on its batch.
+    """
+
+    view: FunctionalModel
+    layers: Sequence[Layer]
+    inputs: Tensor
+    labels: Tensor
+    outputs: Tensor
+    coupling: str | None
+
+    @classmethod
+    def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> Self:
+        """Run the model on every record.
+
+        Raises:
+            AuditError: it cannot be run, or gives numbers that are not finite.
+            NotApplicable: it cannot be run on one record alone.
+        """
+        view = FunctionalModel.of(target, seed=seed)
+        inputs, labels = view.cast(records.inputs), view.cast(records.labels)
+        coupling = view.coupling(inputs, labels)
+        outputs, size = [], 1 if coupling else _TOGETHER
+        for some in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+            try:
+                outputs.append(view.check(*some))
+            except AuditError as error:
+                if coupling is None:
+                    raise
+                raise NotApplicable(f"{coupling}, and alone a record fails: {error}") from error
+        together = torch.cat(outputs)
+        if not together.isfinite().all():
+            raise AuditError("the model's outputs are not finite: check the checkpoint")
+        return cls(view, layers, inputs, labels, together, coupling)
+
+    @property
+    def confident(self) -> float | None:
+        """The share of records whose label has a probability above 0.999; None without one."""
+        loss, outputs = self.view.loss, self.outputs
+        one_logit = isinstance(loss, BinaryCrossEntropy) and outputs[0].numel() == 1
+        if not (isinstance(loss, CrossEntropy) or one_logit):
+            return None
+        unweighted = BinaryCrossEntropy() if one_logit else loss
+        losses = unweighted.per_record(outputs, self.labels)
+        return float((losses < -math.log(CONFIDENT)).double().mean())
+
+    def measure(
+        self,
+        by: Variable,
+        probes: int | None,
+        *,
+        seed: int,
+        memory: int,
+        progress: Progress,
+        workers: Workers = ALONE,
+    ) -> Measured:
+        """Measure all layers.
+
+        ``by`` is the point (the input) or the target (the label); ``probes`` are how many to
+        estimate from, 0 for none, None for none where that is affordable. At most ``memory`` bytes
+        are taken, by each of the workers.
+
+        Raises:
+            AuditError: the gradients cannot be differentiated by this.
+            NotApplicable: the loss takes no real-valued labels.
+        """
+        trace, targets, points = self._traced(by, len(self.inputs))
+        records = range(len(self.inputs))
+        batch = Batch(trace, self.inputs, points, targets, records)
+        jacobians = Jacobians(batch, fastest(batch, by), by, self.layers, memory, seed)
+        work = len(records) * jacobians.size * _multiply_adds(trace)
+        if probes is None:
+            many = by == "target" and jacobians.size > MOST_LABELS
+            probes = PROBES if many or work > AFFORDABLE else 0
+        passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
+        tangents = len(records) * sum(len(taken.plan) for taken in passes)
+        seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))
+        with progress.task(_TASKS[by], tangents) as advance:
+            norms_of = jacobians.norms(passes, advance, workers.on(by), seconds)
+        wide = [layer for layer in self.layers if layer.parameters > 1]
+        raw = {layer.name: _samples(norms_of[layer.name], passes) for layer in self.layers}
+        bounded = {layer.name: _samples(norms_of[layer.name], passes, layer) for layer in wide}
+        methods = frozenset().union(*(norms.methods for norms in norms_of.values()))
+        probes = 0 if passes[0].total else len(passes[0].plan)
+        return Measured(raw, bounded, "; ".join(sorted(methods)), probes)
+
+    def within(self, work: float, by: Variable) -> int:
+        """How many records like the first can be measured exactly in so many multiply-adds.
+
+        Raises:
+            AuditError: the loss has no gradient.
+            NotApplicable: the loss takes no real-valued labels.
+        """
+        trace, targets, points = self._traced(by, 1)
+        varied = targets if by == "target" else points
+        return int(work / (varied[0].numel() * _multiply_adds(trace)))
+
+    def _traced(self, by: Variable, records: int) -> tuple[Trace, Tensor, Tensor]:
+        """The trace of the first records, and all records' targets and points."""
+        try:
+            targets = (
+                self.labels if by == "point" else self.view.loss.soft(self.outputs, self.labels)
+            )
+        except AuditError as error:
+            raise NotApplicable(str(error)) from error
+        trace = Trace.of(self.view, names_of(self.layers), self.inputs[:records], targets[:records])
+        points = trace.point(self.inputs)
+        if by == "point" and not points.is_floating_point():
+            raise NotApplicable(
+                "the inputs are integers and the model has no embedding, so they cannot vary "
+                "continuously"
+            )
+        return trace, targets, points
+
+
+_TASKS: dict[Variable, str] = {
+    "point": "Sensitivity to the input",
+    "target": "Sensitivity to the label",
+}
+_PSI: dict[Norm, float] = {"f": 0.5, "1": 1.0, "inf": 0.0}
+
+
+def _samples(
+    norms: LayerNorms, passes: Sequence[Pass], layer: Layer | None = None
+) -> dict[Norm, Sample]:
+    """A layer's norms, divided by range and ψ where it is given; none if any is not finite."""
+    ranges = norms.ranges.cpu().double().numpy()
+    samples: dict[Norm, Sample] = {}
+    for taken in passes:
+        for norm in taken.norms:
+            parts = norms.samples[norm].cpu().double().numpy()
+            if not (np.isfinite(parts).all() and np.isfinite(ranges).all()):
+                return {}
+            squared = norm == "f"
+            defined = np.ones(len(parts), dtype=bool)
+            if layer is not None:
+                divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
+                defined = (ranges > 0) | (parts == 0).all(axis=1)
+                parts = parts / np.where(ranges > 0, divisor, 1)[:, None]
+            some = isinstance(taken.plan, Columns) and not taken.total
+            columns = round(taken.factor) if some else None
+            samples[norm] = Sample(parts[defined], defined, squared, columns)
+    return samples
+
+
+def _multiply_adds(trace: Trace) -> int:
+    """Of one record's forward pass, where parameters are taken apart or whole."""
+    every = (use for uses in trace.uses.values() for _, use in uses)
+    apart = sum(use.positions * math.prod(use.block) for use in every)
+    return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)
+
+
+def joined(value: float, first: Interval, second: Interval) -> Interval:
+    """The interval of a positive value whose error has two independent sources.
+
+    Each alone has one of these intervals; distances in logarithms add in squares (G. Zou and A.
+    Donner, "Construction of confidence limits about effect measures", 2008).
+    """
+    if value <= 0:
+        return first
+    with np.errstate(divide="ignore"):
+        ends = np.log(np.maximum([first, second], 0.0) / value)
+    low, high = np.sqrt(np.square(ends).sum(axis=0))
+    return float(value * np.exp(-low)), float(value * np.exp(high))

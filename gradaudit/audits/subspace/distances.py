@@ -1,0 +1,314 @@
+"""Subspaces of groups of records in every layer of a target, compared with permuted groups.
+
+Reading ``mean`` is that of ``means``. Reading ``samples`` takes what the gradients of a group's
+records span: its subspace is that of its k leading principal directions, uncentred, with k the
+directions that hold 95 % of the energy of both groups together. Everything happens in the records'
+joint coordinates, so a permutation costs the same however many elements a gradient has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice, product
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from gradaudit.audits.subspace import bases
+from gradaudit.audits.subspace.comparing import Compared, distances, principal_angles, quick_angles
+from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
+from gradaudit.audits.subspace.splits import Orders, Split
+from gradaudit.data.records import Records
+from gradaudit.errors import AuditError, GradauditError, NotApplicable
+from gradaudit.gradients.memory import column_blocks
+from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
+from gradaudit.models.target import Layer, Target
+from gradaudit.progress import Advance, Progress
+from gradaudit.workers import ALONE, Task, Workers
+
+Outcome = Mapping[int, Compared | GradauditError]
+"""Of a layer: what was found of each split, by its number, or why nothing was."""
+Array = NDArray[np.float64]
+ENERGY = 0.95
+_AT_ONCE = 64
+_ROUGHLY = 1e-6
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, and how.
+
+    Attributes:
+        target: the model; it is left as it was.
+        splits: groups of the records, large enough to be compared.
+        seed: what dropout in training mode draws from.
+        memory: bytes that gradients, sums or bases held at one time may take.
+    """
+
+    target: Target
+    records: Records
+    layers: tuple[Layer, ...]
+    splits: tuple[Split, ...]
+    seed: int
+    memory: int
+    _streams: dict[tuple[str, ...], PerSampleGradients] = field(default_factory=dict, repr=False)
+
+    def outcomes(
+        self, reading: Literal["mean", "samples"], progress: Progress, workers: Workers = ALONE
+    ) -> Iterator[tuple[str, Outcome]]:
+        """What was found in every layer, by its name, in no particular order.
+
+        The workers share in the permutations.
+
+        Raises:
+            NotApplicable: the model couples the records of a batch.
+            AuditError: the model cannot be run on the records.
+        """
+        by_reading = self._by_means if reading == "mean" else self._by_samples
+        with progress.task(
+            f"subspace, {reading}", len(self.layers) * self._permutations
+        ) as advance:
+            yield from by_reading(advance, workers.on(reading))
+
+    @property
+    def _permutations(self) -> int:
+        """Of a layer."""
+        return sum(len(split.orders) for split in self.splits)
+
+    def _by_samples(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
+        """Layer by layer, or for workers as many at a time as their coordinates fit the memory."""
+        fitting = max(1, self.memory // (8 * len(self.records) ** 2))
+        layers, size = self._coordinates(), fitting if workers.jobs > 1 else 1
+        while some := dict(islice(layers, size)):
+            found = {name: one for name, one in some.items() if isinstance(one, np.ndarray)}
+            compared = _compared(found, self.splits, self.memory, advance, workers)
+            for name, one in some.items():
+                if isinstance(one, GradauditError):
+                    advance(self._permutations)
+                    yield name, self._everywhere(one)
+                else:
+                    yield name, compared[name]
+
+    def _coordinates(self) -> Iterator[tuple[str, Array | GradauditError]]:
+        """The records' principal coordinates in every layer, or why there are none."""
+        widths = {layer.name: layer.parameters for layer in self.layers}
+        vectors: Array | None = None
+        for piece, block in column_blocks(self._stream, widths, len(self.records), self.memory):
+            whole = piece.width == widths[piece.layer]
+            vectors = (
+                block if whole else bases.joint_triangle(vectors if piece.start else None, block)
+            )
+            del block  # before the next is made
+            if piece.stop == widths[piece.layer]:
+                try:
+                    yield piece.layer, coordinates_of(vectors)
+                except GradauditError as why:
+                    yield piece.layer, why
+                vectors = None
+
+    def _by_means(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
+        forms, without = self._forms()
+        yield from without.items()
+        means = dict(mean_gradients(self._stream, forms, self.splits, self.memory))
+        permuting = Permuting(self._stream, means, self.splits, self.memory)
+        outcomes: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in means}
+        ranks: dict[tuple[str, int], int] = {}
+        for name, number in product(means, range(len(self.splits))):
+            try:
+                ranks[name, number] = means[name].rank(number, self.splits[number])
+                permuting.expect_affordable(name)
+            except GradauditError as why:
+                outcomes[name][number] = why
+                ranks.pop((name, number), None)
+        advance(len(self.layers) * self._permutations - len(ranks) * permuting.count)
+        for (name, number), permuted in permuting.distances(ranks, advance, workers).items():
+            angles = means[name].angles(number, self.splits[number], ranks[name, number])
+            facts: dict[str, JsonValue] = {"k": len(angles), "dimensions": means[name].form.columns}
+            compared = Compared(angles, permuted, facts)
+            try:
+                compared.expect_different()
+                outcomes[name][number] = compared
+            except NotApplicable as why:
+                outcomes[name][number] = why
+        yield from outcomes.items()
+
+    def _everywhere(self, why: GradauditError) -> Outcome:
+        return dict.fromkeys(range(len(self.splits)), why)
+
+    def _forms(self) -> tuple[dict[str, MatrixForm], dict[str, Outcome]]:
+        forms: dict[str, MatrixForm] = {}
+        without: dict[str, Outcome] = {}
+        for layer in self.layers:
+            try:
+                forms[layer.name] = MatrixForm.of(layer, self.target.model)
+            except NotApplicable as why:
+                without[layer.name] = self._everywhere(why)
+        return forms, without
+
+    def _stream(self, names: Sequence[str]) -> PerSampleGradients:
+        """The gradients of these layers; the last are kept, as setting them up takes a trial."""
+        key = tuple(names)
+        if key not in self._streams:
+            self._streams.clear()  # each has a copy of the model
+            self._streams[key] = per_sample_gradients(
+                self.target,
+                self.records.inputs,
+                self.records.labels,
+                [layer for layer in self.layers if layer.name in key],
+                dtype=self.target.precision,
+                memory=self.memory // 8,
+                seed=self.seed,
+            )
+        return self._streams[key]
+
+
+def coordinates_of(vectors: Array) -> Array:
+    """The records' principal coordinates, (records, directions).
+
+    Args:
+        vectors: the records' gradients by one layer, (records, elements), or their coordinates in
+            a joint orthonormal basis.
+
+    Raises:
+        AuditError: they are not finite.
+        NotApplicable: they are zero.
+    """
+    if not np.isfinite(vectors).all():
+        raise AuditError(NOT_FINITE)
+    coordinates = bases.principal_coordinates(vectors)
+    if not coordinates.shape[1]:
+        raise NotApplicable("the gradients of all records looked at are zero")
+    return coordinates
+
+
+def compare_samples(
+    vectors: Array, splits: Sequence[Split], memory: int
+) -> dict[int, Compared | GradauditError]:
+    """Compare the groups of every split in one layer, by its number.
+
+    Args:
+        vectors: as ``coordinates_of`` takes them.
+        splits: those whose groups are large enough.
+        memory: bytes that the bases under some permutations may take.
+
+    Raises:
+        AuditError: as ``coordinates_of``.
+        NotApplicable: as ``coordinates_of``.
+    """
+    found = {"": coordinates_of(vectors)}
+    return _compared(found, splits, memory, lambda units: None, ALONE)[""]
+
+
+def _compared(
+    layers: Mapping[str, Array],
+    splits: Sequence[Split],
+    memory: int,
+    advance: Advance,
+    workers: Workers,
+) -> dict[str, dict[int, Compared | GradauditError]]:
+    """Every split in every layer, of which there are principal coordinates."""
+    pairs = [
+        (name, number, _Groups.of(coordinates, split))
+        for name, coordinates in layers.items()
+        for number, split in enumerate(splits)
+    ]
+    tasks = [
+        [workers.keeping(task, name, number, at) for at, task in enumerate(groups.portions(memory))]
+        for name, number, groups in pairs
+    ]
+    permuted = iter(Workers(workers.jobs).share([*chain.from_iterable(tasks)], advance))
+    outcomes: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in layers}
+    for (name, number, groups), own in zip(pairs, tasks, strict=True):
+        outcomes[name][number] = groups.compared([*islice(permuted, len(own))])
+    return outcomes
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The groups of a split, in principal coordinates (records, directions).
+
+    The number of directions is the same for every labelling: that of the pooled energy, or the
+    records of the smallest group that there is under any of them.
+
+    Attributes:
+        holding: directions that hold the pooled energy.
+        k: directions that are compared.
+        floor: singular values up to this are rounding error.
+    """
+
+    coordinates: Array
+    split: Split
+    energies: Array
+    holding: int
+    k: int
+    floor: float
+
+    @classmethod
+    def of(cls, coordinates: Array, split: Split) -> Self:
+        """With the number of directions."""
+        energies = np.square(coordinates).sum(axis=0)
+        holding = bases.directions_holding(ENERGY, energies)
+        floor = bases.negligible(coordinates.shape) * float(np.sqrt(energies[0]))
+        return cls(coordinates, split, energies, holding, min(holding, split.smallest), floor)
+
+    def portions(self, memory: int) -> list[Task[dict[str, Array]]]:
+        """The distances under the permutations, as many at once as fit the memory."""
+        return [
+            partial(_permuted, self.coordinates, self.split.member[some], self.k, self.floor)
+            for some in _portions(self.split.orders, self.coordinates.size, memory)
+        ]
+
+    def compared(self, permuted: Sequence[Mapping[str, Array]]) -> Compared | NotApplicable:
+        """The observed groups among the permuted ones, or that all lie equally far apart."""
+        inside, outside = (
+            bases.leading_directions(self.coordinates[rows], self.k, self.floor)
+            for rows in (self.split.member, ~self.split.member)
+        )
+        together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
+        compared = Compared(principal_angles(inside, outside), together, self._facts)
+        try:
+            compared.expect_different()
+        except NotApplicable as why:
+            return why
+        return compared
+
+    @property
+    def _facts(self) -> dict[str, JsonValue]:
+        return {
+            "k": self.k,
+            "dimensions": len(self.energies),
+            "energy_share": float(self.energies[: self.k].sum() / self.energies.sum()),
+            "k_for_95_percent": self.holding,
+        }
+
+
+def _permuted(
+    coordinates: Array, members: NDArray[np.bool_], k: int, floor: float, advance: Advance
+) -> dict[str, Array]:
+    """Distances (labellings,) between the groups of some labellings (labellings, records)."""
+    found = distances(_angles(coordinates, members, k, floor))
+    advance(len(members))
+    return found
+
+
+def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float) -> Array:
+    """Angles (labellings, k) between the groups of each labelling (labellings, records)."""
+    padded = np.pad(coordinates, ((0, 1), (0, 0)))
+    directions = []
+    for group in (members, ~members):  # filled up with a row past all
+        sizes = group.sum(axis=1)
+        rows = np.full((len(group), sizes.max()), len(coordinates))
+        rows[np.arange(sizes.max()) < sizes[:, None]] = np.nonzero(group)[1]
+        directions.append(bases.leading_directions(padded[rows], k, floor, reliable=_ROUGHLY))
+    return quick_angles(*directions)
+
+
+def _portions(orders: Orders, size: int, memory: int) -> Iterator[Orders]:
+    """The permutations, as many at once as their groups' coordinates, bases and products fit."""
+    step = max(1, min(_AT_ONCE, memory // (8 * 4 * size)))
+    for start in range(0, len(orders), step):
+        yield orders[start : start + step]

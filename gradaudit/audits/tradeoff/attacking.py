@@ -1,0 +1,237 @@
+"""The three attacks of Fan et al. 2020 on one setting of a defense, all from one reconstruction.
+
+L. Fan et al., "Rethinking privacy preserving deep learning" (2020), algorithms 5 and 6: the labels
+come with the reconstruction, and records are traced by it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction import Method
+from gradaudit.attacks.reconstruction.attempts import attack
+from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.scores import (
+    categorical_distance,
+    order_of,
+    paired_distance,
+    relative_error,
+    trace,
+)
+from gradaudit.audits.tradeoff.scores import FloatArray, clipped
+from gradaudit.data.records import Records
+from gradaudit.defenses.attachment import private_parts
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Layer, Target
+from gradaudit.progress import Progress
+from gradaudit.randomness import sequence, torch_rng
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.share import share
+from gradaudit.subject import seen_by_outsiders
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How batches are attacked.
+
+    Attributes:
+        method: of reconstruction; its labels are what membership is scored by.
+        restarts: of every attack.
+        participants: among whom the batches are dealt out in turn, to be traced.
+        layers: whose updates the attacker uses.
+        insider: whether the attacker knows what a client keeps private in its model.
+    """
+
+    method: Method
+    restarts: int
+    participants: int
+    layers: tuple[Layer, ...]
+    insider: bool = False
+
+
+@dataclass(frozen=True)
+class AttackScores:
+    """What came of it, (batches,) each.
+
+    Attributes:
+        relative_error: ‖x̂ − x‖/‖x‖, mean over a batch's records; 1 where all restarts diverged.
+        reconstruct: the same, each record's at most 1.
+        membership: share of the labels that the attacker does not name; None where it names none.
+        paired: share of the records that their own reconstruction's label misses; likewise.
+        named: each batch's labels (k,) in the attacker's own order; None where it names none.
+        tracing: share of the records that are traced to another participant.
+        ratios: ‖B‖/‖E‖; infinite where nothing was perturbed.
+        diverged: batches to which the attacker has no answer.
+        knowledge: what the attacker was given.
+    """
+
+    relative_error: FloatArray
+    reconstruct: FloatArray
+    membership: FloatArray | None
+    paired: FloatArray | None
+    named: tuple[NDArray[np.int64] | None, ...]
+    tracing: FloatArray
+    ratios: FloatArray
+    diverged: int
+    knowledge: dict[str, JsonValue]
+
+
+def has_secret(target: Target) -> bool:
+    """Whether clients keep a part of the model private, which an insider would know."""
+    return bool(private_parts(target.model))
+
+
+def attacked(
+    target: Target,
+    sharing: SharingProtocol,
+    batches: Sequence[Records],
+    attack_: Attack,
+    seed: int,
+    progress: Progress,
+) -> AttackScores:
+    """Attack the updates of these batches.
+
+    Batches have equally many records; noise and starting points, drawn by the seed, are the same
+    for every setting of a defense.
+
+    Raises:
+        NotApplicable: the method does not apply to the model or the update.
+        UsageError: options contradict each other.
+    """
+    threat = ThreatModel(target, sharing, attack_.layers)
+    answers, ratios = [], []
+    for index, batch in enumerate(batches):
+        observed = threat.observed(batch, _draws(target, seed, index))
+        shared, draws = observed.view.update, sequence(seed, "tradeoff", "attack", index)
+        if attack_.insider:
+            knowledge = {**observed.view.knowledge, "private_part": "known"}
+            model = FunctionalModel.of(target)
+            view = replace(observed.view, model=model, knowledge=knowledge)
+            observed = replace(observed, view=view)
+        answers.append(_Answer.to(observed, attack_, draws, progress))
+        noise = _draws(target, seed, index)
+        ratios.append(perturbation_ratio(target, sharing, batch, shared, noise))
+    errors = np.stack([answer.errors for answer in answers])
+    membership, paired = _misnamed(answers)
+    return AttackScores(
+        relative_error=errors.mean(axis=1),
+        reconstruct=clipped(errors).mean(axis=1),
+        membership=membership,
+        paired=paired,
+        named=tuple(answer.labels for answer in answers),
+        tracing=_mistraced(answers, attack_.participants),
+        ratios=np.asarray(ratios),
+        diverged=sum(answer.inputs is None for answer in answers),
+        knowledge=dict(answers[0].observed.view.knowledge),
+    )
+
+
+def perturbation_ratio(
+    target: Target,
+    sharing: SharingProtocol,
+    batch: Records,
+    shared: dict[str, Tensor],
+    generator: torch.Generator,
+) -> float:
+    """‖B‖/‖E‖ of a batch: B is the gradient of the task's loss, E what the defenses added to it.
+
+    Norms are over all visible biases together, theorem 2.2's B and E_B (over all parameters where
+    there is no bias). E is noise, what was left out, and the gradient of a secret term. Clipping,
+    a factor that hides nothing, is in B.
+
+    Args:
+        target: the model with the defenses that change it.
+        sharing: with all defenses.
+        batch: the records.
+        shared: the update as it was shared.
+        generator: as when the update was made, so that dropout is the same.
+    """
+    clipping = [defense for defense in sharing.chain.acting if defense.additive]
+    noiseless = (type(d)(d.options.model_copy(update={"sigma": 0.0})) for d in clipping)
+    plain = replace(sharing, defenses=tuple(noiseless))
+    clean = share(
+        seen_by_outsiders(target), batch.inputs, batch.labels, plain, generator, dtype=torch.float64
+    )
+    names = [name for name in shared if "bias" in name.rpartition(".")[2]] or list(shared)
+    gradient = torch.cat([clean[name].flatten() for name in names])
+    noise = torch.cat([shared[name].to(gradient).flatten() for name in names]) - gradient
+    if not bool(noise.any()):
+        return float("inf")
+    return float(gradient.norm() / noise.norm())
+
+
+def _draws(target: Target, seed: int, index: int) -> torch.Generator:
+    return torch_rng(seed, "tradeoff", "update", index, device=target.device)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the attacker makes of one update: inputs (k, …), None for no answer; labels (k,)."""
+
+    observed: Observed
+    inputs: Tensor | None
+    labels: NDArray[np.int64] | None
+
+    @classmethod
+    def to(
+        cls, observed: Observed, attack_: Attack, draws: np.random.SeedSequence, progress: Progress
+    ) -> Self:
+        """Attack what was observed."""
+        candidates = attack(attack_.method, observed.view, attack_.restarts, draws, progress)
+        inputs, labels = None, None
+        if candidates.answer is not None:
+            inputs = candidates.inputs[candidates.answer].detach().cpu()
+            if candidates.labels is not None and not candidates.labels.is_floating_point():
+                labels = candidates.labels[candidates.answer].cpu().numpy()
+        return cls(observed, inputs, labels)
+
+    @property
+    def records(self) -> Tensor:
+        """(k, …) the truth."""
+        return self.observed.records.detach().cpu()
+
+    @cached_property
+    def order(self) -> Tensor | None:
+        """(k,) for each record, the reconstruction that stands for it; None for no answer."""
+        inputs = self.inputs
+        return None if inputs is None else order_of(self.records.double(), inputs.double())
+
+    @property
+    def errors(self) -> FloatArray:
+        """(k,) relative errors, each record against the one that stands for it."""
+        if self.inputs is None:
+            return np.ones(len(self.records))
+        rebuilt = self.inputs.double()[self.order]
+        errors: FloatArray = relative_error(self.records.double(), rebuilt).numpy()
+        return errors
+
+
+def _misnamed(answers: Sequence[_Answer]) -> tuple[FloatArray, FloatArray] | tuple[None, None]:
+    """(batches,) distances of labels as lists, and record by record."""
+    silent = any(answer.inputs is not None and answer.labels is None for answer in answers)
+    if silent or not answers[0].observed.view.classes:
+        return None, None
+    lists, pairs = [], []
+    for answer in answers:
+        truth = answer.observed.labels.cpu().numpy()
+        places = None if answer.order is None else answer.order.numpy()
+        lists.append(categorical_distance(truth, answer.labels))
+        pairs.append(paired_distance(truth, answer.labels, places))
+    return np.asarray(lists), np.asarray(pairs)
+
+
+def _mistraced(answers: Sequence[_Answer], participants: int) -> FloatArray:
+    truth = torch.cat([answer.records for answer in answers])
+    size = len(truth) // len(answers)
+    nothing = torch.full_like(truth[:size], torch.nan)
+    rebuilt = torch.cat([nothing if a.inputs is None else a.inputs.to(truth) for a in answers])
+    owners = np.repeat(np.arange(len(answers)) % participants, size)
+    missed = trace(truth, rebuilt, owners).participants != owners
+    return np.asarray(missed.reshape(len(answers), size).mean(axis=1))

@@ -1,0 +1,288 @@
+"""One mechanism under study: every setting trained with and attacked."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from gradaudit.accuracy import TaskAccuracy, task_accuracy
+from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.audits.tradeoff.attacking import Attack, AttackScores, attacked, has_secret
+from gradaudit.audits.tradeoff.mechanisms import Mechanism, Setting
+from gradaudit.audits.tradeoff.scores import FloatArray
+from gradaudit.data.records import Records
+from gradaudit.defenses import Defense
+from gradaudit.defenses.chain import Chain
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.federation.partition import split
+from gradaudit.federation.server import Training
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.models.target import Target, shared_parameters
+from gradaudit.progress import Advance, Progress
+from gradaudit.randomness import number as seed_of
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.subject import Subject, defended_target
+from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.workers import shared_out
+
+Weights = Literal["initial", "trained"]
+
+
+@dataclass(frozen=True)
+class View:
+    """What is attacked, and by whom.
+
+    Attributes:
+        batch_size: records behind an update.
+        weights: of the model before its training, or after it.
+        insider: whether the attacker knows what clients keep private in the model.
+    """
+
+    batch_size: int
+    weights: Weights
+    insider: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a mechanism is studied.
+
+    Attributes:
+        training: how models are trained.
+        test_share: of the records, see ``federation.partition.split``.
+        attack: on every batch.
+        batches: how many.
+        batch_sizes: each attacked by itself.
+        weights: which of the models are attacked.
+        insider: whether an attacker plays who knows the private part, where there is one.
+        repeats: how often all of it is done.
+    """
+
+    training: TrainingOptions
+    test_share: float | None
+    attack: Attack
+    batches: int
+    batch_sizes: tuple[int, ...]
+    weights: tuple[Weights, ...]
+    insider: bool
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training with a defense ended in.
+
+    The model before and after it, with its defenses, and the accuracy on test records.
+    """
+
+    initial: Target
+    target: Target
+    accuracy: TaskAccuracy
+
+    @property
+    def value(self) -> float:
+        """The accuracy."""
+        return self.accuracy.value or 0.0
+
+    @property
+    def reach(self) -> float:
+        """Half the width of its interval."""
+        low, high = self.accuracy.interval or (0.0, 0.0)
+        return (high - low) / 2
+
+
+@dataclass(frozen=True)
+class Study:
+    """What came of a mechanism.
+
+    Attributes:
+        mechanism: with its grid.
+        trained: (repetitions, settings) models.
+        outcomes: (repetitions, settings) attacks by view; the first view is the headline's.
+    """
+
+    mechanism: Mechanism
+    trained: Sequence[Sequence[Trained]]
+    outcomes: Mapping[View, Sequence[Sequence[AttackScores]]]
+
+    @property
+    def accuracies(self) -> FloatArray:
+        """(repetitions, settings)."""
+        return np.array([[trained.value for trained in row] for row in self.trained])
+
+    @property
+    def reaches(self) -> FloatArray:
+        """(repetitions, settings) half the widths of their intervals."""
+        return np.array([[trained.reach for trained in row] for row in self.trained])
+
+    def of(self, view: View, what: str) -> FloatArray | None:
+        """(repetitions, settings, batches) of a field of the outcomes; None where it is missing."""
+        values = [[getattr(outcome, what) for outcome in row] for row in self.outcomes[view]]
+        return None if any(value is None for row in values for value in row) else np.array(values)
+
+
+def train(
+    targets: Sequence[Target],
+    records: Records,
+    test: Records,
+    options: TrainingOptions,
+    chains: Sequence[Sequence[Defense[Any]]],
+    seed: int,
+    progress: Progress,
+    jobs: int = 1,
+    units: Units = NOTHING_KEPT,
+) -> list[Trained]:
+    """Train every target with its defenses and test.
+
+    The initial weights, which are the targets', are left as they are; ``test`` are other records.
+    Trainings are shared out among ``jobs`` workers, where they need no device.
+
+    Raises:
+        AuditError: a training diverged.
+        NotApplicable: a defense does not go with the model or the training, or the task has no
+            accuracy.
+        UsageError: an option does not go with another.
+    """
+    trainings = [
+        Training(target, records, options, defenses=chain, seed=seed)
+        for target, chain in zip(targets, chains, strict=True)
+    ]
+    tasks = [partial(_weights, training, options.rounds) for training in trainings]
+    jobs = jobs if all(target.device.type == "cpu" for target in targets) else 1
+    with progress.task("training", options.rounds * len(tasks)) as advance:
+        reached = shared_out(tasks, jobs, advance, units)
+    return [
+        _tested(training.target, weights, test)
+        for training, weights in zip(trainings, reached, strict=True)
+    ]
+
+
+def _tested(initial: Target, weights: dict[str, Tensor], test: Records) -> Trained:
+    model = copy.deepcopy(initial.model)
+    model.load_state_dict({**model.state_dict(), **weights})
+    done = replace(initial, model=model, checkpoint=None)
+    accuracy = task_accuracy(done, test)
+    if accuracy.metric != "accuracy":
+        raise NotApplicable(
+            "the labels and the loss define no accuracy, which is what privacy is weighed against"
+        )
+    return Trained(initial, done, accuracy)
+
+
+def _weights(training: Training, rounds: int, advance: Advance) -> dict[str, Tensor]:
+    """Of the model after so many rounds, with its private part."""
+    for _ in range(rounds):
+        training.advance()
+        advance(1)
+    reached = training.snapshot(scored=False)
+    return {**reached.state, **reached.private}
+
+
+def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress) -> Study:
+    """Train with every setting of a mechanism, and attack what is shared.
+
+    Repetitions draw other splits, batches and noise; the initial weights are the target's.
+
+    Raises:
+        AuditError: a training diverged.
+        NotApplicable: the mechanism, the method or the task does not go with the model.
+        UsageError: there are too few records, or options contradict each other.
+    """
+    chains = [(*subject.defenses, *setting.defenses) for setting in mechanism.settings]
+    for setting in mechanism.settings:
+        expect_usable(subject, setting)
+    trained: list[list[Trained]] = []
+    outcomes: dict[View, list[list[AttackScores]]] = {}
+    for number in range(plan.repeats):
+        drawn, test = _drawn(subject, plan, number)
+        targets = [defended_target(subject.target, chain, subject.seed) for chain in chains]
+        drawn = replace(drawn, units=subject.units.of(mechanism.text, number))
+        models = train(
+            targets,
+            drawn.records,
+            test,
+            plan.training,
+            chains,
+            drawn.seed,
+            progress,
+            subject.jobs,
+            drawn.units.of("training"),
+        )
+        trained.append(models)
+        for view in _views(plan, models[0].initial):
+            of_view = _attacked(view, models, chains, plan, drawn, progress)
+            outcomes.setdefault(view, []).append(of_view)
+    return Study(mechanism, trained, outcomes)
+
+
+def expect_usable(subject: Subject, setting: Setting) -> None:
+    """Look whether the defenses of a setting can be applied to the model in this order.
+
+    Raises:
+        NotApplicable: one cannot be built into the model.
+        UsageError: a glob matches no layer, or the order makes no sense.
+    """
+    chain = (*subject.defenses, *setting.defenses)
+    target = defended_target(subject.target, chain, subject.seed)
+    Chain(chain).check(shared_parameters(target.model, subject.hidden))
+
+
+def _views(plan: Plan, target: Target) -> list[View]:
+    insiders = (False, True) if plan.insider and has_secret(target) else (False,)
+    return [
+        View(size, weights, insider)
+        for insider in insiders
+        for weights in plan.weights
+        for size in plan.batch_sizes
+    ]
+
+
+def _drawn(subject: Subject, plan: Plan, number: int) -> tuple[Subject, Records]:
+    """Of one repetition: its seed and the records that are trained on; others to test on."""
+    seed = subject.seed
+    if number:
+        seed = seed_of(seed, "tradeoff", "repetition", number)
+    rows, tested = split(subject.records, plan.test_share, seed)
+    if not len(tested):
+        raise UsageError("no record is left to test on; give --test-share a larger value")
+    most = max(plan.batch_sizes) * plan.batches
+    if most > len(rows):
+        raise UsageError(
+            f"--batches {plan.batches}: with --batch-size {max(plan.batch_sizes)} they take "
+            f"{most} records, and {len(rows)} are trained on"
+        )
+    trained_on = replace(subject, records=subject.records.take(rows), seed=seed, samples=None)
+    return trained_on, subject.records.take(tested)
+
+
+def _attacked(
+    view: View,
+    models: Sequence[Trained],
+    chains: Sequence[tuple[Defense[Any], ...]],
+    plan: Plan,
+    drawn: Subject,
+    progress: Progress,
+) -> list[AttackScores]:
+    """The same batches attacked at every setting."""
+    batches = chosen_batches(drawn, Choice(view.batch_size, plan.batches))
+    attack = replace(plan.attack, insider=view.insider)
+    initial = view.weights == "initial"
+    units = drawn.units.of("attack", view.batch_size, view.weights, view.insider)
+    return [
+        units.of(index).once(
+            partial(
+                attacked,
+                model.initial if initial else model.target,
+                SharingProtocol(chain),
+                batches,
+                attack,
+                drawn.seed,
+                progress,
+            )
+        )
+        for index, (model, chain) in enumerate(zip(models, chains, strict=True))
+    ]

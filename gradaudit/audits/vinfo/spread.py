@@ -1,0 +1,184 @@
+"""What other records could make of an estimate, and what more records would add to it.
+
+Intervals for another sample of as many records, and the limit of the learning curve of those there
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from gradaudit.audits.vinfo.repetitions import Repetition
+from gradaudit.audits.vinfo.v_information import Learned, Usable
+from gradaudit.statistics.intervals import Interval, resampled, resampled_variance, wilson
+from gradaudit.statistics.laws import student_quantile
+
+FloatArray = NDArray[np.float64]
+_GRID = np.linspace(-9, 9, 2001)
+_SURE = 1 - 1e-12
+_APART = 1e-3
+"""Distance of two classes below which a point of the curve has learned nothing."""
+
+
+def mean_curve(found: Sequence[Usable]) -> list[Learned]:
+    """The mean of the repetitions' learning curves; empty where there is none."""
+    curves = [estimate.curve for estimate in found]
+    if not all(curves):
+        return []
+    return [Learned(*np.mean(points, axis=0)) for points in zip(*curves, strict=True)]
+
+
+def by_a_line(shares: Sequence[float], values: Sequence[float]) -> float:
+    """What is added with records without end, by a line in one over the share of the records.
+
+    It says too little where the curve has just begun to rise: .02 of the .08 nats that are missed.
+    """
+    slope = np.polyfit(1 / np.asarray(shares), np.asarray(values), 1)[0]
+    return max(0.0, -float(slope))
+
+
+def limit_of_ranking(curve: Sequence[Learned]) -> float | None:
+    """The AUROC with records without end, by the law of linear discriminants.
+
+    With n records and p features, classes that are Δ apart come out δ apart, with
+    1/δ² = 1/Δ² + c·p/n and AUROC = Φ(δ/√2) (R. A. Fisher's discriminant; S. Raudys and A. K. Jain,
+    "Small sample size effects in statistical pattern recognition", 1991): a line of 1/δ² in one
+    over the share, whose points weigh by δ⁶ as their variance does. None where the points do not
+    show a limit: nothing is learned, or so far twice the records give twice δ². (Of .102 nats,
+    of which .07 to .08 are found, it makes .12 in the median of 30 samples; where .02 are found,
+    a third of the samples show no limit.)
+    """
+    apart = np.array([_distance(point.auroc) for point in curve])
+    shares = np.array([point.share for point in curve])
+    apart_enough = apart > _APART
+    if apart_enough.sum() < 2 or not apart_enough[-1]:
+        return None
+    slope, level = np.polyfit(
+        1 / shares[apart_enough], apart[apart_enough] ** -2, 1, w=apart[apart_enough] ** 3
+    )
+    if level <= 0:
+        return None
+    return float(ndtr(max(level**-0.5 if slope > 0 else 0.0, apart[-1]) / np.sqrt(2)))
+
+
+def ranked_share(auroc: float) -> float:
+    """Share of a fair coin's entropy that two normal laws with this AUROC tell, in [0, 1].
+
+    The log-likelihood ratio of two normal laws that are d apart is N(d²/2, d²) under its own, and
+    AUROC = Φ(d/√2); the share is 1 − E log2(1 + exp(−LLR)).
+    """
+    apart = _distance(auroc)
+    lost = np.logaddexp(0, -(apart**2 / 2 + apart * _GRID)) / np.log(2)
+    density = np.exp(-(_GRID**2) / 2)
+    return float(max(0.0, 1 - (lost * density).sum() / density.sum()))
+
+
+def _distance(auroc: float) -> float:
+    """Of two normal laws of unit variance, in deviations."""
+    return float(np.sqrt(2) * ndtri(min(max(auroc, 0.5), _SURE)))
+
+
+_UNITS, _MOST_UNITS = 1.25, 1.9
+"""Independent trials that a disjoint batch of the rarest value counts as in an AUROC over splits
+without number, at most: where the AUROC is 1/2, and where it is near 0 or 1."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """How the records behind repetitions were used.
+
+    Attributes:
+        scored: records in each score set.
+        disjoint: how many batches of the rarest value all of them make that share no record or
+            user, about.
+    """
+
+    scored: int
+    fitted: int
+    disjoint: float
+
+    @classmethod
+    def of(cls, repetition: Repetition) -> Sampled:
+        """As in a repetition, and in all others."""
+        scored, fitted = len(repetition.parts[-1]), len(repetition.adversary)
+        return cls(scored, fitted, repetition.disjoint)
+
+    def interval(self, values: FloatArray, ignorant: float) -> Interval:
+        """Interval of a mean over repetitions for another sample of as many records.
+
+        What it estimates is the mean over such samples: what an adversary learns who has as many
+        records as this one, not what the gradient holds. Nadeau and Bengio's, with a standard
+        error as if one disjoint batch at least were new and told nothing: repetitions that agree
+        at the edge of the range do not agree on batches that none of them has seen.
+
+        Args:
+            values: (R,) of the repetitions.
+            ignorant: the value of who knows nothing.
+        """
+        least = abs(float(values.mean()) - ignorant) / self.disjoint
+        return resampled(values, self.scored, self.fitted, least=least)
+
+    def trials(self, repetitions: int) -> float:
+        """Independent trials that a mean over so many repetitions is worth: D/(1/(R s) + 1 − 1/R).
+
+        D are the disjoint batches of the rarest value, s the share of the records that scores: one
+        repetition scores s D of them, and two have the share s of those in common.
+        """
+        share = self.scored / (self.scored + self.fitted)
+        return self.disjoint / (1 / (repetitions * share) + 1 - 1 / repetitions)
+
+    def wilson(self, mean: float, trials: float) -> Interval:
+        """Wilson's interval of a share, with Student's quantile for means over two values."""
+        return wilson(mean, trials, student_quantile(max(2 * self.disjoint - 2, 1.0)))
+
+
+def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
+    """Of the information, in nats; reaches 0 at least, as information is not negative.
+
+    Nadeau and Bengio's, and Wilson's of the information's share of the entropy as of so many
+    independent trials as ``Sampled.trials`` says: the variance between few splits misses batches
+    that no split scores. Of samples of 100 to 1,000 records in batches of 1 to 16, with 3 and 8
+    repetitions, it covers 94 to 100 %, Nadeau and Bengio's alone 85 to 100 %
+    (``benchmarks/studies/vinfo.py``). Where every repetition believes the prior alone, they agree
+    on nothing learned, and what is not excluded is what their ranking would allow.
+    """
+    values = np.array([estimate.information for estimate in found])
+    entropy = max(estimate.entropy for estimate in found)
+    if not values.any():
+        ends = auroc_interval(found, sampled)
+        return 0.0, entropy * ranked_share(max(ends[1], 1 - ends[0]))
+    share = min(max(float(values.mean()) / entropy, 0.0), 1.0)
+    least, most = sampled.wilson(share, sampled.trials(len(values)))
+    low, high = sampled.interval(values, 0.0)
+    return min(low, entropy * least), min(max(high, entropy * most), entropy)
+
+
+def auroc_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
+    """Of the AUROC: Wilson's, as of a share of so many trials as are independent.
+
+    Of an AUROC of 1/2, one of ``Sampled.trials`` counts as 1.25, of one near 0 or 1 as 1.9; all of
+    them as fewer, where the variance between repetitions (Nadeau and Bengio's) says so. Of samples
+    of 100 to 1,000 records in batches of 1 to 16, with 3 and 8 repetitions, it covers 93 to 100 %,
+    Nadeau and Bengio's Student interval 85 to 100 % (``benchmarks/studies/vinfo.py``).
+    """
+    values = np.array([estimate.auroc for estimate in found])
+    mean = float(values.mean())
+    spread = mean * (1 - mean)
+    units = min(_MOST_UNITS, _UNITS / max(4 * spread, 1e-9) ** 0.5)
+    trials = units * sampled.trials(len(values))
+    variance = resampled_variance(values, sampled.scored, sampled.fitted)
+    if spread > 0 and variance > 0:
+        trials = min(trials, spread / variance)
+    return sampled.wilson(mean, trials)
+
+
+def ranked_alone(found: Sequence[Usable], sampled: Sampled) -> str:
+    """Says so where a value is ranked better than by chance, but no probability is learned."""
+    if any(estimate.information for estimate in found) or auroc_interval(found, sampled)[0] <= 0.5:
+        return ""
+    return "no repetition's probabilities beat the prior, though its ranking beats chance"

@@ -1,0 +1,321 @@
+"""Usable information: what a bounded adversary learns of a private value from features.
+
+A worker process makes one estimate: no torch to load in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.audits.vinfo.repetitions import Repetition
+from gradaudit.families import family
+from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
+from gradaudit.families.calibration import calibration
+from gradaudit.families.forest import FittedForest, PaperForest
+from gradaudit.games.scores import auroc, log_odds
+from gradaudit.progress import Advance
+from gradaudit.randomness import sequence
+from gradaudit.workers import one_thread
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Features of batches (batches, features) with the value of each (batches,)."""
+
+    features: Features
+    labels: IntArray
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Batches of disjoint records.
+
+    Attributes:
+        folds: the adversary's, two or more; each in turn is what calibrates and chooses among
+            members that were fitted on the others.
+        score: what the chosen are judged on.
+        independent: how many of all folds' batches tell something of their own, about; None where
+            all do.
+    """
+
+    folds: tuple[Labelled, ...]
+    score: Labelled
+    independent: float | None = None
+
+
+@dataclass(frozen=True)
+class Said:
+    """Log-probabilities of batches that a family was not fitted on, (batches, values).
+
+    Attributes:
+        folds: of each fold, by the member of the turn in which it chooses.
+        turns: of the score batches, by the members of all turns.
+    """
+
+    folds: tuple[FloatArray, ...]
+    turns: tuple[FloatArray, ...]
+
+    @property
+    def score(self) -> FloatArray:
+        """Of the score batches: the log of the members' mean probability."""
+        return log_mean(np.stack(self.turns))
+
+
+@dataclass(frozen=True)
+class Families:
+    """Speaks for families.
+
+    Attributes:
+        sets: the batches; every value occurs in each set.
+        prior: (values,) all positive.
+        paper: take the softmax of a forest's votes for its probabilities, and calibrate nothing.
+    """
+
+    sets: Sets
+    prior: FloatArray
+    paper: bool = False
+
+    def said(self, name: str, seed: np.random.SeedSequence) -> Said:
+        """What a family says: in each turn, a member that was fitted on the other folds."""
+        folds, score = [], []
+        for turn, fold in enumerate(self.sets.folds):
+            member = self._fitted(name, self._turns[turn], sequence(seed, "turn", turn))
+            folds.append(member.log_probabilities(fold.features))
+            score.append(member.log_probabilities(self.sets.score.features))
+        return Said(tuple(folds), tuple(score))
+
+    def said_by_one(self, name: str, seed: np.random.SeedSequence) -> Said:
+        """What a member says that was fitted on the first fold alone; of the others, and once."""
+        first, *others = self.sets.folds
+        member = self._fitted(name, self._training([first]), sequence(seed, "first fold alone"))
+        of_others = tuple(member.log_probabilities(fold.features) for fold in others)
+        return Said(of_others, (member.log_probabilities(self.sets.score.features),))
+
+    def believed(self, said: Said) -> Said:
+        """What a family says, as far as it is to be believed."""
+        if self.paper:
+            return said
+        labels = np.concatenate([fold.labels for fold in self.sets.folds[-len(said.folds) :]])
+        weights, answers = class_weights(labels, self.prior), np.concatenate(said.folds)
+        believe = calibration(answers, labels, self.prior, weights, self.sets.independent)
+        return Said(tuple(map(believe, said.folds)), tuple(map(believe, said.turns)))
+
+    @cached_property
+    def _turns(self) -> list[Training]:
+        """What is fitted on in each turn: all folds but one."""
+        folds = self.sets.folds
+        return [self._training([*folds[:turn], *folds[turn + 1 :]]) for turn in range(len(folds))]
+
+    def _training(self, folds: Sequence[Labelled]) -> Training:
+        features = np.concatenate([fold.features for fold in folds])
+        labels = np.concatenate([fold.labels for fold in folds])
+        return Training.of(features, labels, len(self.prior), self.prior)
+
+    def _fitted(self, name: str, training: Training, seed: np.random.SeedSequence) -> Fitted:
+        member = family(name).fit_on(training, seed)
+        if self.paper and isinstance(member, FittedForest):
+            return PaperForest(member)
+        return member
+
+
+def class_weights(labels: IntArray, prior: FloatArray) -> FloatArray:
+    """Weights of batches, of mean one, under which values have the prior's shares."""
+    shares = np.bincount(labels, minlength=len(prior)) / len(labels)
+    return np.asarray((prior / shares)[labels])
+
+
+IGNORANT = "prior"
+
+
+class Learned(NamedTuple):
+    """What is learned with a share of the adversary's batches.
+
+    Attributes:
+        information: in nats.
+        auroc: averaged over values, each against the rest.
+    """
+
+    share: float
+    information: float
+    auroc: float
+
+
+@dataclass(frozen=True)
+class Usable:
+    """One repetition's estimate.
+
+    Attributes:
+        information: in nats; below 0 where the chosen member fails on the score batches.
+        entropy: H(π) in nats, the most it can be.
+        auroc: of the family that ranks the batches to choose on best, on the score batches;
+            averaged over values, each against the rest.
+        family: the one chosen by log loss.
+        ranker: the one chosen by AUROC.
+        curve: what both learn with ever more of the batches; empty if not asked for.
+    """
+
+    information: float
+    entropy: float
+    auroc: float
+    family: str
+    ranker: str
+    curve: tuple[Learned, ...] = ()
+
+
+def usable_information(
+    sets: Sets,
+    prior: FloatArray,
+    members: Sequence[str],
+    seed: np.random.SeedSequence,
+    *,
+    paper: bool = False,
+    curve: bool = False,
+) -> Usable:
+    """V-information from features to a value, in nats (Xu et al. 2020; Mo et al. 2021, eq. 7).
+
+    Σ_a π(a) E[log f[g](a) | a] + H(π): the prior's cross-entropy less the log loss of the best
+    family on the score batches. In turns, every fold chooses: a member is fitted on the batches of
+    the other folds, and speaks of this one's. What the members of all turns say calibrates the
+    family and chooses among families; of a score batch, they say the mean of their probabilities.
+    So every record of the adversary's both fits and chooses, but none what it was fitted to. The
+    prior is always a family, so that what is chosen may ignore the features. Batches weigh so that
+    values have the shares of the prior.
+
+    Args:
+        sets: the batches; every value occurs in each set.
+        prior: (values,) π, all positive.
+        members: names of families.
+        seed: of the fits.
+        paper: take the softmax of a forest's votes for its probabilities, and calibrate nothing
+            (Mo et al. 2021, eq. 8).
+        curve: also fit the chosen families on one fold alone, for a learning curve.
+    """
+    names = dict.fromkeys((IGNORANT, *members))
+    families = Families(sets, prior, paper)
+    said = {name: families.said(name, sequence(seed, "family", name)) for name in names}
+    believed = {name: families.believed(each) for name, each in said.items()}
+    labels = np.concatenate([fold.labels for fold in sets.folds])
+    losses = {
+        name: _loss(np.concatenate(each.folds), labels, prior) for name, each in believed.items()
+    }
+    chosen = min(losses, key=lambda name: losses[name])
+    ranks = {name: _ranks(each, sets) for name, each in said.items()}
+    ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
+    gained = _gained(believed[chosen].score, sets.score, prior)
+    usable = Usable(
+        information=0.0 if chosen == IGNORANT else gained,
+        entropy=entropy(prior),
+        auroc=macro_auroc(said[ranker].score, sets.score.labels),
+        family=chosen,
+        ranker=ranker,
+    )
+    if not curve:
+        return usable
+    return replace(usable, curve=_curve(usable, families, believed[chosen], said[ranker], seed))
+
+
+def entropy(prior: FloatArray) -> float:
+    """H(π) in nats, π all positive."""
+    return float(-(prior * np.log(prior)).sum())
+
+
+def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
+    """AUROC of every value against the rest, averaged."""
+    values = range(log_probabilities.shape[1])
+    areas = [auroc(log_odds(log_probabilities, value), labels == value) for value in values]
+    return float(np.mean(areas))
+
+
+def _curve(
+    found: Usable, families: Families, believed: Said, ranked: Said, seed: np.random.SeedSequence
+) -> tuple[Learned, ...]:
+    """What a member learns of one fold and, the mean of the turns', of all but one; and all."""
+    score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
+    alone = {
+        name: families.said_by_one(name, sequence(seed, "family", name))
+        for name in {found.family, found.ranker}
+    }
+    fewest = Learned(
+        1 / folds,
+        _gained(families.believed(alone[found.family]).score, score, prior),
+        macro_auroc(alone[found.ranker].score, score.labels),
+    )
+    most = Learned(
+        1 - 1 / folds,
+        float(np.mean([_gained(each, score, prior) for each in believed.turns])),
+        float(np.mean([macro_auroc(each, score.labels) for each in ranked.turns])),
+    )
+    return fewest, most, Learned(1.0, found.information, found.auroc)
+
+
+def _gained(log_probabilities: FloatArray, batches: Labelled, prior: FloatArray) -> float:
+    return entropy(prior) - _loss(log_probabilities, batches.labels, prior)
+
+
+def _ranks(said: Said, sets: Sets) -> float:
+    """How well a family ranks the batches to choose on: in every turn, as members differ."""
+    pairs = zip(said.folds, sets.folds, strict=True)
+    return float(np.mean([macro_auroc(each, fold.labels) for each, fold in pairs]))
+
+
+def _loss(log_probabilities: FloatArray, labels: IntArray, prior: FloatArray) -> float:
+    """Log loss in nats of batches that weigh as the prior says."""
+    of_labels = log_probabilities[np.arange(len(labels)), labels]
+    return float(-(class_weights(labels, prior) * of_labels).mean())
+
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Who estimates.
+
+    Attributes:
+        prior: ``uniform``, or ``empirical`` for the frequencies among the adversary's records.
+        paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
+        curve: whether to fit on fewer batches too, where the attribute is not permuted.
+    """
+
+    members: tuple[str, ...]
+    prior: str = "uniform"
+    paper: bool = False
+    curve: bool = False
+
+    def of(self, repetition: Repetition) -> NDArray[np.float64]:
+        """The prior in a repetition, (values,)."""
+        count = len(repetition.frequencies)
+        return repetition.frequencies if self.prior == "empirical" else np.full(count, 1 / count)
+
+
+def estimate(
+    rows: Rows,
+    repetition: Repetition,
+    adversary: Estimator,
+    seed: np.random.SeedSequence,
+    advance: Advance,
+) -> Usable:
+    """One estimate, on one thread, which is one unit of work."""
+    ends = np.cumsum([len(batches.labels) for batches in repetition.batches])[:-1]
+    *folds, score = (
+        Labelled(own, batches.labels)
+        for own, batches in zip(np.split(rows, ends), repetition.batches, strict=True)
+    )
+    sets = Sets(tuple(folds), score, repetition.independent)
+    with one_thread():
+        usable = usable_information(
+            sets,
+            adversary.of(repetition),
+            adversary.members,
+            seed,
+            paper=adversary.paper,
+            curve=adversary.curve and not repetition.permuted,
+        )
+    advance(1)
+    return usable

@@ -1,1 +1,0 @@
-"""Differential privacy measured: what a mechanism promises, and what its releases show."""

@@ -1,0 +1,1 @@
+"""What several audits attack with: splits of records, and scores."""

@@ -1,1 +1,0 @@
-"""Shared by everything that infers from gradients: splits, batches of one value, scores."""

@@ -1,1 +1,0 @@
-"""Information about the input in a layer's activations."""

@@ -1,0 +1,180 @@
+"""From settings to the subject of an audit: model, checkpoints, records, device."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from threadpoolctl import threadpool_limits
+from torch import nn
+
+from gradaudit.config import SubjectSettings
+from gradaudit.data import expect_attributes, load_records
+from gradaudit.data.common.class_order import in_order
+from gradaudit.data.records import Records
+from gradaudit.defenses import Chain, parse_defense
+from gradaudit.deployment import read_deployment
+from gradaudit.errors import UsageError
+from gradaudit.gradients.precision import usual_precision
+from gradaudit.models.building import brought_by, load_loss, load_model
+from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
+from gradaudit.models.hf_weights import as_named_here
+from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
+from gradaudit.models.preprocessing import expected_of_run
+from gradaudit.models.target import (
+    Expected,
+    Target,
+    choose_layers,
+    hidden_layers,
+    shared_parameters,
+)
+from gradaudit.models.wrappers import unwrapped
+from gradaudit.subject import Subject, defended_target, with_private_part
+from gradaudit.workers import employ
+
+
+def load(settings: SubjectSettings) -> Subject:
+    """Let torch and the linear algebra compute with one thread, and open the subject.
+
+    Other cores are for units of work, which are done where ``--executor`` says from now on.
+    """
+    torch.set_num_threads(1)
+    threadpool_limits(limits=1, user_api="blas")
+    jobs = employ(settings.executor, settings.jobs if "jobs" in settings.model_fields_set else None)
+    return replace(open_subject(settings), jobs=jobs)
+
+
+def open_subject(
+    settings: SubjectSettings,
+    *,
+    model: nn.Module | None = None,
+    records: Records | None = None,
+    loss: Loss | None = None,
+) -> Subject:
+    """Load everything that an audit needs; what is given in memory is taken as it is.
+
+    Raises:
+        UsageError: a model, loss, data set, defense or device is missing or unknown.
+        CheckpointError: a checkpoint is refused or does not fit the model.
+        DataError: the data set's content cannot be used.
+        AuditError: no layer is left to audit.
+    """
+    checkpoints = settings.checkpoint
+    if model is None:
+        spec = _needed(settings.model, "--model")
+        model = load_model(spec, seed=settings.seed)
+        checkpoints = checkpoints or brought_by(spec)
+        model, notes = unwrapped(model)
+        model = model.to(choose_device(settings.device))
+    else:
+        model, notes = unwrapped(model)
+    if records is None:
+        spec = _needed(settings.data, "--data")
+        expect_data_of(model, spec)
+        records = load_records(spec, attributes=settings.attribute, reading=reading_of(model))
+        if "classes=" not in spec:
+            records = _in_order_of(class_names(model), records, spec)
+    untrained = Target(
+        model=model,
+        loss=loss or load_loss(settings.loss),
+        mode=settings.mode,
+        description=settings.model or type(model).__name__,
+        parts=records.parts,
+        notes=notes,
+    )
+    untrained = replace(untrained, precision=_precision(settings.dtype, untrained.device))
+    records = with_fitting_labels(records, untrained.loss)
+    untrained = replace(untrained, loss=with_fitting_loss(untrained.loss, records))
+    defenses = tuple(map(parse_defense, settings.defense))
+    untrained = defended_target(untrained, defenses, settings.seed)
+    rename = parse_rename(settings.prefix) if settings.prefix else None
+    how = Fit(rename, settings.partial, or_in_part="take what fits with --partial")
+    targets = tuple(
+        _with_weights(untrained, path, how, settings.state_dict) for path in checkpoints
+    )
+    newest = (targets or (untrained,))[-1]
+    layers = choose_layers(newest.layers, settings.layer, settings.hide)
+    hidden = hidden_layers(newest.layers, settings.hide)
+    Chain(defenses).check(shared_parameters(newest.model, hidden))
+    expected = expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
+    if settings.expected_accuracy is not None:
+        expected = Expected(settings.expected_accuracy, "--expected-accuracy")
+    return Subject(
+        targets=targets or (untrained,),
+        records=records,
+        layers=layers,
+        samples=settings.samples,
+        attributes=expect_attributes(records, settings.attribute, settings.data or "data"),
+        defenses=defenses,
+        hidden=hidden,
+        seed=settings.seed,
+        jobs=settings.jobs,
+        expected=expected,
+        deployment=read_deployment(settings.deployment) if settings.deployment else None,
+    )
+
+
+def with_fitting_labels(records: Records, loss: Loss) -> Records:
+    """Whole numbers of several outputs as real targets, where the loss compares each of them."""
+    several = records.labels.dim() > 1 and not records.labels.is_floating_point()
+    if several and isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
+        return replace(records, labels=records.labels.float(), classes=())
+    return records
+
+
+def with_fitting_loss(loss: Loss, records: Records) -> Loss:
+    """A loss that knows the parts of the labels.
+
+    Raises:
+        UsageError: there are several parts or no labels, and the loss takes neither.
+    """
+    if not records.unlabelled and not records.label_parts:
+        return loss
+    if isinstance(loss, CustomLoss) and loss.takes_whole:
+        return loss.with_labels_of(records.label_parts)
+    what = "no labels" if records.unlabelled else "labels of several parts"
+    raise UsageError(
+        f"--loss {loss.name}: the records have {what}; name a function that takes them, "
+        "--loss FILE.py:NAME"
+    )
+
+
+def _in_order_of(names: tuple[str, ...], records: Records, spec: str) -> Records:
+    """The records with classes numbered as a model does that names all of theirs."""
+    named = len(records.classes) > 0 and set(records.classes) <= set(names)
+    single = records.labels.dim() == 1 and len(set(names)) == len(names)
+    return in_order(records, names, spec) if named and single else records
+
+
+def _needed(spec: str | None, option: str) -> str:
+    if spec is None:
+        raise UsageError(f"{option} is needed: name what to audit (see `gradaudit list`)")
+    return spec
+
+
+def _with_weights(target: Target, path: Path, how: Fit, weights: str | None) -> Target:
+    model = copy.deepcopy(target.model)
+    loaded = as_named_here(load_checkpoint(path, weights), model)
+    record = apply_checkpoint(model, with_private_part(loaded, model), how)
+    return replace(target, model=model, checkpoint=record)
+
+
+def _precision(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return usual_precision(device)
+    return torch.float32 if name == "float32" else torch.float64
+
+
+def choose_device(name: str) -> torch.device:
+    """The device to compute on; ``auto`` takes CUDA where there is one.
+
+    Raises:
+        UsageError: CUDA is asked for and absent.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: no CUDA device is available; use --device cpu")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

@@ -1,1 +1,0 @@
-"""How far apart two groups' gradients lie: subspaces, principal angles, permutations."""

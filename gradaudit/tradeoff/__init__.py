@@ -1,1 +1,0 @@
-"""What a defense costs in accuracy and buys in privacy, over a grid of its settings."""
