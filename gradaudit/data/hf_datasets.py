@@ -146,7 +146,6 @@ class HfDatasets(PictureAdapter, Tabular):
     def load(self) -> Records:
         """Read the folder."""
         saved = open_folder(Path(self.source), self.split)
-        names = saved.class_names(self.label) if self.label is not None else ()
         sure = self.task is None and self.label in saved.frame.names
         told = replace(self, task="classification") if sure else self
         column = self._column(saved.frame, saved.of_kind(IMAGE))
@@ -154,6 +153,7 @@ class HfDatasets(PictureAdapter, Tabular):
             records = told.records_of(saved.frame.table())
         else:
             records = told._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
+        names = saved.class_names(self.label) if self.label is not None else ()
         return in_order(records, names, self.source) if names and records.classes else records
 
     def _column(self, frame: Frame, images: list[str]) -> str | None:

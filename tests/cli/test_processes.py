@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from textwrap import dedent
@@ -14,7 +13,6 @@ import pytest
 from fake_command_line import write_distribution
 from forked import Forked
 from report_builder import make_report, row
-from sessions import ends_within, in_session
 
 import gradaudit
 from gradaudit.files import write_atomically
@@ -120,24 +118,6 @@ def test_a_signal_ends_with_its_status_and_one_line(
     process.send_signal(number)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (status, "", f"imported\ngradaudit: {words}\n")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_workers_are_prepared_leaves_nobody(
-    folder: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary = Path(tempfile.mkdtemp())  # short enough for a socket's name
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    process = start(folder, "counting", "-m", "mine.py:waits", *DATA, "--jobs", "2", session=True)
-    while len(in_session(process.pid)) < 3:  # with one that tracks resources; two are importing
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.killpg(process.pid, number)
-    out, err = process.communicate(timeout=600)
-    words = "interrupted" if number == signal.SIGINT else "terminated"
-    assert (process.returncode, out, err) == (128 + number, "", f"gradaudit: {words}\n")
-    ends_within(3, process.pid)
-    temporary.rmdir()  # which is an error where there is something in it
 
 
 SWALLOWING = """
