@@ -1,0 +1,97 @@
+"""What an attack on a table is: a view of an update in, rows with a certainty of each cell out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction.base import AttackerView
+from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.progress import Progress
+
+
+@dataclass(frozen=True)
+class TableAnswer:
+    """As many rows as are behind the update, in no order; those without evidence are guessed.
+
+    Attributes:
+        cells: (rows, cells), one category a column.
+        labels: (rows,) classes or targets.
+        certainty: (rows, columns) the probability that the attacker gives each cell.
+        named: (rows,) whether the attack found the row in the update.
+        certified: (rows,) whether no decoy comes near.
+        spread: (rows, numbers) how far numbers may be off, in deviations; NaN where unknown.
+        facts: for the report.
+    """
+
+    cells: Tensor
+    labels: Tensor
+    certainty: Tensor
+    named: Tensor
+    certified: Tensor
+    spread: Tensor
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TableSetting:
+    """What an attack is given beside the update.
+
+    Attributes:
+        columns: of the table, with the marginals of the attacker's records.
+        seed: of all randomness.
+        effort: rounds of starts, or members of an ensemble, where the user says how many.
+        decoys: rows that are not in the batch, on which certificates are tried.
+    """
+
+    columns: TableColumns
+    seed: int
+    patience: int = 12
+    ensemble: int = 4
+    steps: int = 1500
+    decoys: int = 256
+
+
+class TableAttack(ABC):
+    """One attack. The class docstring carries the method and the citation."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def run(self, view: AttackerView, setting: TableSetting, progress: Progress) -> TableAnswer:
+        """Rebuild the rows behind an update.
+
+        Args:
+            view: everything that the attacker has; the truth is not in it.
+            setting: what else.
+            progress: who is told how far the work is.
+
+        Raises:
+            NotApplicable: the attack says nothing about this model or update.
+        """
+
+
+def best_guess(columns: TableColumns, count: int) -> tuple[Tensor, Tensor]:
+    """So many rows guessed without an update: each column's most frequent value.
+
+    Returns:
+        (rows, cells), and (rows, columns) the share of the attacker's records that have the value.
+    """
+    row = columns.known.new_zeros(columns.cells_in_all)
+    shares = []
+    for _, (start, stop) in columns.placed:
+        block = columns.known[:, start:stop]
+        if stop - start > 1 or start not in columns.numeric:
+            counts = block.sum(dim=0)
+            row[start + int(counts.argmax())] = 1
+            shares.append(float(counts.max() / len(block)))
+        else:
+            row[start] = block[:, 0].mode().values
+            shares.append(float((block[:, 0] == row[start]).double().mean()))
+    certainty = torch.tensor(shares, dtype=row.dtype)
+    return row.expand(count, -1).clone(), certainty.expand(count, -1).clone()
