@@ -44,7 +44,9 @@ class TableSetting:
     Attributes:
         columns: of the table, with the marginals of the attacker's records.
         seed: of all randomness.
-        effort: rounds of starts, or members of an ensemble, where the user says how many.
+        patience: rounds of starts without a new row after which a search stops.
+        ensemble, steps: optimisations that are pooled, and the steps of each.
+        tolerance: deviations by which a number may be off and count as right.
         decoys: rows that are not in the batch, on which certificates are tried.
     """
 
@@ -54,6 +56,7 @@ class TableSetting:
     ensemble: int = 4
     steps: int = 1500
     decoys: int = 256
+    tolerance: float = 0.02
 
 
 class TableAttack(ABC):
@@ -95,3 +98,12 @@ def best_guess(columns: TableColumns, count: int) -> tuple[Tensor, Tensor]:
             shares.append(float((block[:, 0] == row[start]).double().mean()))
     certainty = torch.tensor(shares, dtype=row.dtype)
     return row.expand(count, -1).clone(), certainty.expand(count, -1).clone()
+
+
+def guessed(columns: TableColumns, count: int) -> TableAnswer:
+    """So many rows guessed without an update, no label and no row named."""
+    cells, certainty = best_guess(columns, count)
+    nothing = torch.zeros(count, dtype=torch.bool)
+    unknown = torch.full((count, len(columns.numeric)), torch.nan, dtype=torch.float64)
+    labels = torch.full((count,), torch.nan, dtype=torch.float64)
+    return TableAnswer(cells, labels, certainty, nothing, nothing.clone(), unknown)

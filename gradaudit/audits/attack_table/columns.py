@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.data.records import Feature, Records
+from gradaudit.errors import NotApplicable
 
 _ALIKE = 0.02
 """Deviations that numbers of one row may differ by."""
@@ -116,6 +117,22 @@ class TableColumns:
                 x[:, places[0]] = self.mean[places[0]] + self.deviation[places[0]] * block[:, 0]
         x = x.reshape(-1, *self.shape)
         return x.long() if self.whole else x
+
+    @cached_property
+    def linear(self) -> tuple[Tensor, Tensor]:
+        """The matrix (cells, positions) and offset (positions,) that make cells records.
+
+        Raises:
+            NotApplicable: a column is of codes, which are not linear in the cells.
+        """
+        if coded := [feature.name for feature in self.features if feature.coded]:
+            raise NotApplicable(
+                f"column {coded[0]} holds codes, between which there is nothing to optimise"
+            )
+        count = self.cells_in_all
+        points = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
+        made = self.inputs(points).flatten(1)
+        return made[1:] - made[0], made[0]
 
     def rounded(self, cells: Tensor) -> Tensor:
         """Each categorical column with its largest weight as 1, the numbers as they are."""

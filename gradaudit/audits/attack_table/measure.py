@@ -31,7 +31,7 @@ from gradaudit.statistics.intervals import clopper_pearson, clustered
 
 SHARES = ("cell_accuracy", "row_accuracy", "rows_certified")
 METRICS = (*SHARES, "false_rows", "certainty_error")
-_AUTOMATIC = ("row-space",)
+_AUTOMATIC = ("row-space", "tableak")
 _KNOWN = 5_000
 """Records that the attacker has of the same kind, at most."""
 _SEARCH = 1_000.0
@@ -211,7 +211,7 @@ def _attacked(
 ) -> Outcome:
     """One update attacked and scored, with the next batch's truth for the floor."""
     seed = number_of(campaign.seed, "table", number)
-    how = options.patience, options.ensemble, options.iterations, options.decoys
+    how = options.patience, options.ensemble, options.iterations, options.decoys, options.tolerance
     try:
         answer = method.run(observed.view, TableSetting(columns, seed, *how), progress)
     except NotApplicable as error:
