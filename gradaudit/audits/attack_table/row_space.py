@@ -41,7 +41,7 @@ class RowSpaceAttack(TableAttack):
         """Search, certify, and guess what is not named."""
         view = view.in_precision(torch.float64, torch.device("cpu"))
         columns = setting.columns
-        layers = usable(two_layers(view.model, columns, frozenset(view.update)), view)
+        layers = usable(two_layers(view.model, columns, view.update), view)
         peeling = Peeling.of(view, layers, columns)
         if view.training is not None and not view.training.gives_gradient(view.batch):
             return _of_steps(peeling, setting, progress)

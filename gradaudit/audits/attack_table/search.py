@@ -124,17 +124,21 @@ def _constrained(
     layers: TwoLayers, columns: TableColumns, space: RowSpace
 ) -> tuple[Tensor, Tensor]:
     """Cells whose entry lies in the row space, each categorical column adding up to one."""
-    outside = space.rest[:, :-1]
-    left = [outside @ layers.entry]
+    outside, there = space.rest[:, :-1], (~layers.absent).nonzero()[:, 0]
+    left = [(outside @ layers.entry)[:, there]]
     right = [-(outside @ layers.offset + space.rest[:, -1])]
     for group in columns.groups:
         row = layers.entry.new_zeros(1, layers.entry.shape[1])
         row[0, group] = 1
-        left.append(row)
+        left.append(row[:, there])
         right.append(row.new_ones(1))
     u, values, v = torch.linalg.svd(torch.cat(left))
     rank = int((values > 1e-9 * values[0]).sum())
-    return (torch.cat(right) @ u[:, :rank] / values[:rank]) @ v[:rank], v[rank:]
+    cells = layers.entry.new_zeros(layers.entry.shape[1])
+    steps = layers.entry.new_zeros(len(there) - rank, len(cells))
+    cells[there] = (torch.cat(right) @ u[:, :rank] / values[:rank]) @ v[:rank]
+    steps[:, there] = v[rank:]
+    return cells, steps
 
 
 @dataclass(frozen=True)

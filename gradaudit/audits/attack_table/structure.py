@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradaudit.attacks.reconstruction.base import Update
 from gradaudit.attacks.text.inputs import InputCapture
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.errors import NotApplicable
@@ -59,6 +60,7 @@ class TwoLayers:
         weight, bias: (width, inputs), (width,) of the first layer for a.
         activation: its name, see ``ACTIVATIONS``.
         entry, offset: (inputs, cells), (inputs,).
+        absent: (cells,) categories whose row of an embedding has no gradient.
         why_alone: why the second layer cannot be used; empty where it can.
     """
 
@@ -71,6 +73,7 @@ class TwoLayers:
     offset: Tensor
     scale: Tensor
     centre: Tensor
+    absent: Tensor
     why_alone: str = ""
 
     @property
@@ -111,18 +114,19 @@ def bias_of(weight: str) -> str:
     return weight.removesuffix("weight") + "bias"
 
 
-def two_layers(model: FunctionalModel, columns: TableColumns, visible: frozenset[str]) -> TwoLayers:
+def two_layers(model: FunctionalModel, columns: TableColumns, update: Update) -> TwoLayers:
     """Read the beginning of a model.
 
     Args:
         model: in float64.
         columns: of the records.
-        visible: parameters whose update is shared.
+        update: what is shared, by parameter.
 
     Raises:
         NotApplicable: the model does not begin with a fully connected layer with bias whose update
             is shared and whose input is an affine function of the cells.
     """
+    visible = frozenset(update)
     probes = columns.known[:_PROBES]
     seen = _inputs(model, columns.inputs(probes))
     layers = [name for name in seen if bias_of(name) in model.parameters]
@@ -151,6 +155,7 @@ def two_layers(model: FunctionalModel, columns: TableColumns, visible: frozenset
         (offset - centre) / scale,
         scale,
         centre,
+        _absent(model, columns, update),
         why,
     )
 
@@ -181,6 +186,24 @@ def _entry(model: FunctionalModel, columns: TableColumns, first: str) -> tuple[T
     points = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
     came = _inputs(model, columns.inputs(points))[first]
     return (came[1:] - came[0]).T.contiguous(), came[0]
+
+
+def _absent(model: FunctionalModel, columns: TableColumns, update: Update) -> Tensor:
+    """Categories that are looked up in a row of an embedding that did not move, (cells,)."""
+    absent = torch.zeros(columns.cells_in_all, dtype=torch.bool)
+    points = torch.cat([torch.zeros(1, len(absent)), torch.eye(len(absent))]).double()
+    capture = InputCapture(model.parameters)
+    with capture, torch.no_grad():
+        model.outputs({}, columns.inputs(points).to(model.device))
+    for name, read in capture.looked_up.items():
+        if name in update and len(read) == len(points):
+            rows = read.reshape(len(points), -1)
+            still = (update[name] == 0).all(dim=1)
+            for group in columns.groups:
+                moves = (rows[1:][group] != rows[0]).any(dim=0)
+                if bool(moves.any()):
+                    absent[group] = still[rows[1:][group][:, moves]].all(dim=1)
+    return absent
 
 
 def _inputs(model: FunctionalModel, records: Tensor) -> dict[str, Tensor]:

@@ -81,4 +81,4 @@ def seen_of(
 
 def layers_of(view: AttackerView, columns: TableColumns) -> TwoLayers:
     """What the model begins with."""
-    return two_layers(view.model, columns, frozenset(view.update))
+    return two_layers(view.model, columns, view.update)

@@ -125,7 +125,7 @@ def test_a_batch_comes_back_whole_and_certified(activation: type[nn.Module]) -> 
 
 
 def test_a_batch_that_fills_the_second_layer_is_refused() -> None:
-    view, columns, _ = seen_of(table(), chain(17, 20, 20, 2, activation=nn.Tanh), 24)
+    view, columns, _ = seen_of(table(), chain(17, 20, 30, 2, activation=nn.Tanh), 24)
     with pytest.raises(NotApplicable, match="a test of a row takes"):
         RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
 
