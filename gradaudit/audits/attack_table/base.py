@@ -48,6 +48,7 @@ class TableSetting:
         ensemble, steps: optimisations that are pooled, and the steps of each.
         tolerance: deviations by which a number may be off and count as right.
         decoys: rows that are not in the batch, on which certificates are tried.
+        batch: (rows, cells) the truth, which only tells that a decoy is none; None where unknown.
     """
 
     columns: TableColumns
@@ -57,6 +58,7 @@ class TableSetting:
     steps: int = 1500
     decoys: int = 256
     tolerance: float = 0.02
+    batch: Tensor | None = None
 
 
 class TableAttack(ABC):

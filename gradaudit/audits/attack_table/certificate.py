@@ -12,6 +12,7 @@ from typing import Self
 
 import torch
 from pydantic import JsonValue
+from torch import Tensor
 
 from gradaudit.audits.attack_table.decoys import decoys_of, limit_of
 from gradaudit.audits.attack_table.peeling import Peeling
@@ -34,13 +35,23 @@ class Certificates:
     false: int
 
     @classmethod
-    def of(cls, peeling: Peeling, generator: torch.Generator, count: int) -> Self:
-        """Set limits by decoys in every round, and try others on the rounds' tests."""
+    def of(
+        cls, peeling: Peeling, generator: torch.Generator, count: int, batch: Tensor | None = None
+    ) -> Self:
+        """Set limits by decoys in every round, and try others on the rounds' tests.
+
+        Args:
+            peeling: the rows that are named.
+            generator: of decoys.
+            count: fresh decoys that are tried.
+            batch: (rows, cells) the truth, that no fresh decoy may be; it plays no part in limits.
+        """
         named, certified, limits, tried, false = peeling.named, list[bool](), list[float](), 0, 0
         for done in peeling.rounds:
             limit = limit_of(done.test, done.cells, generator, named)
             share = -(-count // len(peeling.rounds))
-            fresh, after = decoys_of(done.test, done.cells, named, share, generator)
+            true = named if batch is None else torch.cat([named, batch])
+            fresh, after = decoys_of(done.test, done.cells, true, share, generator)
             passing = fresh[after < limit]
             if len(passing):
                 false += int((peeling.labels.of(done.test, passing)[1] > 0).sum())

@@ -211,14 +211,15 @@ def _attacked(
 ) -> Outcome:
     """One update attacked and scored, with the next batch's truth for the floor."""
     seed = number_of(campaign.seed, "table", number)
+    drawn = campaign.drawn
+    truth = columns.cells(drawn[number].inputs) if campaign.scored else None
     how = options.patience, options.ensemble, options.iterations, options.decoys, options.tolerance
     try:
-        answer = method.run(observed.view, TableSetting(columns, seed, *how), progress)
+        answer = method.run(observed.view, TableSetting(columns, seed, *how, truth), progress)
     except NotApplicable as error:
         return Outcome(None, None, None, str(error))
     if not campaign.scored:
         return Outcome(answer, None, None)
-    drawn = campaign.drawn
     scored = [
         scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, options.tolerance)
         for batch in (drawn[number], drawn[(number + 1) % len(drawn)])

@@ -130,7 +130,7 @@ class Peeling:
         order = order[residual[order] < self.precision.accept]
         order = order[self.columns.first_of_each(cells[order])]
         cells, residual = cells[order], residual[order]
-        if self.precision.noisy and len(cells):
+        if not self.precision.exact and len(cells):
             good = residual < limit_of(test, cells, generator)
             cells, residual = cells[good], residual[good]
         if not len(cells):

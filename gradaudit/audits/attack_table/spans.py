@@ -20,9 +20,9 @@ _LEVELS = ((torch.bfloat16, 1e-2), (torch.float16, 1e-3), (torch.float32, 2e-7))
 _DOUBLE = 1e-13
 _NOISE = 30.0
 """Deviation of an element over the rounding of the largest, from which on it is taken for noise."""
-_ACCEPT, _WHOLE = 500.0, 2.5e4
-"""Residuals and multiplicities that rounding explains, over its level (measured of rows that are
-there: residuals up to 1e-5, multiplicities off by 7e-4 in float32, 6e-15 in float64)."""
+_WHOLE = 1e5
+"""How far rounding moves multiplicities, over its level (measured of rows that are there: 7e-4 in
+float32, 6e-15 in float64)."""
 _EDGE = 1.05
 """The largest singular value of noise is taken to be so many times that of its law."""
 
@@ -86,7 +86,8 @@ class Precision:
         edges: of both layers, below which singular values are rounding or noise.
         exact: whether it is of double precision without noise.
         noisy: whether there is noise beside rounding.
-        accept: the residual up to which a row may be named.
+        accept: the residual up to which a row may be named, beside the limit that decoys set for an
+            update that is not exact.
         whole: how far a multiplicity may be from a whole number.
     """
 
@@ -108,7 +109,7 @@ class Precision:
             noisy |= matrix is not None and noise > _NOISE * level * float(matrix.abs().max())
             edges.append(edge)
         double = level == _DOUBLE
-        accept = 1.0 if noisy else (1e-8 if double else _ACCEPT * level)
+        accept = 1e-8 if double and not noisy else 1.0
         whole = 0.3 if noisy else (1e-6 if double else _WHOLE * level)
         return cls((edges[0], edges[1]), double and not noisy, noisy, accept, whole)
 
