@@ -1,7 +1,7 @@
 """What an attack on a table is: a view of an update in, rows with a certainty of each cell out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,7 +11,12 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
+from gradaudit.specs import suggest
+
+_NEIGHBOURS = 25
+"""Records by which a column is imputed from others."""
 
 
 @dataclass(frozen=True)
@@ -109,3 +114,32 @@ def guessed(columns: TableColumns, count: int) -> TableAnswer:
     unknown = torch.full((count, len(columns.numeric)), torch.nan, dtype=torch.float64)
     labels = torch.full((count,), torch.nan, dtype=torch.float64)
     return TableAnswer(cells, labels, certainty, nothing, nothing.clone(), unknown)
+
+
+def imputed(columns: TableColumns, rows: Tensor, names: Collection[str]) -> Tensor:
+    """Rows of which some columns are known, the others guessed from the attacker's records.
+
+    Each other cell is the most frequent category, or the median, of the nearest records by the
+    columns that are known.
+
+    Args:
+        columns: of the table.
+        rows: (rows, cells), of which the known columns alone are looked at.
+        names: of the columns that are known.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    if missing := [name for name in names if name not in columns.names]:
+        raise UsageError(
+            f"--knows {missing[0]}: no such column{suggest(missing[0], columns.names)}"
+        )
+    told = torch.cat(
+        [torch.arange(*ends) for feature, ends in columns.placed if feature.name in names]
+    )
+    distance = torch.cdist(rows[:, told], columns.known[:, told])
+    near = columns.known[distance.topk(min(_NEIGHBOURS, len(columns.known)), largest=False).indices]
+    guess = columns.rounded(near.mean(dim=1))
+    guess[:, columns.numeric] = near[:, :, columns.numeric].median(dim=1).values
+    guess[:, told] = rows[:, told]
+    return guess

@@ -149,6 +149,20 @@ class TableColumns:
             return torch.zeros(len(cells), 0, dtype=torch.long)
         return torch.stack([cells[:, group].argmax(dim=1) for group in self.groups], dim=1)
 
+    def spelled(self, cells: Tensor) -> list[list[str]]:
+        """Rows as text: names of categories, and numbers as the records hold them."""
+        numbers = self.inputs(self.rounded(cells)).flatten(1)
+        rows = []
+        for row, flat in zip(cells, numbers, strict=True):
+            text = []
+            for feature, (start, stop) in self.placed:
+                if feature.values:
+                    text.append(feature.values[int(row[start:stop].argmax())])
+                else:
+                    text.append(f"{float(flat[feature.positions[0]]):.6g}")
+            rows.append(text)
+        return rows
+
     def as_single(self, cells: Tensor) -> Tensor:
         """The points whose numbers are rounded to what single precision holds of an input."""
         single = self.cells(self.inputs(cells).float())

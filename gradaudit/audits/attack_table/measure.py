@@ -11,11 +11,24 @@ from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, over_batches
 from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.pictures import expect_folder
 from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds, doubts
 from gradaudit.audits.attack_table import AttackTable, TableOptions
-from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, best_guess
+from gradaudit.audits.attack_table.base import (
+    TableAnswer,
+    TableAttack,
+    TableSetting,
+    best_guess,
+    imputed,
+)
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.scores import TableScores, calibration_error, scores_of
+from gradaudit.audits.attack_table.pictures import draw_cells, write_cells
+from gradaudit.audits.attack_table.scores import (
+    TableScores,
+    calibration_error,
+    right_cells,
+    scores_of,
+)
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.data.records import Records
@@ -75,6 +88,8 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
     """
     options = audit.options
     _expect_table(subject.records)
+    if options.save_examples is not None:
+        expect_folder(options.save_examples)
     methods = {name: _attack_named(name) for name in options.method or _AUTOMATIC}
     for target, variant in attacked_rounds(subject, options):
         sharing = options.sharing(subject.defenses, subject.hidden)
@@ -138,6 +153,7 @@ class _Attack:
                 reasons[name] = outcomes[0].reason
             else:
                 results[name] = outcomes
+                self._save(name, outcomes)
         if not results:
             told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
             raise NotApplicable(told)
@@ -169,6 +185,7 @@ class _Attack:
         guesses = self._guesses()
         for metric in SHARES:
             details: dict[str, JsonValue] = {
+                **self._imputation(metric),
                 "floor": _mean([_share(metric, s) for s in others])[0] if others else None,
                 "guess": _mean([_share(metric, s) for s in guesses])[0],
             }
@@ -183,6 +200,32 @@ class _Attack:
             shares = [s.right[:, place] for s in scores]
             guess = float(np.mean([s.right[:, place].mean() for s in guesses]))
             yield _measured(rows.of({"column": name}), "cell_accuracy", shares, {"guess": guess})
+
+    def _imputation(self, metric: str) -> dict[str, JsonValue]:
+        """The share of the other cells that are right where some columns are known."""
+        names = self.options.knows
+        if not names or metric != "cell_accuracy":
+            return {}
+        others = [name not in names for name in self.columns.names]
+        shares = []
+        for batch in self.campaign.drawn:
+            truth = self.columns.cells(batch.inputs)
+            guess = imputed(self.columns, truth, names)
+            hits = right_cells(self.columns, guess, truth, self.options.tolerance)
+            shares.append(hits.diagonal(dim1=0, dim2=1)[others].double().mean())
+        return {"imputed": float(torch.stack(shares).mean()), "knows": list(names)}
+
+    def _save(self, name: str, outcomes: Sequence[Outcome]) -> None:
+        """Pictures and tables of every update, where they are asked for."""
+        folder = self.options.save_examples
+        for number, outcome in enumerate(outcomes if folder else (), start=1):
+            assert folder is not None
+            if outcome.answer is None:
+                continue
+            file, reveal = f"{name}-{number:02d}", self.options.reveal
+            write_cells(folder, file, self.columns, outcome.answer, reveal=reveal)
+            if outcome.scores is not None:
+                draw_cells(folder, file, outcome.scores)
 
     def _guesses(self) -> list[TableScores]:
         """Scores of the best guess without an update, by batch."""

@@ -11,7 +11,7 @@ from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSe
 from gradaudit.audits.attack_table.certificate import Certificates
 from gradaudit.audits.attack_table.peeling import Peeling
 from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.spans import RowSpace
+from gradaudit.audits.attack_table.spans import Precision, RowSpace
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -22,6 +22,8 @@ _NAMED = 0.99
 _LIKELY = 0.9
 """The certainty of a cell of a row that is ranked and not tested."""
 _ROUNDS = 8
+_EXACT, _ROUNDED = 1e-8, 1e-3
+"""Residuals at the first layer up to which a row is in its span."""
 _MARGIN = 4
 """Equations beyond the numeric columns' that a test needs (prototype: with fewer, 3 false rows)."""
 
@@ -97,7 +99,8 @@ def _of_steps(peeling: Peeling, setting: TableSetting, progress: Progress) -> Ta
     """The answer for an update of several local steps, of which nothing is certified."""
     columns, batch, layers = peeling.columns, peeling.batch, peeling.layers
     one, two = layers.matrices(peeling.update)
-    first, second = RowSpace.of(one, peeling.precision.edges[0]), None
+    precision = Precision.of(peeling.update, (one, None), batch)
+    first, second = RowSpace.of(one, precision.edges[0]), None
     if first.rank < batch:
         raise NotApplicable(
             f"the span of {layers.first} has {first.rank} dimensions for {batch} rows of several "
@@ -108,7 +111,7 @@ def _of_steps(peeling: Peeling, setting: TableSetting, progress: Progress) -> Ta
         second = RowSpace.of(two, float(values[min(batch, len(values) - 1)]))
     with progress.task("attack table", _ROUNDS) as advance:
         generator = torch_rng(setting.seed, "starts")
-        accept = peeling.precision.accept
+        accept = _EXACT if precision.exact else _ROUNDED
         spaces = first, second
         found = ranked_rows(
             layers, columns, peeling.labels, spaces, accept, batch, _ROUNDS, generator, advance
