@@ -22,6 +22,8 @@ from gradaudit.audits.attack_table.structure import TwoLayers
 from gradaudit.progress import Advance
 
 _STARTS = 64
+_SCALE = 4.0
+"""The second layer's weight, which is less than of a gradient, as its span is only about right."""
 _INDEPENDENT = 1e-6
 
 
@@ -71,7 +73,7 @@ def ranked_rows(
         assert place is not None
         z = place.nearest(layers.entered(columns.drawn(_STARTS, generator)))
         guide = second if number % 2 else None
-        cells = Search(layers, place, guide).run(z, ANNEALED)[0]
+        cells = Search(layers, place, guide, _SCALE).run(z, ANNEALED)[0]
         polished, residual = test.polished(columns.rounded(cells))
         found.append(polished[residual < accept])
         advance(1)

@@ -155,11 +155,13 @@ class Search:
         layers: what the model begins with.
         place: what the first row space allows.
         second: the second row space; None where it tells nothing.
+        scale: what the length of [φ; 1] counts as beside the cells.
     """
 
     layers: TwoLayers
     place: Allowed
     second: RowSpace | None
+    scale: float = _SCALE
 
     def run(self, z: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
         """Descend from starts (starts, free); the cells reached, and the second layer's residual.
@@ -178,7 +180,7 @@ class Search:
 
     def _step(self, z: Tensor, damping: Tensor, pull: float) -> tuple[Tensor, Tensor]:
         hidden, before = self._hidden(z)
-        factor = _SCALE / self._length(hidden)
+        factor = self.scale / self._length(hidden)
         slope = self.layers.slope(before)
         missed = self._missed(hidden) * factor
         jacobian = (self._outside[:, :-1] * slope[:, None, :]) @ self._entry * factor[:, :, None]
