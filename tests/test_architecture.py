@@ -49,6 +49,7 @@ AUDITS = {
     "attack_membership": "attack_reconstruct",
     "attack_tracing": "attack_reconstruct",
     "attack_text": "attack_reconstruct",
+    "attack_table": "",
     "attack_malicious_server": "",
     "tradeoff": "attack_inference",
     "observe": "",

@@ -1,0 +1,139 @@
+"""Which rows of a table an update gives away."""
+
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, field_validator
+
+from gradaudit.audits.attack_reconstruct.options import UpdateOptions
+from gradaudit.audits.base import Audit, Metric, split_at_commas
+
+
+class TableOptions(UpdateOptions):
+    """Options of the attack on tables."""
+
+    batch_size: int = Field(32, ge=1, description="Rows behind a client's update.")
+    batches: int = Field(
+        4, ge=1, description="Number of updates to attack; --samples only lowers it."
+    )
+    method: tuple[str, ...] = Field(
+        (),
+        description="Attack: row-space (whole rows with proof) or tableak (cells by optimisation); "
+        "repeat to compare; without it row-space, and tableak where that does not apply.",
+    )
+    patience: int = Field(
+        12,
+        ge=1,
+        description="Rounds of 64 starts without a new row after which row-space stops.",
+    )
+    ensemble: int = Field(
+        4, ge=1, description="Number of optimisations that tableak pools (30 in its paper)."
+    )
+    iterations: int = Field(
+        1000, ge=1, description="Steps of each of tableak's optimisations (1500 in its paper)."
+    )
+    decoys: int = Field(
+        256, ge=8, description="Rows outside the batch on which an update's certificates are tried."
+    )
+    tolerance: float = Field(
+        0.02,
+        gt=0,
+        description="Standard deviations of its column by which a number may be off and count as "
+        "right (0.319 in TabLeak's paper).",
+    )
+    knows: tuple[str, ...] = Field(
+        (),
+        description="Columns that a best guess without the update may use, as in age,sex: a model "
+        "fitted on other records imputes the rest from them.",
+    )
+    known_labels: bool = Field(False, description="Tell the attacker the labels.")
+    save_examples: Path | None = Field(
+        None,
+        description="Folder for a picture of right, wrong and certain cells of every update, and "
+        "a table of them without values.",
+    )
+    reveal: bool = Field(
+        False, description="Write the rows' values into the tables of --save-examples."
+    )
+
+    @field_validator("knows", mode="before")
+    @classmethod
+    def _split_at_commas(cls, columns: object) -> object:
+        return split_at_commas(columns)
+
+
+_of_model = partial(Metric, riskier="higher", per_layer=False, question="records")
+
+
+class AttackTable(Audit[TableOptions]):
+    """Rebuild the rows of a batch of a table, and prove which of them were in it.
+
+    Each record is tested alone (method ``row-space``): [x; 1] lies in the row space of [dW₁ | db₁]
+    and [φ(W₁x + b₁); 1] in that of [dW₂ | db₂] (Petrov et al. 2024, DAGER, theorem 3.1), and one
+    category a column makes the search for such x a least-squares problem. Rows that are found are
+    taken out of the gradient until nothing is left. Where the spans say nothing, cells are
+    optimised until their gradient is the one that was shared (method ``tableak``: Vero et al. 2023,
+    section 4).
+
+    The answer's rows are matched with the batch's by an optimal assignment. cell_accuracy is the
+    share of cells that are right, row_accuracy of rows that are right in every cell and the label;
+    rows_certified is the share of the batch's rows that the attacker can be sure of: their residual
+    is below a tenth of the least of decoys' (named rows with one category swapped and other
+    records), and their multiplicity is whole. Certificates are of categories; numbers have a
+    precision beside them. false_rows is the share of named rows that are not in the batch.
+    certainty_error is how far the certainty of cells lies from the share of them that are right,
+    the mean over ten bins. Beside each stands the best guess without the update.
+    """
+
+    name = "attack table"
+    summary = "Rebuild whole rows of a table from an update, with proof."
+    question = "Which rows of a table does an attacker rebuild from an update, and how sure is it?"
+    paper = "https://arxiv.org/abs/2210.01785"
+    metrics = (
+        _of_model(
+            id="cell_accuracy",
+            title="Share of the batch's cells that the attacker names",
+        ),
+        _of_model(
+            id="row_accuracy",
+            title="Share of the batch's rows that the attacker names in every cell",
+            chance=0.0,
+            warning=0.0,
+            error=0.1,
+            why="an attacker writes down whole rows of the table",
+            says="a server can write down whole rows of {records}",
+            helps="batches of more rows than the first layers are wide, or noise (--defense)",
+        ),
+        _of_model(
+            id="rows_certified",
+            title="Share of the batch's rows that the attacker can prove",
+            chance=0.0,
+            error=0.0,
+            why="an attacker can prove that a row was in the batch: one is a leak of a person",
+            says="a server can prove that certain rows were among {records}",
+            helps="batches of more rows than the first layers are wide, or noise (--defense)",
+        ),
+        Metric(
+            id="false_rows",
+            title="Share of the named rows that are not in the batch",
+            per_layer=False,
+        ),
+        Metric(
+            id="certainty_error",
+            title="How far cells' certainty lies from the share of them that are right",
+            per_layer=False,
+        ),
+    )
+    headline = ("row_accuracy", "rows_certified")
+    Options = TableOptions
+    examples = (
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income&scale=standard'",
+        "-m FILE.py:factory -d 'csv:table.csv?label=income&scale=standard' --batch-size 64 "
+        "--method row-space --method tableak",
+    )
+    priority = 14
+    least: ClassVar = {"batches": 1, "ensemble": 1, "iterations": 100}
+    quick: ClassVar = {"batches": 2, "ensemble": 1, "iterations": 200}
+    plain: ClassVar = {"batches": 4, "ensemble": 2, "iterations": 500}
+    thorough: ClassVar = {"batches": 20, "patience": 24}

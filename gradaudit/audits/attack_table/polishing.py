@@ -1,0 +1,97 @@
+"""From points of a search to rows: rounded, told apart, and polished on both spans."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.audits.attack_table.spans import RowSpace
+from gradaudit.audits.attack_table.structure import TwoLayers
+
+_NEAR = 0.05
+"""The residual up to which a point is worth rounding."""
+_MOST = 64
+_STEPS = 4
+_GROWN, _NOTHING = 1.5, 1e-9
+"""A residual that rounding makes of another, up to which the numbers are taken for round."""
+_SPREAD = 3.0
+"""Standard errors that a number is said to be off at most."""
+
+
+@dataclass(frozen=True)
+class SpanTest:
+    """Both spans, in which rows are tested and their numbers polished.
+
+    Attributes:
+        layers: what the model begins with.
+        columns: of the table.
+        first, second: row spaces; a second is None where it tells nothing.
+    """
+
+    layers: TwoLayers
+    columns: TableColumns
+    first: RowSpace
+    second: RowSpace | None
+
+    def residuals(self, cells: Tensor) -> Tensor:
+        """What of rows lies outside both spans, relative to their lengths, (rows,)."""
+        residuals: Tensor = torch.linalg.vector_norm(self._outside(cells)[0], dim=1)
+        return residuals
+
+    def polished(self, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows with their numbers moved by Gauss and Newton, and their residuals.
+
+        Numbers stay near the range of the column, and are rounded to single precision and to the
+        nearest number that is known of the column where the residual hardly grows by that.
+        """
+        numbers = self.columns.numeric
+        cells = cells.clone()
+        if len(numbers) and len(cells):
+            for _ in range(_STEPS):
+                outside, jacobian = self._outside(cells)
+                step = torch.linalg.lstsq(jacobian, outside[:, :, None], driver="gelsd").solution
+                moved = cells[:, numbers] - step[:, :, 0].nan_to_num(0.0)
+                cells[:, numbers] = moved.clamp(*self.columns.bounds)
+        residual = self.residuals(cells)
+        for rounded in (self.columns.as_single(cells), self.columns.as_known(cells)):
+            after = self.residuals(rounded)
+            better = after <= (_GROWN * residual).clamp(min=_NOTHING)
+            cells = torch.where(better[:, None], rounded, cells)
+            residual = torch.where(better, after, residual)
+        return cells, residual
+
+    def spreads(self, cells: Tensor) -> Tensor:
+        """How far each number may be off, in deviations: (rows, numbers).
+
+        Three standard errors of the least squares that the residual leaves.
+        """
+        outside, jacobian = self._outside(cells)
+        freedom = max(1, outside.shape[1] - jacobian.shape[2])
+        scale = torch.linalg.vector_norm(outside, dim=1) / freedom**0.5
+        inverse = torch.linalg.vector_norm(torch.linalg.pinv(jacobian), dim=2)
+        spreads: Tensor = _SPREAD * scale[:, None] * inverse
+        return spreads
+
+    def _outside(self, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """The residuals (rows, equations) and their derivative by the numbers."""
+        entered = self.layers.entered(cells)
+        by_number = self.layers.entry[:, self.columns.numeric]
+        length = (entered.square().sum(1) + 1).sqrt()[:, None, None]
+        parts = [self.first.outside(entered)]
+        slopes = [self.first.rest[:, :-1] @ by_number / length]
+        if self.second is not None:
+            before = entered @ self.layers.weight.T + self.layers.bias
+            hidden = self.layers.value(before)
+            parts.append(self.second.outside(hidden))
+            inner = self.layers.slope(before)[:, :, None] * (self.layers.weight @ by_number)
+            length = (hidden.square().sum(1) + 1).sqrt()[:, None, None]
+            slopes.append(self.second.rest[:, :-1] @ inner / length)
+        return torch.cat(parts, dim=1), torch.cat(slopes, dim=1)
+
+    def candidates(self, cells: Tensor, residual: Tensor) -> Tensor:
+        """The best points of a search, rounded to categories, without those that are alike."""
+        order = residual.argsort()
+        order = order[residual[order] < _NEAR]
+        rounded = self.columns.rounded(cells[order])
+        return rounded[self.columns.first_of_each(rounded, decimals=1)][:_MOST]

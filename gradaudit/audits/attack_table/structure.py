@@ -1,0 +1,219 @@
+"""The two fully connected layers that a model begins with, read off the model by running it.
+
+What comes in at the first layer must be an affine function of a record's cells (a record as it is,
+standardised, or looked up in embeddings); what comes in at the second an activation of what the
+first gives. Both are tried on records, so that modules and functions are alike.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction.base import Update
+from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.audits.attack_text.inputs import InputCapture
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+
+Elementwise = Callable[[Tensor], Tensor]
+_CLOSE = 1e-9
+_PROBES = 8
+
+
+def _gelu_slope(z: Tensor) -> Tensor:
+    density = (-z.square() / 2).exp() / (2 * torch.pi) ** 0.5
+    below: Tensor = torch.special.ndtr(z)
+    slope: Tensor = below + z * density
+    return slope
+
+
+def _silu_slope(z: Tensor) -> Tensor:
+    s = z.sigmoid()
+    return s * (1 + z * (1 - s))
+
+
+ACTIVATIONS: dict[str, tuple[Elementwise, Elementwise]] = {
+    "relu": (torch.relu, lambda z: (z > 0).to(z)),
+    "leaky relu": (F.leaky_relu, lambda z: torch.where(z > 0, 1.0, 0.01).to(z)),
+    "tanh": (torch.tanh, lambda z: 1 - z.tanh().square()),
+    "gelu": (F.gelu, _gelu_slope),
+    "silu": (F.silu, _silu_slope),
+    "sigmoid": (torch.sigmoid, lambda z: z.sigmoid() * (1 - z.sigmoid())),
+    "elu": (F.elu, lambda z: torch.where(z > 0, torch.ones_like(z), z.clamp_max(0).exp())),
+    "none": (lambda z: z, torch.ones_like),
+}
+"""Activations and their slopes, with torch's default options."""
+
+
+@dataclass(frozen=True)
+class TwoLayers:
+    """The beginning of a model, in coordinates in which numeric columns have deviation 1.
+
+    What comes in at the first layer is D a + m with a = offset + entry u for a record's cells u;
+    D and m (``scale``, ``centre``) undo the scale of raw numbers.
+
+    Attributes:
+        first, second: names of the layers' weights; None of a second that cannot be used.
+        weight, bias: (width, inputs), (width,) of the first layer for a.
+        activation: its name, see ``ACTIVATIONS``.
+        entry, offset: (inputs, cells), (inputs,).
+        absent: (cells,) categories whose row of an embedding has no gradient.
+        why_alone: why the second layer cannot be used; empty where it can.
+    """
+
+    first: str
+    second: str | None
+    weight: Tensor
+    bias: Tensor
+    activation: str
+    entry: Tensor
+    offset: Tensor
+    scale: Tensor
+    centre: Tensor
+    absent: Tensor
+    why_alone: str = ""
+
+    @property
+    def width(self) -> int:
+        """Outputs of the first layer."""
+        return len(self.weight)
+
+    def entered(self, cells: Tensor) -> Tensor:
+        """What comes in at the first layer, (points, inputs), in scaled coordinates."""
+        return self.offset + cells @ self.entry.T
+
+    def hidden(self, entered: Tensor) -> Tensor:
+        """What comes in at the second layer, (points, width)."""
+        return self.value(entered @ self.weight.T + self.bias)
+
+    @property
+    def value(self) -> Elementwise:
+        """The activation."""
+        return ACTIVATIONS[self.activation][0]
+
+    @property
+    def slope(self) -> Elementwise:
+        """The activation's derivative."""
+        return ACTIVATIONS[self.activation][1]
+
+    def matrices(self, update: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """[dW | db] of both layers, the first in scaled coordinates."""
+        bias = update[bias_of(self.first)]
+        weight = (update[self.first] - torch.outer(bias, self.centre)) * (1 / self.scale)
+        one = torch.cat([weight, bias[:, None]], dim=1)
+        if self.second is None:
+            return one, None
+        return one, torch.cat([update[self.second], update[bias_of(self.second)][:, None]], dim=1)
+
+
+def bias_of(weight: str) -> str:
+    """The name of the bias beside a weight."""
+    return weight.removesuffix("weight") + "bias"
+
+
+def two_layers(model: FunctionalModel, columns: TableColumns, update: Update) -> TwoLayers:
+    """Read the beginning of a model.
+
+    Args:
+        model: in float64.
+        columns: of the records.
+        update: what is shared, by parameter.
+
+    Raises:
+        NotApplicable: the model does not begin with a fully connected layer with bias whose update
+            is shared and whose input is an affine function of the cells.
+    """
+    visible = frozenset(update)
+    probes = columns.known[:_PROBES]
+    seen = _inputs(model, columns.inputs(probes))
+    layers = [name for name in seen if bias_of(name) in model.parameters]
+    if not layers or next(iter(seen)) != layers[0]:
+        raise NotApplicable("the model does not begin with a fully connected layer with a bias")
+    first = layers[0]
+    if not {first, bias_of(first)} <= visible:
+        raise NotApplicable(f"the update of {first} and its bias was not shared")
+    entry, offset = _entry(model, columns, first)
+    entered = seen[first]
+    if entered.dim() != 2 or not _alike(offset + probes @ entry.T, entered):
+        raise NotApplicable(f"what comes in at {first} is no affine function of a record's columns")
+    weight, bias = model.parameters[first], model.parameters[bias_of(first)]
+    second, activation, why = _second(seen, layers, entered @ weight.T + bias, visible)
+    numbers = entry[:, columns.numeric].abs()
+    reach = numbers.amax(dim=1) if numbers.shape[1] else entry.new_zeros(len(entry))
+    scale = torch.where(reach > 0, reach, 1.0)
+    centre = torch.where(reach > 0, offset, 0.0)
+    return TwoLayers(
+        first,
+        second,
+        weight * scale,
+        bias + weight @ centre,
+        activation,
+        entry / scale[:, None],
+        (offset - centre) / scale,
+        scale,
+        centre,
+        _absent(model, columns, update),
+        why,
+    )
+
+
+def _second(
+    seen: dict[str, Tensor], layers: list[str], given: Tensor, visible: frozenset[str]
+) -> tuple[str | None, str, str]:
+    """The second layer, the activation before it, and why there is none."""
+    if len(layers) < 2:
+        return None, "none", "the model has no second fully connected layer with a bias"
+    second = layers[1]
+    if not {second, bias_of(second)} <= visible:
+        return None, "none", f"the update of {second} was not shared"
+    for name, (value, _) in ACTIVATIONS.items():
+        if seen[second].shape == given.shape and _alike(value(given), seen[second]):
+            return second, name, ""
+    known = ", ".join(ACTIVATIONS)
+    why = f"what stands between {layers[0]} and {second} is none of {known}"
+    return None, "none", why
+
+
+def _entry(model: FunctionalModel, columns: TableColumns, first: str) -> tuple[Tensor, Tensor]:
+    """The affine map from cells to what comes in at the first layer: (inputs, cells), (inputs,).
+
+    Of a column of codes one category is the base from which the others are told.
+    """
+    count = columns.cells_in_all
+    points = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
+    came = _inputs(model, columns.inputs(points))[first]
+    return (came[1:] - came[0]).T.contiguous(), came[0]
+
+
+def _absent(model: FunctionalModel, columns: TableColumns, update: Update) -> Tensor:
+    """Categories that are looked up in a row of an embedding that did not move, (cells,)."""
+    absent = torch.zeros(columns.cells_in_all, dtype=torch.bool)
+    points = torch.cat([torch.zeros(1, len(absent)), torch.eye(len(absent))]).double()
+    capture = InputCapture(model.parameters)
+    with capture, torch.no_grad():
+        model.outputs({}, columns.inputs(points).to(model.device))
+    for name, read in capture.looked_up.items():
+        if name in update and len(read) == len(points):
+            rows = read.reshape(len(points), -1)
+            still = (update[name] == 0).all(dim=1)
+            for group in columns.groups:
+                moves = (rows[1:][group] != rows[0]).any(dim=0)
+                if bool(moves.any()):
+                    absent[group] = still[rows[1:][group][:, moves]].all(dim=1)
+    return absent
+
+
+def _inputs(model: FunctionalModel, records: Tensor) -> dict[str, Tensor]:
+    """What comes in at each linear weight for records."""
+    capture = InputCapture(model.parameters)
+    with capture, torch.no_grad():
+        model.outputs({}, records.to(model.device))
+    return capture.seen
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    size = float(other.abs().max()) or 1.0
+    return one.shape == other.shape and float((one - other).abs().max()) <= _CLOSE * size

@@ -1,0 +1,137 @@
+"""Rows from row spaces: the parts against dense computations, and whole batches back."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from audits.attack_table.tables import chain, layers_of, seen_of, table
+from torch import nn
+
+from gradaudit.audits.attack_table.base import TableSetting
+from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.audits.attack_table.labels import Labels
+from gradaudit.audits.attack_table.polishing import SpanTest
+from gradaudit.audits.attack_table.row_space import RowSpaceAttack
+from gradaudit.audits.attack_table.scores import scores_of
+from gradaudit.audits.attack_table.search import ANNEALED, Search, allowed
+from gradaudit.audits.attack_table.spans import RowSpace, rounding
+from gradaudit.audits.attack_table.structure import ACTIVATIONS
+from gradaudit.errors import NotApplicable
+from gradaudit.progress import Silent
+
+COUNT = 12
+
+
+@pytest.mark.parametrize("coded", [False, True])
+@pytest.mark.parametrize("raw", [False, True])
+def test_cells_are_the_records_in_other_coordinates(coded: bool, raw: bool) -> None:
+    records = table(coded=coded, raw=raw)
+    columns = TableColumns.of(records, records.inputs)
+    cells = columns.cells(records.inputs)
+    torch.testing.assert_close(columns.inputs(cells).float(), records.inputs)
+    assert bool((columns.known[:, columns.numeric].std(dim=0, correction=0) - 1 < 1e-9).all())
+    for group in columns.groups:
+        assert bool((cells[:, group].sum(dim=1) == 1).all())
+
+
+def test_what_comes_in_is_affine_in_cells_and_the_gradient_is_its_sum_of_products() -> None:
+    """Against gradients of single records by autograd, in raw numbers."""
+    records = table(raw=True)
+    view, columns, batch = seen_of(records, chain(17, 20, 20, 2), COUNT)
+    layers = layers_of(view, columns)
+    cells = columns.cells(batch.inputs)
+    entered = layers.entered(cells)
+    raw = entered * layers.scale + layers.centre
+    torch.testing.assert_close(raw, batch.inputs.double(), rtol=1e-9, atol=1e-9)
+    deltas = Labels(view, columns, 1e-6).gradients(cells, batch.labels, ("0.bias", "2.bias"))
+    first, second = layers.matrices(view.update)
+    ones = torch.ones(COUNT, 1).double()
+    made = deltas["0.bias"].T @ torch.cat([entered, ones], dim=1) / COUNT
+    torch.testing.assert_close(first, made, rtol=1e-6, atol=1e-10)
+    hidden = layers.hidden(entered)
+    made = deltas["2.bias"].T @ torch.cat([hidden, ones], dim=1) / COUNT
+    torch.testing.assert_close(second, made, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_slopes_are_derivatives(name: str) -> None:
+    value, slope = ACTIVATIONS[name]
+    z = torch.linspace(-3, 3, 41).double().requires_grad_()
+    (derivative,) = torch.autograd.grad(value(z).sum(), z)
+    torch.testing.assert_close(slope(z.detach()), derivative)
+
+
+def test_a_step_of_the_search_lowers_what_it_should() -> None:
+    """A start at a true record stays there, and starts near it come back to it."""
+    view, columns, batch = seen_of(table(), chain(17, 30, 30, 2), COUNT)
+    layers = layers_of(view, columns)
+    first, second = layers.matrices(view.update)
+    assert second is not None
+    spaces = RowSpace.of(first, 1e-12), RowSpace.of(second, 1e-12)
+    place = allowed(layers, columns, spaces[0])
+    assert place is not None
+    truth = columns.cells(batch.inputs)
+    z = place.nearest(layers.entered(truth))
+    cells, residual = Search(layers, place, spaces[1]).run(z, ANNEALED)
+    assert float(residual.max()) < 1e-10
+    torch.testing.assert_close(cells, truth, rtol=0, atol=1e-7)
+
+
+def test_polishing_finds_numbers_and_tells_their_precision() -> None:
+    view, columns, batch = seen_of(table(), chain(17, 30, 30, 2), COUNT)
+    layers = layers_of(view, columns)
+    first, second = layers.matrices(view.update)
+    assert second is not None
+    test = SpanTest(layers, columns, RowSpace.of(first, 1e-12), RowSpace.of(second, 1e-12))
+    truth = columns.cells(batch.inputs)
+    moved = truth.clone()
+    moved[:, columns.numeric] += 0.05
+    polished, residual = test.polished(moved)
+    torch.testing.assert_close(polished, truth, rtol=0, atol=1e-9)
+    assert float(residual.max()) < 1e-9
+    step = 1e-6
+    shifted = truth.clone()
+    shifted[:, columns.numeric[0]] += step
+    change = (test._outside(shifted)[0] - test._outside(truth)[0]) / step
+    torch.testing.assert_close(test._outside(truth)[1][:, :, 0], change, rtol=1e-3, atol=1e-5)
+
+
+def test_labels_and_multiplicities_are_those_of_the_batch() -> None:
+    records = table(classes=5)
+    order = np.r_[0, 0, 0, 1, 2, 2, 3:9]
+    records = replace(records, inputs=records.inputs[order], labels=records.labels[order])
+    view, columns, batch = seen_of(records, chain(17, 30, 30, 5), len(order))
+    layers = layers_of(view, columns)
+    first, second = layers.matrices(view.update)
+    assert second is not None
+    test = SpanTest(layers, columns, RowSpace.of(first, 1e-12), RowSpace.of(second, 1e-12))
+    labels, times = Labels(view, columns, 1e-6).of(test, columns.cells(batch.inputs))
+    assert labels.tolist() == batch.labels.tolist()
+    assert times.tolist() == [3, 3, 3, 1, 2, 2, *[1] * 6]
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU])
+def test_a_batch_comes_back_whole_and_certified(activation: type[nn.Module]) -> None:
+    model = chain(17, 40, 40, 2, activation=activation)
+    view, columns, batch = seen_of(table(), model, COUNT)
+    answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
+    scores = scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, 1e-6)
+    assert bool(scores.rows.all())
+    assert bool(scores.certified.all())
+    assert (scores.named, scores.false) == (COUNT, 0)
+    assert answer.facts["complete"] is True
+    assert answer.facts["decoys_certified"] == 0
+
+
+def test_a_batch_that_fills_the_second_layer_is_refused() -> None:
+    view, columns, _ = seen_of(table(), chain(17, 20, 30, 2, activation=nn.Tanh), 24)
+    with pytest.raises(NotApplicable, match="a test of a row takes"):
+        RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
+
+
+def test_rounding_is_read_off_the_numbers() -> None:
+    update = {"a": torch.randn(5, 5).double()}
+    assert rounding(update) == 2e-7
+    assert rounding({"a": torch.randn(5, 5, dtype=torch.float64)}) == 1e-13
+    assert rounding({"a": torch.randn(5, 5).bfloat16().double()}) == 1e-2
