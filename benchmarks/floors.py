@@ -22,10 +22,10 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.information import Information, informations, measured, sum_of_layers
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import estimate, floor_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
@@ -46,7 +46,7 @@ class Case:
     model: nn.Module
     inputs: Tensor
     labels: Tensor
-    prior: Prior
+    prior: GaussianPrior
 
     @property
     def target(self) -> Target:
@@ -107,7 +107,7 @@ def cases() -> Iterator[Case]:
             ("zoo:cnn3?shape=1x8x8", images, digits),
         ):
             model = trained(load_model(spec, seed=0).double(), inputs, labels, steps)
-            prior = Prior.fitted(inputs.flatten(1))
+            prior = GaussianPrior.fitted(inputs.flatten(1))
             yield Case(f"{spec} after {steps} steps", model, inputs, labels, prior)
 
 
@@ -271,7 +271,7 @@ def population(case: Case, units: int, each: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     labels = case.labels[torch.randint(len(case.labels), (units * each,), generator=generator)]
     shape = case.inputs.shape[1:]
-    drawn = Drawn.of(view, names, case.prior, labels, shape=shape, seed=2, most=units)
+    drawn = PriorSample.of(view, names, case.prior, labels, shape=shape, seed=2, most=units)
     alone = replace(drawn, cells=torch.arange(units * each))
     found = sum_of_layers(measured(view, case.layers, case.prior, alone, seed=2).values())
     return found.halves.reshape(units, each, *found.mean.shape), found.precision
@@ -281,7 +281,7 @@ def resampled(
     measure: Functional,
     every: Tensor,
     precision: Tensor,
-    prior: Prior,
+    prior: GaussianPrior,
     records: int,
     audits: int,
 ) -> str:
@@ -308,7 +308,7 @@ def speed() -> None:
     inputs = nn.functional.avg_pool2d(rough, 5, stride=1, padding=2)
     model = load_model("zoo:deep-leakage?classes=10", seed=0)
     start = time.process_time()
-    prior = Prior.fitted(inputs.flatten(1))
+    prior = GaussianPrior.fitted(inputs.flatten(1))
     labels = torch.randint(LABELS, (1000,), generator=generator)
     case = Case("LeNet", model, inputs, labels, prior)
     infos = case.informations(64, 0)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from pydantic import JsonValue
 
-from gradaudit.attacks.reading import Piece, Told, pieces
+from gradaudit.attacks.reading import ReadingUnit, ReadingValue, pieces
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
@@ -189,7 +189,7 @@ class Observer:
         return Observation(Verdict.of(judged, taken), judged, file)
 
     def _report(
-        self, update: NamedUpdate, told: Sequence[Told], facts: Mapping[str, JsonValue]
+        self, update: NamedUpdate, told: Sequence[ReadingValue], facts: Mapping[str, JsonValue]
     ) -> Report:
         return report_of(update, told, model=self.model, loss=self.loss, provenance=facts)
 
@@ -210,7 +210,7 @@ class Observer:
             seconds = took()
         self._pace.took("row", seconds / len(rows))
 
-    def _told(self, todo: Iterable[Piece], left: float) -> Iterator[Told]:
+    def _told(self, todo: Iterable[ReadingUnit], left: float) -> Iterator[ReadingValue]:
         """All readings, as long as there is time."""
         spent = stopwatch()
         for piece in todo:
@@ -225,7 +225,7 @@ class Observer:
             yield from piece.look(share)
             self._pace.took((piece.metrics, piece.layer), took() / share)
 
-    def _affordable(self, piece: Piece, left: float) -> float | None:
+    def _affordable(self, piece: ReadingUnit, left: float) -> float | None:
         """The share of a piece that there is time for; None where there is none."""
         expected = self._pace.expected((piece.metrics, piece.layer), piece.elements)
         if expected <= left:
@@ -233,9 +233,9 @@ class Observer:
         share = left / expected
         return share if piece.cut and share >= _LEAST else None
 
-    def _left_out(self, piece: Piece) -> Iterator[Told]:
+    def _left_out(self, piece: ReadingUnit) -> Iterator[ReadingValue]:
         for metric in piece.metrics:
-            yield Told(metric, piece.layer, None, self._no_time, {"left_out": True})
+            yield ReadingValue(metric, piece.layer, None, self._no_time, {"left_out": True})
 
 
 def _file_name(label: str) -> str:

@@ -14,7 +14,7 @@ from gradaudit.audits.floor import Floor
 from gradaudit.audits.floor.functionals import Functional
 from gradaudit.audits.floor.information import Information, sum_of_layers
 from gradaudit.audits.floor.measure import FUNCTIONALS, NoisyUpdate, case_of
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import estimate
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Rule
@@ -50,7 +50,7 @@ class FloorBound:
     sign: int
     functional: Functional
     informations: Mapping[str, Information]
-    prior: Prior
+    prior: GaussianPrior
     halves: tuple[Self, ...] = ()
     parts: int = 2
 

@@ -15,7 +15,7 @@ from gradaudit.view.facts import how
 from gradaudit.view.gaps import Gap, gaps_of
 from gradaudit.view.layers import Layers, Lookup, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
-from gradaudit.view.verdict import Verdict, verdict_of
+from gradaudit.view.verdict import ReportVerdict, verdict_of
 
 MOST_CONCERNS = 5
 MOST_MODEL_LINES = 24
@@ -53,7 +53,7 @@ class View:
         alone: whether one audit made the report, so that all its metrics are worth showing.
     """
 
-    verdict: Verdict
+    verdict: ReportVerdict
     scope: Scope
     concerns: tuple[Concern, ...]
     layers: Layers

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from report_builder import infinite_row, row, skipped_row
 
-from gradaudit.formats.strips import Axis, axis_of, said, shape, strip
+from gradaudit.formats.strips import StripAxis, axis_of, said, shape, strip
 from gradaudit.text import UNBOUNDED
 from gradaudit.view import Cell, LayerLine, MetricColumn
-from gradaudit.view.floors import Floor
+from gradaudit.view.floors import PermutationFloor
 
 AUROC = MetricColumn("leak.bits", sign=1, chance=0.5, limits=(("high", 0.75),))
 
@@ -21,7 +21,7 @@ def cell(value: float, interval: Any = None, **more: Any) -> Cell:
 
 
 def test_an_axis_holds_all_that_is_drawn() -> None:
-    floor = Floor(0.4, (0.3, 0.5))
+    floor = PermutationFloor(0.4, (0.3, 0.5))
     axis = axis_of(AUROC, [cell(0.9, (0.8, 0.99), floor=floor), cell(0.6)])
     assert (axis.low, axis.high, axis.logarithmic, axis.reversed) == (0.3, 0.99, False, False)
     assert axis.at(0.3) == pytest.approx(4)
@@ -61,7 +61,7 @@ def test_values_of_many_sizes_are_on_a_logarithmic_axis() -> None:
     ],
 )
 def test_ticks_are_round_and_few(low: float, high: float, ticks: list[float]) -> None:
-    assert Axis(low, high).ticks() == pytest.approx(ticks)
+    assert StripAxis(low, high).ticks() == pytest.approx(ticks)
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0], [1e-300, 1e300], [-1e300, 1e300]])
@@ -78,7 +78,7 @@ def drawn(shown: Cell, column: MetricColumn = AUROC) -> str:
 
 
 def test_a_strip_has_its_marks() -> None:
-    svg = drawn(cell(0.9, (0.8, 1.0), level="high", floor=Floor(0.4, (0.3, 0.5))))
+    svg = drawn(cell(0.9, (0.8, 1.0), level="high", floor=PermutationFloor(0.4, (0.3, 0.5))))
     assert "<title>fc1: 0.900 [0.800, 1], permuted 0.400 [0.300, 0.500], high</title>" in svg
     assert [x for x in re.findall(r'class="([^"]+)"', svg) if x != "strip"] == [
         "chance",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradaudit.audits.sensitivity.norms import Array, Observed, Sample, joined
+from gradaudit.audits.sensitivity.norms import Array, DifferentiableTarget, Sample, joined
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
@@ -155,7 +155,7 @@ def test_each_layers_interval_covers_the_exact_norm_90_times_of_100() -> None:
     )
     records = Records(inputs=torch.rand(4, 1, 10, 10), labels=torch.tensor([0, 1, 2, 3]))
     target = Target(model, CrossEntropy())
-    observed = Observed.of(target, layers_of(model), records, seed=0)
+    observed = DifferentiableTarget.of(target, layers_of(model), records, seed=0)
 
     def measured(probes: int, seed: int) -> dict[str, Sample]:
         found = observed.measure("point", probes, seed=seed, memory=1 << 28, progress=Silent()).raw

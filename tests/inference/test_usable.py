@@ -8,10 +8,10 @@ from scipy.optimize import brentq
 
 from gradaudit.audits.vinfo.repetitions import Repetition
 from gradaudit.audits.vinfo.v_information import (
+    BatchSets,
     Estimator,
-    Labelled,
-    Said,
-    Sets,
+    HeldOutScores,
+    LabelledFeatures,
     class_weights,
     entropy,
     estimate,
@@ -27,17 +27,17 @@ SKEWED = np.array([0.85, 0.15])
 MEMBERS = ("forest", "logistic", "mlp")
 
 
-def gaussian_sets(shift: float, seed: int, rows: int = 200, values: int = 2) -> Sets:
+def gaussian_sets(shift: float, seed: int, rows: int = 200, values: int = 2) -> BatchSets:
     """Independent rows with value a at a·shift in the first of three columns."""
     rng = np.random.default_rng(seed)
 
-    def drawn(count: int) -> Labelled:
+    def drawn(count: int) -> LabelledFeatures:
         labels = np.arange(count) % values
         features = rng.normal(size=(count, 3))
         features[:, 0] += shift * labels
-        return Labelled(features * 1e-7, labels)
+        return LabelledFeatures(features * 1e-7, labels)
 
-    return Sets((drawn(rows // 2), drawn(rows // 2), drawn(rows // 2)), drawn(rows))
+    return BatchSets((drawn(rows // 2), drawn(rows // 2), drawn(rows // 2)), drawn(rows))
 
 
 def information(shift: float, prior: np.ndarray = UNIFORM) -> float:
@@ -112,7 +112,7 @@ def test_a_perfect_predictor_of_four_values_has_their_entropy(member: str, seed:
     folds = (replace(fold, features=fold.features[:, :1]) for fold in drawn.folds)
     score = replace(drawn.score, features=drawn.score.features[:, :1])
     found = usable_information(
-        Sets(tuple(folds), score), prior, (member,), np.random.SeedSequence(seed)
+        BatchSets(tuple(folds), score), prior, (member,), np.random.SeedSequence(seed)
     )
     doubt = 1 / (2 * (3 * 200 + 1))
     lost = -(prior * np.log(1 - doubt * (1 - prior))).sum()
@@ -141,11 +141,11 @@ def test_no_fold_chooses_among_members_that_were_fitted_on_it() -> None:
     """
     rng = np.random.default_rng(0)
 
-    def drawn(count: int) -> Labelled:
-        return Labelled(rng.normal(size=(count, 300)), rng.integers(0, 2, count))
+    def drawn(count: int) -> LabelledFeatures:
+        return LabelledFeatures(rng.normal(size=(count, 300)), rng.integers(0, 2, count))
 
     found = usable_information(
-        Sets((drawn(60), drawn(60), drawn(60)), drawn(200)),
+        BatchSets((drawn(60), drawn(60), drawn(60)), drawn(200)),
         UNIFORM,
         ("logistic",),
         np.random.SeedSequence(0),
@@ -164,23 +164,23 @@ def test_of_nothing_little_is_lost() -> None:
     assert abs(np.mean([each.auroc for each in found]) - 0.5) < 0.03
 
 
-def clusters(users: int, seed: int, apart: float = 1.0) -> Sets:
+def clusters(users: int, seed: int, apart: float = 1.0) -> BatchSets:
     """Many features and few users, whose own marks are as large as what tells their value."""
     rng = np.random.default_rng(seed)
     marks = rng.normal(size=(users, 200))
     value = np.arange(users) % 2
     marks[:, :40] += apart * value[:, None]
 
-    def drawn(members: np.ndarray) -> Labelled:
+    def drawn(members: np.ndarray) -> LabelledFeatures:
         labels = np.arange(64) % 2
         rows = [
             (marks[rng.choice(members[value[members] == a], 16)] + rng.normal(size=(16, 200)))
             for a in labels
         ]
-        return Labelled(np.stack(rows).mean(axis=1), labels)
+        return LabelledFeatures(np.stack(rows).mean(axis=1), labels)
 
     folds = np.split(np.arange(users - 6), 3)
-    return Sets(tuple(map(drawn, folds)), drawn(np.arange(users - 6, users)), 3 * 6 / 4)
+    return BatchSets(tuple(map(drawn, folds)), drawn(np.arange(users - 6, users)), 3 * 6 / 4)
 
 
 def test_what_ranks_is_believed_even_of_few_users() -> None:
@@ -204,7 +204,7 @@ def test_what_ranks_need_not_be_what_is_believed() -> None:
 
 def test_the_members_of_all_turns_say_their_mean_probability() -> None:
     one, other = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0.5, 0.5], [0.4, 0.6]])
-    said = Said((), (np.log(one), np.log(other)))
+    said = HeldOutScores((), (np.log(one), np.log(other)))
     assert np.exp(said.score) == pytest.approx((one + other) / 2)
 
 

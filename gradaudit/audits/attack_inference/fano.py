@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from gradaudit.audits.attack_inference.observation import Observation
+from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.split import GameSplit
 from gradaudit.defenses.dp import Dp
 from gradaudit.models.target import Layer
@@ -52,7 +52,7 @@ class Leak:
 
 
 def leaks(
-    observations: Sequence[Observation], split: GameSplit, seed: np.random.SeedSequence
+    observations: Sequence[RoundObservation], split: GameSplit, seed: np.random.SeedSequence
 ) -> dict[str | None, list[Leak]]:
     """What each round's noise lets through, by layer and for the whole update (None)."""
     by_scope: dict[str | None, list[Leak]] = {}
@@ -89,7 +89,7 @@ def noisy_defense(sharing: SharingProtocol, layer: Layer) -> tuple[int, Dp] | No
 
 
 def _of_round(
-    observation: Observation, split: GameSplit, seed: np.random.SeedSequence
+    observation: RoundObservation, split: GameSplit, seed: np.random.SeedSequence
 ) -> dict[str | None, Leak]:
     layers = observation.layers
     noisy = {layer.name: noisy_defense(observation.sharing, layer) for layer in layers}
@@ -124,7 +124,7 @@ class _Samples(NamedTuple):
 
 
 def _before_noise(
-    observation: Observation, split: GameSplit, layer: Layer, index: int, dp: Dp
+    observation: RoundObservation, split: GameSplit, layer: Layer, index: int, dp: Dp
 ) -> _Samples:
     """The gradients that the noise of a defense is added to: of as many trials as fit."""
     silent = type(dp)(dp.options.model_copy(update={"sigma": 0.0}))

@@ -6,7 +6,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable
@@ -35,10 +35,10 @@ ADVICE = (
 )
 
 
-def cost(audit: CopaMetric, subject: Subject) -> Cost:
+def cost(audit: CopaMetric, subject: Subject) -> AuditCost:
     """Every rank costs about as much as some passes."""
     ranks = len(convolutions(subject.target.model)) * audit.options.records
-    return Cost(passes=_PASSES_A_RANK * ranks)
+    return AuditCost(passes=_PASSES_A_RANK * ranks)
 
 
 def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Measurement]:

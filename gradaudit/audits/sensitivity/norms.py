@@ -143,7 +143,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Measured:
+class VariableSensitivity:
     """The sensitivity of every layer to one variable.
 
     ``raw`` is by layer and norm: no norm where the gradients are not finite, and no largest entry
@@ -158,7 +158,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Observed:
+class DifferentiableTarget:
     """A target with some records, ready to be differentiated.
 
     Labels are as the data set holds them, outputs (records, …) of records that are each a batch of
@@ -216,7 +216,7 @@ class Observed:
         memory: int,
         progress: Progress,
         workers: Workers = ALONE,
-    ) -> Measured:
+    ) -> VariableSensitivity:
         """Measure all layers.
 
         ``by`` is the point (the input) or the target (the label); ``probes`` are how many to
@@ -245,7 +245,7 @@ class Observed:
         bounded = {layer.name: _samples(norms_of[layer.name], passes, layer) for layer in wide}
         methods = frozenset().union(*(norms.methods for norms in norms_of.values()))
         probes = 0 if passes[0].total else len(passes[0].plan)
-        return Measured(raw, bounded, "; ".join(sorted(methods)), probes)
+        return VariableSensitivity(raw, bounded, "; ".join(sorted(methods)), probes)
 
     def within(self, work: float, by: Variable) -> int:
         """How many records like the first can be measured exactly in so many multiply-adds.
