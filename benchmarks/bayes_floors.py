@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.information import Information, informations, sum_of_layers
+from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import floor_of
 from gradaudit.models.losses import CrossEntropy
@@ -125,7 +125,7 @@ def audited(
     layers = layers_of(model, with_bias=True)
     target = Target(model, CrossEntropy())
     return sum_of_layers(
-        informations(target, layers, prior, chosen, shape=(2,), seed=seed).values()
+        layer_information(target, layers, prior, chosen, shape=(2,), seed=seed).values()
     )
 
 

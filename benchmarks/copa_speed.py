@@ -25,8 +25,8 @@ from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.ranks.convolution import LayerRank, convolution_rank
+from gradaudit.ranks.copa_metric import copa_metric, weakest_method
 from gradaudit.ranks.geometry import Convolution, geometry_of
-from gradaudit.ranks.model import rank_deficiency, weakest_method
 from gradaudit.ranks.observe import ConvolutionUse, plain_convolutions, uses
 
 NETWORKS = ("zoo:vgg16-gn", "torchvision:resnet18")
@@ -106,7 +106,7 @@ def compare_on_cnn3(rounds: int) -> None:
 
 
 def c_of(ranks: Sequence[int], inputs: Sequence[int]) -> float:
-    return rank_deficiency([[rank] for rank in ranks], inputs)[0]
+    return copa_metric([[rank] for rank in ranks], inputs)[0]
 
 
 def print_ranks(seen: list[tuple[Convolution, ConvolutionUse]], flops: float) -> None:

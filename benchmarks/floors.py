@@ -24,9 +24,14 @@ from torch import Tensor, nn
 
 from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import Functional, nats, share
-from gradaudit.audits.floor.information import Information, informations, measured, sum_of_layers
+from gradaudit.audits.floor.information import (
+    Information,
+    layer_information,
+    measured,
+    sum_of_layers,
+)
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.van_trees import estimate, floor_of
+from gradaudit.audits.floor.van_trees import floor_of, van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.models.building import load_model
@@ -60,7 +65,7 @@ class Case:
         chosen = torch.randint(
             len(self.labels), (draws,), generator=torch.Generator().manual_seed(seed)
         )
-        return informations(
+        return layer_information(
             self.target,
             self.layers,
             self.prior,
@@ -295,7 +300,7 @@ def resampled(
         chosen = torch.randint(len(every), (records // 4, 1), generator=generator)
         members = torch.randint(every.shape[1], (records // 4, 4), generator=generator)
         halves = every[chosen, members].reshape(-1, 2, 2, *every.shape[2:]).mean(dim=2)
-        found = estimate(measure, Information(halves, precision), prior)
+        found = van_trees_bound(measure, Information(halves, precision), prior)
         values.append(found.value)
         unsafe += found.safe > truth if measure is share else found.safe < truth
     return f"{truth:8.4g} {np.mean(values):8.4g} {100 * unsafe / audits:8.1f}"

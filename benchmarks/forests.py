@@ -28,7 +28,7 @@ from sklearn import config_context
 from sklearn.tree import DecisionTreeRegressor
 
 import gradaudit
-from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, usable_information
+from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, v_information
 from gradaudit.families.base import Features, FloatArray, Scale, Training
 from gradaudit.families.forest import FittedForest, Forest, times_drawn
 from gradaudit.report import Report
@@ -151,7 +151,7 @@ def synthetic(seeds: int) -> None:
                 sets = gaussian(shift, telling, columns, seed)
                 for way in WAYS:
                     with fitted(way):
-                        usable = usable_information(
+                        usable = v_information(
                             sets, np.full(2, 0.5), ("forest",), np.random.SeedSequence(seed)
                         )
                     found[way].append((usable.information, usable.auroc))

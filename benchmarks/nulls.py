@@ -26,7 +26,7 @@ import torch
 from scipy import optimize, stats
 
 import gradaudit
-from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, usable_information
+from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, v_information
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
 from gradaudit.report import Measurement, Report
@@ -173,7 +173,7 @@ def planted_features(given: argparse.Namespace) -> None:
         begun = time.perf_counter()
         shift = shift_of(nats)
         found = [
-            usable_information(
+            v_information(
                 gaussian_sets(shift, given.rows, seed),
                 UNIFORM,
                 tuple(given.family.split(",")),

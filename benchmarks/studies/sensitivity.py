@@ -10,8 +10,12 @@ from scipy import stats
 
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sensitivity import Sensitivity
+from gradaudit.audits.sensitivity.jacobian_sensitivity import (
+    DifferentiableTarget,
+    Sample,
+    VariableSensitivity,
+)
 from gradaudit.audits.sensitivity.measure import rows_of
-from gradaudit.audits.sensitivity.norms import DifferentiableTarget, Sample, VariableSensitivity
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.gradients.norms import Norm
 from gradaudit.opening import open_subject
@@ -40,7 +44,7 @@ def of_digits(round_number: int) -> tuple[Array, Array]:
     }
     subject = open_subject(settle(SubjectSettings, settings, {}))
     observed = DifferentiableTarget.of(subject.target, subject.layers, subject.records, 0)
-    measured = observed.measure("target", 0, seed=0, memory=1 << 30, progress=Silent())
+    measured = observed.jacobian_sensitivity("target", 0, seed=0, memory=1 << 30, progress=Silent())
     first, last = (measured.bounded[layer]["f"].values for layer in ("conv1", "fc2"))
     return first, last
 

@@ -79,7 +79,7 @@ def axis_of(column: MetricColumn, cells: Sequence[Cell]) -> StripAxis:
 
 def strip(line: LayerLine, cell: Cell, column: MetricColumn, axis: StripAxis) -> Markup:
     """One layer's number: dot, interval, floor, limits and chance, with a title that says them."""
-    title = printable(f"{line.name}: {said(cell)}", limit=None)
+    title = printable(f"{line.name}: {cell_words(cell)}", limit=None)
     parts = (*_marks(column, axis), *_floor(cell, axis), *_interval(cell, axis), _dot(cell, axis))
     return Markup(
         '<svg class="strip" role="img" width="100%" height="{}"><title>{}</title>{}</svg>'
@@ -97,7 +97,7 @@ def ruler(axis: StripAxis) -> Markup:
     ).format(ticks)
 
 
-def said(cell: Cell) -> str:
+def cell_words(cell: Cell) -> str:
     """A number in words: ``0.920 [0.846, 0.994], permuted 0.524, high``."""
     floor = f"permuted {cell.floor}" if cell.floor else ""
     left = f"{cell.possible} not excluded" if cell.possible else ""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from pydantic import JsonValue
 
-from gradaudit.attacks.reading import ReadingUnit, ReadingValue, pieces
+from gradaudit.attacks.reading import ReadingUnit, ReadingValue, reading_units
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
@@ -167,7 +167,7 @@ class Observer:
             raise NotApplicable(self._no_time)
         spent, started = stopwatch(), utc_now()
         update = named_update(before, after, **{"smoothing": self.smoothing, **how})
-        todo = list(pieces(update))
+        todo = list(reading_units(update))
         self._rows = sum(len(piece.metrics) for piece in todo)
         reserved = spent() + self._rows * self._pace.expected("row", 0)
         rows = list(self._told(todo, self.allowance.left - reserved))
@@ -204,7 +204,7 @@ class Observer:
         update = named_update(None, toy, kind="gradient")
         for _ in range(2):  # the first time builds what the second one is measured with
             took = stopwatch()
-            rows = [row for piece in pieces(update) for row in piece.look(1.0)]
+            rows = [row for piece in reading_units(update) for row in piece.look(1.0)]
             judged = gate(self._report(update, rows, {}), self.policy)
             format_for(Path("report.json")).render(judged)
             seconds = took()

@@ -17,10 +17,10 @@ from gradaudit.protection.clock import Clock
 from gradaudit.protection.costs import choose_cost
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
 from gradaudit.protection.lessons import Choices, ProtectionVerdict
-from gradaudit.protection.parts import half_of, parted
+from gradaudit.protection.parts import half_of, split_records
 from gradaudit.protection.plan import Plan, Trial
 from gradaudit.protection.search import PassedProtection, Search
-from gradaudit.protection.trial import Bench, floors_lacking, shortfall, unlooked, verdict_of
+from gradaudit.protection.trial import Bench, floors_lacking, lost_judgements, shortfall, verdict_of
 from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Report
 from gradaudit.subject import Subject
@@ -75,7 +75,7 @@ class Planner:
         units: Units = NOTHING_KEPT,
     ) -> None:
         measure = choose_cost(cost)
-        searched, *self._fresh = parted(subject.records, rounds, subject.seed)
+        searched, *self._fresh = split_records(subject.records, rounds, subject.seed)
         known = replace(subject, records=searched)
         self._updates = UndefendedUpdates.of(known)
         self._weights = measure.weights(subject.target, searched, self._updates)
@@ -203,14 +203,14 @@ class Planner:
         """The whole policy's verdict on other records."""
         judged = self._bench.anew(records).judged(protection)
         verdict = verdict_of(judged)
-        lost = unlooked(self._bench.judged(protection), judged)
+        lost = lost_judgements(self._bench.judged(protection), judged)
         broken = "; ".join(filter(None, [verdict.broken, lost]))
         failed = (*verdict.failed, lost) if lost else verdict.failed
         return judged, replace(verdict, broken=broken, failed=failed)
 
     def _about_measured(self, judged: Report, protection: Protection) -> ProtectionVerdict:
         """What a report says of the rules that the search is about."""
-        lost = unlooked(self._bench.judged(protection), judged)
+        lost = lost_judgements(self._bench.judged(protection), judged)
         verdict = verdict_of(judged, without=self._floors)
         return replace(verdict, broken="; ".join(filter(None, [verdict.broken, lost])))
 

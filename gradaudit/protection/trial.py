@@ -213,7 +213,7 @@ def shortfall(judged: Report, numbers: Collection[int]) -> float:
     return max((_beyond(f, value) for f, value in values if value is not None), default=0.0)
 
 
-def unlooked(before: Report, now: Report) -> str:
+def lost_judgements(before: Report, now: Report) -> str:
     """What was judged before and could not be now, in words; empty where all was.
 
     Fewer records may not be enough for an audit, whose rule then passes for want of a number.

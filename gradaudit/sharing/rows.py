@@ -92,7 +92,7 @@ class Dense:
                 )
 
 
-def room(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
+def empty_rows(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
     """An empty tensor on the CPU; numpy asks the system for large pages, which come faster."""
     kind = {torch.float32: np.float32, torch.float64: np.float64}.get(dtype)
     if kind is None:
@@ -183,7 +183,7 @@ class FactoredRows:
 GradientRows = Dense | FactoredRows
 
 
-def mixed(gradients: GradientRows, rows: Tensor, weights: Tensor) -> Tensor:
+def weighted_sums(gradients: GradientRows, rows: Tensor, weights: Tensor) -> Tensor:
     """Weighted sums (sums, elements) of rows (sums, terms), where the gradients lie."""
     shape = len(rows), gradients.elements
     sums = torch.empty(shape, dtype=weights.dtype, device=gradients.device)

@@ -13,7 +13,7 @@ from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.genie import Genie, slopes_of
 from gradaudit.audits.floor.information import Information
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.van_trees import estimate
+from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -153,7 +153,7 @@ def test_the_better_bound_is_found_and_is_on_the_safe_side(functional: Functiona
         of_units = [functional(unit, prior, told.precision)[0] for unit in told.units]
         bounds.append(sum(of_units) / len(of_units))
         assert functional.best(*bounds) == bounds[best]
-        found = estimate(functional, told, prior)
+        found = van_trees_bound(functional, told, prior)
         assert functional.sign * found.value <= functional.sign * bounds[best] + 1e-12
         assert abs(found.value - bounds[best]) < 0.7 * abs(bounds[0] - bounds[1])
         assert functional.sign * found.safe <= functional.sign * found.value

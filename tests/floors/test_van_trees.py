@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import nats, share
-from gradaudit.audits.floor.information import informations, sum_of_layers
+from gradaudit.audits.floor.information import layer_information, sum_of_layers
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release
-from gradaudit.audits.floor.van_trees import estimate, floor_of
+from gradaudit.audits.floor.van_trees import floor_of, van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of
@@ -71,7 +71,7 @@ def test_information_is_that_of_dense_jacobians(clip: float | None) -> None:
     names = tuple(name for layer in layers for name in layer.parameter_names)
     clips = () if clip is None else (Release(names, 1, 1.0, clip=clip),)
     target = Target(model, loss)
-    found = informations(target, layers, prior, labels, shape=shape, seed=3, clips=clips)
+    found = layer_information(target, layers, prior, labels, shape=shape, seed=3, clips=clips)
     root = (prior.variances.sqrt()[:, None] * prior.axes).mT
     view = FunctionalModel.of(target, seed=3)
     sample = PriorSample.of(view, names, prior, labels, shape=shape, seed=3, most=9)
@@ -104,11 +104,13 @@ def test_a_linear_gaussian_update_has_its_least_squares_error_and_its_informatio
     layer = layers_of(model, with_bias=True)[0]
     bias = type(layer)(layer.name, layer.kind, 0, ("bias",), 1)
     target = Target(model, MeanSquaredError())
-    parts = informations(target, [bias], prior, labels, shape=(4,), seed=0)[layer.name] / sigma**2
+    parts = (
+        layer_information(target, [bias], prior, labels, shape=(4,), seed=0)[layer.name] / sigma**2
+    )
     slope = 2 * model.weight.detach()[0]
     seen = float(slope @ mixing @ slope) + sigma**2
     error = float(mixing.trace() - (mixing @ slope).square().sum() / seen)
-    floor, told = floor_of([parts], prior), estimate(nats, parts, prior)
+    floor, told = floor_of([parts], prior), van_trees_bound(nats, parts, prior)
     exact = error / prior.variance, np.log(seen / sigma**2) / 2
     np.testing.assert_allclose([floor.value, floor.safe], exact[0], rtol=1e-9)
     np.testing.assert_allclose([told.value, told.safe], exact[1], rtol=1e-9)
@@ -118,7 +120,7 @@ def test_more_noise_raises_the_floor_and_more_layers_lower_it() -> None:
     model = convolutional()
     prior = GaussianPrior.of_covariance(torch.zeros(36), covariance(36, rank=20))
     layers = layers_of(model, with_bias=True)
-    parts = informations(
+    parts = layer_information(
         Target(model, CrossEntropy()), layers, prior, torch.arange(8) % 4, shape=(1, 6, 6), seed=0
     )
     whole = sum_of_layers(parts.values())

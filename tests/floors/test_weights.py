@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import share
-from gradaudit.audits.floor.information import Information, informations, sum_of_layers
+from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import floor_of
 from gradaudit.audits.floor.weights import WeightedAverages, levels_of
@@ -35,7 +35,9 @@ def test_averages_are_those_of_dense_derivatives() -> None:
     factor = torch.tensor([[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [0.0, 0.3, 0.0]]).double()
     prior = GaussianPrior.of_covariance(torch.ones(3), factor @ factor.mT)  # of rank two
     target, layers = Target(model, CrossEntropy()), layers_of(model, with_bias=True)
-    found = sum_of_layers(informations(target, layers, prior, labels, shape=(3,), seed=3).values())
+    found = sum_of_layers(
+        layer_information(target, layers, prior, labels, shape=(3,), seed=3).values()
+    )
     names = [name for layer in layers for name in layer.parameter_names]
     view = FunctionalModel.of(target, seed=3)
     sample = PriorSample.of(view, names, prior, labels, shape=(3,), seed=3, most=99)
@@ -132,7 +134,7 @@ def test_the_floor_of_a_trained_network_is_near_the_exact_bayes_error() -> None:
     target, layers = Target(model, CrossEntropy()), layers_of(model, with_bias=True)
     generator = torch.Generator().manual_seed(1)
     chosen = labels[torch.randint(500, (1024,), generator=generator)]
-    parts = informations(target, layers, prior, chosen, shape=(2,), seed=0)
+    parts = layer_information(target, layers, prior, chosen, shape=(2,), seed=0)
     told = sum_of_layers(parts.values())
     one = torch.func.vmap(lambda x, y: by_func(model, x, y))
     axis = torch.linspace(-4.5, 4.5, 201, dtype=torch.float64)

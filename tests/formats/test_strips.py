@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from report_builder import infinite_row, row, skipped_row
 
-from gradaudit.formats.strips import StripAxis, axis_of, said, shape, strip
+from gradaudit.formats.strips import StripAxis, axis_of, cell_words, shape, strip
 from gradaudit.text import UNBOUNDED
 from gradaudit.view import Cell, LayerLine, MetricColumn
 from gradaudit.view.floors import PermutationFloor
@@ -34,7 +34,7 @@ def test_an_end_that_nothing_bounds_is_drawn_at_the_side() -> None:
     axis = axis_of(AUROC, [open_ended, cell(4.0)])
     assert (axis.low, axis.high) == (0.5, 4.0)
     assert axis.at(UNBOUNDED) == pytest.approx(96)
-    assert said(open_ended) == "3 [1, infinite], within its limits"
+    assert cell_words(open_ended) == "3 [1, infinite], within its limits"
 
 
 def test_worse_is_at_the_right() -> None:
@@ -109,16 +109,17 @@ def test_the_sign_of_what_shows_nothing_is_grey_and_hollow(level: Any, kind: str
 
 
 def test_a_number_is_within_its_limits_where_a_rule_says_so_alone() -> None:
-    assert said(cell(0.6)) == "0.600, within its limits"
-    assert said(cell(0.6, judged=False)) == "0.600 ~, no rule judged it"
+    assert cell_words(cell(0.6)) == "0.600, within its limits"
+    assert cell_words(cell(0.6, judged=False)) == "0.600 ~, no rule judged it"
     assert (
-        said(cell(0.6, (0.5, 0.8), possible="high")) == "0.600 [0.500, 0.800] ?, high not excluded"
+        cell_words(cell(0.6, (0.5, 0.8), possible="high"))
+        == "0.600 [0.500, 0.800] ?, high not excluded"
     )
 
 
 def test_what_has_no_number_says_so() -> None:
     assert "not measured" in drawn(Cell(skipped_row("leak.bits", "fc1", "no")))
-    assert said(Cell()) == "no row"
+    assert cell_words(Cell()) == "no row"
     infinite = Cell(infinite_row("leak.bits", "fc1"), level="high")
     assert infinite.row is not None
     assert infinite.row.number == math.inf

@@ -25,7 +25,7 @@ from gradaudit.progress import Silent
 from gradaudit.protection import clock
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.parts import half_of, parted
+from gradaudit.protection.parts import half_of, split_records
 from gradaudit.protection.planner import Planner
 from gradaudit.protection.settings import framework_settings, options
 from gradaudit.protection.trial import Bench, verdict_of
@@ -94,12 +94,12 @@ def test_what_layers_weigh(subject: Subject, updates: UndefendedUpdates) -> None
 def test_parts_share_no_user() -> None:
     users = np.repeat([f"u{n}" for n in range(20)], 5)
     records = Records(torch.arange(100.0)[:, None], torch.zeros(100, dtype=torch.long), users=users)
-    parts = parted(records, 2, seed=0)
+    parts = split_records(records, 2, seed=0)
     held = [set(part.users.tolist()) for part in parts if part.users is not None]
     assert [len(part) for part in parts] == [50, 25, 25]
     assert sum(map(len, held)) == len(set.union(*held)) == 20
     with pytest.raises(AuditError, match="too few"):
-        parted(records, 10, seed=0)
+        split_records(records, 10, seed=0)
 
 
 @pytest.mark.slow

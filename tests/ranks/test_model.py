@@ -12,8 +12,8 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.ranks.convolution import GroupRank, LayerRank
+from gradaudit.ranks.copa_metric import LayerRanks, account, copa_metric, ranks_of, weakest_method
 from gradaudit.ranks.matrix_free import ALPHA, Nullity
-from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method
 from gradaudit.ranks.observe import plain_convolutions
 from gradaudit.ranks.operator import SpectralGap
 
@@ -104,8 +104,8 @@ def test_a_gap_is_clear_from_a_thousandfold_on_or_above_rounding(
 def test_rank_deficiency_weighs_what_comes_first_most() -> None:
     """Of three convolutions with deficits 2, 3 and 6: 2 + 3 · 2/3 + 6/3; none in the other."""
     ranks = [[8, 10], [7, 10], [4, 10]]
-    assert rank_deficiency(ranks, [10, 10, 10]) == pytest.approx([-6.0, 0.0])
-    assert rank_deficiency([], []) == []
+    assert copa_metric(ranks, [10, 10, 10]) == pytest.approx([-6.0, 0.0])
+    assert copa_metric([], []) == []
 
 
 class Picky(nn.Module):

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.sharing.principal import axes_of_narrow, components_of, gram_of
-from gradaudit.sharing.rows import Dense, FactoredRows, mixed
+from gradaudit.sharing.rows import Dense, FactoredRows, weighted_sums
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -30,7 +30,7 @@ def batches(count: int, size: int, records: int) -> tuple[Tensor, Tensor]:
 def test_means_of_formed_rows_in_blocks(count: int, dtype: torch.dtype) -> None:
     values = drawn(3000, 401)
     rows, weights = batches(count, 5, 3000)
-    found = mixed(Dense(values.to(dtype)), rows, weights.to(dtype))
+    found = weighted_sums(Dense(values.to(dtype)), rows, weights.to(dtype))
     assert found.dtype == dtype
     expected = sums(values, rows, weights).to(dtype)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -42,7 +42,10 @@ def test_means_of_factors(positions: int) -> None:
     rows, weights = batches(600, 4, 40)
     assert factors.elements == 1500
     torch.testing.assert_close(
-        mixed(factors, rows, weights), sums(factors.dense(), rows, weights), rtol=1e-10, atol=1e-10
+        weighted_sums(factors, rows, weights),
+        sums(factors.dense(), rows, weights),
+        rtol=1e-10,
+        atol=1e-10,
     )
 
 

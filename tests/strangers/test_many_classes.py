@@ -10,8 +10,8 @@ from torch import nn
 
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.audits.sensitivity import norms as sensitivity
-from gradaudit.audits.sensitivity.norms import DifferentiableTarget
+from gradaudit.audits.sensitivity import jacobian_sensitivity as sensitivity
+from gradaudit.audits.sensitivity.jacobian_sensitivity import DifferentiableTarget
 from gradaudit.data import load_records
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import DataError
@@ -66,9 +66,9 @@ def observed(classes: int) -> DifferentiableTarget:
 @pytest.mark.slow
 def test_the_label_of_many_classes_is_estimated_and_says_from_how_many() -> None:
     few, many = observed(sensitivity.MOST_LABELS), observed(sensitivity.MOST_LABELS + 1)
-    exact = few.measure("target", None, seed=0, memory=1 << 28, progress=Silent())
-    estimated = many.measure("target", None, seed=0, memory=1 << 28, progress=Silent())
-    asked = many.measure("target", 0, seed=0, memory=1 << 28, progress=Silent())
+    exact = few.jacobian_sensitivity("target", None, seed=0, memory=1 << 28, progress=Silent())
+    estimated = many.jacobian_sensitivity("target", None, seed=0, memory=1 << 28, progress=Silent())
+    asked = many.jacobian_sensitivity("target", 0, seed=0, memory=1 << 28, progress=Silent())
     assert (exact.probes, estimated.probes, asked.probes) == (0, sensitivity.PROBES, 0)
     for layer in ("0", "2"):
         assert estimated.raw[layer]["1"].columns == sensitivity.MOST_LABELS + 1

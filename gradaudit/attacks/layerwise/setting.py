@@ -17,7 +17,7 @@ from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.unknowns import UnknownLabels, infer_label
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.ranks.model import LayerRanks, rank_deficiency, ranks_of
+from gradaudit.ranks.copa_metric import LayerRanks, copa_metric, ranks_of
 from gradaudit.ranks.observe import chain_of_convolutions, plain_convolutions
 
 _CLOSE = 1e-3
@@ -212,8 +212,8 @@ def _ranks(
     if len(known) < len(chain):
         return ranks, None
     sizes = [rank.inputs for rank in known]
-    (low,) = rank_deficiency([rank.low for rank in known], sizes)
-    (high,) = rank_deficiency([rank.high for rank in known], sizes)
+    (low,) = copa_metric([rank.low for rank in known], sizes)
+    (high,) = copa_metric([rank.high for rank in known], sizes)
     return ranks, (low, high)
 
 

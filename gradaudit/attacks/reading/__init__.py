@@ -9,7 +9,7 @@ from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue
 from gradaudit.parts import discover
 from gradaudit.sharing.named import NamedUpdate
 
-__all__ = ["Reading", "ReadingUnit", "ReadingValue", "pieces", "readings"]
+__all__ = ["Reading", "ReadingUnit", "ReadingValue", "reading_units", "readings"]
 
 
 def readings() -> dict[str, type[Reading]]:
@@ -17,7 +17,7 @@ def readings() -> dict[str, type[Reading]]:
     return discover("gradaudit.attacks.reading", Reading)
 
 
-def pieces(update: NamedUpdate) -> Iterator[ReadingUnit]:
+def reading_units(update: NamedUpdate) -> Iterator[ReadingUnit]:
     """All that there is to look at, what tells most for its time first."""
     for reading in sorted(readings().values(), key=lambda kind: kind.priority):
         yield from reading().pieces(update)

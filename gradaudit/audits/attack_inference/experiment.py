@@ -23,7 +23,7 @@ from pydantic import JsonValue
 
 from gradaudit.accuracy import task_accuracy
 from gradaudit.audits.attack_inference.adversary import Adversary, Knowledge, Scope
-from gradaudit.audits.attack_inference.fano import Leak, leaks
+from gradaudit.audits.attack_inference.fano import Leak, information_bounds
 from gradaudit.audits.attack_inference.game import InferenceGame
 from gradaudit.audits.attack_inference.observation import RoundObservation, prepared_for
 from gradaudit.audits.attack_inference.readers import Guesses
@@ -181,7 +181,7 @@ def _played(
     if not first:
         return findings, None
     draws = sequence(repetition.seed, "fano")
-    return findings, (leaks(rounds, repetition.split, draws), repetition.facts(rounds))
+    return findings, (information_bounds(rounds, repetition.split, draws), repetition.facts(rounds))
 
 
 @dataclass(frozen=True)

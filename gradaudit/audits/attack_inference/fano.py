@@ -51,7 +51,7 @@ class Leak:
     reason: str = ""
 
 
-def leaks(
+def information_bounds(
     observations: Sequence[RoundObservation], split: GameSplit, seed: np.random.SeedSequence
 ) -> dict[str | None, list[Leak]]:
     """What each round's noise lets through, by layer and for the whole update (None)."""
@@ -62,7 +62,7 @@ def leaks(
     return by_scope
 
 
-def together(rounds: Sequence[Leak]) -> Leak:
+def sum_of_rounds(rounds: Sequence[Leak]) -> Leak:
     """All rounds: independent noises, so what they let through adds up at most."""
     for leak in rounds:
         if leak.information is None:
@@ -181,7 +181,7 @@ def entropy(prior: ArrayLike) -> float:
     return float(-(held * np.log(held)).sum())
 
 
-def least_error(information: float, prior: ArrayLike) -> float:
+def fano_error(information: float, prior: ArrayLike) -> float:
     """The smallest error e with H₂(e) + e ln(m − 1) ≥ H(a) − I.
 
     The left side grows up to e = 1 − 1/m, where it is ln m, so the smallest e lies there.
@@ -200,7 +200,7 @@ def least_error(information: float, prior: ArrayLike) -> float:
     return float(brentq(lambda error: _uncertainty(error, values) - missing, 0.0, highest))
 
 
-def advantage_bound(information: float, prior: ArrayLike) -> float:
+def fano_advantage_bound(information: float, prior: ArrayLike) -> float:
     """The largest advantage that so much information allows: max(0, 1 − e / (1 − p*)).
 
     Args:
@@ -209,7 +209,7 @@ def advantage_bound(information: float, prior: ArrayLike) -> float:
     """
     probabilities = np.asarray(prior, dtype=np.float64)
     best_guess = probabilities.max() / probabilities.sum()
-    return max(0.0, 1 - least_error(information, prior) / (1 - float(best_guess)))
+    return max(0.0, 1 - fano_error(information, prior) / (1 - float(best_guess)))
 
 
 @dataclass(frozen=True)

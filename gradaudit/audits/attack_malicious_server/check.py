@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from gradaudit.audits.attack_malicious_server.fishing import concentration, starved
 from gradaudit.audits.attack_malicious_server.imprint import bins, traps
 from gradaudit.audits.attack_malicious_server.movement import State, times_farther
-from gradaudit.audits.attack_malicious_server.sensing import LinearMap, ModelGradients, sense
+from gradaudit.audits.attack_malicious_server.sensing import (
+    LinearMap,
+    ModelGradients,
+    gradients_of_records,
+)
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import Layer, Target
@@ -81,7 +85,7 @@ def check(
         AuditError: the model cannot be run on the records.
     """
     shown = target.layers if layers is None else layers
-    return signs_of(target, sense(target, expect(records), shown, memory), before)
+    return signs_of(target, gradients_of_records(target, expect(records), shown, memory), before)
 
 
 def expect(records: Records) -> Records:

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from gradaudit.audits.attack_malicious_server import AttackMaliciousServer
 from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, expect, signs_of
 from gradaudit.audits.attack_malicious_server.movement import State, moves
-from gradaudit.audits.attack_malicious_server.sensing import LayerGradients, sense
+from gradaudit.audits.attack_malicious_server.sensing import LayerGradients, gradients_of_records
 from gradaudit.audits.attack_malicious_server.shares import dominated, record_shares
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
@@ -46,7 +46,7 @@ def run(
     batch = audit.options.batch_size
     records = expect(subject.sample(max(_RECORDS, batch)))
     with progress.task("malicious server", 1) as advance:
-        senses = sense(subject.target, records, subject.layers, subject.memory)
+        senses = gradients_of_records(subject.target, records, subject.layers, subject.memory)
         advance(1)
     before = [parameters(target) for target in subject.targets[:-1]]
     signs = signs_of(subject.target, senses, before)

@@ -75,7 +75,9 @@ class _Parts:
     active: list[Tensor] = field(default_factory=list)
 
 
-def sense(target: Target, records: Records, layers: Sequence[Layer], memory: int) -> ModelGradients:
+def gradients_of_records(
+    target: Target, records: Records, layers: Sequence[Layer], memory: int
+) -> ModelGradients:
     """Look at the gradients of at least two records.
 
     Raises:

@@ -13,7 +13,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
-from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method
+from gradaudit.ranks.copa_metric import LayerRanks, account, copa_metric, ranks_of, weakest_method
 from gradaudit.ranks.observe import (
     chain_of_convolutions,
     convolutions,
@@ -138,8 +138,8 @@ def _c_row(
             return
     measured = [ranks[name] for name in chain]
     sizes = [layer.inputs for layer in measured]
-    low = rank_deficiency([layer.low for layer in measured], sizes)
-    high = rank_deficiency([layer.high for layer in measured], sizes)
+    low = copa_metric([layer.low for layer in measured], sizes)
+    high = copa_metric([layer.high for layer in measured], sizes)
     row = rows.measured(
         "c",
         fmean(high),

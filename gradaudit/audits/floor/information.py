@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.floor.drawn import PriorSample
-from gradaudit.audits.floor.jacobians import JacobianProducts, pulls
+from gradaudit.audits.floor.jacobians import JacobianProducts, jacobian_products
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release, clipped
 from gradaudit.audits.floor.weights import WeightedAverages, Weights
@@ -86,7 +86,7 @@ def sum_of_layers(informations: Iterable[Information]) -> Information:
     return reduce(add, informations)
 
 
-def informations(
+def layer_information(
     target: Target,
     layers: Sequence[Layer],
     prior: GaussianPrior,
@@ -147,7 +147,7 @@ def measured(
     advance: Advance = lambda _: None,
     workers: Workers = ALONE,
 ) -> dict[str, Information]:
-    """That of a sample; see ``informations``."""
+    """That of a sample; see ``layer_information``."""
     batch = _batch(view, layers, sample)
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     room = min(_WORKING_SET, memory // 4)
@@ -212,7 +212,7 @@ def _sums(part: _Part, advance: Advance) -> _Sums:
         at = slice(chunk.start - first, chunk.stop - first)
         drawn = part.prior.probes(torch_rng(part.seed, "floor", "probes", chunk.start)).to(points)
         asked = drawn.reshape(-1, *points.shape[1:])
-        moved = pulls(part.batch.part(at), part.way, asked, part.layers, _AT_ONCE)
+        moved = jacobian_products(part.batch.part(at), part.way, asked, part.layers, _AT_ONCE)
         z = part.prior.along(drawn, points[at].flatten(1))
         weights = Weights.of(list(moved.values()), part.levels, z)
         squares = part.prior.kept(weights.squares(part.prior.still))

@@ -49,7 +49,7 @@ class JacobianProducts:
         )
 
 
-def pulls(
+def jacobian_products(
     batch: Batch, way: Differentiation, directions: Tensor, layers: Sequence[Layer], at_once: int
 ) -> dict[str, JacobianProducts]:
     """What moving each record of a batch in some directions (directions, …) does to every layer.

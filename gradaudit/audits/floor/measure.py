@@ -14,12 +14,12 @@ from gradaudit.audits.base import AuditCost
 from gradaudit.audits.floor import Floor, FloorOptions
 from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.given import prior_of_file
-from gradaudit.audits.floor.information import Information, informations, sum_of_layers
+from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.reconstruction import log_chance, success
 from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
-from gradaudit.audits.floor.van_trees import estimate
+from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
@@ -163,7 +163,7 @@ class NoisyUpdate:
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:
             return {}
-        found = informations(
+        found = layer_information(
             self.target,
             smooth,
             self.prior,
@@ -293,7 +293,7 @@ def _measured(
         yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         return
     for metric, functional in FUNCTIONALS.items():
-        found = estimate(functional, told, case.prior)
+        found = van_trees_bound(functional, told, case.prior)
         details: dict[str, JsonValue] = {"estimate": found.value}
         if metric == "mse_share":
             details["mse"] = found.safe * case.prior.variance / case.prior.size

@@ -44,7 +44,9 @@ class Estimate:
     safe: float
 
 
-def estimate(functional: Functional, information: Information, prior: GaussianPrior) -> Estimate:
+def van_trees_bound(
+    functional: Functional, information: Information, prior: GaussianPrior
+) -> Estimate:
     """The best of several bounds: without a genie, with one, and with weights, from units.
 
     F(Â) itself errs on the wrong side on average: F is convex (Jensen), and Â misses directions.
@@ -111,4 +113,4 @@ def floor_of(informations: Iterable[Information], prior: GaussianPrior) -> Estim
         informations: of each, as ``informations`` gives them, each over its noise's variance.
         prior: whose directions they are in.
     """
-    return estimate(share, sum_of_layers(informations), prior)
+    return van_trees_bound(share, sum_of_layers(informations), prior)

@@ -5,7 +5,7 @@ from typing import cast
 
 import torch
 
-from gradaudit.attacks.reading import ReadingValue, pieces
+from gradaudit.attacks.reading import ReadingValue, reading_units
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.audits.rows import Rows
@@ -44,7 +44,7 @@ def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measur
     update, rows = update_of(captured, options), Rows(type(audit), facts=dict(captured.details))
     wanted = {layer.name for layer in subject.layers}
     with progress.task("observe", 1) as advance:
-        told = [each for piece in pieces(update) for each in piece.look(1.0)]
+        told = [each for piece in reading_units(update) for each in piece.look(1.0)]
         advance(1)
     yield from rows_of(rows, [each for each in told if each.layer in wanted | {None}])
     known = {each.layer for each in told}

@@ -18,7 +18,7 @@ from gradaudit.audits.sensitivity import (
     Reacting,
     Sensitivity,
 )
-from gradaudit.audits.sensitivity.norms import (
+from gradaudit.audits.sensitivity.jacobian_sensitivity import (
     Array,
     DifferentiableTarget,
     Sample,
@@ -32,7 +32,7 @@ from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Status
 from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.bootstrap import drawn, ratio_interval
+from gradaudit.statistics.bootstrap import bootstrap_counts, ratio_interval
 from gradaudit.statistics.intervals import student
 from gradaudit.statistics.quantiles import fewest_values, quantile_interval
 from gradaudit.subject import Subject, defenses_note
@@ -201,7 +201,7 @@ def _of_other_records(sample: Sample, seed: int) -> dict[str, JsonValue]:
     defined = sample.defined.astype(float)
     numbers = np.zeros(len(defined))
     numbers[sample.defined] = sample.values
-    interval = ratio_interval(numbers, defined, drawn(len(defined), seed))
+    interval = ratio_interval(numbers, defined, bootstrap_counts(len(defined), seed))
     if interval is not None and not sample.exact:
         interval = joined(sample.mean, interval, sample.interval())
     return {"bootstrap_interval": interval and list(interval)}
@@ -286,7 +286,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
             facts = _facts(observed) | defenses_note(subject, _UNDEFENDED)
             rows, names = Rows(type(audit), variant, facts), [x.name for x in observed.layers]
             try:
-                measured = observed.measure(
+                measured = observed.jacobian_sensitivity(
                     _VARIABLES[reacting],
                     audit.options.probes,
                     seed=subject.seed,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradaudit.audits.vinfo import VinfoOptions
-from gradaudit.audits.vinfo.repetitions import Question, Repetition, occurring, repetitions
+from gradaudit.audits.vinfo.repetitions import Question, Repetition, occurring_values, repetitions
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.games.splits import IntArray, split
@@ -148,7 +148,7 @@ def _case(
         independent = list(repetitions(replace(question, pool=kept, shadow=None, seed=draws)))
     return AttributeCase(
         attribute=name,
-        values=len(occurring(attribute.codes[measured], attribute.values)[1]),
+        values=len(occurring_values(attribute.codes[measured], attribute.values)[1]),
         real=real,
         permuted=permuted,
         independent=independent,

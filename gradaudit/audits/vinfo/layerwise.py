@@ -12,7 +12,7 @@ from gradaudit.audits.vinfo.v_information import Estimator, Rows, UsableInformat
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.randomness import number, rng, sequence
-from gradaudit.sharing.draws import beside
+from gradaudit.sharing.draws import draws_of_others
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.reduction import Reduction
 from gradaudit.units import NOTHING_KEPT, Units
@@ -100,7 +100,7 @@ class Layerwise:
         """Other clients' records of each batch, (batches, others, k)."""
         generator = rng(self.seed, "others", *repetition.words)
         drawn = [
-            beside(batches.indices, self.others, np.sort(part), generator)
+            draws_of_others(batches.indices, self.others, np.sort(part), generator)
             for batches, part in zip(repetition.batches, repetition.parts, strict=True)
         ]
         return np.concatenate(drawn)

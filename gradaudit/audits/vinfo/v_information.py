@@ -81,7 +81,7 @@ class FittedFamilies:
     prior: FloatArray
     paper: bool = False
 
-    def said(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
+    def held_out_scores(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
         """What a family says: in each turn, a member that was fitted on the other folds."""
         folds, score = [], []
         for turn, fold in enumerate(self.sets.folds):
@@ -90,14 +90,14 @@ class FittedFamilies:
             score.append(member.log_probabilities(self.sets.score.features))
         return HeldOutScores(tuple(folds), tuple(score))
 
-    def said_by_one(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
+    def held_out_scores_of_one(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
         """What a member says that was fitted on the first fold alone; of the others, and once."""
         first, *others = self.sets.folds
         member = self._fitted(name, self._training([first]), sequence(seed, "first fold alone"))
         of_others = tuple(member.log_probabilities(fold.features) for fold in others)
         return HeldOutScores(of_others, (member.log_probabilities(self.sets.score.features),))
 
-    def believed(self, said: HeldOutScores) -> HeldOutScores:
+    def calibrated(self, said: HeldOutScores) -> HeldOutScores:
         """What a family says, as far as it is to be believed."""
         if self.paper:
             return said
@@ -168,7 +168,7 @@ class UsableInformation:
     curve: tuple[LearningCurvePoint, ...] = ()
 
 
-def usable_information(
+def v_information(
     sets: BatchSets,
     prior: FloatArray,
     members: Sequence[str],
@@ -198,8 +198,8 @@ def usable_information(
     """
     names = dict.fromkeys((IGNORANT, *members))
     families = FittedFamilies(sets, prior, paper)
-    said = {name: families.said(name, sequence(seed, "family", name)) for name in names}
-    believed = {name: families.believed(each) for name, each in said.items()}
+    said = {name: families.held_out_scores(name, sequence(seed, "family", name)) for name in names}
+    believed = {name: families.calibrated(each) for name, each in said.items()}
     labels = np.concatenate([fold.labels for fold in sets.folds])
     losses = {
         name: _loss(np.concatenate(each.folds), labels, prior) for name, each in believed.items()
@@ -242,12 +242,12 @@ def _curve(
     """What a member learns of one fold and, the mean of the turns', of all but one; and all."""
     score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
     alone = {
-        name: families.said_by_one(name, sequence(seed, "family", name))
+        name: families.held_out_scores_of_one(name, sequence(seed, "family", name))
         for name in {found.family, found.ranker}
     }
     fewest = LearningCurvePoint(
         1 / folds,
-        _gained(families.believed(alone[found.family]).score, score, prior),
+        _gained(families.calibrated(alone[found.family]).score, score, prior),
         macro_auroc(alone[found.ranker].score, score.labels),
     )
     most = LearningCurvePoint(
@@ -313,7 +313,7 @@ def estimate(
     )
     sets = BatchSets(tuple(folds), score, repetition.independent)
     with one_thread():
-        usable = usable_information(
+        usable = v_information(
             sets,
             adversary.of(repetition),
             adversary.members,

@@ -99,7 +99,7 @@ class PrefixSearch:
         self.alive, self.scores = self.alive[left], self.scores[left]
 
 
-def grow(
+def search_prefixes(
     continuations: Continuations, candidates: TokenCandidates, *, seed: int, advance: Advance
 ) -> list[DecodedText]:
     """The texts, best first.

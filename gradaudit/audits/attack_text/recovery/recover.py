@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from gradaudit.audits.attack_text.recovery.candidates import TokenCandidates, candidates
-from gradaudit.audits.attack_text.recovery.decoder import grow
+from gradaudit.audits.attack_text.recovery.decoder import search_prefixes
 from gradaudit.audits.attack_text.recovery.encoder import ROUNDS, TextSearch
 from gradaudit.audits.attack_text.recovery.last import last_tokens
 from gradaudit.audits.attack_text.recovery.positions import likely_first
@@ -78,7 +78,7 @@ def _grown(
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
     continuations = Continuations.at(view, structure.deciding)
-    texts = grow(continuations, found, seed=seed, advance=advance)
+    texts = search_prefixes(continuations, found, seed=seed, advance=advance)
     return [grown.tokens for grown in texts[: view.sequences]], "prefixes grown token by token"
 
 

@@ -26,7 +26,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.differentiation import Batch, Variable, fastest
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exactly
+from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exact_norms
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
@@ -207,7 +207,7 @@ class DifferentiableTarget:
         losses = unweighted.per_record(outputs, self.labels)
         return float((losses < -math.log(CONFIDENT)).double().mean())
 
-    def measure(
+    def jacobian_sensitivity(
         self,
         by: Variable,
         probes: int | None,
@@ -235,7 +235,7 @@ class DifferentiableTarget:
         if probes is None:
             many = by == "target" and jacobians.size > MOST_LABELS
             probes = PROBES if many or work > AFFORDABLE else 0
-        passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
+        passes = by_probes(jacobians.size, probes, seed) if probes else exact_norms(jacobians.size)
         tangents = len(records) * sum(len(taken.plan) for taken in passes)
         seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))
         with progress.task(_TASKS[by], tangents) as advance:

@@ -149,7 +149,7 @@ def _rank_of_use(
     return rank
 
 
-def rank_deficiency(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:
+def copa_metric(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:
     """c(M) = Σ_i (d − (i−1))/d · (rank U_i − n_i), Chen & Campbell 2021, definition 2.1.
 
     Of ranks of each convolution in order of execution, by record, and n_i of each; c(M) for every
