@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.information import Information, informations, sum_of_layers
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import floor_of
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
@@ -75,7 +75,7 @@ def gradients_of(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 class Attacker:
     """The best there is: who takes the mean of the posterior."""
 
-    def __init__(self, model: nn.Module, prior: Prior, labels: Tensor) -> None:
+    def __init__(self, model: nn.Module, prior: GaussianPrior, labels: Tensor) -> None:
         axis = torch.linspace(-4.5, 4.5, 301, dtype=torch.float64)
         self.grid = torch.cartesian_prod(axis, axis)
         self.shares = prior.variances / prior.variance
@@ -108,7 +108,7 @@ def main() -> None:
         for steps in (0, 300, 2000):
             data = make(torch.Generator().manual_seed(0))
             model = trained(data, steps)
-            prior = Prior.of_covariance(data[0].mean(dim=0), torch.cov(data[0].mT))
+            prior = GaussianPrior.of_covariance(data[0].mean(dim=0), torch.cov(data[0].mT))
             told = [audited(model, prior, data[1], given.records, s) for s in range(given.audits)]
             scale = float(np.mean([float(one.mean.diagonal().mean()) for one in told])) ** 0.5
             attacker = Attacker(model, prior, data[1])
@@ -117,17 +117,21 @@ def main() -> None:
                 print(f"{make.__name__} after {steps} steps, noise {ratio}: {line}", flush=True)
 
 
-def audited(model: nn.Module, prior: Prior, labels: Tensor, records: int, seed: int) -> Information:
+def audited(
+    model: nn.Module, prior: GaussianPrior, labels: Tensor, records: int, seed: int
+) -> Information:
     generator = torch.Generator().manual_seed(seed)
     chosen = labels[torch.randint(len(labels), (records,), generator=generator)]
     layers = layers_of(model, with_bias=True)
     target = Target(model, CrossEntropy())
     return sum_of_layers(
-        informations(target, layers, prior, chosen, shape=(2,), seed=seed).values()
+        layer_information(target, layers, prior, chosen, shape=(2,), seed=seed).values()
     )
 
 
-def beside(told: list[Information], prior: Prior, sigma: float, bayes: float, spread: float) -> str:
+def beside(
+    told: list[Information], prior: GaussianPrior, sigma: float, bayes: float, spread: float
+) -> str:
     at = [one / sigma**2 for one in told]
     safe = np.array([floor_of([one], prior).safe for one in at])
     plain = np.array([floor_of([replace(one, weighted=None)], prior).safe for one in at])

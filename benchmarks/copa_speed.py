@@ -25,14 +25,14 @@ from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.ranks.convolution import LayerRank, convolution_rank
+from gradaudit.ranks.copa_metric import copa_metric, weakest_method
 from gradaudit.ranks.geometry import Convolution, geometry_of
-from gradaudit.ranks.model import rank_deficiency, weakest_method
-from gradaudit.ranks.observe import Use, plain_convolutions, uses
+from gradaudit.ranks.observe import ConvolutionUse, plain_convolutions, uses
 
 NETWORKS = ("zoo:vgg16-gn", "torchvision:resnet18")
 
 
-def observed(model: nn.Module, size: int) -> list[tuple[Convolution, Use]]:
+def observed(model: nn.Module, size: int) -> list[tuple[Convolution, ConvolutionUse]]:
     """Every convolution with ∂J/∂Z of one random record."""
     functional = FunctionalModel.of(Target(model, CrossEntropy()))
     generator = torch.Generator().manual_seed(0)
@@ -41,17 +41,17 @@ def observed(model: nn.Module, size: int) -> list[tuple[Convolution, Use]]:
     return [(layers[use.layer], use) for use in uses(functional, layers, record, torch.tensor([0]))]
 
 
-def our_rank(layer: Convolution, use: Use, flops: float = 3e11) -> LayerRank:
+def our_rank(layer: Convolution, use: ConvolutionUse, flops: float = 3e11) -> LayerRank:
     geometry = geometry_of(layer, use.shape[2:])
     deltas = use.deltas[0].flatten(1)
     return convolution_rank(use.weight, deltas, geometry, layer.groups, flops=flops)
 
 
-def our_ranks(seen: Sequence[tuple[Convolution, Use]]) -> list[int]:
+def our_ranks(seen: Sequence[tuple[Convolution, ConvolutionUse]]) -> list[int]:
     return [our_rank(*pair).high for pair in seen]
 
 
-def dense_u(layer: Convolution, use: Use) -> Tensor:
+def dense_u(layer: Convolution, use: ConvolutionUse) -> Tensor:
     """[W; ∇_Z J] with rows of unit length, by automatic differentiation."""
     zero = torch.zeros(use.shape, dtype=torch.float64)
 
@@ -106,10 +106,10 @@ def compare_on_cnn3(rounds: int) -> None:
 
 
 def c_of(ranks: Sequence[int], inputs: Sequence[int]) -> float:
-    return rank_deficiency([[rank] for rank in ranks], inputs)[0]
+    return copa_metric([[rank] for rank in ranks], inputs)[0]
 
 
-def print_ranks(seen: list[tuple[Convolution, Use]], flops: float) -> None:
+def print_ranks(seen: list[tuple[Convolution, ConvolutionUse]], flops: float) -> None:
     print(f"{'layer':24} {'n':>9} {'rank':>19}  {'method':8} {'seconds':>8} {'peak GB':>8}")
     total = time.process_time()
     for layer, use in seen:

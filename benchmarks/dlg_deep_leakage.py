@@ -22,7 +22,7 @@ import torch
 from gradaudit import zoo
 from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
-from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.attacks.reconstruction.pictures import draw_examples, expect_folder
 from gradaudit.attacks.reconstruction.unknowns import infer_label
 from gradaudit.data.records import Records
@@ -63,7 +63,7 @@ def labels_read(clients: ThreatModel, data: Records, count: int) -> int:
     return right
 
 
-def of_one(clients: ThreatModel, data: Records, index: int) -> Observed:
+def of_one(clients: ThreatModel, data: Records, index: int) -> AttackedBatch:
     return clients.observed(data.take(np.array([index])), torch.Generator().manual_seed(0))
 
 

@@ -40,7 +40,7 @@ from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.reconstruction.scores import shuffled_distance
 from gradaudit.audits.tradeoff.attacking import Attack, attacked, has_secret
-from gradaudit.audits.tradeoff.mechanisms import Setting, read_mechanism
+from gradaudit.audits.tradeoff.mechanisms import DefenseSetting, read_mechanism
 from gradaudit.audits.tradeoff.scores import cap, cap_interval
 from gradaudit.audits.tradeoff.studies import train
 from gradaudit.data.records import Records
@@ -98,7 +98,7 @@ def of_mean(
     )
 
 
-def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Setting) -> Cell:
+def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: DefenseSetting) -> Cell:
     """Accuracy of a setting, and each game's distances by batch size, weights and knowledge."""
     train_on, test_on = data
     spec = f"zoo:dlnet?shape=3x{given.side}x{given.side}&init=uniform:0.3"
@@ -145,7 +145,9 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
     return found
 
 
-def table(name: str, settings: list[Setting], cells: list[Cell], given: argparse.Namespace) -> None:
+def table(
+    name: str, settings: list[DefenseSetting], cells: list[Cell], given: argparse.Namespace
+) -> None:
     accuracies = np.array([[c["accuracy"] for c in cells]])
     reaches = np.array([[c["reach"] for c in cells]])
     print(f"\n{name}: accuracy {' '.join(f'{value:.3f}' for value in accuracies[0])}")

@@ -28,7 +28,7 @@ from gradaudit.accuracy import task_accuracy
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.federation.partition import partition
-from gradaudit.federation.server import Training
+from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
@@ -69,7 +69,7 @@ def accuracies(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     target = Target(load_model(spec, seed=seed).to(device), CrossEntropy(), mode="train")
     defenses = [parse_defense(defense)] if defense else []
-    training = Training(target, train, options, defenses=defenses, seed=seed, test=test)
+    training = FederatedTraining(target, train, options, defenses=defenses, seed=seed, test=test)
     found: list[float] = []
     for _ in range(options.rounds):
         training.advance()

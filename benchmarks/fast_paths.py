@@ -32,7 +32,7 @@ from gradaudit.families.forest import times_drawn
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.fast.rank_two import rank_two_norms
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import NORMS, exactly, norms_of
+from gradaudit.gradients.norms import NORMS, exact_norms, norms_of
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents
 from gradaudit.gradients.trace import Trace
@@ -148,7 +148,7 @@ def jacobians_of(model: nn.Module) -> Jacobians:
 
 def piecewise_and_tables(rounds: int) -> None:
     found = jacobians_of(lenet())
-    passes = exactly(found.size)
+    passes = exact_norms(found.size)
 
     def tabulated() -> object:
         return found.norms(passes, lambda units: None)
@@ -175,7 +175,7 @@ def cuts(rounds: int) -> None:
         columns[: width // 10] += labels
 
         def grow(columns: Features = columns) -> object:
-            return trees.grown(columns, np.eye(2)[labels], times, np.random.default_rng(1))
+            return trees.grow_trees(columns, np.eye(2)[labels], times, np.random.default_rng(1))
 
         def one_by_one(grow: Work = grow) -> object:
             with patch.object(trees, "_DENSE", 0):

@@ -22,11 +22,16 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import Functional, nats, share
-from gradaudit.audits.floor.information import Information, informations, measured, sum_of_layers
-from gradaudit.audits.floor.prior import Prior
-from gradaudit.audits.floor.van_trees import estimate, floor_of
+from gradaudit.audits.floor.information import (
+    Information,
+    layer_information,
+    measured,
+    sum_of_layers,
+)
+from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.audits.floor.van_trees import floor_of, van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.models.building import load_model
@@ -46,7 +51,7 @@ class Case:
     model: nn.Module
     inputs: Tensor
     labels: Tensor
-    prior: Prior
+    prior: GaussianPrior
 
     @property
     def target(self) -> Target:
@@ -60,7 +65,7 @@ class Case:
         chosen = torch.randint(
             len(self.labels), (draws,), generator=torch.Generator().manual_seed(seed)
         )
-        return informations(
+        return layer_information(
             self.target,
             self.layers,
             self.prior,
@@ -107,7 +112,7 @@ def cases() -> Iterator[Case]:
             ("zoo:cnn3?shape=1x8x8", images, digits),
         ):
             model = trained(load_model(spec, seed=0).double(), inputs, labels, steps)
-            prior = Prior.fitted(inputs.flatten(1))
+            prior = GaussianPrior.fitted(inputs.flatten(1))
             yield Case(f"{spec} after {steps} steps", model, inputs, labels, prior)
 
 
@@ -271,7 +276,7 @@ def population(case: Case, units: int, each: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     labels = case.labels[torch.randint(len(case.labels), (units * each,), generator=generator)]
     shape = case.inputs.shape[1:]
-    drawn = Drawn.of(view, names, case.prior, labels, shape=shape, seed=2, most=units)
+    drawn = PriorSample.of(view, names, case.prior, labels, shape=shape, seed=2, most=units)
     alone = replace(drawn, cells=torch.arange(units * each))
     found = sum_of_layers(measured(view, case.layers, case.prior, alone, seed=2).values())
     return found.halves.reshape(units, each, *found.mean.shape), found.precision
@@ -281,7 +286,7 @@ def resampled(
     measure: Functional,
     every: Tensor,
     precision: Tensor,
-    prior: Prior,
+    prior: GaussianPrior,
     records: int,
     audits: int,
 ) -> str:
@@ -295,7 +300,7 @@ def resampled(
         chosen = torch.randint(len(every), (records // 4, 1), generator=generator)
         members = torch.randint(every.shape[1], (records // 4, 4), generator=generator)
         halves = every[chosen, members].reshape(-1, 2, 2, *every.shape[2:]).mean(dim=2)
-        found = estimate(measure, Information(halves, precision), prior)
+        found = van_trees_bound(measure, Information(halves, precision), prior)
         values.append(found.value)
         unsafe += found.safe > truth if measure is share else found.safe < truth
     return f"{truth:8.4g} {np.mean(values):8.4g} {100 * unsafe / audits:8.1f}"
@@ -308,7 +313,7 @@ def speed() -> None:
     inputs = nn.functional.avg_pool2d(rough, 5, stride=1, padding=2)
     model = load_model("zoo:deep-leakage?classes=10", seed=0)
     start = time.process_time()
-    prior = Prior.fitted(inputs.flatten(1))
+    prior = GaussianPrior.fitted(inputs.flatten(1))
     labels = torch.randint(LABELS, (1000,), generator=generator)
     case = Case("LeNet", model, inputs, labels, prior)
     infos = case.informations(64, 0)

@@ -28,7 +28,7 @@ from sklearn import config_context
 from sklearn.tree import DecisionTreeRegressor
 
 import gradaudit
-from gradaudit.audits.vinfo.v_information import Labelled, Sets, usable_information
+from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, v_information
 from gradaudit.families.base import Features, FloatArray, Scale, Training
 from gradaudit.families.forest import FittedForest, Forest, times_drawn
 from gradaudit.report import Report
@@ -130,17 +130,17 @@ def scores(report: Report) -> dict[str, float]:
     return found
 
 
-def gaussian(shift: float, telling: int, columns: int, seed: int) -> Sets:
+def gaussian(shift: float, telling: int, columns: int, seed: int) -> BatchSets:
     """Folds of 64 rows and 512 to score, with 0 or 1 told alike by so many of the columns."""
     generator = np.random.default_rng(seed)
 
-    def drawn(rows: int) -> Labelled:
+    def drawn(rows: int) -> LabelledFeatures:
         labels = np.arange(rows) % 2
         features = generator.standard_normal((rows, columns), dtype=np.float32)
         features[:, :telling] += (shift / telling**0.5 * labels[:, None]).astype(np.float32)
-        return Labelled(features, labels)
+        return LabelledFeatures(features, labels)
 
-    return Sets((drawn(64), drawn(64), drawn(64)), drawn(512))
+    return BatchSets((drawn(64), drawn(64), drawn(64)), drawn(512))
 
 
 def synthetic(seeds: int) -> None:
@@ -151,7 +151,7 @@ def synthetic(seeds: int) -> None:
                 sets = gaussian(shift, telling, columns, seed)
                 for way in WAYS:
                     with fitted(way):
-                        usable = usable_information(
+                        usable = v_information(
                             sets, np.full(2, 0.5), ("forest",), np.random.SeedSequence(seed)
                         )
                     found[way].append((usable.information, usable.auroc))

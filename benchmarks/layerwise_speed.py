@@ -19,9 +19,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.chain import Activation, Stage
-from gradaudit.attacks.layerwise.combined import Combined, Start
-from gradaudit.attacks.layerwise.recursion import Recovered, Solved, Solver, best_of
-from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.layerwise.combined import CombinedSolver, RecordActivations
+from gradaudit.attacks.layerwise.recursion import RecoveredRecord, SolvedLayer, Solver, best_of
+from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.r_gap import LeastSquares
@@ -46,14 +46,14 @@ def cnn6() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(3200, CLASSES)).double().eval()
 
 
-def scene() -> tuple[Setting, Tensor]:
+def scene() -> tuple[LayerwiseSetting, Tensor]:
     """What the attacker has of one drawn record, and the record."""
     generator = torch.Generator().manual_seed(0)
     record = torch.rand(1, *SHAPE, generator=generator, dtype=torch.float64)
     target = Target(cnn6(), CrossEntropy())
     threat = ThreatModel(target, SharingProtocol(), target.layers, known_labels=True)
     seen = threat.observed(Records(record, torch.tensor([3])), torch.Generator())
-    return Setting.of(seen.view, "benchmark"), record[0]
+    return LayerwiseSetting.of(seen.view, "benchmark"), record[0]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Timed(Solver):
 
     def solve(
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
-    ) -> Solved:
+    ) -> SolvedLayer:
         """As the solver does it."""
         begun = time.process_time()
         found = self.solver.solve(stage, system, before, previous)
@@ -75,7 +75,7 @@ class Timed(Solver):
         return found
 
 
-def attacked(name: str, setting: Setting, record: Tensor, solver: Solver) -> Timed:
+def attacked(name: str, setting: LayerwiseSetting, record: Tensor, solver: Solver) -> Timed:
     """Run an attack and print what it took."""
     timed = Timed(solver)
     begun = time.process_time()
@@ -85,7 +85,7 @@ def attacked(name: str, setting: Setting, record: Tensor, solver: Solver) -> Tim
     return timed
 
 
-def told(name: str, found: Recovered, record: Tensor, seconds: float, timed: Timed) -> None:
+def told(name: str, found: RecoveredRecord, record: Tensor, seconds: float, timed: Timed) -> None:
     error = float((found.record - record).norm() / record.norm())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{name}: {seconds:.1f} s, relative error {error:.1e}, peak memory {peak:.2f} GiB")
@@ -123,8 +123,8 @@ def main() -> None:
     setting, record = scene()
     ours = {"R-GAP": attacked("R-GAP", setting, record, LeastSquares())}
     if not given.skip_copa:
-        middle = Start.of(setting.chain, torch.full(SHAPE, 0.5, dtype=torch.float64))
-        ours["COPA"] = attacked("COPA", setting, record, Combined(middle, given.copa_steps))
+        middle = RecordActivations.of(setting.chain, torch.full(SHAPE, 0.5, dtype=torch.float64))
+        ours["COPA"] = attacked("COPA", setting, record, CombinedSolver(middle, given.copa_steps))
     print("the same systems by dense least squares, one thread:")
     layers = [stage.layer for stage in setting.chain.stages]
     for number in given.dense:

@@ -27,7 +27,7 @@ from gradaudit.accuracy import task_accuracy
 from gradaudit.audits.attack_inference.distribution import DistributionGame
 from gradaudit.audits.attack_inference.experiment import train_rounds
 from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame, PropertyGame
-from gradaudit.audits.attack_inference.observation import Observation, prepared_for
+from gradaudit.audits.attack_inference.observation import RoundObservation, prepared_for
 from gradaudit.audits.attack_inference.rounds import combine
 from gradaudit.audits.attack_inference.scoring import Scorer
 from gradaudit.audits.attack_inference.split import Design, FloatArray, GameSplit
@@ -147,7 +147,7 @@ def play(case: Case, records: Records, seed: int) -> tuple[GameSplit, list[Float
     first, answers, rows = Target(model, CrossEntropy()), [], split.parts.private
     rounds = list(train_rounds(first, records, rows, case.rounds, defended=defended, seed=seed))
     for number, target in enumerate(rounds):
-        observation = Observation(
+        observation = RoundObservation(
             target, records, target.layers, defended(target), reduce=case.reduce, seed=number
         )
         for scope, own, released in observation.features(split, adaptive=case.adaptive):

@@ -26,7 +26,7 @@ import torch
 from scipy import optimize, stats
 
 import gradaudit
-from gradaudit.audits.vinfo.v_information import Labelled, Sets, usable_information
+from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, v_information
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
 from gradaudit.report import Measurement, Report
@@ -173,7 +173,7 @@ def planted_features(given: argparse.Namespace) -> None:
         begun = time.perf_counter()
         shift = shift_of(nats)
         found = [
-            usable_information(
+            v_information(
                 gaussian_sets(shift, given.rows, seed),
                 UNIFORM,
                 tuple(given.family.split(",")),
@@ -187,17 +187,17 @@ def planted_features(given: argparse.Namespace) -> None:
         show(nats, values, f"{true:.3f} {area:.3f}", begun)
 
 
-def gaussian_sets(shift: float, rows: int, seed: int) -> Sets:
+def gaussian_sets(shift: float, rows: int, seed: int) -> BatchSets:
     """Rows with value a at a·shift in the first of three columns."""
     generator = np.random.default_rng(seed)
 
-    def drawn(count: int) -> Labelled:
+    def drawn(count: int) -> LabelledFeatures:
         labels = np.arange(count) % 2
         features = generator.normal(size=(count, 3))
         features[:, 0] += shift * labels
-        return Labelled(features, labels)
+        return LabelledFeatures(features, labels)
 
-    return Sets((drawn(rows // 2), drawn(rows // 2), drawn(rows // 2)), drawn(rows))
+    return BatchSets((drawn(rows // 2), drawn(rows // 2), drawn(rows // 2)), drawn(rows))
 
 
 def planted_inputs(given: argparse.Namespace) -> None:

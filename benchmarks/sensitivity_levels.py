@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from gradaudit.audits.sensitivity import READINGS, Sensitivity
-from gradaudit.audits.sensitivity.norms import Observed
+from gradaudit.audits.sensitivity.jacobian_sensitivity import DifferentiableTarget
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.gradients.differentiation import Variable
 from gradaudit.opening import open_subject
@@ -78,10 +78,12 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = alike = 0
     for name, subject in networks():
-        observed = Observed.of(subject.target, subject.layers, subject.sample(given.records), 0)
+        observed = DifferentiableTarget.of(
+            subject.target, subject.layers, subject.sample(given.records), 0
+        )
         for reading in (one for one in READINGS if one.quantiles):
             by: Variable = "point" if reading.reacting == "input" else "target"
-            found = observed.measure(by, 0, seed=0, memory=1 << 30, progress=Silent())
+            found = observed.jacobian_sensitivity(by, 0, seed=0, memory=1 << 30, progress=Silent())
             for layer, norms in found.bounded.items():
                 values = norms["f"].values
                 told = {

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import Gaussian, Pass, by_probes, exactly
+from gradaudit.gradients.norms import Gaussian, Pass, by_probes, exact_norms
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
@@ -95,7 +95,7 @@ def main() -> None:
             lambda: [column(k * 7) for k in range(arguments.columns)],
             size / arguments.columns,
         ),
-        "exact F, 1, inf": (lambda: measure(exactly(size)), 1 / count),
+        "exact F, 1, inf": (lambda: measure(exact_norms(size)), 1 / count),
         f"{PROBES} probes F": (
             lambda: measure([Pass(Gaussian(PROBES, 0), ("f",), total=False)]),
             1 / count,

@@ -32,7 +32,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.rows import room
+from gradaudit.sharing.rows import empty_rows
 
 
 class Net(NamedTuple):
@@ -114,7 +114,7 @@ def fill(batches: int, features: int) -> float:
     """Seconds that new memory for the features takes, once the machine has it at hand."""
     for _ in range(2):
         begun = time.process_time()
-        room(batches, features, torch.float32).zero_()
+        empty_rows(batches, features, torch.float32).zero_()
         taken = time.process_time() - begun
     return taken
 

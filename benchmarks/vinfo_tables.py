@@ -38,9 +38,9 @@ from scipy.stats import norm
 from torch import nn
 
 from gradaudit.audits.vinfo import VinfoOptions
-from gradaudit.audits.vinfo.cases import Case, drawn_cases
+from gradaudit.audits.vinfo.cases import AttributeCase, drawn_cases
 from gradaudit.audits.vinfo.repetitions import Repetition
-from gradaudit.audits.vinfo.v_information import Estimator, Usable
+from gradaudit.audits.vinfo.v_information import Estimator, UsableInformation
 from gradaudit.audits.vinfo.v_information import estimate as of_repetition
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
@@ -159,7 +159,7 @@ def sensitivities(subject: Subject) -> dict[str, float]:
 def of_case(
     target: Target,
     own: Records,
-    case: Case,
+    case: AttributeCase,
     given: argparse.Namespace,
     sensitivity: dict[str, float],
 ) -> list[Point]:
@@ -200,18 +200,18 @@ def estimate(
     members: tuple[str, ...],
     *,
     paper: bool = False,
-) -> Usable:
+) -> UsableInformation:
     seed = np.random.SeedSequence(0, spawn_key=(repetition.number,))
     adversary = Estimator(members, paper=paper)
     return of_repetition(rows, repetition, adversary, seed, lambda units: None)
 
 
-def mean(found: Sequence[Usable]) -> float:
+def mean(found: Sequence[UsableInformation]) -> float:
     """Not truncated at 0."""
     return float(np.mean([each.information for each in found]))
 
 
-def cell(found: Sequence[Usable]) -> str:
+def cell(found: Sequence[UsableInformation]) -> str:
     low, high = student(np.array([each.information for each in found]))
     return f"{mean(found):6.3f} [{low:6.3f}, {high:.3f}]"
 

@@ -20,7 +20,7 @@ from gradaudit.errors import AuditError
 from gradaudit.gradients.flops import flops
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy, Loss, classes_second
-from gradaudit.models.preprocessing import PROBABLY, Seen, watching
+from gradaudit.models.preprocessing import PROBABLY, ChannelMoments, watching
 from gradaudit.models.target import Expected, Target
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.intervals import clustered, wilson
@@ -244,7 +244,11 @@ def _bootstrapped(
 
 
 def doubt(
-    target: Target, found: TaskAccuracy, records: Records, seen: Seen, expected: Expected | None
+    target: Target,
+    found: TaskAccuracy,
+    records: Records,
+    seen: ChannelMoments,
+    expected: Expected | None,
 ) -> str | None:
     """What to tell the user of a model that does not do on these records what it should.
 

@@ -24,7 +24,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Report
 from gradaudit.runner import run
 from gradaudit.specs import suggest
-from gradaudit.workers import employ
+from gradaudit.workers import use_cluster
 
 
 def audit(
@@ -119,7 +119,7 @@ def audit(
         records=records,
         loss=None if isinstance(loss, str) else loss,
     )
-    subject = replace(subject, jobs=employ(executor, jobs), deployment=federation)
+    subject = replace(subject, jobs=use_cluster(executor, jobs), deployment=federation)
     return run(subject, _configured(audits, federation), progress=progress)
 
 

@@ -17,7 +17,7 @@ Entry = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """Paragraphs and a list under a heading; names stand in backticks, as in docstrings."""
 
     heading: str
@@ -35,7 +35,7 @@ class Explanation:
 
     title: str
     lead: str
-    parts: Sequence[Part]
+    parts: Sequence[Section]
     address: str = ""
 
 
@@ -87,7 +87,11 @@ def _of_audit(audit: type[Audit[Any]]) -> Explanation:
         (f"--{name.replace('_', '-')}", _option(field))
         for name, field in audit.Options.model_fields.items()
     ]
-    parts = (_measure(audit), Part("Metrics", entries=shown), Part("Options", entries=options))
+    parts = (
+        _measure(audit),
+        Section("Metrics", entries=shown),
+        Section("Options", entries=options),
+    )
     return Explanation(audit.name, audit.question or audit.summary, parts, audit.paper)
 
 
@@ -95,15 +99,15 @@ def _of_metric(name: str) -> Explanation:
     measuring = _measuring()[name]
     audit, metric = measuring[0]
     facts = " ".join([*_facts(metric), limits_of(metric) or "It has no limit by default."])
-    parts = (Part("Reading it", [facts]), *(_measure(audit) for audit, _ in measuring))
+    parts = (Section("Reading it", [facts]), *(_measure(audit) for audit, _ in measuring))
     return Explanation(name, f"{metric.title}.", parts, audit.paper)
 
 
-def _measure(audit: type[Audit[Any]]) -> Part:
+def _measure(audit: type[Audit[Any]]) -> Section:
     """The docstring, whose paragraphs hold the equation, its source and its limits."""
     text = inspect.cleandoc(audit.__doc__ or audit.summary)
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
-    return Part(f"What {audit.name} measures", paragraphs)
+    return Section(f"What {audit.name} measures", paragraphs)
 
 
 def _about(metric: Metric) -> str:

@@ -32,7 +32,7 @@ from gradaudit.models.target import (
 )
 from gradaudit.models.wrappers import unwrapped
 from gradaudit.subject import Subject, defended_target, with_private_part
-from gradaudit.workers import employ
+from gradaudit.workers import use_cluster
 
 
 def load(settings: SubjectSettings) -> Subject:
@@ -42,7 +42,9 @@ def load(settings: SubjectSettings) -> Subject:
     """
     torch.set_num_threads(1)
     threadpool_limits(limits=1, user_api="blas")
-    jobs = employ(settings.executor, settings.jobs if "jobs" in settings.model_fields_set else None)
+    jobs = use_cluster(
+        settings.executor, settings.jobs if "jobs" in settings.model_fields_set else None
+    )
     return replace(open_subject(settings), jobs=jobs)
 
 

@@ -34,7 +34,7 @@ from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.recomputation import recomputes
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
-from gradaudit.stopping import TimeIsUp, within
+from gradaudit.stopping import TimeIsUp, time_limit
 from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import one_thread
@@ -128,7 +128,7 @@ def measured(
             else:
                 left = None if seconds is None else seconds - spent()
                 threads = one_thread() if audit.one_thread else nullcontext()
-                with within(left), full_single_precision(), threads:
+                with time_limit(left), full_single_precision(), threads:
                     trial.rows.extend(audit.run(work, progress))
                 took = spent()
                 done.keep((trial.rows, took))

@@ -65,7 +65,7 @@ class TimeIsUp(BaseException):
 
 
 @contextlib.contextmanager
-def within(seconds: float | None) -> Iterator[None]:
+def time_limit(seconds: float | None) -> Iterator[None]:
     """Give what runs within so many seconds, after which ``TimeIsUp`` is raised in it.
 
     It is not raised while something is imported, or a context is entered or left, so that work

@@ -37,7 +37,7 @@ def number(value: float) -> str:
     return f"{value:#.3g}"
 
 
-def settling(
+def deciding_remedy(
     times: float | None, n: int | None = None, counted: str = "", *, played: bool = False
 ) -> str:
     """What would tell whether a value is beyond a limit that its interval holds.

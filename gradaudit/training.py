@@ -12,7 +12,7 @@ from gradaudit.defenses.attachment import private_names
 from gradaudit.federation.canary_scores import CanaryScores
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
-from gradaudit.federation.server import Training
+from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.opening import load
 from gradaudit.progress import Progress
@@ -36,12 +36,14 @@ def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:
     return list(_told(folder.summary, out, [round_.number for round_ in done]))
 
 
-def _set_up(settings: TrainSettings, subject: Subject, out: Path) -> tuple[Training, RunFolder]:
+def _set_up(
+    settings: TrainSettings, subject: Subject, out: Path
+) -> tuple[FederatedTraining, RunFolder]:
     options = TrainingOptions.model_validate(
         settings.model_dump(include=set(TrainingOptions.model_fields))
     )
     kept, tested = split(subject.records, settings.test_share, settings.seed)
-    training = Training(
+    training = FederatedTraining(
         subject.target,
         subject.records.take(kept),
         options,

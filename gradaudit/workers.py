@@ -1,6 +1,6 @@
 """Tasks shared out among workers; what they find does not depend on how many or where they are.
 
-There is one place for all parallel work, which ``employ`` chooses (``gradaudit.executors``): the
+All parallel work runs in one place, which ``use_cluster`` chooses (``gradaudit.executors``): the
 processes of this machine, unless the user names another.
 """
 
@@ -73,7 +73,7 @@ def _employed() -> _Employed:
     return _Employed()
 
 
-def employ(executor: str | Executor, jobs: int | None = None) -> int:
+def use_cluster(executor: str | Executor, jobs: int | None = None) -> int:
     """Have all work from now on done there (``gradaudit.executors.load_cluster``).
 
     Args:

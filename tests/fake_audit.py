@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from gradaudit.audits import Audit, AuditOptions, Cost, Metric
+from gradaudit.audits import Audit, AuditCost, AuditOptions, Metric
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -56,8 +56,8 @@ class Counting(Audit[Options]):
         if self.options.mode == "loud":
             print("counted")
 
-    def cost(self, subject: "Subject") -> Cost:
-        return Cost(passes=1e-9)
+    def cost(self, subject: "Subject") -> AuditCost:
+        return AuditCost(passes=1e-9)
 
     def _stumble(self) -> None:
         match self.options.trouble:

@@ -255,3 +255,12 @@ def test_an_audit_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
         [[audit, *model, *weights, *output] for audit in ("forward", "sensitivity")],
         {"scipy.stats", "scipy.optimize", "sklearn", "matplotlib", "torchvision", "pandas"},
     )
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, path in PATHS.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    assert {kind: where for kind, where in homes.items() if len(where) > 1} == {}

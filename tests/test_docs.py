@@ -26,9 +26,9 @@ from gradaudit.judging import Policy, gate
 from gradaudit.observer.allowance import Allowance
 from gradaudit.planning.survey import Survey
 from gradaudit.protection.guards import Protection
-from gradaudit.protection.lessons import Verdict
+from gradaudit.protection.lessons import ProtectionVerdict
 from gradaudit.protection.planner import Plan, Planner
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Report
 from gradaudit.stopping import Stopped
 from gradaudit.user_code import import_torchvision
@@ -124,11 +124,11 @@ def nothing_to_do() -> Plan:
         naive={},
         judged=gate(canned()),
         untried=False,
-        verdict=Verdict(),
+        verdict=ProtectionVerdict(),
         trials=[],
         rounds=1,
         prices={"fc1": 1.0},
-        updates=Updates(()),
+        updates=UndefendedUpdates(()),
     )
 
 

@@ -21,7 +21,7 @@ from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import UsageError
 from gradaudit.executors import DEFAULT, dask, load_cluster
 from gradaudit.progress import Advance
-from gradaudit.workers import Task, employ, perform, shared_out
+from gradaudit.workers import Task, perform, shared_out, use_cluster
 
 ROOT = Path(__file__).parents[1]
 FACTORY = """
@@ -37,7 +37,7 @@ def fails(): raise RuntimeError("no cluster today")
 @pytest.fixture(autouse=True)
 def _at_home_again() -> Iterator[None]:
     yield
-    employ(DEFAULT)
+    use_cluster(DEFAULT)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def lost_once(folder: Path) -> Task[tuple[float, int]]:
 def test_results_come_in_order_errors_are_raised_and_what_is_lost_is_done_again(
     a_place: str, tmp_path: Path
 ) -> None:
-    assert employ(a_place) >= 2
+    assert use_cluster(a_place) >= 2
     tasks = [drawn(number) for number in (3, 1, 2)]
     here = [task(lambda units: None)[0] for task in tasks]
     (tmp_path / "once").mkdir()
@@ -183,7 +183,7 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPat
     pytest.importorskip("distributed", reason="Dask is not installed: gradaudit[dask]")
     monkeypatch.setattr(dask, "_PATIENCE", 0.2)
     with pytest.raises(UsageError, match=r"--executor dask:tcp:\S+: cannot be reached"):
-        employ("dask:tcp://127.0.0.1:1")
+        use_cluster("dask:tcp://127.0.0.1:1")
 
 
 def performed(task: Task[Any], **other: str) -> tuple[Any, int, Exception | None]:
@@ -216,8 +216,8 @@ class Counting(ThreadPoolExecutor):
 
 def test_an_executor_in_memory_is_used_as_it_is_and_left_open() -> None:
     with Counting(2) as executor:
-        assert employ(executor) == 2
-        assert employ(executor, 5) == 5
+        assert use_cluster(executor) == 2
+        assert use_cluster(executor, 5) == 5
         found = shared_out([drawn(number) for number in (1, 2, 3)], 2, lambda units: None)
         with pytest.raises(UsageError, match="not this one"):
             shared_out([refusing, refusing], 2, lambda units: None)
@@ -246,7 +246,7 @@ def test_what_is_done_again_is_counted_once() -> None:
 
     units: list[int] = []
     with Repeating(1) as executor:
-        employ(executor)
+        use_cluster(executor)
         shared_out([slow, drawn(2), drawn(1)], 2, units.append)
     assert sum(units) == 7 + 2 + 1
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from gradaudit.stopping import Stopped, TimeIsUp, _stop, reporting, within
+from gradaudit.stopping import Stopped, TimeIsUp, _stop, reporting, time_limit
 
 
 def test_work_ends_when_its_time_is_up() -> None:
@@ -24,7 +24,7 @@ def test_whoever_swallows_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _work_within(seconds: float, swallowed: int) -> None:
-    with within(seconds):
+    with time_limit(seconds):
         for _ in range(swallowed):
             with suppress(TimeIsUp):
                 time.sleep(9)
@@ -55,7 +55,7 @@ def test_a_context_is_entered_and_left_whole(seconds: float) -> None:
 
 
 def _passed_and_slept(slow: _Slow, seconds: float) -> None:
-    with within(seconds):
+    with time_limit(seconds):
         with slow:
             pass
         time.sleep(9)
@@ -91,7 +91,7 @@ def test_what_goes_is_let_go_before_time_is_up(
 
 
 def _let_go(how: str, steps: list[str], seconds: float | None) -> None:
-    with within(seconds):
+    with time_limit(seconds):
         _Gone(how, steps)
         time.sleep(1)
         steps.append("never")
@@ -112,7 +112,7 @@ def test_a_signal_waits_for_what_goes(how: str) -> None:
 
 def test_afterwards_nobody_is_disturbed() -> None:
     listening = signal.getsignal(signal.SIGALRM)
-    with within(0.1):
+    with time_limit(0.1):
         pass
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is listening
@@ -122,7 +122,7 @@ def test_other_threads_have_no_limit() -> None:
     done = []
 
     def work() -> None:
-        with within(0.0):
+        with time_limit(0.0):
             time.sleep(0.05)
         done.append(True)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement
 from gradaudit.units import FOLDER, NOTHING_KEPT, Units, locked, units_beside
@@ -36,7 +36,7 @@ class NotOurs:
 
 ROW = Measurement(audit="leak", metric="bits", layer="fc1", status="measured", value=0.25, n=3)
 VALUES = {
-    "a record": Verdict("it repeats", float("inf")),
+    "a record": DegenerateVerdict("it repeats", float("inf")),
     "rows": [ROW],
     "arrays": {"a": (np.arange(6.0).reshape(2, 3), np.float64(2.5), np.array([True]))},
     "codes": np.arange(4, dtype=np.int32)[::2],

@@ -16,7 +16,7 @@ from gradaudit.audits.dp_audit.law.one_run_bounds import one_run_bounds
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.federation.server import Training
+from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -60,7 +60,7 @@ def trained(sigma: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(10, 50), nn.ReLU(), nn.Linear(50, 2))
     records = Records(torch.randn(50, 10), torch.arange(50) % 2)
-    training = Training(
+    training = FederatedTraining(
         Target(model, CrossEntropy()),
         records,
         TrainingOptions(clients=CLIENTS, canaries=canaries),

@@ -10,8 +10,12 @@ from scipy import stats
 
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sensitivity import Sensitivity
+from gradaudit.audits.sensitivity.jacobian_sensitivity import (
+    DifferentiableTarget,
+    Sample,
+    VariableSensitivity,
+)
 from gradaudit.audits.sensitivity.measure import rows_of
-from gradaudit.audits.sensitivity.norms import Measured, Observed, Sample
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.gradients.norms import Norm
 from gradaudit.opening import open_subject
@@ -39,8 +43,8 @@ def of_digits(round_number: int) -> tuple[Array, Array]:
         "device": "cpu",
     }
     subject = open_subject(settle(SubjectSettings, settings, {}))
-    observed = Observed.of(subject.target, subject.layers, subject.records, 0)
-    measured = observed.measure("target", 0, seed=0, memory=1 << 30, progress=Silent())
+    observed = DifferentiableTarget.of(subject.target, subject.layers, subject.records, 0)
+    measured = observed.jacobian_sensitivity("target", 0, seed=0, memory=1 << 30, progress=Silent())
     first, last = (measured.bounded[layer]["f"].values for layer in ("conv1", "fc2"))
     return first, last
 
@@ -55,7 +59,7 @@ def outcomes(
     for layer, each in values.items():
         parts = each[:, None] if probes is None else np.outer(each, probes) ** 2
         samples[layer] = {"f": Sample(parts, defined, probes is not None)}
-    measured = Measured({}, samples, "", 0 if probes is None else len(probes))
+    measured = VariableSensitivity({}, samples, "", 0 if probes is None else len(probes))
     rows = {
         row.metric: row
         for row in rows_of(Rows(Sensitivity), "label", list(values), measured, seed)

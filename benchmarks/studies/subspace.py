@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradaudit.audits.subspace.comparing import Compared
+from gradaudit.audits.subspace.comparing import PrincipalAngles
 from gradaudit.audits.subspace.distances import compare_samples
 from gradaudit.audits.subspace.means import MatrixForm, Permuting, mean_gradients
 from gradaudit.audits.subspace.splits import Split, splits_of
@@ -47,7 +47,9 @@ def vectors_of(
     return found
 
 
-def compared(reading: str, vectors: NDArray[np.float64], split: Split) -> Compared | GradauditError:
+def compared(
+    reading: str, vectors: NDArray[np.float64], split: Split
+) -> PrincipalAngles | GradauditError:
     """One comparison by the audit's own code."""
     if reading == "samples":
         return compare_samples(vectors, [split], 1 << 26)[0]
@@ -60,7 +62,7 @@ def compared(reading: str, vectors: NDArray[np.float64], split: Split) -> Compar
     k = means["layer"].rank(0, split)
     permuting = Permuting(stream, means, [split], 1 << 26)
     (permuted,) = permuting.distances({("layer", 0): k}, lambda units: None).values()
-    return Compared(means["layer"].angles(0, split, k), permuted, {"k": k, "dimensions": 12})
+    return PrincipalAngles(means["layer"].angles(0, split, k), permuted, {"k": k, "dimensions": 12})
 
 
 def play(

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gradaudit.audits.vinfo.repetitions import Question, Repetition, repetitions
-from gradaudit.audits.vinfo.spread import Sampled, auroc_interval, information_interval
-from gradaudit.audits.vinfo.v_information import Estimator, Usable, estimate
+from gradaudit.audits.vinfo.spread import RecordUse, auroc_interval, information_interval
+from gradaudit.audits.vinfo.v_information import Estimator, UsableInformation, estimate
 from gradaudit.statistics.intervals import clopper_pearson
 from studies.base import Cell, Outcome, Study, interval
 
@@ -49,7 +49,7 @@ class World:
     family: str = "discriminant"
     batches: int = BATCHES
 
-    def found(self, seed: int, repeats: int) -> tuple[list[Usable], Sampled]:
+    def found(self, seed: int, repeats: int) -> tuple[list[UsableInformation], RecordUse]:
         """The package's own splits, batches, fits and estimates, on one sample of records."""
         generator = np.random.default_rng([seed, self.records, self.batch])
         features, codes, users = self._drawn(generator)
@@ -69,7 +69,7 @@ class World:
             )
             for number, each in enumerate(played)
         ]
-        return found, Sampled.of(played[0])
+        return found, RecordUse.of(played[0])
 
     def _drawn(
         self, generator: np.random.Generator

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gradaudit.audits.base import Audit, AuditOptions, Cost, Metric
+from gradaudit.audits.base import Audit, AuditCost, AuditOptions, Metric
 from gradaudit.parts import discover
 
-__all__ = ["Audit", "AuditOptions", "Cost", "Metric", "audits"]
+__all__ = ["Audit", "AuditCost", "AuditOptions", "Metric", "audits"]
 
 
 def audits() -> dict[str, type[Audit[Any]]]:

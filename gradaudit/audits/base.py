@@ -69,7 +69,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Cost:
+class AuditCost:
     """About what an audit's ``run`` takes, for ``--dry-run``.
 
     Attributes:
@@ -191,7 +191,7 @@ class Audit(Generic[O]):
         rows: Iterable[Measurement] = self._measuring().run(self, subject, progress)
         return rows
 
-    def cost(self, subject: Subject) -> Cost:
+    def cost(self, subject: Subject) -> AuditCost:
         """About what ``run`` takes: ``measure.cost(audit, subject)``.
 
         Nothing is known of a ``run`` of its own that comes without a ``cost``.
@@ -200,8 +200,8 @@ class Audit(Generic[O]):
             NotApplicable: this audit says nothing about this model or data.
         """
         if type(self).run is not Audit.run:
-            return Cost()
-        cost: Cost = self._measuring().cost(self, subject)
+            return AuditCost()
+        cost: AuditCost = self._measuring().cost(self, subject)
         return cost
 
     def _measuring(self) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gradaudit.audits.base import AuditOptions, Cost
+from gradaudit.audits.base import AuditCost, AuditOptions
 from gradaudit.deployment import LOCAL, Deployment
 from gradaudit.errors import UsageError
 from gradaudit.sharing.reduction import parse_reduction, reduction_for
@@ -87,15 +87,15 @@ class ClientOptions(AuditOptions):
         steps = self.local_steps * size if self.local_steps else self.epochs * records
         return (1 + self.others) * (records if self.algorithm == "fedsgd" else steps)
 
-    def trained(self, updates: float, records: int) -> Cost:
+    def trained(self, updates: float, records: int) -> AuditCost:
         """What so many updates of clients with so many records take, where they train for them.
 
         Nothing with FedSGD, whose updates are means of records' gradients.
         """
         if self.algorithm == "fedsgd":
-            return Cost()
+            return AuditCost()
         calls = updates * self.steps(records) * (1 + self.others)
-        return Cost(updates * self.passes(records), calls)
+        return AuditCost(updates * self.passes(records), calls)
 
     def sharing(
         self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()

@@ -24,8 +24,8 @@ from gradaudit.cli.perform import (
     asked,
     expect_writable,
     finish,
-    insist,
     opened,
+    require_complete,
     show,
     stdout_for_the_report,
     unfinished,
@@ -157,7 +157,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             if curves is not None and not incomplete(report):
                 draw_sweep(curves, report, axes, metric)
             units.forget()
-        insist(report)
+        require_complete(report)
 
     of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
     return with_options(command, [*of_sweep, *_parameters(audit)])

@@ -166,7 +166,7 @@ def finish(
     report = presentable(report, settings, subject)
     show(report, settings, policy)
     units.forget()
-    insist(report)
+    require_complete(report)
     if reason := claim_untested(report):
         raise AuditError(reason)
     if verdict := claim_exceeded(report):
@@ -181,7 +181,7 @@ def presentable(report: Report, settings: OutputSettings, subject: Subject) -> R
     return redact(report, {column.name: column.values for column in subject.records.features})
 
 
-def insist(report: Report) -> None:
+def require_complete(report: Report) -> None:
     """Refuse to end well where the report cannot stand as an audit that was done.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradaudit.data.base import MEMBER, DataAdapter
 from gradaudit.data.common.class_order import in_class_order
-from gradaudit.data.common.reading import Reader
+from gradaudit.data.common.reading import TextModel
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover
@@ -34,7 +34,7 @@ def adapters() -> dict[str, type[DataAdapter]]:
 
 
 def load_records(
-    spec: str, *, attributes: Sequence[str] = (), reading: Reader | None = None
+    spec: str, *, attributes: Sequence[str] = (), reading: TextModel | None = None
 ) -> Records:
     """The records that a DATA spec names.
 

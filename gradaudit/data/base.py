@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
-from gradaudit.data.common.reading import Reader
+from gradaudit.data.common.reading import TextModel
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.specs import Spec, arguments
@@ -39,7 +39,7 @@ class DataAdapter(ABC):
 
     source: str = ""
     classes: str | None = None
-    reading: Reader | None = None
+    reading: TextModel | None = None
 
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:

@@ -19,7 +19,7 @@ from gradaudit.data.common.columns import MAX_CLASSES, NOT_A_TABLE, Inputs, tabl
 from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.pictures import Picture
 from gradaudit.data.common.roles import assemble, left_aside
-from gradaudit.data.common.tables import Table
+from gradaudit.data.common.tables import TextTable
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
@@ -32,7 +32,7 @@ _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedDataset:
     """A saved data set.
 
     Attributes:
@@ -55,7 +55,7 @@ class Saved:
         return tuple(map(str, range(largest + 1))) if 0 <= largest < MAX_CLASSES else ()
 
 
-def open_folder(folder: Path, split: str | None) -> Saved:
+def open_folder(folder: Path, split: str | None) -> SavedDataset:
     """What is in the folder, or in that of a split of it.
 
     Raises:
@@ -80,7 +80,7 @@ def open_folder(folder: Path, split: str | None) -> Saved:
     named = {name: _labels(feature) for name, feature in features.items()}
     paths = [folder / name for name in _plain_names(listed, state)]
     names = {name: labels for name, labels in named.items() if labels}
-    return Saved(read_frames(paths, "datasets", str(folder), names), features)
+    return SavedDataset(read_frames(paths, "datasets", str(folder), names), features)
 
 
 def _features(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -174,7 +174,7 @@ class HfDatasets(PictureAdapter, Tabular):
             notes=left_aside(frame.schema.names, self._used(table, column)),
         )
 
-    def _used(self, table: Table, column: str) -> tuple[str | None, ...]:
+    def _used(self, table: TextTable, column: str) -> tuple[str | None, ...]:
         attributes = table.names(self.attribute)
         return (column, self.label, *attributes, self.user, self.member, *table.names(self.drop))
 

@@ -11,7 +11,7 @@ from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
-from gradaudit.data.common.tables import Table, read_table
+from gradaudit.data.common.tables import TextTable, read_table
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
 from gradaudit.text import printable
@@ -101,7 +101,7 @@ class ImageFolder(PictureAdapter):
             notes=left_aside(table.cells, served),
         )
 
-    def _file_column(self, table: Table) -> str:
+    def _file_column(self, table: TextTable) -> str:
         name = self.file
         if name is None:
             name = next((name for name in _FILE_COLUMNS if name in table.cells), None)

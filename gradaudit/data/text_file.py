@@ -18,7 +18,7 @@ from gradaudit.data.common.reading import (
     parts_of,
 )
 from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
-from gradaudit.data.common.tables import Table, read_table
+from gradaudit.data.common.tables import TextTable, read_table
 from gradaudit.data.common.tokens import Hashing, Pretrained, Tokenizer, Tokens, tokens_of
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
@@ -83,7 +83,7 @@ class TextFile(DataAdapter):
         )
         return self._for_model(records) if self.reading else records
 
-    def _served(self, table: Table) -> tuple[str | None, ...]:
+    def _served(self, table: TextTable) -> tuple[str | None, ...]:
         """The columns that something is read from."""
         attributes = table.names(self.attribute)
         return (self.text, self.label, *attributes, self.user, self.member)
@@ -115,7 +115,7 @@ class TextFile(DataAdapter):
             return Pretrained(Path(self.tokenizer).expanduser())
         return Pretrained(self.reading.tokenizer) if self.reading else Hashing(self.vocabulary)
 
-    def _tokens(self, table: Table) -> Tokens:
+    def _tokens(self, table: TextTable) -> Tokens:
         texts = table.cells[choose(self.text, table.cells, table.file, "column")]
         padding = self.reading.padding if self.reading else None
         tokens = tokens_of(self._tokenizer, texts, self._length, table.file, padding)
@@ -127,7 +127,7 @@ class TextFile(DataAdapter):
             )
         return tokens
 
-    def _told(self, tokens: Tokens, table: Table) -> tuple[Tokens, Labels]:
+    def _told(self, tokens: Tokens, table: TextTable) -> tuple[Tokens, Labels]:
         """The tokens as the model gets them, and what it is to tell."""
         task = self.task or (self.reading.task if self.reading else None)
         if task != "next-token" and task != "masked-token":
@@ -148,7 +148,7 @@ class TextFile(DataAdapter):
         return hidden, Labels(labels, (), self.source)
 
     def _of_column(
-        self, table: Table, task: Literal["classification", "regression"] | None
+        self, table: TextTable, task: Literal["classification", "regression"] | None
     ) -> Labels:
         if self.label is None:
             raise UsageError(f"text:{self.source}: option 'label' is missing; add label=COL")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Executor
 
 from gradaudit.errors import UsageError
-from gradaudit.executors.base import Cluster, Given
+from gradaudit.executors.base import Cluster, GivenExecutor
 from gradaudit.parts import discover
 from gradaudit.specs import suggest
 
-__all__ = ["DEFAULT", "Cluster", "Given", "clusters", "load_cluster"]
+__all__ = ["DEFAULT", "Cluster", "GivenExecutor", "clusters", "load_cluster"]
 
 DEFAULT = "joblib"
 _USER_CODE = "file"
@@ -31,7 +31,7 @@ def load_cluster(executor: str | Executor) -> Cluster:
         UsageError: there is none of this name, or what it takes is wrong.
     """
     if isinstance(executor, Executor):
-        return Given(type(executor).__name__, executor)
+        return GivenExecutor(type(executor).__name__, executor)
     kind, _, target = executor.partition(":")
     known = clusters()
     if executor.rpartition(":")[0].endswith(".py"):

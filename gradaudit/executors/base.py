@@ -77,7 +77,7 @@ class Cluster(ABC):
         return UsageError(f"--executor {self}: cannot be reached ({error}); is it running?")
 
 
-class Given(Cluster):
+class GivenExecutor(Cluster):
     """An executor that exists: what it does not finish is given up, and it is never ended."""
 
     def __init__(self, target: str, executor: Executor) -> None:

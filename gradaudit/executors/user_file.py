@@ -6,11 +6,11 @@ import atexit
 from concurrent.futures import Executor
 
 from gradaudit.errors import UsageError
-from gradaudit.executors.base import Given
+from gradaudit.executors.base import GivenExecutor
 from gradaudit.user_code import first_line, load_callable
 
 
-class UserFile(Given):
+class UserFile(GivenExecutor):
     """What a function, or class, of the user's file returns: a ``concurrent.futures.Executor``.
 
     It is called without arguments, once. What it runs is ``submit(function, *args)`` with a

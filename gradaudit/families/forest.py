@@ -18,7 +18,7 @@ from gradaudit.families.base import (
     IntArray,
     Training,
 )
-from gradaudit.families.trees import Trees, grown
+from gradaudit.families.trees import Trees, grow_trees
 
 TREES = 50
 _PSEUDO_VOTES = 1.0
@@ -95,7 +95,7 @@ class Forest(Family):
     ) -> Trees:
         """Trees for targets (rows, targets)."""
         times = times_drawn(training.labels, training.prior, generator, self.bootstrap)
-        trees = grown(training.rows.varying, targets, times, generator, halfway=self.bootstrap)
+        trees = grow_trees(training.rows.varying, targets, times, generator, halfway=self.bootstrap)
         return trees.of_columns(np.flatnonzero(training.scale.kept))
 
     def seconds(self, rows: int, features: int) -> float:

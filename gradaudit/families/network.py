@@ -8,10 +8,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from gradaudit.families.base import FloatArray, Projection, Training
-from gradaudit.families.projected import Projected
+from gradaudit.families.projected import ProjectedFamily
 
 
-class Mlp(Projected):
+class Mlp(ProjectedFamily):
     """One hidden layer of 32 units on the 50 directions in which the fit rows spread most.
 
     Mo et al. (2021, section 6.2) and Mo et al. (2022, III-C) have networks in their families; this

@@ -38,7 +38,7 @@ class Prior(Family):
         return base.FittedPrior(training.prior)
 
 
-class Projected(Family):
+class ProjectedFamily(Family):
     """Predictors that score the projected rows, the prior where there is nothing to project on."""
 
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
@@ -55,7 +55,7 @@ class Projected(Family):
         """Projected rows (rows, directions) to scores, as ``FittedScores`` takes them."""
 
 
-class Logistic(Projected):
+class Logistic(ProjectedFamily):
     """Multinomial logistic regression on standardised features, with an L2 penalty.
 
     It minimises ½‖w‖² + 10 Σ losses; the intercepts are free. The penalty is that of features whose
@@ -102,7 +102,7 @@ class Logistic(Projected):
         return 0.005 + Projection.seconds(rows, features)
 
 
-class Discriminant(Projected):
+class Discriminant(ProjectedFamily):
     """Normal classes with one covariance, on standardised features.
 
     A class scores ⟨x, S⁻¹μ⟩ − ½⟨μ, S⁻¹μ⟩ + ln π; S is the pooled covariance with a tenth of its

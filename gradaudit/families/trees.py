@@ -65,7 +65,7 @@ class Trees:
         return np.asarray(leaves.mean(axis=0, dtype=np.float64))
 
 
-def grown(
+def grow_trees(
     columns: Features,
     targets: FloatArray,
     times: IntArray,
@@ -88,7 +88,7 @@ def grown(
         halfway: cut half way between the two rows, and not just anywhere between.
     """
     growing = _Growing(columns, generator, halfway)
-    level = growing.sown(targets, times)
+    level = growing.root_level(targets, times)
     idle = 0
     while len(level.nodes) and idle < _PATIENCE:
         cuts = growing.best(level)
@@ -176,7 +176,7 @@ class _Growing:
         self._inner: list[tuple[IntArray, IntArray, Features, IntArray]] = []
         self._nodes = 0
 
-    def sown(self, targets: FloatArray, times: IntArray) -> _Level:
+    def root_level(self, targets: FloatArray, times: IntArray) -> _Level:
         """The roots."""
         trees, rows = np.nonzero(times)
         drawn = times[trees, rows]

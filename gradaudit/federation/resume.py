@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.canary_scores import FILE as CANARIES
-from gradaudit.federation.server import Round, Training
+from gradaudit.federation.server import FederatedTraining, Round
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.files import clear_temporaries, write_atomically
 from gradaudit.progress import Progress, Silent
@@ -77,7 +77,7 @@ class RunFolder:
         self._made = not path.exists()
         self.summary = _claimed(path, summary)
 
-    def write(self, training: Training, reached: Round, *, shown: bool) -> None:
+    def write(self, training: FederatedTraining, reached: Round, *, shown: bool) -> None:
         """Keep a round, and a checkpoint and a line in the summary of those that are shown."""
         if shown:
             name = ROUND.format(reached.number)
@@ -97,7 +97,7 @@ class RunFolder:
             write_atomically(self.path / CANARIES, training.canaries.scores.packed())
         write_atomically(self.path / STATE, _packed(training.memory(), reached.number))
 
-    def resume(self, training: Training) -> bool:
+    def resume(self, training: FederatedTraining) -> bool:
         """Bring the training to where the run in the folder stands; False for a new run.
 
         Raises:
@@ -144,7 +144,11 @@ class RunFolder:
 
 
 def train_into(
-    folder: RunFolder, training: Training, rounds: int, every: int, progress: Progress | None = None
+    folder: RunFolder,
+    training: FederatedTraining,
+    rounds: int,
+    every: int,
+    progress: Progress | None = None,
 ) -> Iterator[Round]:
     """Train, from where the folder stands, up to so many rounds; yields what is written.
 
@@ -173,7 +177,7 @@ def train_into(
                 yield reached
 
 
-def _kept(folder: RunFolder, training: Training, *, shown: bool) -> Round:
+def _kept(folder: RunFolder, training: FederatedTraining, *, shown: bool) -> Round:
     reached = training.snapshot(scored=shown)
     folder.write(training, reached, shown=shown)
     return reached

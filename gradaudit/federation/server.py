@@ -44,7 +44,7 @@ class Round:
     test: TaskAccuracy | None
 
 
-class Training:
+class FederatedTraining:
     """A training that stands after ``number`` rounds and can go on, or back to a ``memory``.
 
     The given target has initial weights, loss, and the mode in which clients run the model; its
@@ -174,15 +174,15 @@ def train_rounds(
 ) -> Iterator[Round]:
     """Train together and yield the shared model before the first and after every round.
 
-    The same arguments, which are those of ``Training``, give the same numbers. The target is left
-    as it was; ``scored`` says whether accuracies are wanted.
+    The same arguments, which are those of ``FederatedTraining``, give the same numbers. The target
+    is left as it was; ``scored`` says whether accuracies are wanted.
 
     Raises:
-        UsageError: as ``Training``.
-        AuditError: as ``Training``, or the training diverged.
+        UsageError: as ``FederatedTraining``.
+        AuditError: as ``FederatedTraining``, or the training diverged.
         NotApplicable: a defense cannot be built into the model, or used with the algorithm.
     """
-    training = Training(target, records, options, defenses=defenses, seed=seed, test=test)
+    training = FederatedTraining(target, records, options, defenses=defenses, seed=seed, test=test)
     with (progress or Silent()).task("training", options.rounds) as advance:
         yield training.snapshot(scored=scored)
         for _ in range(options.rounds):

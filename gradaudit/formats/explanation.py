@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from gradaudit.explaining import Explanation, Part
+from gradaudit.explaining import Explanation, Section
 from gradaudit.formats.markdown import escape
 from gradaudit.formats.page import Page
 
@@ -24,7 +24,7 @@ def explanation_lines(explained: Explanation, page: Page) -> Iterator[Text]:
         yield from (Text(), page.text(explained.address))
 
 
-def _part_lines(part: Part, page: Page) -> Iterator[Text]:
+def _part_lines(part: Section, page: Page) -> Iterator[Text]:
     for i, paragraph in enumerate(part.paragraphs):
         yield from ([Text()] if i else [])
         yield from page.prose(_plain(paragraph))

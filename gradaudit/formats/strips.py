@@ -31,7 +31,7 @@ NOTHING = "none"
 
 
 @dataclass(frozen=True)
-class Axis:
+class StripAxis:
     """Where values lie between the sides of a strip, in percent; worse ones at the right."""
 
     low: float
@@ -62,7 +62,7 @@ class Axis:
         return value / max(abs(self.low), abs(self.high), 1e-300)
 
 
-def axis_of(column: MetricColumn, cells: Sequence[Cell]) -> Axis:
+def axis_of(column: MetricColumn, cells: Sequence[Cell]) -> StripAxis:
     """An axis that holds every value, interval, floor, limit and the chance of a column."""
     values = [value for cell in cells for value in _values(cell)]
     values += [limit for _, limit in column.limits]
@@ -74,19 +74,19 @@ def axis_of(column: MetricColumn, cells: Sequence[Cell]) -> Axis:
     low = min(positive) if wide else low
     if high - low <= abs(high) * 1e-9:
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
-    return Axis(low, high, wide, column.sign < 0)
+    return StripAxis(low, high, wide, column.sign < 0)
 
 
-def strip(line: LayerLine, cell: Cell, column: MetricColumn, axis: Axis) -> Markup:
+def strip(line: LayerLine, cell: Cell, column: MetricColumn, axis: StripAxis) -> Markup:
     """One layer's number: dot, interval, floor, limits and chance, with a title that says them."""
-    title = printable(f"{line.name}: {said(cell)}", limit=None)
+    title = printable(f"{line.name}: {cell_words(cell)}", limit=None)
     parts = (*_marks(column, axis), *_floor(cell, axis), *_interval(cell, axis), _dot(cell, axis))
     return Markup(
         '<svg class="strip" role="img" width="100%" height="{}"><title>{}</title>{}</svg>'
     ).format(HEIGHT, title, Markup("").join(parts))
 
 
-def ruler(axis: Axis) -> Markup:
+def ruler(axis: StripAxis) -> Markup:
     """The axis with its ticks."""
     ticks = Markup("").join(
         Markup('<text x="{:.1f}%" y="12">{}</text>').format(axis.at(tick), f"{tick:.4g}")
@@ -97,7 +97,7 @@ def ruler(axis: Axis) -> Markup:
     ).format(ticks)
 
 
-def said(cell: Cell) -> str:
+def cell_words(cell: Cell) -> str:
     """A number in words: ``0.920 [0.846, 0.994], permuted 0.524, high``."""
     floor = f"permuted {cell.floor}" if cell.floor else ""
     left = f"{cell.possible} not excluded" if cell.possible else ""
@@ -129,7 +129,7 @@ def _values(cell: Cell) -> Iterator[float]:
         yield from cell.floor.interval or ()
 
 
-def _marks(column: MetricColumn, axis: Axis) -> Iterator[Markup]:
+def _marks(column: MetricColumn, axis: StripAxis) -> Iterator[Markup]:
     """Chance and limits, as lines across the strip."""
     lines = [("chance", column.chance)] if column.chance is not None else []
     for kind, value in (*lines, *((f"limit {level}", limit) for level, limit in column.limits)):
@@ -137,7 +137,7 @@ def _marks(column: MetricColumn, axis: Axis) -> Iterator[Markup]:
         yield Markup('<line class="{}" x1="{}" x2="{}" y1="0" y2="{}"/>').format(kind, x, x, HEIGHT)
 
 
-def _floor(cell: Cell, axis: Axis) -> Iterator[Markup]:
+def _floor(cell: Cell, axis: StripAxis) -> Iterator[Markup]:
     if cell.floor:
         x, width = _span(axis, cell.floor.interval or (cell.floor.value, cell.floor.value))
         yield Markup('<rect class="floor" x="{:.1f}%" width="{:.1f}%" y="3" height="{}"/>').format(
@@ -145,7 +145,7 @@ def _floor(cell: Cell, axis: Axis) -> Iterator[Markup]:
         )
 
 
-def _interval(cell: Cell, axis: Axis) -> Iterator[Markup]:
+def _interval(cell: Cell, axis: StripAxis) -> Iterator[Markup]:
     if cell.row is not None and cell.row.interval is not None and cell.row.value is not None:
         x, width = _span(axis, cell.row.interval)
         yield Markup('<line class="interval" x1="{:.1f}%" x2="{:.1f}%" y1="{}" y2="{}"/>').format(
@@ -153,7 +153,7 @@ def _interval(cell: Cell, axis: Axis) -> Iterator[Markup]:
         )
 
 
-def _dot(cell: Cell, axis: Axis) -> Markup:
+def _dot(cell: Cell, axis: StripAxis) -> Markup:
     """The number, in the shape of its risk; infinity lies at the end of the axis."""
     value = cell.row.number if cell.row else None
     if value is None:
@@ -166,7 +166,7 @@ def _dot(cell: Cell, axis: Axis) -> Markup:
     )
 
 
-def _span(axis: Axis, ends: tuple[float, float]) -> tuple[float, float]:
+def _span(axis: StripAxis, ends: tuple[float, float]) -> tuple[float, float]:
     """Left side and width."""
     left, right = sorted(map(axis.at, ends))
     return left, right - left

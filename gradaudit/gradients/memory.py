@@ -98,7 +98,7 @@ def _tensors(tree: object) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ColumnRange:
     """A range of a layer's columns (or of whatever else is counted)."""
 
     layer: str
@@ -113,7 +113,7 @@ class Piece:
 
 def column_blocks(
     stream: Stream, widths: Mapping[str, int], records: int, memory: int
-) -> Iterator[tuple[Piece, Array]]:
+) -> Iterator[tuple[ColumnRange, Array]]:
     """Every layer's columns, in blocks that hold all records.
 
     The stream is run once for each pass; ``widths`` are the elements of each layer, and blocks held
@@ -140,13 +140,13 @@ def counted(chunks: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple[slice, Map
 
 def passes(
     counts: Mapping[str, int], budget: int, costs: Mapping[str, int] | None = None
-) -> Iterator[list[Piece]]:
+) -> Iterator[list[ColumnRange]]:
     """Ranges in the order of the layers, grouped so that a group fits a budget.
 
     ``counts`` are the columns of each layer, ``costs`` those of a column of each, one without it; a
     group holds at least one column.
     """
-    group: list[Piece] = []
+    group: list[ColumnRange] = []
     room = budget
     for layer, count in counts.items():
         cost = 1 if costs is None else costs[layer]
@@ -156,14 +156,14 @@ def passes(
                 yield group
                 group, room = [], budget
             stop = min(count, start + max(1, room // cost))
-            group.append(Piece(layer, start, stop))
+            group.append(ColumnRange(layer, start, stop))
             room -= (stop - start) * cost
             start = stop
     if group:
         yield group
 
 
-def names(pieces: Iterable[Piece]) -> list[str]:
+def names(pieces: Iterable[ColumnRange]) -> list[str]:
     """The layers of some pieces, each once."""
     return list(dict.fromkeys(piece.layer for piece in pieces))
 

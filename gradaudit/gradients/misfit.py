@@ -18,7 +18,7 @@ Run = Callable[[Tensor], object]
 
 
 @dataclass
-class Last:
+class LastCall:
     """The last module that was called, its name, and what it was given: shape, real numbers."""
 
     name: str = ""
@@ -48,9 +48,9 @@ def misfit(model: nn.Module, run: Run, inputs: Tensor) -> str:
 
 
 @contextmanager
-def _watched(model: nn.Module) -> Iterator[Last]:
+def _watched(model: nn.Module) -> Iterator[LastCall]:
     """Note which of the modules that expect a size is called last."""
-    last = Last()
+    last = LastCall()
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def note(module: nn.Module, given: tuple[Any, ...]) -> None:
@@ -72,7 +72,7 @@ def _watched(model: nn.Module) -> Iterator[Last]:
             handle.remove()
 
 
-def _of_embedding(last: Last) -> str:
+def _of_embedding(last: LastCall) -> str:
     if not isinstance(last.module, nn.Embedding | nn.EmbeddingBag) or not last.real:
         return ""
     return (
@@ -81,7 +81,7 @@ def _of_embedding(last: Last) -> str:
     )
 
 
-def _of_linear(last: Last, record: tuple[int, ...]) -> str:
+def _of_linear(last: LastCall, record: tuple[int, ...]) -> str:
     if not isinstance(last.module, nn.Linear) or not last.shape:
         return ""
     wanted, given = last.module.in_features, last.shape[-1]
@@ -92,7 +92,7 @@ def _of_linear(last: Last, record: tuple[int, ...]) -> str:
     return f"{last.name} expects {wanted} inputs; {got}"
 
 
-def _of_channels(last: Last) -> str:
+def _of_channels(last: LastCall) -> str:
     module: Any = last.module
     wanted = getattr(module, "in_channels", None) or getattr(module, "num_features", None)
     if wanted is None or len(last.shape) < 2 or last.shape[1] == wanted:

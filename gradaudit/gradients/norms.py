@@ -133,7 +133,7 @@ class Pass(NamedTuple):
     factor: float = 1.0
 
 
-def exactly(size: int) -> list[Pass]:
+def exact_norms(size: int) -> list[Pass]:
     """All norms, over all columns."""
     return [Pass(Columns(range(size)), NORMS, total=True)]
 
@@ -141,7 +141,7 @@ def exactly(size: int) -> list[Pass]:
 def by_probes(size: int, probes: int, seed: int) -> list[Pass]:
     """F by Gaussian probes and the 1-norm by as many sampled columns; exactly, if that is less."""
     if probes >= size:
-        return exactly(size)
+        return exact_norms(size)
     columns = rng(seed, "jacobian", "columns").choice(size, size=probes, replace=False)
     return [
         Pass(Gaussian(probes, seed), ("f",), total=False),

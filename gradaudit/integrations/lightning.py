@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from gradaudit.observer import StepsCallback
 
 
-class ObserverCallback(StepsCallback, Callback):
+class LightningObserverCallback(StepsCallback, Callback):
     """Looks at the gradients that the optimiser is about to use, after unscaling.
 
     Its arguments, and what it does with them, are those of ``StepsCallback``.
@@ -24,3 +24,7 @@ class ObserverCallback(StepsCallback, Callback):
             Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
         """
         self.steps.step(pl_module)
+
+
+ObserverCallback = LightningObserverCallback
+"""The name that users import: each framework's own callback."""

@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from gradaudit.observer import StepsCallback
 
 
-class ObserverCallback(StepsCallback, TrainerCallback):
+class TransformersObserverCallback(StepsCallback, TrainerCallback):
     """Looks at the gradients that the optimiser is about to use, after the trainer clipped them.
 
     Its arguments, and what it does with them, are those of ``StepsCallback``.
@@ -42,3 +42,7 @@ class ObserverCallback(StepsCallback, TrainerCallback):
         """
         model: nn.Module = kwargs["model"]
         self.steps.step(model)
+
+
+ObserverCallback = TransformersObserverCallback
+"""The name that users import: each framework's own callback."""

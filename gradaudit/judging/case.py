@@ -28,7 +28,7 @@ from typing import Literal
 
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
 from gradaudit.report import Measurement, estimate
-from gradaudit.text import UNBOUNDED, number, settling
+from gradaudit.text import UNBOUNDED, deciding_remedy, number
 
 _NORMAL = NormalDist()
 
@@ -238,7 +238,7 @@ def would_settle(
         return row.doubts[0]
     metric = known_metrics().get(row.id)
     stronger = metric.stronger if metric else ""
-    said = settling(times, row.n, metric.counts if metric else "", played=bool(stronger))
+    said = deciding_remedy(times, row.n, metric.counts if metric else "", played=bool(stronger))
     if not inside:
         said = "its adversary is linear, and a stronger one may get more"
     return f"{said} ({stronger})" if options and stronger else said

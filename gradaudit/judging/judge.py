@@ -21,7 +21,7 @@ from gradaudit.judging.policy import (
     layer_matches,
     read_policy,
 )
-from gradaudit.judging.verdict import lacking, verdict
+from gradaudit.judging.verdict import missing_evidence, verdict
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
@@ -173,7 +173,7 @@ def _judged(report: Report, policy: Policy, today: date) -> Report:
     )
     if any(finding.rule == 0 for finding in judged.findings):
         return judged
-    missing = [_nothing(_NO_EVIDENCE.format(*each)) for each in lacking(judged).items()]
+    missing = [_nothing(_NO_EVIDENCE.format(*each)) for each in missing_evidence(judged).items()]
     return judged.model_copy(update={"findings": [*missing, *judged.findings]})
 
 

@@ -73,7 +73,7 @@ def accepted(judged: Report) -> list[Finding]:
     ]
 
 
-def lacking(judged: Report) -> dict[str, str]:
+def missing_evidence(judged: Report) -> dict[str, str]:
     """What error rules ask about without any evidence, each with why no row of it was judged.
 
     A question about a named attribute, and one about attacks, is asked in vain where every row

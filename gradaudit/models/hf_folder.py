@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gradaudit.data.common.reading import Reader, ReadingTask
+from gradaudit.data.common.reading import ReadingTask, TextModel
 from gradaudit.errors import UsageError
 from gradaudit.huggingface import library, reason, settings_of
 from gradaudit.models import hf_adapter
@@ -155,7 +155,7 @@ def brought_by(folder: Path, adapter: Path | None) -> Path | None:
     return weights_in(folder) if adapter is None else hf_adapter.weights_in(adapter)
 
 
-def reading_of(model: nn.Module) -> Reader | None:
+def reading_of(model: nn.Module) -> TextModel | None:
     """How a model that is of a folder reads texts; None of any other model."""
     config: Any = getattr(model, "config", None)
     named = getattr(config, "name_or_path", None)
@@ -165,7 +165,7 @@ def reading_of(model: nn.Module) -> Reader | None:
     task = _task_of(type(model).__name__)
     if task not in ("next-token", "masked-token", "classification"):
         return None
-    return Reader(
+    return TextModel(
         tokenizer=folder,
         task=task,
         vocabulary=model.get_input_embeddings().num_embeddings,  # type: ignore[operator]

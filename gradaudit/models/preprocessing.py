@@ -47,7 +47,7 @@ def expected_of_run(checkpoint: Path) -> Expected | None:
     return Expected(min(known), "run.json beside its checkpoint") if known else None
 
 
-class Seen:
+class ChannelMoments:
     """What came into the first batch normalisation that was called, by channel.
 
     Attributes:
@@ -89,9 +89,9 @@ class Seen:
 
 
 @contextmanager
-def watching(model: nn.Module) -> Iterator[Seen]:
+def watching(model: nn.Module) -> Iterator[ChannelMoments]:
     """Watch the batch normalisations that remember a training, while the model is called."""
-    seen = Seen()
+    seen = ChannelMoments()
     handles = [
         module.register_forward_pre_hook(lambda _, inputs, name=name: seen.add(name, inputs[0]))
         for name, module in model.named_modules()

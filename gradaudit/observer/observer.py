@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from pydantic import JsonValue
 
-from gradaudit.attacks.reading import Piece, Told, pieces
+from gradaudit.attacks.reading import ReadingUnit, ReadingValue, reading_units
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
@@ -167,7 +167,7 @@ class Observer:
             raise NotApplicable(self._no_time)
         spent, started = stopwatch(), utc_now()
         update = named_update(before, after, **{"smoothing": self.smoothing, **how})
-        todo = list(pieces(update))
+        todo = list(reading_units(update))
         self._rows = sum(len(piece.metrics) for piece in todo)
         reserved = spent() + self._rows * self._pace.expected("row", 0)
         rows = list(self._told(todo, self.allowance.left - reserved))
@@ -189,7 +189,7 @@ class Observer:
         return Observation(Verdict.of(judged, taken), judged, file)
 
     def _report(
-        self, update: NamedUpdate, told: Sequence[Told], facts: Mapping[str, JsonValue]
+        self, update: NamedUpdate, told: Sequence[ReadingValue], facts: Mapping[str, JsonValue]
     ) -> Report:
         return report_of(update, told, model=self.model, loss=self.loss, provenance=facts)
 
@@ -204,13 +204,13 @@ class Observer:
         update = named_update(None, toy, kind="gradient")
         for _ in range(2):  # the first time builds what the second one is measured with
             took = stopwatch()
-            rows = [row for piece in pieces(update) for row in piece.look(1.0)]
+            rows = [row for piece in reading_units(update) for row in piece.look(1.0)]
             judged = gate(self._report(update, rows, {}), self.policy)
             format_for(Path("report.json")).render(judged)
             seconds = took()
         self._pace.took("row", seconds / len(rows))
 
-    def _told(self, todo: Iterable[Piece], left: float) -> Iterator[Told]:
+    def _told(self, todo: Iterable[ReadingUnit], left: float) -> Iterator[ReadingValue]:
         """All readings, as long as there is time."""
         spent = stopwatch()
         for piece in todo:
@@ -225,7 +225,7 @@ class Observer:
             yield from piece.look(share)
             self._pace.took((piece.metrics, piece.layer), took() / share)
 
-    def _affordable(self, piece: Piece, left: float) -> float | None:
+    def _affordable(self, piece: ReadingUnit, left: float) -> float | None:
         """The share of a piece that there is time for; None where there is none."""
         expected = self._pace.expected((piece.metrics, piece.layer), piece.elements)
         if expected <= left:
@@ -233,9 +233,9 @@ class Observer:
         share = left / expected
         return share if piece.cut and share >= _LEAST else None
 
-    def _left_out(self, piece: Piece) -> Iterator[Told]:
+    def _left_out(self, piece: ReadingUnit) -> Iterator[ReadingValue]:
         for metric in piece.metrics:
-            yield Told(metric, piece.layer, None, self._no_time, {"left_out": True})
+            yield ReadingValue(metric, piece.layer, None, self._no_time, {"left_out": True})
 
 
 def _file_name(label: str) -> str:

@@ -7,7 +7,7 @@ import torch
 from pydantic import JsonValue
 
 from gradaudit._version import __version__
-from gradaudit.attacks.reading import Told
+from gradaudit.attacks.reading import ReadingValue
 from gradaudit.attacks.reading.base import linear_of, size_of
 from gradaudit.audits.observe import Observe
 from gradaudit.audits.observe.measure import rows_of
@@ -18,7 +18,7 @@ from gradaudit.sharing.named import NamedUpdate
 
 def report_of(
     update: NamedUpdate,
-    told: Sequence[Told],
+    told: Sequence[ReadingValue],
     *,
     model: str,
     loss: str,

@@ -10,7 +10,7 @@ from pickle import PicklingError
 from tempfile import TemporaryDirectory
 
 from gradaudit.audits.sizes import Size
-from gradaudit.planning.schedule import Turn
+from gradaudit.planning.schedule import ScheduledRun
 from gradaudit.progress import Advance, Silent
 from gradaudit.runner import Outcome, measured
 from gradaudit.subject import Subject
@@ -44,10 +44,10 @@ def _bytes(subject: Subject) -> int:
 
 def side_by_side(
     subjects: Subjects,
-    turns: Sequence[Turn],
+    turns: Sequence[ScheduledRun],
     workers: int,
     units: Units,
-    done: Callable[[Turn, Outcome], None],
+    done: Callable[[ScheduledRun, Outcome], None],
 ) -> None:
     """Have a worker do each audit; none where the subject cannot be shipped to workers.
 
@@ -84,7 +84,9 @@ def side_by_side(
         shared_out(tasks, workers, lambda units: None, given=given)
 
 
-def _outcome(file: str, turn: Turn, begun: float, units: Units, advance: Advance) -> Outcome | None:
+def _outcome(
+    file: str, turn: ScheduledRun, begun: float, units: Units, advance: Advance
+) -> Outcome | None:
     """What an audit comes to in this worker; None where its time is up already."""
     left = None if turn.seconds is None else turn.seconds - (time.monotonic() - begun)
     if left is not None and left <= 0:

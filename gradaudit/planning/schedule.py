@@ -36,7 +36,7 @@ that were played (benchmarks/schedule.py --alone) 61.9 % have numbers then, 60.7
 
 
 @dataclass(frozen=True)
-class Turn:
+class ScheduledRun:
     """What to run next.
 
     Attributes:
@@ -95,7 +95,7 @@ class Schedule:
         self._courses = [_Course(sizes, estimate) for sizes in ladders]
         self._left = left
 
-    def next(self) -> Turn | None:
+    def next(self) -> ScheduledRun | None:
         """The turn that serves most; None where nothing more fits."""
         left = self._left()
         waiting = [course for course in self._courses if course.untried]
@@ -113,7 +113,7 @@ class Schedule:
         waiting.sort(key=lambda course: course.cut)
         return self._first(waiting, left) or self._larger(left) or self._cheapest(waiting, left)
 
-    def together(self, workers: int) -> list[Turn]:
+    def together(self, workers: int) -> list[ScheduledRun]:
         """The audits that are no more than a worker's share of all the work, the longest first.
 
         None where there is no time for each as exactly as was asked, or nothing to share out.
@@ -130,7 +130,9 @@ class Schedule:
         seconds = None if left is None else left - spare
         return [self._turn(course, course.open, seconds) for course in alone]
 
-    def done(self, turn: Turn, seconds: float, *, whole: bool, measured: bool = True) -> None:
+    def done(
+        self, turn: ScheduledRun, seconds: float, *, whole: bool, measured: bool = True
+    ) -> None:
         """Learn from a turn that took so long, and was cut short unless it is whole.
 
         One that measured nothing, as the audit does not apply, tells nothing of others.
@@ -145,8 +147,8 @@ class Schedule:
         else:
             course.open, course.cut = index - 1, True
 
-    def _turn(self, course: _Course, index: int, seconds: float | None) -> Turn:
-        return Turn(self._courses.index(course), course.sizes[index], seconds)
+    def _turn(self, course: _Course, index: int, seconds: float | None) -> ScheduledRun:
+        return ScheduledRun(self._courses.index(course), course.sizes[index], seconds)
 
     def _seconds(self, course: _Course, index: int, caution: float = 1.0) -> float:
         """About what a size takes, with caution about an audit that was not run yet."""
@@ -162,7 +164,7 @@ class Schedule:
         paces = [c.pace for c in self._courses if c.pace is not None and c.telling]
         return min(max(statistics.median(paces), 1 / USUAL), USUAL) if paces else 1.0
 
-    def _first(self, waiting: Sequence[_Course], left: float) -> Turn | None:
+    def _first(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
         """The first audit that has no numbers yet, at the size that its share allows.
 
         What fits with caution comes before what fits without.
@@ -201,7 +203,7 @@ class Schedule:
             spared += needed if spared + needed <= left else 0.0
         return spared
 
-    def _larger(self, left: float) -> Turn | None:
+    def _larger(self, left: float) -> ScheduledRun | None:
         """The first of the roughest audits of which a larger size fits."""
         for course in sorted(self._courses, key=lambda each: each.reached):
             larger = course.reached + 1
@@ -209,7 +211,7 @@ class Schedule:
                 return self._turn(course, larger, left)
         return None
 
-    def _cheapest(self, waiting: Sequence[_Course], left: float) -> Turn | None:
+    def _cheapest(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
         """Where nothing fits and there are no numbers yet, what may take least."""
         if any(course.reached >= 0 and not course.idle for course in self._courses):
             return None

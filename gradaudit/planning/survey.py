@@ -13,7 +13,7 @@ from gradaudit.audits.sizes import Size
 from gradaudit.errors import AuditError
 from gradaudit.planning.beside import Subjects, sampled, side_by_side, workers_of
 from gradaudit.planning.pace import Pace
-from gradaudit.planning.schedule import Schedule, Turn
+from gradaudit.planning.schedule import Schedule, ScheduledRun
 from gradaudit.planning.share import Share
 from gradaudit.progress import Advance, Progress
 from gradaudit.report import Report, estimate
@@ -96,7 +96,7 @@ class Survey:
         workers = workers_of(self._subject)
         turns = schedule.together(workers)
 
-        def done(turn: Turn, outcome: Outcome) -> None:
+        def done(turn: ScheduledRun, outcome: Outcome) -> None:
             share = Share(progress, advance, self.seconds(turn.size))
             self._done(schedule, turn, outcome, share)
 
@@ -104,7 +104,7 @@ class Survey:
             with suppress(AuditError):  # workers were lost: what they did not do has its turn
                 side_by_side(self._subjects, turns, workers, units, done)
 
-    def _done(self, schedule: Schedule, turn: Turn, outcome: Outcome, share: Share) -> None:
+    def _done(self, schedule: Schedule, turn: ScheduledRun, outcome: Outcome, share: Share) -> None:
         """Learn from an audit that was done, and tell of it."""
         schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
         share.finish()
@@ -147,7 +147,7 @@ class Survey:
         )
         return run.report({**provenance, "plan": self._facts()})
 
-    def _measured(self, turn: Turn, progress: Progress, units: Units) -> Outcome:
+    def _measured(self, turn: ScheduledRun, progress: Progress, units: Units) -> Outcome:
         subject = sampled(self._subjects, turn.size)
         return measured(subject, turn.size.audit, progress, units, turn.seconds)
 

@@ -14,8 +14,8 @@ from gradaudit.audits.floor import Floor
 from gradaudit.audits.floor.functionals import Functional
 from gradaudit.audits.floor.information import Information, sum_of_layers
 from gradaudit.audits.floor.measure import FUNCTIONALS, NoisyUpdate, case_of
-from gradaudit.audits.floor.prior import Prior
-from gradaudit.audits.floor.van_trees import estimate
+from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Rule
 from gradaudit.judging.policy import layer_matches
@@ -50,7 +50,7 @@ class FloorBound:
     sign: int
     functional: Functional
     informations: Mapping[str, Information]
-    prior: Prior
+    prior: GaussianPrior
     halves: tuple[Self, ...] = ()
     parts: int = 2
 
@@ -68,7 +68,7 @@ class FloorBound:
         parts = self._told(noise)
         if not parts:
             return math.inf
-        floor = estimate(self.functional, sum_of_layers(parts.values()), self.prior)
+        floor = van_trees_bound(self.functional, sum_of_layers(parts.values()), self.prior)
         return self._within(floor.safe) - self._drift(noise)
 
     def _drift(self, noise: Noise) -> float:

@@ -25,7 +25,7 @@ _TIE = 1e-9
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProtectionVerdict:
     """What the rules say of a protection.
 
     Attributes:
@@ -56,7 +56,7 @@ class Lesson:
     """A trial that did not pass."""
 
     protection: Protection
-    verdict: Verdict
+    verdict: ProtectionVerdict
 
     def forbids(self, other: Protection) -> bool:
         """Whether another protection cannot pass either."""

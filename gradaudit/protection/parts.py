@@ -8,7 +8,7 @@ from gradaudit.errors import AuditError
 from gradaudit.randomness import rng
 
 
-def parted(records: Records, rounds: int, seed: int) -> list[Records]:
+def split_records(records: Records, rounds: int, seed: int) -> list[Records]:
     """Half of the records for the search, and as many equal parts of the others as asked for.
 
     No user is in two of them.

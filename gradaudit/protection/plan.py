@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradaudit.protection.guards import Protection
-from gradaudit.protection.lessons import Verdict
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.lessons import ProtectionVerdict
+from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Report
 
 
@@ -15,7 +15,7 @@ class Trial:
 
     protection: Protection
     cost: float
-    verdict: Verdict
+    verdict: ProtectionVerdict
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Plan:
     least: float
     naive: Mapping[str, tuple[Protection, float]]
     judged: Report
-    verdict: Verdict
+    verdict: ProtectionVerdict
     trials: Sequence[Trial]
     rounds: int
     untried: bool
     prices: Mapping[str, float]
-    updates: Updates
+    updates: UndefendedUpdates
 
     @property
     def cheapest_naive(self) -> tuple[str, float] | None:

@@ -16,12 +16,12 @@ from gradaudit.protection.bounds import FloorBounds
 from gradaudit.protection.clock import Clock
 from gradaudit.protection.costs import choose_cost
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.lessons import Choices, Verdict
-from gradaudit.protection.parts import half_of, parted
+from gradaudit.protection.lessons import Choices, ProtectionVerdict
+from gradaudit.protection.parts import half_of, split_records
 from gradaudit.protection.plan import Plan, Trial
-from gradaudit.protection.search import Found, Search
-from gradaudit.protection.trial import Bench, floors_lacking, shortfall, unlooked, verdict_of
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.search import PassedProtection, Search
+from gradaudit.protection.trial import Bench, floors_lacking, lost_judgements, shortfall, verdict_of
+from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Report
 from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
@@ -75,9 +75,9 @@ class Planner:
         units: Units = NOTHING_KEPT,
     ) -> None:
         measure = choose_cost(cost)
-        searched, *self._fresh = parted(subject.records, rounds, subject.seed)
+        searched, *self._fresh = split_records(subject.records, rounds, subject.seed)
         known = replace(subject, records=searched)
-        self._updates = Updates.of(known)
+        self._updates = UndefendedUpdates.of(known)
         self._weights = measure.weights(subject.target, searched, self._updates)
         self._progress, self._clock = progress, Clock(left)
         self._open = Protection.uniform([layer.name for layer in subject.layers])
@@ -131,7 +131,7 @@ class Planner:
             if not strongest.hidden and self._clock.more():
                 self._search.attempt(strongest)
 
-    def _louder(self) -> Found | None:
+    def _louder(self) -> PassedProtection | None:
         """The cheapest that passes with more noise than the levels; None where there is none.
 
         The utmost noise on all layers is tried whatever the time. Where it passes, the least that
@@ -197,18 +197,20 @@ class Planner:
             if levels:
                 yield name, [self._open, *(Protection.uniform(layers, g) for g in sorted(levels))]
 
-    def _verified(self, protection: Protection, records: Records) -> tuple[Report, Verdict]:
+    def _verified(
+        self, protection: Protection, records: Records
+    ) -> tuple[Report, ProtectionVerdict]:
         """The whole policy's verdict on other records."""
         judged = self._bench.anew(records).judged(protection)
         verdict = verdict_of(judged)
-        lost = unlooked(self._bench.judged(protection), judged)
+        lost = lost_judgements(self._bench.judged(protection), judged)
         broken = "; ".join(filter(None, [verdict.broken, lost]))
         failed = (*verdict.failed, lost) if lost else verdict.failed
         return judged, replace(verdict, broken=broken, failed=failed)
 
-    def _about_measured(self, judged: Report, protection: Protection) -> Verdict:
+    def _about_measured(self, judged: Report, protection: Protection) -> ProtectionVerdict:
         """What a report says of the rules that the search is about."""
-        lost = unlooked(self._bench.judged(protection), judged)
+        lost = lost_judgements(self._bench.judged(protection), judged)
         verdict = verdict_of(judged, without=self._floors)
         return replace(verdict, broken="; ".join(filter(None, [verdict.broken, lost])))
 
@@ -217,7 +219,7 @@ class Planner:
         protection: Protection,
         least: float,
         judged: Report,
-        verdict: Verdict,
+        verdict: ProtectionVerdict,
         rounds: int,
     ) -> Plan:
         search = self._search
@@ -255,10 +257,10 @@ class Planner:
     def _price(self, layer: str, guard: Guard) -> float:
         return self._weights[layer] * self._updates.lost(layer, guard)
 
-    def _attempt(self, protection: Protection) -> Verdict:
+    def _attempt(self, protection: Protection) -> ProtectionVerdict:
         """Measure it, unless nothing is shared under it, of which there is nothing to say."""
         if not (protection.shared and self._measured.policy.rules):
-            return Verdict()
+            return ProtectionVerdict()
         with self._clock.trial() as seconds:
             limit = None if protection in (self._open, self._utmost) else seconds
             verdict = verdict_of(self._measured.judged(protection, limit))
@@ -338,7 +340,7 @@ def _rounded(amount: float) -> float:
     return float(f"{amount:.3g}")
 
 
-def _words(verdict: Verdict) -> str:
+def _words(verdict: ProtectionVerdict) -> str:
     if verdict.passed:
         return "passes"
     return f"{len(verdict.failed)} rows beyond their limits, such as {verdict.failed[0]}"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gradaudit.protection.guards import KINDS, OPEN, Guard, Kind, Protection
-from gradaudit.protection.lessons import Choices, Lesson, Price, Verdict
+from gradaudit.protection.lessons import Choices, Lesson, Price, ProtectionVerdict
 
 T = TypeVar("T")
-Attempt = Callable[[Protection], Verdict]
+Attempt = Callable[[Protection], ProtectionVerdict]
 _EQUAL = 1e-7
 _FINE = 1.1
 """Of two levels of noise between which no other is tried, the larger over the smaller."""
@@ -20,7 +20,7 @@ class _NoTrialsLeftError(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class PassedProtection:
     """A protection that passed its trial.
 
     Attributes:
@@ -65,17 +65,17 @@ class Search:
     ) -> None:
         self.choices = Choices(layers, guards, price)
         self.lessons: list[Lesson] = []
-        self.tried: dict[Protection, Verdict] = {}
+        self.tried: dict[Protection, ProtectionVerdict] = {}
         self._attempt, self._more = attempt, more
 
-    def attempt(self, protection: Protection) -> Verdict:
+    def attempt(self, protection: Protection) -> ProtectionVerdict:
         """What the rules say of it, tried once; a failure is a lesson."""
         if protection not in self.tried:
             self.tried[protection] = self._attempt(protection)
             self.learn(protection, self.tried[protection])
         return self.tried[protection]
 
-    def learn(self, protection: Protection, verdict: Verdict) -> None:
+    def learn(self, protection: Protection, verdict: ProtectionVerdict) -> None:
         """Take in what other records, too, said of a protection."""
         if not verdict.passed:
             self.lessons.append(Lesson(protection, verdict))
@@ -102,7 +102,7 @@ class Search:
                 low = middle + 1
         return left[high]
 
-    def best(self, kinds: Collection[Kind] = KINDS) -> Found | None:
+    def best(self, kinds: Collection[Kind] = KINDS) -> PassedProtection | None:
         """The cheapest protection that passes; None where there is none, or none was found.
 
         Args:
@@ -113,7 +113,7 @@ class Search:
             bound = self.choices.cost(candidate)
             passed = self.cheapest_passed()
             if passed and self.choices.cost(passed) <= bound + _EQUAL:
-                return Found(passed, self.choices.cost(passed), bound)
+                return PassedProtection(passed, self.choices.cost(passed), bound)
             if candidate not in self.tried and not self._more():
                 break
             if self.attempt(candidate).whole:
@@ -122,7 +122,7 @@ class Search:
             return None
         passed = self._improved(passed) if candidate else passed
         cost = self.choices.cost(passed)
-        return Found(passed, cost, min(cost, bound) if candidate else cost)
+        return PassedProtection(passed, cost, min(cost, bound) if candidate else cost)
 
     def eased(self, passed: Protection, layers: Collection[str]) -> Protection:
         """With the least noise on these layers, the same on all, that still passes its trial.

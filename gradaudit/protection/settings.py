@@ -8,13 +8,13 @@ from torch import nn
 
 from gradaudit.defenses.base import module_of
 from gradaudit.protection.guards import Guard, Protection
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 
 _CLIP = 2.0
 """Clipping that comes with noise, over the longest update that was seen: it cuts almost none."""
 
 
-def defense_specs(protection: Protection, updates: Updates) -> tuple[str, ...]:
+def defense_specs(protection: Protection, updates: UndefendedUpdates) -> tuple[str, ...]:
     """What blurs and prunes the layers that are shared, as ``--defense`` takes it.
 
     Every layer is clipped by itself, so that what it shares depends on no other. Where all are
@@ -27,7 +27,7 @@ def defense_specs(protection: Protection, updates: Updates) -> tuple[str, ...]:
     return tuple(f"{_spec(g, updates.norm(layer))},layers={layer}" for layer, g in blurred)
 
 
-def options(protection: Protection, updates: Updates) -> str:
+def options(protection: Protection, updates: UndefendedUpdates) -> str:
     """``--hide`` and ``--defense`` options, quoted for a shell; empty where nothing is done."""
     hidden = [("--hide", layer) for layer in protection.hidden]
     defended = [("--defense", spec) for spec in defense_specs(protection, updates)]

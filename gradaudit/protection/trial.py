@@ -17,9 +17,9 @@ from gradaudit.models.target import Layer, shared_parameters
 from gradaudit.progress import Progress, Silent
 from gradaudit.protection.asking import asks, is_floor, judges
 from gradaudit.protection.guards import Guard, Protection
-from gradaudit.protection.lessons import Verdict
+from gradaudit.protection.lessons import ProtectionVerdict
 from gradaudit.protection.settings import defense_specs
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Finding, Measurement, Report
 from gradaudit.runner import Outcome, Run, measured
 from gradaudit.subject import Subject
@@ -51,7 +51,7 @@ class Bench:
     subject: Subject
     sizes: Sequence[Size]
     policy: Policy
-    updates: Updates
+    updates: UndefendedUpdates
     strict: bool = False
     progress: Progress = field(default_factory=Silent)
     units: Units = NOTHING_KEPT
@@ -164,7 +164,7 @@ def _shared(layers: Sequence[Layer], protection: Protection) -> tuple[Layer, ...
     return tuple(layer for layer in layers if layer.name not in protection.hidden)
 
 
-def verdict_of(judged: Report, without: Collection[int] = ()) -> Verdict:
+def verdict_of(judged: Report, without: Collection[int] = ()) -> ProtectionVerdict:
     """What a judged report says of the protection that it was measured under.
 
     Where a floor does not apply there is none, and what is shared is beyond every limit of it: the
@@ -182,7 +182,7 @@ def verdict_of(judged: Report, without: Collection[int] = ()) -> Verdict:
     relative = {name for name, metric in known_metrics().items() if metric.relative}
     measured = [f for f in beyond if f not in lacking]
     of_layers = [(f.layer, f.metric) for f in measured if f.layer is not None and f.layer in shown]
-    return Verdict(
+    return ProtectionVerdict(
         layers=frozenset(layer for layer, metric in of_layers if metric not in relative),
         relative=frozenset(layer for layer, metric in of_layers if metric in relative),
         whole=any(f.layer not in shown or f in lacking for f in beyond),
@@ -213,7 +213,7 @@ def shortfall(judged: Report, numbers: Collection[int]) -> float:
     return max((_beyond(f, value) for f, value in values if value is not None), default=0.0)
 
 
-def unlooked(before: Report, now: Report) -> str:
+def lost_judgements(before: Report, now: Report) -> str:
     """What was judged before and could not be now, in words; empty where all was.
 
     Fewer records may not be enough for an audit, whose rule then passes for want of a number.

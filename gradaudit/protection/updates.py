@@ -22,7 +22,7 @@ BATCH, BATCHES = 32, 8
 
 
 @dataclass(frozen=True)
-class Updates:
+class UndefendedUpdates:
     """Undefended gradients of batches' mean losses.
 
     Attributes:

@@ -11,7 +11,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.randomness import Seed, torch_rng
 from gradaudit.ranks.geometry import Geometry
 from gradaudit.ranks.matrix_free import Nullity, nullity
-from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, Gap, ReducedU, row_basis
+from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, ReducedU, SpectralGap, row_basis
 from gradaudit.ranks.sides import RowSpace, confirmed, smaller_side
 
 Method = Literal["auto", "dense", "structured", "generic"]
@@ -44,9 +44,9 @@ class GroupRank:
     method: Evidence
     bound: int
     touched: int
-    filters: Gap
-    deltas: Gap
-    spectrum: Gap | None = None
+    filters: SpectralGap
+    deltas: SpectralGap
+    spectrum: SpectralGap | None = None
     search: Nullity | None = None
 
 

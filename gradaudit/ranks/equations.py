@@ -18,7 +18,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradaudit.ranks.operator import EPSILON, MOST_ELEMENTS, Gap, ReducedU, RowBasis, row_space
+from gradaudit.ranks.operator import (
+    EPSILON,
+    MOST_ELEMENTS,
+    ReducedU,
+    RowBasis,
+    SpectralGap,
+    row_space,
+)
 
 _CLEAR = 1e-6
 """S is eliminated if its basis is exact: no singular value between rounding and this."""
@@ -43,7 +50,7 @@ class Equations:
         return self.operator.geometry.channels * self.basis.rank
 
     @property
-    def gap(self) -> Gap:
+    def gap(self) -> SpectralGap:
         """What decided the dimension of S."""
         return self.basis.gap
 

@@ -83,7 +83,7 @@ class Residuals:
 
 
 @dataclass
-class Course:
+class ResidualProgress:
     """How far the residuals of some probes have come, and whether to go on.
 
     Residuals of a Frobenius norm of ``enough`` are short enough, and B and Bᵀ are applied to every
@@ -146,7 +146,7 @@ def nullity(
         null, most = NULL * side.operator.geometry.scale, 10 * side.dimension
         iterations = int(min(flops / _cost(side, count), most))
         probes = side.probes(count, generator)
-        course = Course(_enough(count), iterations, dispensable)
+        course = ResidualProgress(_enough(count), iterations, dispensable)
         left = leave_residuals(side, probes, null=null, course=course)
         flops -= _cost(side, count) * left.iterations
         judged = _judge(side, left)
@@ -196,7 +196,9 @@ def _fits(side: Side, count: int, flops: float) -> bool:
     return 8 * count * longest <= _MOST_PROBE_BYTES and _cost(side, count) <= flops
 
 
-def leave_residuals(side: Side, probes: Tensor, *, null: float, course: Course) -> Residuals:
+def leave_residuals(
+    side: Side, probes: Tensor, *, null: float, course: ResidualProgress
+) -> Residuals:
     """Subtract from the probes what B spans, until what is left is null or short enough.
 
     ``probes`` are X, (probes, …); a direction v with ‖Bᵀ v‖ ≤ ``null`` is one that B does not span.
@@ -223,7 +225,9 @@ def _null_directions(side: Side, residuals: Tensor, enough: float, null: float) 
     return left_over
 
 
-def _conjugate_gradients(side: Side, right: Tensor, null: float, course: Course) -> Tensor:
+def _conjugate_gradients(
+    side: Side, right: Tensor, null: float, course: ResidualProgress
+) -> Tensor:
     """Conjugate gradients on BᵀM B y = BᵀM x for every row x on its own."""
     residuals, weighted = right.clone(), side.precondition(right).clone()
     gradients = side.against(weighted)

@@ -28,7 +28,7 @@ _PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
-class Use:
+class ConvolutionUse:
     """One application of a convolution while a record goes through the model.
 
     The weight is (output channels, input channels of a group, *kernel) float64, ``shape`` that of
@@ -122,7 +122,7 @@ def _computes_plainly(module: nn.Module) -> bool:
 
 def uses(
     model: FunctionalModel, layers: Mapping[str, Convolution], record: Tensor, label: Tensor
-) -> list[Use]:
+) -> list[ConvolutionUse]:
     """Every application of the convolutions, in order, with ∂J/∂Z at its output.
 
     Of a model in float64, for a record (1, …), as ``model.cast`` gives it, and its label (1, …).
@@ -141,7 +141,7 @@ def uses(
     if loss.requires_grad:
         deltas = torch.autograd.grad(loss, offsets, allow_unused=True, materialize_grads=True)
     return [
-        Use(name, _float64(weight), tuple(shape), _float64(delta))
+        ConvolutionUse(name, _float64(weight), tuple(shape), _float64(delta))
         for (name, weight, shape), delta in zip(seen, deltas, strict=True)
     ]
 

@@ -32,7 +32,7 @@ _FLOPS_OF_CALLS = 4_000_000
 
 
 @dataclass(frozen=True)
-class Gap:
+class SpectralGap:
     """A numerical rank and the singular values on both sides of the line that decides it.
 
     ``smallest`` is the smallest that counts (1 at rank 0), ``largest_dropped`` the largest that
@@ -56,7 +56,7 @@ class Gap:
         )
 
 
-_NOTHING = Gap(rank=0, smallest=1.0, largest_dropped=0.0, tolerance=0.0)
+_NOTHING = SpectralGap(rank=0, smallest=1.0, largest_dropped=0.0, tolerance=0.0)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RowBasis:
     """The row space of a matrix: (rank, columns) orthonormal rows, and what decided the rank."""
 
     rows: Tensor
-    gap: Gap
+    gap: SpectralGap
 
     @property
     def rank(self) -> int:
@@ -95,7 +95,7 @@ def row_space(matrix: Tensor, tolerance: float) -> RowBasis:
         q, r = torch.linalg.qr(matrix.T)
         _, values, basis = torch.linalg.svd(r.T)
         basis = basis @ q.T
-    gap = Gap.at(values / values[0], tolerance)
+    gap = SpectralGap.at(values / values[0], tolerance)
     return RowBasis(basis[: gap.rank].contiguous(), gap)
 
 
@@ -170,15 +170,15 @@ class ReducedU:
         low, high = sorted((self.columns, self.height))
         return 6.0 * high * low**2 + low * self.flops
 
-    def singular_values(self) -> Gap:
+    def singular_values(self) -> SpectralGap:
         """The numerical rank of Û, formed, by its singular values, over ‖im2col‖₂."""
         if not self.elements:
-            return Gap.at(torch.zeros(0), NULL)
+            return SpectralGap.at(torch.zeros(0), NULL)
         wide = self.columns > self.height
         size, device = min(self.columns, self.height), self.geometry.sources.device
         unit = torch.eye(size, dtype=torch.float64, device=device)
         matrix = self.apply_transposed(unit) if wide else self.apply(unit)
-        return Gap.at(torch.linalg.svdvals(matrix) / self.geometry.scale, NULL)
+        return SpectralGap.at(torch.linalg.svdvals(matrix) / self.geometry.scale, NULL)
 
     @cached_property
     def _split(self) -> int:

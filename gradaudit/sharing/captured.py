@@ -29,7 +29,7 @@ OPTION = "--update"
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedUpdate:
     """An update from a file.
 
     Attributes:
@@ -49,7 +49,7 @@ class Captured:
     subtracted_at: float | None = None
 
 
-def captured_update(text: str, target: Target, rate: float | None = None) -> Captured:
+def captured_update(text: str, target: Target, rate: float | None = None) -> CapturedUpdate:
     """The update that ``FILE``, or ``OLD,NEW``, holds.
 
     Args:
@@ -73,7 +73,7 @@ def captured_update(text: str, target: Target, rate: float | None = None) -> Cap
 
 def _of_gradients(
     loaded: LoadedCheckpoint, target: Target, metadata: Mapping[str, str]
-) -> Captured:
+) -> CapturedUpdate:
     parameters = dict(target.model.named_parameters())
     expected = {
         name: torch.empty_like(parameters[name], dtype=torch.float64)
@@ -85,7 +85,7 @@ def _of_gradients(
     if missing := [name for name in expected if name not in fitted.state]:
         notes.append(f"not in the file, taken as hidden: {listed(missing)}")
     details = _details("gradient", [loaded.record], notes)
-    return Captured(target, fitted.state, details, subtracted_at=_subtracted_at(metadata))
+    return CapturedUpdate(target, fitted.state, details, subtracted_at=_subtracted_at(metadata))
 
 
 def _subtracted_at(metadata: Mapping[str, str]) -> float | None:
@@ -101,7 +101,7 @@ def _subtracted_at(metadata: Mapping[str, str]) -> float | None:
 
 def _of_difference(
     old: LoadedCheckpoint, new: LoadedCheckpoint, target: Target, rate: float | None
-) -> Captured:
+) -> CapturedUpdate:
     before, after = copy.deepcopy(target.model), copy.deepcopy(target.model)
     notes = [*apply_checkpoint(before, old).notes, *apply_checkpoint(after, new).notes]
     earlier, later = dict(before.named_parameters()), dict(after.named_parameters())
@@ -119,7 +119,7 @@ def _of_difference(
         notes.append("learning rate unknown: the update's length is not the gradient's")
     at_old = replace(target, model=before, checkpoint=old.record)
     details = _details("difference of two checkpoints", [old.record, new.record], notes)
-    return Captured(at_old, update, details, rate is not None, subtracted_at=scale)
+    return CapturedUpdate(at_old, update, details, rate is not None, subtracted_at=scale)
 
 
 def _details(kind: str, files: list[CheckpointRecord], notes: list[str]) -> dict[str, JsonValue]:

@@ -24,7 +24,7 @@ from gradaudit.sharing.rows import (
     Piece,
     RecordRows,
     joined,
-    mixed,
+    weighted_sums,
 )
 from gradaudit.sharing.share import Clients, parameters_as_layers
 
@@ -160,7 +160,9 @@ class ClientRows:
         view = self.clients.view
         weights = shares_of(batches, self.weights).to(view.device, view.dtype)
         chosen = batches.to(view.device)
-        return {layer.name: mixed(self._held[layer.name], chosen, weights) for layer in needed}
+        return {
+            layer.name: weighted_sums(self._held[layer.name], chosen, weights) for layer in needed
+        }
 
     def _mixes(self, needed: Iterable[Layer]) -> bool:
         """Whether these parameters' updates are made from records' gradients."""

@@ -49,7 +49,9 @@ def with_others(
     return torch.cat([alone, torch.from_numpy(pool[drawn])], dim=1)
 
 
-def beside(batches: Indices, others: int, pool: Indices, generator: np.random.Generator) -> Indices:
+def draws_of_others(
+    batches: Indices, others: int, pool: Indices, generator: np.random.Generator
+) -> Indices:
     """What the other clients of each batch draw of its own pool, outside the batch.
 
     Args:

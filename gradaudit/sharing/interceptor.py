@@ -15,7 +15,7 @@ from gradaudit.sharing.context import Context, Indices
 from gradaudit.sharing.principal import KnownProjections, Projection
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
-from gradaudit.sharing.rows import Dense, GradientRows, RecordRows, joined, room, together
+from gradaudit.sharing.rows import Dense, GradientRows, RecordRows, empty_rows, joined, together
 
 _COPIES = 4
 """Of features while noise is added to them."""
@@ -197,7 +197,7 @@ class Interceptor:
             _add(sums[name], part, where, rows, shares)
         for name in list(held):
             records = joined(held.pop(name))
-            sums[name] = room(len(rows), records.elements, dtype)
+            sums[name] = empty_rows(len(rows), records.elements, dtype)
             records.mix(rows, shares.to(dtype), sums[name])
             del records  # before those of another layer are joined
         return sums
@@ -234,7 +234,7 @@ class Interceptor:
             known = projections.get(name)
             part = known(rows) if known else self.visibilities[name].pooled(rows)
             if name not in features:
-                features[name] = room(len(stream), part.shape[1], context.dtype)
+                features[name] = empty_rows(len(stream), part.shape[1], context.dtype)
             features[name][where] = part
         for layer in late:
             self._add_noise(features[layer.name], layer, clients, seed)

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from gradaudit.sharing.optimizers import OptimizerName, Update, begun
+from gradaudit.sharing.optimizers import OptimizerName, Update, new_optimizer
 
 B = TypeVar("B")
 
@@ -76,7 +76,7 @@ class LocalTraining:
             batches: of every step, see ``batches`` and ``drawn``.
             gradient: of the mean loss of a batch, by every parameter, at these weights.
         """
-        optimizer = begun(self.optimizer, self.momentum)
+        optimizer = new_optimizer(self.optimizer, self.momentum)
         sums = {name: torch.zeros_like(weight) for name, weight in start.items()}
         for batch in batches:
             here = {name: start[name] - self.rate * sums[name] for name in start}

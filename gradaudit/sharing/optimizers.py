@@ -77,6 +77,6 @@ def _root(squares: Tensor) -> Tensor:
     return torch.where(some, torch.where(some, squares, 1.0).sqrt(), 0.0)
 
 
-def begun(name: OptimizerName, momentum: float) -> Optimizer:
+def new_optimizer(name: OptimizerName, momentum: float) -> Optimizer:
     """A client's optimizer at the beginning of its round."""
     return Adam() if name == "adam" else Momentum(momentum)

@@ -16,7 +16,7 @@ from torch import Tensor
 from gradaudit.models.target import Layer
 from gradaudit.sharing.context import Stream
 from gradaudit.sharing.protocol import Visibility
-from gradaudit.sharing.rows import Factors, GradientRows, joined, together
+from gradaudit.sharing.rows import FactoredRows, GradientRows, joined, together
 
 _BLOCK = 8192
 _NARROWEST = 256
@@ -142,7 +142,7 @@ class KernelProjection:
         offset: ḡ V (components,) float64.
     """
 
-    fitted: Factors
+    fitted: FactoredRows
     weights: Tensor
     offset: Tensor
 
@@ -153,7 +153,7 @@ class KernelProjection:
 
     def __call__(self, rows: GradientRows) -> Tensor:
         """(rows, components)."""
-        assert isinstance(rows, Factors)
+        assert isinstance(rows, FactoredRows)
         return (rows.gram(self.fitted) @ self.weights - self.offset).to(rows.left.dtype)
 
 
@@ -202,11 +202,11 @@ class _Block:
     visibility: Visibility
     elements: slice
     bytes: int
-    factors: list[Factors] = field(default_factory=list)
+    factors: list[FactoredRows] = field(default_factory=list)
     held: Tensor | None = None
 
     def put(self, where: slice, rows: GradientRows, count: int) -> None:
-        if isinstance(rows, Factors) and _whole_and_wide(self.visibility, count):
+        if isinstance(rows, FactoredRows) and _whole_and_wide(self.visibility, count):
             self.factors.append(rows)
             return
         seen = self.visibility.seen(rows)[:, self.elements]
@@ -219,7 +219,7 @@ class _Block:
         if self.held is not None:
             return gram_of(self.held)
         factors = joined(self.factors)
-        assert isinstance(factors, Factors)
+        assert isinstance(factors, FactoredRows)
         self.factors = [factors]
         return factors.gram(factors)
 

@@ -92,7 +92,7 @@ class Dense:
                 )
 
 
-def room(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
+def empty_rows(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
     """An empty tensor on the CPU; numpy asks the system for large pages, which come faster."""
     kind = {torch.float32: np.float32, torch.float64: np.float64}.get(dtype)
     if kind is None:
@@ -105,7 +105,7 @@ _PAIRS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Factors:
+class FactoredRows:
     """Gradients Δ Aᵀ of one layer, not formed.
 
     Attributes:
@@ -151,11 +151,11 @@ class Factors:
         left, right = self.left.double(), self.right.double()
         return ((left.mT @ left) * (right.mT @ right)).sum(dim=(1, 2))
 
-    def scaled(self, factors: Tensor) -> Factors:
+    def scaled(self, factors: Tensor) -> FactoredRows:
         """Each row times its factor."""
-        return Factors(self.left * factors[:, None, None].to(self.left), self.right)
+        return FactoredRows(self.left * factors[:, None, None].to(self.left), self.right)
 
-    def gram(self, other: Factors) -> Tensor:
+    def gram(self, other: FactoredRows) -> Tensor:
         """Inner products with other gradients, (rows, others) float64."""
         pairs = self.left.shape[2] * len(other) * other.left.shape[2]
         step = max(1, _PAIRS // pairs)
@@ -180,10 +180,10 @@ class Factors:
                 into[part] = (left @ right).flatten(1)
 
 
-GradientRows = Dense | Factors
+GradientRows = Dense | FactoredRows
 
 
-def mixed(gradients: GradientRows, rows: Tensor, weights: Tensor) -> Tensor:
+def weighted_sums(gradients: GradientRows, rows: Tensor, weights: Tensor) -> Tensor:
     """Weighted sums (sums, elements) of rows (sums, terms), where the gradients lie."""
     shape = len(rows), gradients.elements
     sums = torch.empty(shape, dtype=weights.dtype, device=gradients.device)
@@ -195,8 +195,8 @@ def joined(parts: Sequence[GradientRows]) -> GradientRows:
     """Parts of one kind, one after the other."""
     if formed := [part.values for part in parts if isinstance(part, Dense)]:
         return Dense(torch.cat(formed))
-    factors = [part for part in parts if isinstance(part, Factors)]
-    return Factors(
+    factors = [part for part in parts if isinstance(part, FactoredRows)]
+    return FactoredRows(
         torch.cat([part.left for part in factors]), torch.cat([part.right for part in factors])
     )
 
@@ -280,7 +280,7 @@ class RecordRows:
             left = use.left(found.deltas[index])[:, 0]
             right = use.right(found.seen[index])[:, 0].to(left)
             above, beside = use.laid_out(left, right)
-            yield slice(start, stop), Factors(above.contiguous(), beside.contiguous())
+            yield slice(start, stop), FactoredRows(above.contiguous(), beside.contiguous())
             return
         chunk = max(1, self.memory // (2 * self.itemsize * layer.parameters))
         for first in range(0, stop - start, chunk):

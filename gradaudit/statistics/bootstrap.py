@@ -27,7 +27,7 @@ _SAME = 1e-10
 
 
 @lru_cache(maxsize=1)
-def drawn(count: int, seed: int) -> Array:
+def bootstrap_counts(count: int, seed: int) -> Array:
     """How often each of ``count`` records is drawn with replacement, (replicates, count)."""
     times = rng(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), REPLICATES)
     return times.astype(np.float64)
@@ -41,7 +41,7 @@ def ratio_interval(
     Args:
         numerators: (records,), not negative.
         denominators: (records,), not negative and not all zero.
-        draws: (replicates, records) as ``drawn`` gives them.
+        draws: (replicates, records) as ``bootstrap_counts`` gives them.
 
     Returns:
         The interval, of no width where all records agree; None of fewer than four records.

@@ -86,7 +86,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Projected:
+class ProjectedScores:
     """Scores of one game, and what their errors are made of.
 
     Attributes:
@@ -102,7 +102,7 @@ class Projected:
     own: FloatArray
 
 
-def project(values: FloatArray, errors: FloatArray, draws: Draws) -> Projected:
+def project(values: FloatArray, errors: FloatArray, draws: Draws) -> ProjectedScores:
     """Scores of one game, projected on its clusters.
 
     Args:
@@ -117,10 +117,10 @@ def project(values: FloatArray, errors: FloatArray, draws: Draws) -> Projected:
     lost = clusters / max(clusters - len(draws.sizes), 1)
     squares = centred**2
     shared = lost * (influence**2).sum(axis=0) - draws.spread @ squares
-    return Projected(values, influence, np.maximum(shared, 0.0), squares.sum(axis=0))
+    return ProjectedScores(values, influence, np.maximum(shared, 0.0), squares.sum(axis=0))
 
 
-def pooled(repetitions: Sequence[Projected]) -> tuple[FloatArray, FloatArray]:
+def pooled(repetitions: Sequence[ProjectedScores]) -> tuple[FloatArray, FloatArray]:
     """Mean of the scores over repetitions on the same records, and its variance, (scores,) each."""
     count = len(repetitions)
     values = np.stack([repetition.values for repetition in repetitions])

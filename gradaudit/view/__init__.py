@@ -10,7 +10,7 @@ from gradaudit.view.gaps import Gap
 from gradaudit.view.layers import Layers
 from gradaudit.view.model import View, view
 from gradaudit.view.scope import Scope
-from gradaudit.view.verdict import Verdict
+from gradaudit.view.verdict import ReportVerdict
 
 __all__ = [
     "ArrayLine",
@@ -20,8 +20,8 @@ __all__ = [
     "LayerLine",
     "Layers",
     "MetricColumn",
+    "ReportVerdict",
     "Scope",
-    "Verdict",
     "View",
     "view",
 ]

@@ -7,7 +7,7 @@ from gradaudit.audits.base import Question
 from gradaudit.judging.risk import Level, sign_of
 from gradaudit.report import Measurement, estimate, marked
 from gradaudit.text import DOUBTED, number
-from gradaudit.view.floors import Floor
+from gradaudit.view.floors import PermutationFloor
 from gradaudit.view.wording import abridged
 
 SKIPPED = "–"
@@ -70,7 +70,7 @@ class Cell:
     """
 
     row: Measurement | None = None
-    floor: Floor | None = None
+    floor: PermutationFloor | None = None
     level: Level | None = None
     possible: Level | None = None
     judged: bool = True

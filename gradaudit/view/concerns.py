@@ -8,7 +8,7 @@ from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import open_findings, says
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.view.evidence import beyond, helps_of, number_of, settles
+from gradaudit.view.evidence import beyond, finding_remedy, helps_of, number_of
 from gradaudit.view.floors import floor_of
 from gradaudit.view.wording import Place, clause
 
@@ -203,7 +203,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if first.outcome in BEYOND else "",
         helps=helps_of(first, measured, place) if measured else "",
-        settles=settles(first, measured, options=False) if measured else "",
+        settles=finding_remedy(first, measured, options=False) if measured else "",
         doubts=measured.doubts if measured else (),
     )
 

@@ -58,14 +58,14 @@ def _played(row: Measurement) -> str:
 def helps_of(finding: Finding, row: Measurement, place: Place) -> str:
     """What would bring a value within its limit; of an unclear one, what would tell."""
     if finding.outcome == "unclear":
-        return settles(finding, row)
+        return finding_remedy(finding, row)
     known = known_metrics().get(finding.metric)
     some = place.layers and not place.every and not place.whole
     hidden = f"hiding {place} (--hide)" if some else ""
     return ", or ".join(filter(None, (hidden, known.helps if known else "")))
 
 
-def settles(finding: Finding, row: Measurement, *, options: bool = True) -> str:
+def finding_remedy(finding: Finding, row: Measurement, *, options: bool = True) -> str:
     """What would settle an unclear finding; empty of another."""
     if finding.outcome != "unclear":
         return ""

@@ -99,7 +99,7 @@ def _list(value: JsonValue) -> list[JsonValue]:
     return value if isinstance(value, list) else []
 
 
-def how(report: Report) -> str:
+def provenance_facts(report: Report) -> str:
     """Tool, confidence, samples, seed, device, time."""
     provenance = report.provenance
     tool = f"{report.tool.get('name', 'gradaudit')} {report.tool.get('version', '')}".strip()

@@ -12,7 +12,7 @@ PERMUTED = "attribute_permuted"
 """Key of the variant, or of the details, of a row about a permuted attribute."""
 
 
-class Floor(NamedTuple):
+class PermutationFloor(NamedTuple):
     """A number for a permuted attribute, with its interval where it has one."""
 
     value: float
@@ -26,7 +26,7 @@ class Floor(NamedTuple):
         return f"{number(self.value)} [{number(low)}, {number(high)}]"
 
 
-def permuted(row: Measurement, rows: Mapping[Key, Measurement]) -> Floor | None:
+def permuted(row: Measurement, rows: Mapping[Key, Measurement]) -> PermutationFloor | None:
     """The same number for a permuted attribute, from the row's details or a row of its own."""
     return _from_details(row.details.get("permuted")) or _from_row(row, rows)
 
@@ -40,22 +40,22 @@ def floor_of(row: Measurement, rows: Mapping[Key, Measurement], known: Metric | 
     return ""
 
 
-def _from_details(given: object) -> Floor | None:
+def _from_details(given: object) -> PermutationFloor | None:
     if not isinstance(given, dict) or not isinstance(value := given.get("value"), int | float):
         return None
     ends = given.get("interval")
     if not isinstance(ends, list) or len(ends) != 2:
-        return Floor(float(value))
+        return PermutationFloor(float(value))
     low, high = ends
     both = isinstance(low, int | float) and isinstance(high, int | float)
-    return Floor(float(value), (float(low), float(high)) if both else None)
+    return PermutationFloor(float(value), (float(low), float(high)) if both else None)
 
 
-def _from_row(row: Measurement, rows: Mapping[Key, Measurement]) -> Floor | None:
+def _from_row(row: Measurement, rows: Mapping[Key, Measurement]) -> PermutationFloor | None:
     key = row.id, row.layer, json.dumps({**row.variant, PERMUTED: True}, sort_keys=True)
     permuted = rows.get(key)
     return (
-        Floor(permuted.value, permuted.interval)
+        PermutationFloor(permuted.value, permuted.interval)
         if permuted and permuted.value is not None
         else None
     )

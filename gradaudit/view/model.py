@@ -11,11 +11,11 @@ from gradaudit.text import variant_text
 from gradaudit.view.arrays import ArrayLine, arrays_of
 from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.concerns import Concern, concerns_of
-from gradaudit.view.facts import how
+from gradaudit.view.facts import provenance_facts
 from gradaudit.view.gaps import Gap, gaps_of
 from gradaudit.view.layers import Layers, Lookup, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
-from gradaudit.view.verdict import Verdict, verdict_of
+from gradaudit.view.verdict import ReportVerdict, verdict_of
 
 MOST_CONCERNS = 5
 MOST_MODEL_LINES = 24
@@ -53,7 +53,7 @@ class View:
         alone: whether one audit made the report, so that all its metrics are worth showing.
     """
 
-    verdict: Verdict
+    verdict: ReportVerdict
     scope: Scope
     concerns: tuple[Concern, ...]
     layers: Layers
@@ -99,7 +99,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         gaps=gaps_of(judged, layers.lines),
         doubts=doubts_of([*shown, *model], len(layers.lines)),
         brief_doubts=doubts_of([*answers, *whole], len(layers.lines)),
-        how=how(judged),
+        how=provenance_facts(judged),
         unshown=measured - len(shown) - len(model),
         alone=len({row.audit for row in judged.measurements}) == 1,
     )

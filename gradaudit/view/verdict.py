@@ -17,7 +17,7 @@ MOST_QUESTIONS = 3
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReportVerdict:
     """The verdict on a report, by which policy, and what it rests on; or what was measured.
 
     Attributes:
@@ -48,12 +48,12 @@ class Verdict:
         return f"{self.outcome.upper()} by {self.policy}{warned}: {self.worst}"
 
 
-def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> Verdict:
+def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> ReportVerdict:
     """The verdict on a judged report."""
     whole = risks_of(judged).get(None)
     policy, sha256 = policy_of(judged)
     outcome = verdict(judged)
-    return Verdict(
+    return ReportVerdict(
         outcome=outcome,
         policy=policy,
         sha256=sha256,

@@ -17,7 +17,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from gradaudit.errors import UsageError
-from gradaudit.zoo.layers import Activation, Layers, Padding, Shape, initialise
+from gradaudit.zoo.layers import Activation, Padding, SequentialBuilder, Shape, initialise
 
 
 def alexnet_32(
@@ -28,7 +28,7 @@ def alexnet_32(
     Source: [3], table 4. ReLU as in torchvision; the table shows no dropout, so there is none. At
     3×32×32 its first linear layer has 4096 inputs.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     net.conv(64, 5, padding=2).pool()
     net.conv(192, 5, padding=2).pool()
     for channels in (384, 256, 256):
@@ -47,7 +47,7 @@ def alexnet_mo21(
     Source: [1], section 5. The paper does not state the padding; the convolutions keep the size by
     default.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     for channels in (16, 32, 64):
         net.conv(channels, 3, padding=padding).pool()
     return net.dense(256).output(classes)
@@ -64,7 +64,7 @@ def alexnet_mo22(
     Source: [2], table III: ``C8(5)-C16(3)-P(2)-C32(3)×3-P(2)-F120-F84-O``. The paper does not state
     the padding; like Krizhevsky's inner layers these keep the size by default.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     net.conv(8, 5, padding=padding).conv(16, 3, padding=padding).pool()
     for _ in range(3):
         net.conv(32, 3, padding=padding)
@@ -95,7 +95,7 @@ def cnn3(
     layer, its figure 2 leaky ReLU and after the last layer a sigmoid: ``output_activation``, by
     default none, so that the outputs are the logits of the softmax.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     for kernel, channels, stride in _CNN3[variant]:
         net.conv(channels, kernel, stride=stride, bias=False)
     return net.output(classes, output_activation)
@@ -115,7 +115,7 @@ def deep_leakage(
     uniform(−0.5, 0.5) (``init=uniform:0.5``). [1], section 9.2, attacks it with seven
     ``convolutions`` on CIFAR-100: the further ones have stride 1, which keeps the 768.
     """  # noqa: E501 - the summary is listed as it is
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     for stride in (2, 2, *[1] * (convolutions - 2)):
         net.conv(12, 5, stride=stride, padding=2)
     return initialise(net.output(classes), init)
@@ -133,7 +133,7 @@ def dlnet(
     table 2) and replaces the sigmoid by tanh for SVHN. Its source is the code of Deep Leakage from
     Gradients, which has three convolutions: see ``deep-leakage``.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     for stride in (2, 2, 1, 1):
         net.conv(12, 5, stride=stride, padding=2)
     return initialise(net.output(classes), init)
@@ -146,7 +146,7 @@ def fcnet(
 
     Source: [1], section 5. Records are flattened.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     for _ in range(8):
         net.dense(32)
     return net.output(classes)
@@ -163,7 +163,7 @@ def lenet(
     Source: [2], table III: ``C6(5)-P(2)-C16(5)-P(2)-F120-F84-O``. The paper does not state the
     padding; like LeCun's LeNet-5 there is none by default.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     net.conv(6, 5, padding=padding).pool()
     net.conv(16, 5, padding=padding).pool()
     return net.dense(120).dense(84).output(classes)
@@ -184,7 +184,7 @@ def mlp(
     (2024), sections 5.1.1 and 7, for tables and speech features. The activation is not stated: ReLU
     by default.
     """
-    net = Layers(inputs, activation)
+    net = SequentialBuilder(inputs, activation)
     for units in hidden:
         net.dense(units)
     return net.output(classes)
@@ -215,7 +215,7 @@ def textclf(
     """
     if vocabulary < 1:
         raise UsageError(f"vocabulary={vocabulary}: must be positive")
-    net = Layers((embedding, length), activation)
+    net = SequentialBuilder((embedding, length), activation)
     net.model.add_module("embedding", nn.Embedding(vocabulary, embedding))
     net.model.add_module("channels_first", ChannelsFirst())
     return net.conv(16, 3).pool().conv(16, 8).pool().dense(50).output(classes)
@@ -232,7 +232,7 @@ def vgg11net(
     Source: [1], section 5. The paper does not state the padding; like Simonyan and Zisserman's VGG
     the convolutions keep the size by default. Only the last three are followed by a pool.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     for channels in (16, 16, 16, 16, 32):
         net.conv(channels, 3, padding=padding)
     for channels in (32, 64, 64):
@@ -262,7 +262,7 @@ def vgg16_gn(
     blocks = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
     if not set(pools) <= set(range(1, 1 + len(blocks))):
         raise UsageError(f"pools={','.join(map(str, pools))}: the blocks are 1 to {len(blocks)}")
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     for block, (channels, depth) in enumerate(blocks, 1):
         for layer in range(1, depth + 1):
             net.conv(channels, 3, padding=1, norm_groups=groups, name=f"{block}_{layer}")
@@ -282,7 +282,7 @@ def vgg9(
     Source: [2], table III: ``C8(3)-C16(3)×2-P(2)-C32(3)×3-P(2)-F256-F128-O``. The paper does not
     state the padding; like Simonyan and Zisserman's VGG these keep the size by default.
     """
-    net = Layers(shape, activation)
+    net = SequentialBuilder(shape, activation)
     for channels in (8, 16, 16):
         net.conv(channels, 3, padding=padding)
     net.pool()

@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
 }
 
 
-class Layers:
+class SequentialBuilder:
     """Builds an ``nn.Sequential`` with layers named conv1, pool1, …, fc1, …, output.
 
     Args:

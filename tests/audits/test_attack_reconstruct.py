@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches, over_batches
-from gradaudit.attacks.reconstruction.observing import Observed
+from gradaudit.attacks.reconstruction.observing import AttackedBatch
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
 from gradaudit.audits.attack_reconstruct.measure import NO_PICTURE
 from gradaudit.audits.attack_reconstruct.options import (
@@ -433,7 +433,7 @@ def test_a_model_of_the_users_own_file_is_shipped(tmp_path: Path) -> None:
     )
 
     def process_of(
-        each: Observed, number: int, progress: Progress, jobs: int
+        each: AttackedBatch, number: int, progress: Progress, jobs: int
     ) -> tuple[int, int, Tensor]:
         return number, os.getpid(), each.view.model.module(each.records).detach()
 

@@ -15,7 +15,7 @@ from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers
 from gradaudit.progress import Silent
-from gradaudit.ranks import model
+from gradaudit.ranks import copa_metric as model
 from gradaudit.ranks.convolution import LayerRank, convolution_rank
 from gradaudit.report import Measurement
 from gradaudit.runner import measured

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradaudit.audits.floor import Floor, FloorOptions
 from gradaudit.audits.floor.measure import cost, shared_layers
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
@@ -111,7 +111,7 @@ def test_hidden_layers_tell_nothing_and_stay_out_of_the_norm() -> None:
 
 def test_a_prior_of_a_file(tmp_path: Path) -> None:
     inputs = subject_of().records.inputs
-    prior = Prior.fitted(inputs)
+    prior = GaussianPrior.fitted(inputs)
     covariance = prior.axes.mT @ torch.diag(prior.variances) @ prior.axes
     np.savez(tmp_path / "own.npz", mean=prior.mean.numpy(), covariance=covariance.numpy())
     given = rows_of(subject_of(samples=128), sigma=0.3, prior=str(tmp_path / "own.npz"))
@@ -136,7 +136,7 @@ def test_no_attacker_beats_the_floor() -> None:
     """The most likely record, by gradient descent with curvature from the truth itself."""
     subject, sigma, runs = subject_of(samples=256), 0.3, 300
     floor = rows_of(subject, sigma=sigma)["mse_share", None]
-    prior, model = Prior.fitted(subject.records.inputs), subject.target.model.double()
+    prior, model = GaussianPrior.fitted(subject.records.inputs), subject.target.model.double()
     generator = torch.Generator().manual_seed(1)
     truths = prior.draw(runs, generator)
     labels = torch.randint(3, (runs,), generator=generator)

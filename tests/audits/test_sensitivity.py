@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gradaudit.audits import audits
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
-from gradaudit.audits.sensitivity import norms as sensitivity
+from gradaudit.audits.sensitivity import jacobian_sensitivity as sensitivity
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.custom_loss import CustomLoss

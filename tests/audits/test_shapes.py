@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.audits import audits
-from gradaudit.audits.sensitivity.norms import Observed
+from gradaudit.audits.sensitivity.jacobian_sensitivity import DifferentiableTarget
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.common.packing import arguments
 from gradaudit.data.common.user_data import records_of
@@ -117,12 +117,12 @@ def test_sensitivity_to_the_input_is_that_of_differences(name: str) -> None:
     shape = SHAPES[name]
     audited, (model, _) = subject(shape), plain(shape)
     layers = layers_of(audited.target.model)
-    observed = Observed.of(audited.target, layers, audited.records, 0)
+    observed = DifferentiableTarget.of(audited.target, layers, audited.records, 0)
     inputs, labels = cast(audited.records, torch.float64)
-    one = Observed(
+    one = DifferentiableTarget(
         observed.view, layers, inputs[:1], labels[:1], observed.outputs[:1], observed.coupling
     )
-    measured = one.measure("point", 0, seed=0, memory=1 << 28, progress=Silent())
+    measured = one.jacobian_sensitivity("point", 0, seed=0, memory=1 << 28, progress=Silent())
     squares = dict.fromkeys((layer.name for layer in layers), 0.0)
     for step in STEP * torch.eye(inputs[0].numel(), dtype=torch.float64):
         moved = [inputs[0] + sign * step.reshape(inputs[0].shape) for sign in (1, -1)]
@@ -149,12 +149,12 @@ def test_a_bag_of_embeddings_is_the_mean_of_embeddings() -> None:
             model=model,
             records=records_of((SHAPES["bag"].inputs, SHAPES["bag"].labels), "data"),
         )
-        observed = Observed.of(audited.target, audited.layers, audited.sample(4), 0)
+        observed = DifferentiableTarget.of(audited.target, audited.layers, audited.sample(4), 0)
         found.append(
             {
                 (by, layer): of_layer["f"].mean
                 for by in ("point", "target")
-                for layer, of_layer in observed.measure(
+                for layer, of_layer in observed.jacobian_sensitivity(
                     by, 0, seed=0, memory=1 << 28, progress=Silent()
                 ).raw.items()
             }

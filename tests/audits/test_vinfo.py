@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions, layerwise
 from gradaudit.audits.vinfo.attribute import LayerPoint, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.cases import why_no_correlation
-from gradaudit.audits.vinfo.v_information import Usable
+from gradaudit.audits.vinfo.v_information import UsableInformation
 from gradaudit.cli.scan import sample_folder
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
@@ -346,9 +346,9 @@ def test_the_independent_attack_sees_noise_of_its_own(monkeypatch: pytest.Monkey
     """The noise drowns the gradients; of one seed, both would see the same batches."""
     seen: list[np.ndarray] = []
 
-    def keep(rows: np.ndarray, *_: object) -> Usable:
+    def keep(rows: np.ndarray, *_: object) -> UsableInformation:
         seen.append(rows)
-        return Usable(0.0, float(np.log(2)), 0.5, "prior", "prior")
+        return UsableInformation(0.0, float(np.log(2)), 0.5, "prior", "prior")
 
     monkeypatch.setattr(layerwise, "estimate", keep)
     inputs, codes = planted()

@@ -9,7 +9,7 @@ import pytest
 from fake_audit import Counting
 from fake_command_line import only_counting, run
 
-from gradaudit.audits import Audit, Cost
+from gradaudit.audits import Audit, AuditCost
 from gradaudit.cli.scan import _why_idle, sample_folder
 from gradaudit.config import SubjectSettings
 from gradaudit.judging import gate, passed, read_policy, says
@@ -86,9 +86,9 @@ def test_the_sample_has_an_attribute_unless_another_is_named(
 ) -> None:
     seen: list[tuple[str, ...]] = []
 
-    def cost(audit: Counting, subject: Subject) -> Cost:
+    def cost(audit: Counting, subject: Subject) -> AuditCost:
         seen.append(subject.attributes)
-        return Cost()
+        return AuditCost()
 
     monkeypatch.setattr(Counting, "cost", cost)
     assert run("scan", *named, "--dry-run").status == 0

@@ -14,7 +14,7 @@ from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import attachments, private_names
 from gradaudit.defenses.spn import PolarizationHead, polarization_loss
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.federation.server import Training
+from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Target, layers_of, shared_parameters
@@ -178,7 +178,7 @@ def test_every_client_has_a_secret_of_its_own_and_trains_it() -> None:
     target = replace(case.target(), mode="train")
     for algorithm in ("fedsgd", "fedavg", "round-robin"):
         options = TrainingOptions(algorithm=algorithm, clients=3, rounds=1)
-        training = Training(target, records, options, defenses=[parse_defense(SPEC)])
+        training = FederatedTraining(target, records, options, defenses=[parse_defense(SPEC)])
         before = [dict(client.private) for client in training.clients]
         shared = training.server.state()
         assert not any("spn" in name for name in shared)
@@ -199,7 +199,7 @@ def test_private_heads_learn_their_own_codes() -> None:
     records = Records(inputs, (inputs[:, 0] > 0).long())
     target = replace(NAMED["mlp-tanh"].target(), mode="train")
     options = TrainingOptions(clients=2, rounds=30, epochs=5, rate=0.1)
-    training = Training(target, records, options, defenses=[parse_defense("spn:bits=32")])
+    training = FederatedTraining(target, records, options, defenses=[parse_defense("spn:bits=32")])
     for _ in range(30):
         training.advance()
     model, losses = training.server.model, []

@@ -16,11 +16,11 @@ from gradaudit.audits.dp_audit.game.canary import (
     craft,
 )
 from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
-from gradaudit.audits.dp_audit.game.sensitivity import Design
+from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
-QUICK = Design(restarts=6, iterations=40, pool=30)
+QUICK = PairDesign(restarts=6, iterations=40, pool=30)
 
 
 def silent(units: int) -> None:

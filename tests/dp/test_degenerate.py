@@ -10,7 +10,7 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses
 
-from gradaudit.audits.dp_audit.game.degenerate import Verdict, verdict_without_trials
+from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict, verdict_without_trials
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, FileMechanism, Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
@@ -113,4 +113,4 @@ def test_a_clip_that_hides_the_pair_gives_zero() -> None:
     null = torch.ones(4, dtype=torch.float64)
     hidden = Hypotheses(null, 2 * null[None], torch.zeros(0, 4))
     verdict = verdict_without_trials(ClippedNoise(clip=1, sigma=1), hidden, SEED)
-    assert verdict == Verdict("the noiseless release is the same with either value", 0.0)
+    assert verdict == DegenerateVerdict("the noiseless release is the same with either value", 0.0)

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from gradaudit.audits.dp_audit.law.one_run_bounds import (
-    Guesses,
+    CanaryGuesses,
     epsilon_one_run,
     epsilon_one_run_gaussian,
     expect,
@@ -29,7 +29,7 @@ ALPHA, DELTA = 0.05, 1e-5
 
 @pytest.mark.parametrize("row", ORACLE["guesses"], ids=lambda row: "-".join(map(str, row.values())))
 def test_bounds_are_those_of_jax_privacy(row: dict[str, Any]) -> None:
-    guesses = Guesses(row["canaries"], row["made"], row["right"])
+    guesses = CanaryGuesses(row["canaries"], row["made"], row["right"])
     at = {"delta": row["delta"], "alpha": row["alpha"]}
     assert epsilon_one_run(guesses, **at) == pytest.approx(row["plain"], abs=1e-6)
     assert epsilon_one_run_gaussian(guesses, **at) == pytest.approx(row["gaussian"], abs=1e-6)
@@ -38,17 +38,17 @@ def test_bounds_are_those_of_jax_privacy(row: dict[str, Any]) -> None:
 def test_without_delta_the_p_value_is_a_binomial_tail_and_perfect_guesses_have_a_closed_form() -> (
     None
 ):
-    guesses = Guesses(100, 40, 31)
+    guesses = CanaryGuesses(100, 40, 31)
     tail = stats.binom.sf(30, 40, 1 / (1 + math.exp(-0.7)))
     assert p_value(guesses, 0.7, 0.0) == pytest.approx(tail, rel=1e-12)
     rate = ALPHA ** (1 / 50)
-    perfect = epsilon_one_run(Guesses(50, 50, 50), delta=0.0, alpha=ALPHA)
+    perfect = epsilon_one_run(CanaryGuesses(50, 50, 50), delta=0.0, alpha=ALPHA)
     assert perfect == pytest.approx(math.log(rate / (1 - rate)), rel=1e-9)
     assert one_run_ceiling(50, delta=0.0, alpha=4 * ALPHA) == pytest.approx(perfect)
 
 
 def test_delta_is_owed_for_coins_that_guesses_depend_on_together() -> None:
-    guesses, epsilon, delta = Guesses(60, 12, 10), 0.5, 0.003
+    guesses, epsilon, delta = CanaryGuesses(60, 12, 10), 0.5, 0.003
     law = stats.binom(12, 1 / (1 + math.exp(-epsilon)))
     more = max(sum(law.pmf(10 - k) for k in range(1, i + 1)) / i for i in range(1, 11))
     expected = law.sf(9) + 2 * 60 * delta * more
@@ -58,19 +58,19 @@ def test_delta_is_owed_for_coins_that_guesses_depend_on_together() -> None:
 def test_the_highest_are_guessed_to_be_in_and_the_lowest_out() -> None:
     scores = np.array([5.0, -1.0, 3.0, 0.0, 2.0, -2.0, 4.0, 1.0])
     included = np.array([True, False, False, True, True, True, True, False])
-    assert guessed(scores, included, 1.0) == Guesses(8, 8, 3 + 2)
-    assert guessed(scores, included, 0.5) == Guesses(8, 4, 2 + 1)
+    assert guessed(scores, included, 1.0) == CanaryGuesses(8, 8, 3 + 2)
+    assert guessed(scores, included, 0.5) == CanaryGuesses(8, 4, 2 + 1)
 
 
 def test_no_canary_is_guessed_to_be_both_in_and_out() -> None:
     """Of 43, half is 21.5: a canary in the middle that is guessed about twice is right for sure."""
     scores, included = np.arange(43.0), np.arange(43) >= 21
-    assert guessed(scores, included, 1.0) == Guesses(43, 42, 42)
-    assert guessed(scores, ~included, 1.0) == Guesses(43, 42, 0)
+    assert guessed(scores, included, 1.0) == CanaryGuesses(43, 42, 42)
+    assert guessed(scores, ~included, 1.0) == CanaryGuesses(43, 42, 0)
 
 
 def test_nothing_is_shown_by_guesses_that_are_right_by_chance() -> None:
-    guesses = Guesses(100, 100, 55)
+    guesses = CanaryGuesses(100, 100, 55)
     assert epsilon_one_run(guesses, delta=DELTA, alpha=ALPHA) == 0
     assert mu_one_run(guesses, alpha=ALPHA) == 0
 

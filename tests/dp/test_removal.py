@@ -6,14 +6,14 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses, noise_that_no_seed_reaches
 
-from gradaudit.audits.dp_audit.game.canary import Canaries, Canary
+from gradaudit.audits.dp_audit.game.canary import Canary, CanaryPairs
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.game.play import Rules, play
 from gradaudit.audits.dp_audit.game.removal import without_record
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism
 
 PLAYED = Canary("random", 1, 0, 0.5, torch.zeros(3), torch.zeros(()))
-CANARIES = Canaries({"random": PLAYED}, PLAYED, torch.zeros(1))
+CANARIES = CanaryPairs({"random": PLAYED}, PLAYED, torch.zeros(1))
 
 
 def mean(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -26,7 +26,7 @@ def total(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return clip(gradients, 1).sum(0) + 3 * torch.randn(gradients.shape[1], generator=generator)
 
 
-def removed(function: object, played: Hypotheses) -> tuple[Canaries[Canary], Hypotheses]:
+def removed(function: object, played: Hypotheses) -> tuple[CanaryPairs[Canary], Hypotheses]:
     return without_record(FileMechanism(function, "f.py:m"), CANARIES, played, 1)  # type: ignore[arg-type]
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses, sensitivity, subject, table
 
-from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game, pair_epsilon, play_on, settings
-from gradaudit.audits.dp_audit.game.sensitivity import Design
+from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
@@ -24,7 +24,7 @@ from gradaudit.units import Units
 
 DELTA = 1e-5
 RULES = Rules(200, DELTA)
-DESIGN = Design(restarts=3, iterations=6, pool=20)
+DESIGN = PairDesign(restarts=3, iterations=6, pool=20)
 NOISY = ClippedNoise(clip=0.5, sigma=0.3)
 
 
@@ -99,7 +99,7 @@ def test_the_statistic_that_is_asked_for_is_the_score() -> None:
 
 def test_a_verdict_takes_the_place_of_trials() -> None:
     game, told = played(ClippedNoise(clip=0.5, sigma=0), restarts=0, record="random")
-    assert isinstance(game.result, Verdict)
+    assert isinstance(game.result, DegenerateVerdict)
     assert game.score is None
     assert game.epsilon_lower == game.pair == math.inf
     assert list(told.tasks) == ["canaries for race"]
@@ -125,9 +125,9 @@ def test_a_pair_with_equal_releases_can_test_no_claim(function: object) -> None:
 def test_a_law_that_hides_the_pair_can_test_no_claim_and_any_other_can() -> None:
     game, _ = played(restarts=0, record="random")
     assert (game.untestable, game.epsilon_lower is None) == ("", False)
-    hidden = replace(game, result=Verdict("it is the same with either value", 0.0))
+    hidden = replace(game, result=DegenerateVerdict("it is the same with either value", 0.0))
     assert (hidden.untestable, hidden.epsilon_lower) == ("it is the same with either value", None)
-    certain = replace(game, result=Verdict("the mechanism adds no noise", math.inf))
+    certain = replace(game, result=DegenerateVerdict("the mechanism adds no noise", math.inf))
     assert (certain.untestable, certain.epsilon_lower) == ("", math.inf)
     assert game.score is not None
     none = replace(game.score, bound=replace(game.score.bound, value=0.0))

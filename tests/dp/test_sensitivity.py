@@ -15,7 +15,7 @@ from dp_subject import (
 from torch import Generator, Tensor
 
 from gradaudit.audits.dp_audit.game.sensitivity import (
-    Design,
+    PairDesign,
     RecordSensitivity,
     between_two_values,
     cosine_distance,
@@ -98,7 +98,7 @@ def drawn_from(
     mechanism: Mechanism, clip: float | None = None, companions: int = 0, seed: int = 0
 ) -> RecordSensitivity:
     ground, records = sensitivity("sex"), table()
-    design = Design(companions=companions, clip=clip)
+    design = PairDesign(companions=companions, clip=clip)
     return RecordSensitivity.of(
         ground.gradients, records, ground.column, mechanism, design, 1 << 20, seed
     )

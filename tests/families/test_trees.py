@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from gradaudit.families import trees as growing
 from gradaudit.families.forest import times_drawn
-from gradaudit.families.trees import Trees, grown
+from gradaudit.families.trees import Trees, grow_trees
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -17,7 +17,7 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 
 def grow(features: np.ndarray, targets: np.ndarray, times: np.ndarray, seed: int = 0) -> Trees:
-    return grown(np.ascontiguousarray(features.T), targets, times, generator(seed))
+    return grow_trees(np.ascontiguousarray(features.T), targets, times, generator(seed))
 
 
 def bootstraps(trees: int, rows: int) -> np.ndarray:
@@ -30,7 +30,7 @@ def test_what_a_tree_sees_and_can_tell_apart_it_knows(columns: int, halfway: boo
     features = generator(1).normal(size=(60, columns))
     targets = generator(2).integers(2, size=(60, 3)).astype(float)
     every = np.ones((5, 60), dtype=np.int64)
-    trees = grown(features.T.copy(), targets, every, generator(), halfway=halfway)
+    trees = grow_trees(features.T.copy(), targets, every, generator(), halfway=halfway)
     np.testing.assert_array_equal(trees.votes(features), targets)
 
 
@@ -110,7 +110,7 @@ def test_neighbouring_numbers_and_a_rare_value_are_told_apart(dtype: type, halfw
     column[0, :3] = 1 + np.arange(3) * np.finfo(dtype).eps
     targets = np.array([1.0, 0, 1] + [0] * 397)[:, None]
     times = np.ones((20, 400), dtype=np.int64)
-    trees = grown(column, targets, times, generator(), halfway=halfway)
+    trees = grow_trees(column, targets, times, generator(), halfway=halfway)
     np.testing.assert_array_equal(trees.votes(column.T), targets)
 
 
@@ -120,7 +120,7 @@ def test_cuts_stay_within_what_the_precision_holds(unit: float, halfway: bool) -
     features = generator(1).uniform(-1, 1, size=(40, 3))
     targets = generator(2).integers(2, size=(40, 1)).astype(float)
     scaled, times = (unit * features).astype(np.float32), np.ones((3, 40), dtype=np.int64)
-    trees = grown(scaled.T.copy(), targets, times, generator(), halfway=halfway)
+    trees = grow_trees(scaled.T.copy(), targets, times, generator(), halfway=halfway)
     np.testing.assert_array_equal(trees.votes(scaled), targets)
 
 
@@ -176,7 +176,7 @@ def test_memory_of_a_level_does_not_go_with_nodes_times_rows() -> None:
     features = generator(1).normal(size=(3000, 4))
     targets = (features[:, :1] + generator(2).normal(size=(3000, 1)) > 0).astype(float)
     growing_ = growing._Growing(np.ascontiguousarray(features.T), generator(), halfway=True)
-    level = growing_.sown(targets, bootstraps(50, 3000))
+    level = growing_.root_level(targets, bootstraps(50, 3000))
     for _ in range(2):
         level = growing_.divided(level, growing_.best(level))
     tracemalloc.start()

@@ -14,7 +14,7 @@ from gradaudit.defenses import parse_defense
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.federation.algorithms import algorithms, choose_algorithm
 from gradaudit.federation.partition import split
-from gradaudit.federation.server import Training, train_rounds
+from gradaudit.federation.server import FederatedTraining, train_rounds
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import Target
 
@@ -101,7 +101,7 @@ def test_momentum_starts_afresh_in_every_round_of_fedavg() -> None:
 def test_fedavg_averages_by_the_number_of_records() -> None:
     target, records = problem(NAMED["mlp-tanh"], 25)
     options = TrainingOptions(clients=3, rounds=1, epochs=5, batch_size=25, rate=0.3)
-    training = Training(target, records, options)
+    training = FederatedTraining(target, records, options)
     local = [descend(target, records.take(part), 5, 0.3) for part in training.parts]
     sizes = [len(part) for part in training.parts]
     training.advance()
@@ -122,7 +122,7 @@ def test_round_robin_by_hand_on_a_linear_model() -> None:
     model.weight.data.copy_(weight)
     target = Target(model, MSE, mode="train")
     options = TrainingOptions(algorithm="round-robin", clients=2, rounds=2, batch_size=4, rate=0.1)
-    training = Training(target, Records(inputs, labels), options)
+    training = FederatedTraining(target, Records(inputs, labels), options)
     parts = training.parts
     for _ in range(2):
         training.advance()
@@ -158,7 +158,9 @@ def test_every_epoch_sees_every_record_once() -> None:
     inputs = torch.arange(10, dtype=torch.float64)[:, None]
     target = Target(Spy(1, 2).double(), CROSS_ENTROPY, mode="train")
     records = Records(inputs, torch.arange(10) % 2)
-    training = Training(target, records, TrainingOptions(clients=1, epochs=2, batch_size=4))
+    training = FederatedTraining(
+        target, records, TrainingOptions(clients=1, epochs=2, batch_size=4)
+    )
     seen.clear()
     training.advance()
     assert [len(batch) for batch in seen] == [4, 4, 2, 4, 4, 2]
@@ -173,7 +175,7 @@ def test_running_statistics_are_averaged(algorithm: str) -> None:
     options = TrainingOptions(
         algorithm=algorithm, clients=2, rounds=1, batch_size=12, rate=1e-9, partition="iid"
     )
-    training = Training(target, records, options)
+    training = FederatedTraining(target, records, options)
     convolution, norm = target.model[0], target.model[1]  # type: ignore[index]
     with torch.no_grad():
         means = [convolution(records.inputs[part]).mean(dim=(0, 2, 3)) for part in training.parts]
@@ -336,14 +338,14 @@ def test_records_cannot_be_clipped_in_local_training() -> None:
     target, records = problem(NAMED["mlp-tanh"])
     defenses = [parse_defense("dp:clip=1,sigma=1")]
     with pytest.raises(UsageError, match="per=release"):
-        Training(target, records, TrainingOptions(), defenses=defenses)
+        FederatedTraining(target, records, TrainingOptions(), defenses=defenses)
 
 
 def test_labels_that_do_not_fit_are_refused_before_training() -> None:
     target, records = problem(NAMED["mlp-tanh"])
     wrong = replace(records, labels=records.labels + 7)
     with pytest.raises(AuditError, match="labels run from"):
-        Training(target, wrong, TrainingOptions())
+        FederatedTraining(target, wrong, TrainingOptions())
 
 
 def test_split_draws_test_records_once_and_takes_the_data_sets_word() -> None:

@@ -15,7 +15,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.federation.canary_scores import FILE, CanaryScores
-from gradaudit.federation.server import Training
+from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -24,12 +24,12 @@ from tests.command_line import run
 RATE, CLIENTS, RECORDS = 0.1, 3, 30
 
 
-def make(canaries: int, *defenses: str, width: int = 6, **how: Any) -> Training:
+def make(canaries: int, *defenses: str, width: int = 6, **how: Any) -> FederatedTraining:
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3))
-    return Training(
+    return FederatedTraining(
         Target(model, CrossEntropy()),
         Records(torch.randn(RECORDS, 5, generator=generator), torch.arange(RECORDS) % 3),
         TrainingOptions(clients=CLIENTS, rate=RATE, canaries=canaries, **how),
@@ -37,18 +37,18 @@ def make(canaries: int, *defenses: str, width: int = 6, **how: Any) -> Training:
     )
 
 
-def flat(training: Training) -> Tensor:
+def flat(training: FederatedTraining) -> Tensor:
     return torch.cat([p.detach().flatten() for p in training.server.parameters.values()]).clone()
 
 
-def update(training: Training) -> Tensor:
+def update(training: FederatedTraining) -> Tensor:
     """What one round averages, as the weights moved."""
     before = flat(training)
     training.advance()
     return (before - flat(training)) / RATE
 
 
-def directions(training: Training, count: int) -> Tensor:
+def directions(training: FederatedTraining, count: int) -> Tensor:
     """(canaries, elements)."""
     assert training.canaries is not None
     found = training.canaries.directions(np.arange(count))

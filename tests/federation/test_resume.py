@@ -15,7 +15,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import CheckpointError, NotApplicable, UsageError
 from gradaudit.federation.resume import STATE, SUMMARY, RunFolder, RunRecord, train_into
-from gradaudit.federation.server import Training
+from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 
@@ -30,10 +30,12 @@ HOW = [
 ]
 
 
-def make(how: dict[str, object], defenses: tuple[str, ...] = (), seed: int = 0) -> Training:
+def make(
+    how: dict[str, object], defenses: tuple[str, ...] = (), seed: int = 0
+) -> FederatedTraining:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(30, 1, 3, 3, generator=generator, dtype=torch.float64)
-    return Training(
+    return FederatedTraining(
         replace(CASE.target(), mode="train"),
         Records(inputs, torch.arange(30) % 3),
         TrainingOptions(clients=3, rounds=ROUNDS, **how),  # type: ignore[arg-type]
@@ -42,14 +44,14 @@ def make(how: dict[str, object], defenses: tuple[str, ...] = (), seed: int = 0) 
     )
 
 
-def summary(training: Training, **settings: object) -> RunRecord:
+def summary(training: FederatedTraining, **settings: object) -> RunRecord:
     clients = [part.tolist() for part in training.parts]
     made = {"seed": 0, "rounds": ROUNDS, **settings}
     sizes = [len(client) for client in clients]
     return RunRecord(settings=made, records=30, clients=clients, test=[], sizes=sizes)  # type: ignore[arg-type]
 
 
-def run(path: Path, training: Training, rounds: int = ROUNDS, every: int = 1) -> list[int]:
+def run(path: Path, training: FederatedTraining, rounds: int = ROUNDS, every: int = 1) -> list[int]:
     folder = RunFolder(path, summary(training, rounds=rounds))
     return [done.number for done in train_into(folder, training, rounds, every)]
 
@@ -186,7 +188,9 @@ def test_a_checkpoint_of_tied_weights_loads(tmp_path: Path) -> None:
     tied = next(case for case in CASES if case.id == "tied-weights")
     inputs = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     options = TrainingOptions(clients=2, rounds=1)
-    training = Training(replace(tied.target(), mode="train"), Records(inputs, inputs), options)
+    training = FederatedTraining(
+        replace(tied.target(), mode="train"), Records(inputs, inputs), options
+    )
     list(train_into(RunFolder(tmp_path, summary(training)), training, 1, 1))
     model = tied.make_model(seed=7)
     apply_checkpoint(model, load_checkpoint(tmp_path / "round-001.safetensors"))

@@ -8,18 +8,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.genie import Genie, slopes_of
 from gradaudit.audits.floor.information import Information
-from gradaudit.audits.floor.prior import Prior
-from gradaudit.audits.floor.van_trees import estimate
+from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 
 Floats = NDArray[np.float64]
-ONE = Prior.of_covariance(torch.zeros(1), torch.eye(1))
+ONE = GaussianPrior.of_covariance(torch.zeros(1), torch.eye(1))
 
 
 def steep(z: Floats) -> Floats:
@@ -77,7 +77,7 @@ def test_who_is_told_more_has_bounds_that_hold_and_may_say_more(sigma: float) ->
 
 
 def test_a_genie_tells_where_gradients_grow() -> None:
-    prior = Prior.of_covariance(torch.zeros(3), torch.diag(torch.tensor([4.0, 1.0, 0.0])))
+    prior = GaussianPrior.of_covariance(torch.zeros(3), torch.diag(torch.tensor([4.0, 1.0, 0.0])))
     slopes = torch.tensor([[1.0, 0.0, 5.0], [-1.0, 0.0, 5.0]])
     genie = Genie.of(slopes, torch.tensor([1.0, 100.0]), prior)
     expected = torch.diag(torch.tensor([1 + 3 * 4.0, 1, 1], dtype=torch.float64))
@@ -117,9 +117,9 @@ def test_slopes_are_those_of_differences() -> None:
 def test_records_are_of_the_prior_and_those_of_a_unit_differ_by_what_is_untold() -> None:
     generator = torch.Generator().manual_seed(2)
     factor = torch.randn(5, 5, generator=generator, dtype=torch.float64)
-    prior = Prior.of_covariance(torch.ones(5), factor @ factor.mT, leading=4)
+    prior = GaussianPrior.of_covariance(torch.ones(5), factor @ factor.mT, leading=4)
     view = FunctionalModel.of(Target(model_of(5), CrossEntropy()))
-    sample = Drawn.of(
+    sample = PriorSample.of(
         view,
         list(view.parameters),
         prior,
@@ -144,7 +144,7 @@ def test_records_are_of_the_prior_and_those_of_a_unit_differ_by_what_is_untold()
 @pytest.mark.parametrize("functional", [share, nats])
 def test_the_better_bound_is_found_and_is_on_the_safe_side(functional: Functional) -> None:
     """Half of the units tell 300 times as much; all of a unit's records tell as much."""
-    prior = Prior.of_covariance(torch.zeros(2), torch.eye(2))
+    prior = GaussianPrior.of_covariance(torch.zeros(2), torch.eye(2))
     level = torch.tensor([1.0, 300.0] * 8, dtype=torch.float64)[:, None, None, None]
     halves = (level * torch.eye(2)).expand(-1, 2, -1, -1)
     for precision, best in ((1.5, 1), (1e6, 0)):
@@ -153,7 +153,7 @@ def test_the_better_bound_is_found_and_is_on_the_safe_side(functional: Functiona
         of_units = [functional(unit, prior, told.precision)[0] for unit in told.units]
         bounds.append(sum(of_units) / len(of_units))
         assert functional.best(*bounds) == bounds[best]
-        found = estimate(functional, told, prior)
+        found = van_trees_bound(functional, told, prior)
         assert functional.sign * found.value <= functional.sign * bounds[best] + 1e-12
         assert abs(found.value - bounds[best]) < 0.7 * abs(bounds[0] - bounds[1])
         assert functional.sign * found.safe <= functional.sign * found.value

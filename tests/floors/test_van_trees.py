@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import nats, share
-from gradaudit.audits.floor.information import informations, sum_of_layers
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.information import layer_information, sum_of_layers
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release
-from gradaudit.audits.floor.van_trees import estimate, floor_of
+from gradaudit.audits.floor.van_trees import floor_of, van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of
@@ -65,16 +65,16 @@ LAYERS = ("0", "2", "5", "6", "8")
 @pytest.mark.parametrize("clip", [None, 1.5])
 def test_information_is_that_of_dense_jacobians(clip: float | None) -> None:
     model, loss, shape = convolutional(), CrossEntropy(), (1, 6, 6)
-    prior = Prior.of_covariance(torch.zeros(36), covariance(36))
+    prior = GaussianPrior.of_covariance(torch.zeros(36), covariance(36))
     labels = torch.arange(RECORDS) % 4
     layers = layers_of(model, with_bias=True)
     names = tuple(name for layer in layers for name in layer.parameter_names)
     clips = () if clip is None else (Release(names, 1, 1.0, clip=clip),)
     target = Target(model, loss)
-    found = informations(target, layers, prior, labels, shape=shape, seed=3, clips=clips)
+    found = layer_information(target, layers, prior, labels, shape=shape, seed=3, clips=clips)
     root = (prior.variances.sqrt()[:, None] * prior.axes).mT
     view = FunctionalModel.of(target, seed=3)
-    sample = Drawn.of(view, names, prior, labels, shape=shape, seed=3, most=9)
+    sample = PriorSample.of(view, names, prior, labels, shape=shape, seed=3, most=9)
     expected = {name: torch.zeros(4, 36, 36, dtype=torch.float64) for name in LAYERS}
     beyond = 0
     for k, (record, label) in enumerate(zip(sample.records, sample.labels, strict=True)):
@@ -99,16 +99,18 @@ def test_a_linear_gaussian_update_has_its_least_squares_error_and_its_informatio
     torch.manual_seed(0)
     model = nn.Linear(4, 1).double()
     mixing, sigma = covariance(4), 0.7
-    prior = Prior.of_covariance(torch.ones(4), mixing)
+    prior = GaussianPrior.of_covariance(torch.ones(4), mixing)
     labels = torch.zeros(8, 1, dtype=torch.float64)
     layer = layers_of(model, with_bias=True)[0]
     bias = type(layer)(layer.name, layer.kind, 0, ("bias",), 1)
     target = Target(model, MeanSquaredError())
-    parts = informations(target, [bias], prior, labels, shape=(4,), seed=0)[layer.name] / sigma**2
+    parts = (
+        layer_information(target, [bias], prior, labels, shape=(4,), seed=0)[layer.name] / sigma**2
+    )
     slope = 2 * model.weight.detach()[0]
     seen = float(slope @ mixing @ slope) + sigma**2
     error = float(mixing.trace() - (mixing @ slope).square().sum() / seen)
-    floor, told = floor_of([parts], prior), estimate(nats, parts, prior)
+    floor, told = floor_of([parts], prior), van_trees_bound(nats, parts, prior)
     exact = error / prior.variance, np.log(seen / sigma**2) / 2
     np.testing.assert_allclose([floor.value, floor.safe], exact[0], rtol=1e-9)
     np.testing.assert_allclose([told.value, told.safe], exact[1], rtol=1e-9)
@@ -116,9 +118,9 @@ def test_a_linear_gaussian_update_has_its_least_squares_error_and_its_informatio
 
 def test_more_noise_raises_the_floor_and_more_layers_lower_it() -> None:
     model = convolutional()
-    prior = Prior.of_covariance(torch.zeros(36), covariance(36, rank=20))
+    prior = GaussianPrior.of_covariance(torch.zeros(36), covariance(36, rank=20))
     layers = layers_of(model, with_bias=True)
-    parts = informations(
+    parts = layer_information(
         Target(model, CrossEntropy()), layers, prior, torch.arange(8) % 4, shape=(1, 6, 6), seed=0
     )
     whole = sum_of_layers(parts.values())
@@ -134,13 +136,13 @@ def test_groups_of_directions_only_lower_the_floor_and_raise_the_information() -
     generator = torch.Generator().manual_seed(0)
     factor = torch.randn(30, 12, generator=generator, dtype=torch.float64)
     records = torch.randn(18, 12, generator=generator, dtype=torch.float64) @ factor.mT
-    whole, few = (Prior.fitted(records, leading) for leading in (30, 6))
+    whole, few = (GaussianPrior.fitted(records, leading) for leading in (30, 6))
     jacobian = torch.randn(30, 30, generator=generator, dtype=torch.float64)
     full = whole.axes.mT @ torch.diag(whole.variances) @ whole.axes
     full += whole.rest * (torch.eye(30, dtype=torch.float64) - whole.axes.mT @ whole.axes)
-    exact = Prior.of_covariance(whole.mean, full)
+    exact = GaussianPrior.of_covariance(whole.mean, full)
 
-    def information(prior: Prior, draws: int) -> Tensor:
+    def information(prior: GaussianPrior, draws: int) -> Tensor:
         moved = torch.stack([prior.probes(generator) @ jacobian.mT for _ in range(draws)])
         products = (moved @ moved.mT).mean(dim=0)
         kept = torch.arange(len(products)) < prior.leading

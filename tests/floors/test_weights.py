@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.drawn import Drawn
+from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import share
-from gradaudit.audits.floor.information import Information, informations, sum_of_layers
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import floor_of
-from gradaudit.audits.floor.weights import Weighted, levels_of
+from gradaudit.audits.floor.weights import WeightedAverages, levels_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
@@ -33,12 +33,14 @@ def test_averages_are_those_of_dense_derivatives() -> None:
     """∇q by differentiating 1/(1 + ‖G‖²/c) itself, with respect to z."""
     model, labels = network(), torch.arange(16) % 2
     factor = torch.tensor([[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [0.0, 0.3, 0.0]]).double()
-    prior = Prior.of_covariance(torch.ones(3), factor @ factor.mT)  # of rank two
+    prior = GaussianPrior.of_covariance(torch.ones(3), factor @ factor.mT)  # of rank two
     target, layers = Target(model, CrossEntropy()), layers_of(model, with_bias=True)
-    found = sum_of_layers(informations(target, layers, prior, labels, shape=(3,), seed=3).values())
+    found = sum_of_layers(
+        layer_information(target, layers, prior, labels, shape=(3,), seed=3).values()
+    )
     names = [name for layer in layers for name in layer.parameter_names]
     view = FunctionalModel.of(target, seed=3)
-    sample = Drawn.of(view, names, prior, labels, shape=(3,), seed=3, most=99)
+    sample = PriorSample.of(view, names, prior, labels, shape=(3,), seed=3, most=99)
     root = (prior.variances.sqrt()[:, None] * prior.axes).mT
     weighted = found.weighted
     assert weighted is not None
@@ -71,11 +73,11 @@ def test_averages_are_those_of_dense_derivatives() -> None:
 
 def test_equal_weights_are_van_trees() -> None:
     generator = torch.Generator().manual_seed(0)
-    prior = Prior.of_covariance(torch.zeros(2), torch.diag(torch.tensor([3.0, 1.0])))
+    prior = GaussianPrior.of_covariance(torch.zeros(2), torch.diag(torch.tensor([3.0, 1.0])))
     factors = torch.randn(6, 2, 2, generator=generator, dtype=torch.float64)
     units = factors @ factors.mT
     known = torch.eye(2, dtype=torch.float64).expand(1, 6, 2, 2)
-    weighted = Weighted(units[None], known, torch.ones(1, 6, dtype=torch.float64))
+    weighted = WeightedAverages(units[None], known, torch.ones(1, 6, dtype=torch.float64))
     held = torch.arange(6) < 2
     expected = share.tangent(units[~held].mean(dim=0), units[held], prior)
     torch.testing.assert_close(weighted.floors(held, prior)[0], expected)
@@ -84,17 +86,17 @@ def test_equal_weights_are_van_trees() -> None:
 def test_tangents_lie_below_what_they_touch() -> None:
     """m² tr C M⁻¹ of any mean and matrix, at those themselves it is met."""
     generator = torch.Generator().manual_seed(0)
-    prior = Prior.of_covariance(torch.zeros(2), torch.diag(torch.tensor([3.0, 1.0])))
+    prior = GaussianPrior.of_covariance(torch.zeros(2), torch.diag(torch.tensor([3.0, 1.0])))
     factors = torch.randn(40, 2, 2, generator=generator, dtype=torch.float64)
     known = (factors @ factors.mT + 0.1 * torch.eye(2))[None]
     shares = torch.rand(1, 40, generator=generator, dtype=torch.float64)
-    weighted = Weighted(torch.zeros_like(known), known, shares)
+    weighted = WeightedAverages(torch.zeros_like(known), known, shares)
     held = torch.arange(40) < 20
     exact = [
         float(m) ** 2 * share.of(k, prior)[0] for m, k in zip(shares[0], known[0], strict=True)
     ]
     assert (weighted.floors(held, prior)[0].numpy() <= np.array(exact)[:20] + 1e-12).all()
-    alike = Weighted(
+    alike = WeightedAverages(
         torch.zeros(1, 4, 2, 2), known[:, :1].expand(1, 4, 2, 2), shares[:, :1].expand(1, 4)
     )
     touched = alike.floors(torch.arange(4) < 1, prior)[0]
@@ -128,11 +130,11 @@ def trained() -> tuple[nn.Module, Tensor, Tensor]:
 def test_the_floor_of_a_trained_network_is_near_the_exact_bayes_error() -> None:
     """The posterior on a grid of 201 × 201; van Trees without weights lies ten times lower."""
     model, records, labels = trained()
-    prior = Prior.of_covariance(records.mean(dim=0), torch.cov(records.mT))
+    prior = GaussianPrior.of_covariance(records.mean(dim=0), torch.cov(records.mT))
     target, layers = Target(model, CrossEntropy()), layers_of(model, with_bias=True)
     generator = torch.Generator().manual_seed(1)
     chosen = labels[torch.randint(500, (1024,), generator=generator)]
-    parts = informations(target, layers, prior, chosen, shape=(2,), seed=0)
+    parts = layer_information(target, layers, prior, chosen, shape=(2,), seed=0)
     told = sum_of_layers(parts.values())
     one = torch.func.vmap(lambda x, y: by_func(model, x, y))
     axis = torch.linspace(-4.5, 4.5, 201, dtype=torch.float64)

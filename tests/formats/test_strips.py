@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from report_builder import infinite_row, row, skipped_row
 
-from gradaudit.formats.strips import Axis, axis_of, said, shape, strip
+from gradaudit.formats.strips import StripAxis, axis_of, cell_words, shape, strip
 from gradaudit.text import UNBOUNDED
 from gradaudit.view import Cell, LayerLine, MetricColumn
-from gradaudit.view.floors import Floor
+from gradaudit.view.floors import PermutationFloor
 
 AUROC = MetricColumn("leak.bits", sign=1, chance=0.5, limits=(("high", 0.75),))
 
@@ -21,7 +21,7 @@ def cell(value: float, interval: Any = None, **more: Any) -> Cell:
 
 
 def test_an_axis_holds_all_that_is_drawn() -> None:
-    floor = Floor(0.4, (0.3, 0.5))
+    floor = PermutationFloor(0.4, (0.3, 0.5))
     axis = axis_of(AUROC, [cell(0.9, (0.8, 0.99), floor=floor), cell(0.6)])
     assert (axis.low, axis.high, axis.logarithmic, axis.reversed) == (0.3, 0.99, False, False)
     assert axis.at(0.3) == pytest.approx(4)
@@ -34,7 +34,7 @@ def test_an_end_that_nothing_bounds_is_drawn_at_the_side() -> None:
     axis = axis_of(AUROC, [open_ended, cell(4.0)])
     assert (axis.low, axis.high) == (0.5, 4.0)
     assert axis.at(UNBOUNDED) == pytest.approx(96)
-    assert said(open_ended) == "3 [1, infinite], within its limits"
+    assert cell_words(open_ended) == "3 [1, infinite], within its limits"
 
 
 def test_worse_is_at_the_right() -> None:
@@ -61,7 +61,7 @@ def test_values_of_many_sizes_are_on_a_logarithmic_axis() -> None:
     ],
 )
 def test_ticks_are_round_and_few(low: float, high: float, ticks: list[float]) -> None:
-    assert Axis(low, high).ticks() == pytest.approx(ticks)
+    assert StripAxis(low, high).ticks() == pytest.approx(ticks)
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0], [1e-300, 1e300], [-1e300, 1e300]])
@@ -78,7 +78,7 @@ def drawn(shown: Cell, column: MetricColumn = AUROC) -> str:
 
 
 def test_a_strip_has_its_marks() -> None:
-    svg = drawn(cell(0.9, (0.8, 1.0), level="high", floor=Floor(0.4, (0.3, 0.5))))
+    svg = drawn(cell(0.9, (0.8, 1.0), level="high", floor=PermutationFloor(0.4, (0.3, 0.5))))
     assert "<title>fc1: 0.900 [0.800, 1], permuted 0.400 [0.300, 0.500], high</title>" in svg
     assert [x for x in re.findall(r'class="([^"]+)"', svg) if x != "strip"] == [
         "chance",
@@ -109,16 +109,17 @@ def test_the_sign_of_what_shows_nothing_is_grey_and_hollow(level: Any, kind: str
 
 
 def test_a_number_is_within_its_limits_where_a_rule_says_so_alone() -> None:
-    assert said(cell(0.6)) == "0.600, within its limits"
-    assert said(cell(0.6, judged=False)) == "0.600 ~, no rule judged it"
+    assert cell_words(cell(0.6)) == "0.600, within its limits"
+    assert cell_words(cell(0.6, judged=False)) == "0.600 ~, no rule judged it"
     assert (
-        said(cell(0.6, (0.5, 0.8), possible="high")) == "0.600 [0.500, 0.800] ?, high not excluded"
+        cell_words(cell(0.6, (0.5, 0.8), possible="high"))
+        == "0.600 [0.500, 0.800] ?, high not excluded"
     )
 
 
 def test_what_has_no_number_says_so() -> None:
     assert "not measured" in drawn(Cell(skipped_row("leak.bits", "fc1", "no")))
-    assert said(Cell()) == "no row"
+    assert cell_words(Cell()) == "no row"
     infinite = Cell(infinite_row("leak.bits", "fc1"), level="high")
     assert infinite.row is not None
     assert infinite.row.number == math.inf

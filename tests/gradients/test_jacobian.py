@@ -22,7 +22,7 @@ from gradaudit.gradients.differentiation import (
     fastest,
 )
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import by_probes, exactly
+from gradaudit.gradients.norms import by_probes, exact_norms
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
@@ -57,7 +57,7 @@ def measured(
     trace = Trace.of(view, names, records, targets)
     batch = Batch(trace, records, trace.point(records), targets, range(len(records)))
     jacobians = Jacobians(batch, way or fastest(batch, by), by, layers, memory, seed)
-    passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
+    passes = by_probes(jacobians.size, probes, seed) if probes else exact_norms(jacobians.size)
     return jacobians.norms(passes, lambda units: None, workers)
 
 

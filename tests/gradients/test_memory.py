@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.gradients.memory import Piece, column_blocks, device_memory, passes, peak_bytes
+from gradaudit.gradients.memory import ColumnRange, column_blocks, device_memory, passes, peak_bytes
 
 KILO = 4 * 250  # bytes of 250 floats
 
@@ -95,7 +95,12 @@ def test_less_memory_than_one_column_needs_still_goes_on() -> None:
 
 def test_columns_of_different_cost() -> None:
     found = list(passes({"a": 4, "b": 2}, 10, {"a": 3, "b": 20}))
-    assert found == [[Piece("a", 0, 3)], [Piece("a", 3, 4)], [Piece("b", 0, 1)], [Piece("b", 1, 2)]]
+    assert found == [
+        [ColumnRange("a", 0, 3)],
+        [ColumnRange("a", 3, 4)],
+        [ColumnRange("b", 0, 1)],
+        [ColumnRange("b", 1, 2)],
+    ]
 
 
 GIB = 1 << 30

@@ -10,7 +10,7 @@ from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.gradients.differentiation import Batch, Mapped
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tabulated
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import NORMS, Columns, Directions, Gaussian, Norms, Pass, exactly
+from gradaudit.gradients.norms import NORMS, Columns, Directions, Gaussian, Norms, Pass, exact_norms
 from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
@@ -172,7 +172,7 @@ def test_the_engine_takes_the_short_way() -> None:
     batch = batch_of(model, shape, CrossEntropy(), 4)
     done: list[int] = []
     jacobians = Jacobians(batch, Mapped(), "point", layers_of(model, with_bias=True))
-    found = jacobians.norms(exactly(jacobians.size), done.append)
+    found = jacobians.norms(exact_norms(jacobians.size), done.append)
     assert sum(done) == RECORDS * jacobians.size
     ways = {norms.methods for norms in found.values()}
     assert ways == {frozenset({"forward mode of a piecewise linear network"})}

@@ -7,12 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from gradaudit.audits.sensitivity.norms import Array, Observed, Sample, joined
+from gradaudit.audits.sensitivity.jacobian_sensitivity import (
+    Array,
+    DifferentiableTarget,
+    Sample,
+    joined,
+)
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent
-from gradaudit.statistics.bootstrap import drawn, ratio_interval
+from gradaudit.statistics.bootstrap import bootstrap_counts, ratio_interval
 from tests.coverage import assert_covers, covered
 
 SPECTRA = {
@@ -140,7 +145,7 @@ def test_intervals_over_records_and_probes_cover() -> None:
     for seed in range(300):
         norms = generator.gamma(4.0, size=(24, 1))
         sample = sample_of((norms * generator.standard_normal(16)) ** 2)
-        over_records = ratio_interval(sample.values, np.ones(24), drawn(24, seed))
+        over_records = ratio_interval(sample.values, np.ones(24), bootstrap_counts(24, seed))
         assert over_records is not None
         intervals.append(joined(sample.mean, over_records, sample.interval()))
     assert_covers(intervals, 4.0, 0.93)
@@ -155,10 +160,12 @@ def test_each_layers_interval_covers_the_exact_norm_90_times_of_100() -> None:
     )
     records = Records(inputs=torch.rand(4, 1, 10, 10), labels=torch.tensor([0, 1, 2, 3]))
     target = Target(model, CrossEntropy())
-    observed = Observed.of(target, layers_of(model), records, seed=0)
+    observed = DifferentiableTarget.of(target, layers_of(model), records, seed=0)
 
     def measured(probes: int, seed: int) -> dict[str, Sample]:
-        found = observed.measure("point", probes, seed=seed, memory=1 << 28, progress=Silent()).raw
+        found = observed.jacobian_sensitivity(
+            "point", probes, seed=seed, memory=1 << 28, progress=Silent()
+        ).raw
         return {layer: norms["f"] for layer, norms in found.items()}
 
     exact = measured(0, 0)

@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate, stats
 
 from gradaudit.audits.vinfo.spread import (
-    Sampled,
+    RecordUse,
     auroc_interval,
     by_a_line,
     information_interval,
@@ -14,16 +14,18 @@ from gradaudit.audits.vinfo.spread import (
     ranked_alone,
     ranked_share,
 )
-from gradaudit.audits.vinfo.v_information import Learned, Usable
+from gradaudit.audits.vinfo.v_information import LearningCurvePoint, UsableInformation
 
-SAMPLED = Sampled(300, 700, 62.5)
-
-
-def usable(information: float, auroc: float, curve: tuple[Learned, ...] = ()) -> Usable:
-    return Usable(information, float(np.log(2)), auroc, "logistic", "logistic", curve)
+SAMPLED = RecordUse(300, 700, 62.5)
 
 
-def margin(values: np.ndarray, sampled: Sampled) -> float:
+def usable(
+    information: float, auroc: float, curve: tuple[LearningCurvePoint, ...] = ()
+) -> UsableInformation:
+    return UsableInformation(information, float(np.log(2)), auroc, "logistic", "logistic", curve)
+
+
+def margin(values: np.ndarray, sampled: RecordUse) -> float:
     """Nadeau and Bengio's."""
     factor = 1 / len(values) + sampled.scored / sampled.fitted
     return float(stats.t.ppf(0.975, len(values) - 1) * np.sqrt(values.var(ddof=1) * factor))
@@ -37,7 +39,7 @@ def rate(mean: float, trials: float, disjoint: float) -> tuple[float, float]:
     return centre - reach, centre + reach
 
 
-def worth(sampled: Sampled, repetitions: int) -> float:
+def worth(sampled: RecordUse, repetitions: int) -> float:
     """Variance of a mean over R splits: 1/(s D), and s of it in common between two splits."""
     share = sampled.scored / (sampled.scored + sampled.fitted)
     one = 1 / (share * sampled.disjoint)
@@ -57,7 +59,7 @@ def test_trials_grow_with_repetitions_to_all_disjoint_batches() -> None:
 def test_informations_interval_spans_nadeau_and_bengios_and_a_rates(
     values: list[float], disjoint: float
 ) -> None:
-    array, sampled = np.array(values), Sampled(300, 700, disjoint)
+    array, sampled = np.array(values), RecordUse(300, 700, disjoint)
     mean, reach, entropy = array.mean(), margin(array, sampled), np.log(2)
     low, high = rate(max(mean, 0) / entropy, worth(sampled, len(array)), disjoint)
     found = information_interval([usable(each, 0.7) for each in array], sampled)
@@ -70,13 +72,13 @@ def test_informations_interval_spans_nadeau_and_bengios_and_a_rates(
     [([0.5] * 4, 1.25), ([0.8] * 4, 1.25 / 0.8), ([0.99] * 4, 1.9), ([1.0] * 4, 1.9)],
 )
 def test_an_aurocs_interval_is_a_rates(values: list[float], units: float) -> None:
-    sampled = Sampled(60, 140, 12.5)
+    sampled = RecordUse(60, 140, 12.5)
     found = auroc_interval([usable(0.1, each) for each in values], sampled)
     assert found == pytest.approx(rate(values[0], units * worth(sampled, 4), 12.5))
 
 
 def test_repetitions_that_differ_widen_an_aurocs_interval() -> None:
-    sampled, array = Sampled(60, 140, 12.5), np.array([0.3, 0.9, 0.5, 0.7])
+    sampled, array = RecordUse(60, 140, 12.5), np.array([0.3, 0.9, 0.5, 0.7])
     trials = 0.6 * 0.4 / (array.var(ddof=1) * (1 / 4 + 60 / 140))
     assert trials < worth(sampled, 4)
     found = auroc_interval([usable(0.1, each) for each in array], sampled)
@@ -85,9 +87,9 @@ def test_repetitions_that_differ_widen_an_aurocs_interval() -> None:
 
 def test_an_auroc_near_one_exceeds_three_quarters_with_a_few_hundred_records() -> None:
     """320 records in batches of 16 make ten disjoint ones of either value."""
-    low, _ = auroc_interval([usable(0.6, 0.999)] * 8, Sampled(96, 224, 10.0))
+    low, _ = auroc_interval([usable(0.6, 0.999)] * 8, RecordUse(96, 224, 10.0))
     assert low > 0.75
-    low, _ = auroc_interval([usable(0.6, 0.999)] * 8, Sampled(30, 70, 100 / 32))
+    low, _ = auroc_interval([usable(0.6, 0.999)] * 8, RecordUse(30, 70, 100 / 32))
     assert low < 0.6, "three disjoint batches of either value prove little"
 
 
@@ -134,17 +136,19 @@ def test_the_limit_of_a_linear_discriminants_curve_is_found() -> None:
     shares = (1 / 3, 2 / 3, 1.0)
     apart = [(1 / 1.5**2 + 0.4 / share) ** -0.5 for share in shares]
     aurocs = [float(stats.norm.cdf(each / np.sqrt(2))) for each in apart]
-    curve = [Learned(s, 0.1, a) for s, a in zip(shares, aurocs, strict=True)]
+    curve = [LearningCurvePoint(s, 0.1, a) for s, a in zip(shares, aurocs, strict=True)]
     assert limit_of_ranking(curve) == pytest.approx(stats.norm.cdf(1.5 / np.sqrt(2)))
-    doubling = [Learned(s, 0.1, float(stats.norm.cdf(0.5 * np.sqrt(s / 2)))) for s in shares]
+    doubling = [
+        LearningCurvePoint(s, 0.1, float(stats.norm.cdf(0.5 * np.sqrt(s / 2)))) for s in shares
+    ]
     assert limit_of_ranking(doubling) is None or limit_of_ranking(doubling) > 0.999
-    assert limit_of_ranking([Learned(s, 0.0, 0.49) for s in shares]) is None
+    assert limit_of_ranking([LearningCurvePoint(s, 0.0, 0.49) for s in shares]) is None
 
 
 def test_points_of_a_curve_weigh_as_the_sixth_power_of_their_distance() -> None:
     """Least squares by its normal equations, of points on no line; one at chance has no say."""
     shares, aurocs = np.array([0.1, 0.25, 0.5, 1.0]), [0.5004, 0.6, 0.7, 0.72]
-    curve = [Learned(s, 0.1, a) for s, a in zip(shares, aurocs, strict=True)]
+    curve = [LearningCurvePoint(s, 0.1, a) for s, a in zip(shares, aurocs, strict=True)]
     apart = np.sqrt(2) * stats.norm.ppf(aurocs[1:])
     lines = np.stack([np.ones(3), 1 / shares[1:]], axis=1)
     weighted = lines.T * apart**6
@@ -152,8 +156,10 @@ def test_points_of_a_curve_weigh_as_the_sixth_power_of_their_distance() -> None:
     assert slope > 0
     assert limit_of_ranking(curve) == pytest.approx(stats.norm.cdf(level**-0.5 / np.sqrt(2)))
     assert limit_of_ranking(curve[:2]) is None
-    assert limit_of_ranking([*curve[:3], Learned(1.0, 0.1, 0.5)]) is None
-    falling = [Learned(s, 0.1, a) for s, a in zip(shares, (0.9, 0.88, 0.87, 0.86), strict=True)]
+    assert limit_of_ranking([*curve[:3], LearningCurvePoint(1.0, 0.1, 0.5)]) is None
+    falling = [
+        LearningCurvePoint(s, 0.1, a) for s, a in zip(shares, (0.9, 0.88, 0.87, 0.86), strict=True)
+    ]
     assert limit_of_ranking(falling) == pytest.approx(0.86)
 
 
@@ -164,8 +170,8 @@ def test_a_line_adds_what_it_shows() -> None:
 
 
 def test_curves_are_averaged_point_by_point() -> None:
-    first = usable(0.3, 0.9, (Learned(0.5, 0.1, 0.7), Learned(1, 0.3, 0.9)))
-    second = usable(0.1, 0.7, (Learned(0.5, 0.3, 0.5), Learned(1, 0.1, 0.7)))
+    first = usable(0.3, 0.9, (LearningCurvePoint(0.5, 0.1, 0.7), LearningCurvePoint(1, 0.3, 0.9)))
+    second = usable(0.1, 0.7, (LearningCurvePoint(0.5, 0.3, 0.5), LearningCurvePoint(1, 0.1, 0.7)))
     assert [tuple(each) for each in mean_curve([first, second])] == [
         pytest.approx((0.5, 0.2, 0.6)),
         pytest.approx((1, 0.2, 0.8)),

@@ -8,15 +8,15 @@ from scipy.optimize import brentq
 
 from gradaudit.audits.vinfo.repetitions import Repetition
 from gradaudit.audits.vinfo.v_information import (
+    BatchSets,
     Estimator,
-    Labelled,
-    Said,
-    Sets,
+    HeldOutScores,
+    LabelledFeatures,
     class_weights,
     entropy,
     estimate,
     macro_auroc,
-    usable_information,
+    v_information,
 )
 from gradaudit.families.forest import ceiling
 from gradaudit.games.splits import Batches
@@ -27,17 +27,17 @@ SKEWED = np.array([0.85, 0.15])
 MEMBERS = ("forest", "logistic", "mlp")
 
 
-def gaussian_sets(shift: float, seed: int, rows: int = 200, values: int = 2) -> Sets:
+def gaussian_sets(shift: float, seed: int, rows: int = 200, values: int = 2) -> BatchSets:
     """Independent rows with value a at a·shift in the first of three columns."""
     rng = np.random.default_rng(seed)
 
-    def drawn(count: int) -> Labelled:
+    def drawn(count: int) -> LabelledFeatures:
         labels = np.arange(count) % values
         features = rng.normal(size=(count, 3))
         features[:, 0] += shift * labels
-        return Labelled(features * 1e-7, labels)
+        return LabelledFeatures(features * 1e-7, labels)
 
-    return Sets((drawn(rows // 2), drawn(rows // 2), drawn(rows // 2)), drawn(rows))
+    return BatchSets((drawn(rows // 2), drawn(rows // 2), drawn(rows // 2)), drawn(rows))
 
 
 def information(shift: float, prior: np.ndarray = UNIFORM) -> float:
@@ -54,7 +54,7 @@ def estimates(shift: float, repeats: int, **options: object) -> np.ndarray:
     assert isinstance(prior, np.ndarray)
     return np.array(
         [
-            usable_information(
+            v_information(
                 gaussian_sets(shift, seed, 600),
                 prior,
                 ("logistic",),
@@ -84,7 +84,7 @@ def test_logistic_regression_recovers_the_information_of_gaussians(
 def test_planted_nats_come_out(nats: float) -> None:
     shift = float(brentq(lambda shift: information(shift) - nats, 0.1, 10))
     found = [
-        usable_information(
+        v_information(
             gaussian_sets(shift, seed, 600), UNIFORM, MEMBERS, np.random.SeedSequence(seed)
         ).information
         for seed in range(2)
@@ -94,7 +94,7 @@ def test_planted_nats_come_out(nats: float) -> None:
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_perfect_predictor_has_the_entropy(member: str) -> None:
-    found = usable_information(
+    found = v_information(
         gaussian_sets(60.0, 0, 400), UNIFORM, (member,), np.random.SeedSequence(0)
     )
     assert found.information == pytest.approx(np.log(2), abs=0.003)
@@ -111,8 +111,8 @@ def test_a_perfect_predictor_of_four_values_has_their_entropy(member: str, seed:
     drawn = gaussian_sets(60.0, seed, 400, 4)
     folds = (replace(fold, features=fold.features[:, :1]) for fold in drawn.folds)
     score = replace(drawn.score, features=drawn.score.features[:, :1])
-    found = usable_information(
-        Sets(tuple(folds), score), prior, (member,), np.random.SeedSequence(seed)
+    found = v_information(
+        BatchSets(tuple(folds), score), prior, (member,), np.random.SeedSequence(seed)
     )
     doubt = 1 / (2 * (3 * 200 + 1))
     lost = -(prior * np.log(1 - doubt * (1 - prior))).sum()
@@ -126,8 +126,7 @@ def test_what_score_batches_say_has_no_part_in_the_choice() -> None:
     sets = gaussian_sets(3.0, 0, 200)
     swapped = replace(sets, score=replace(sets.score, labels=1 - sets.score.labels))
     right, wrong = (
-        usable_information(own, UNIFORM, MEMBERS, np.random.SeedSequence(0))
-        for own in (sets, swapped)
+        v_information(own, UNIFORM, MEMBERS, np.random.SeedSequence(0)) for own in (sets, swapped)
     )
     assert (right.family, right.ranker) == (wrong.family, wrong.ranker)
     assert wrong.information < -1 < 0.3 < right.information
@@ -141,11 +140,11 @@ def test_no_fold_chooses_among_members_that_were_fitted_on_it() -> None:
     """
     rng = np.random.default_rng(0)
 
-    def drawn(count: int) -> Labelled:
-        return Labelled(rng.normal(size=(count, 300)), rng.integers(0, 2, count))
+    def drawn(count: int) -> LabelledFeatures:
+        return LabelledFeatures(rng.normal(size=(count, 300)), rng.integers(0, 2, count))
 
-    found = usable_information(
-        Sets((drawn(60), drawn(60), drawn(60)), drawn(200)),
+    found = v_information(
+        BatchSets((drawn(60), drawn(60), drawn(60)), drawn(200)),
         UNIFORM,
         ("logistic",),
         np.random.SeedSequence(0),
@@ -155,7 +154,7 @@ def test_no_fold_chooses_among_members_that_were_fitted_on_it() -> None:
 
 def test_of_nothing_little_is_lost() -> None:
     found = [
-        usable_information(gaussian_sets(0.0, seed), UNIFORM, MEMBERS, np.random.SeedSequence(seed))
+        v_information(gaussian_sets(0.0, seed), UNIFORM, MEMBERS, np.random.SeedSequence(seed))
         for seed in range(6)
     ]
     values = np.array([each.information for each in found])
@@ -164,28 +163,28 @@ def test_of_nothing_little_is_lost() -> None:
     assert abs(np.mean([each.auroc for each in found]) - 0.5) < 0.03
 
 
-def clusters(users: int, seed: int, apart: float = 1.0) -> Sets:
+def clusters(users: int, seed: int, apart: float = 1.0) -> BatchSets:
     """Many features and few users, whose own marks are as large as what tells their value."""
     rng = np.random.default_rng(seed)
     marks = rng.normal(size=(users, 200))
     value = np.arange(users) % 2
     marks[:, :40] += apart * value[:, None]
 
-    def drawn(members: np.ndarray) -> Labelled:
+    def drawn(members: np.ndarray) -> LabelledFeatures:
         labels = np.arange(64) % 2
         rows = [
             (marks[rng.choice(members[value[members] == a], 16)] + rng.normal(size=(16, 200)))
             for a in labels
         ]
-        return Labelled(np.stack(rows).mean(axis=1), labels)
+        return LabelledFeatures(np.stack(rows).mean(axis=1), labels)
 
     folds = np.split(np.arange(users - 6), 3)
-    return Sets(tuple(map(drawn, folds)), drawn(np.arange(users - 6, users)), 3 * 6 / 4)
+    return BatchSets(tuple(map(drawn, folds)), drawn(np.arange(users - 6, users)), 3 * 6 / 4)
 
 
 def test_what_ranks_is_believed_even_of_few_users() -> None:
     found = [
-        usable_information(clusters(24, seed), UNIFORM, ("logistic",), np.random.SeedSequence(seed))
+        v_information(clusters(24, seed), UNIFORM, ("logistic",), np.random.SeedSequence(seed))
         for seed in range(8)
     ]
     assert np.mean([each.auroc for each in found]) > 0.85
@@ -196,7 +195,7 @@ def test_what_ranks_is_believed_even_of_few_users() -> None:
 def test_what_ranks_need_not_be_what_is_believed() -> None:
     """Marks of few users hide what the value does to each: the odds are off, the order is not."""
     sets = clusters(24, 2, apart=0.5)
-    found = usable_information(sets, UNIFORM, ("logistic",), np.random.SeedSequence(2))
+    found = v_information(sets, UNIFORM, ("logistic",), np.random.SeedSequence(2))
     assert (found.family, found.ranker) == ("prior", "logistic")
     assert found.information == 0
     assert found.auroc > 0.9
@@ -204,14 +203,14 @@ def test_what_ranks_need_not_be_what_is_believed() -> None:
 
 def test_the_members_of_all_turns_say_their_mean_probability() -> None:
     one, other = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0.5, 0.5], [0.4, 0.6]])
-    said = Said((), (np.log(one), np.log(other)))
+    said = HeldOutScores((), (np.log(one), np.log(other)))
     assert np.exp(said.score) == pytest.approx((one + other) / 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_all_members_know_no_less_than_one_of_them_on_average(seed: int) -> None:
     """Jensen's inequality, for the log of a mean."""
-    found = usable_information(
+    found = v_information(
         gaussian_sets(1.0, seed, 60),
         UNIFORM,
         ("logistic",),
@@ -224,24 +223,24 @@ def test_all_members_know_no_less_than_one_of_them_on_average(seed: int) -> None
 def test_a_learning_curve_is_of_one_fold_two_and_all() -> None:
     sets = gaussian_sets(1.5, 0, 400)
     seed = np.random.SeedSequence(0)
-    found = usable_information(sets, UNIFORM, ("logistic",), seed, curve=True)
+    found = v_information(sets, UNIFORM, ("logistic",), seed, curve=True)
     assert [each.share for each in found.curve] == pytest.approx([1 / 3, 2 / 3, 1])
     assert found.curve[-1][1:] == (found.information, found.auroc)
     assert found.curve[0].information == pytest.approx(found.information, abs=0.03)
-    plain = usable_information(sets, UNIFORM, ("logistic",), np.random.SeedSequence(0))
+    plain = v_information(sets, UNIFORM, ("logistic",), np.random.SeedSequence(0))
     assert (plain.information, plain.auroc) == (found.information, found.auroc)
     assert not plain.curve
 
 
 def test_the_papers_forest_stays_below_its_ceiling() -> None:
-    found = usable_information(
+    found = v_information(
         gaussian_sets(60.0, 0, 400), UNIFORM, ("forest",), np.random.SeedSequence(0), paper=True
     )
     assert ceiling(2) - 0.03 < found.information <= ceiling(2)
 
 
 def test_the_prior_alone_is_a_family() -> None:
-    found = usable_information(gaussian_sets(3.0, 0), UNIFORM, (), np.random.SeedSequence(0))
+    found = v_information(gaussian_sets(3.0, 0), UNIFORM, (), np.random.SeedSequence(0))
     assert found.information == pytest.approx(0)
     assert found.auroc == 0.5
     assert found.family == "prior"
@@ -249,7 +248,7 @@ def test_the_prior_alone_is_a_family() -> None:
 
 def test_the_same_seed_gives_the_same_estimate() -> None:
     first, again = (
-        usable_information(gaussian_sets(1.0, 0, 60), UNIFORM, MEMBERS, np.random.SeedSequence(5))
+        v_information(gaussian_sets(1.0, 0, 60), UNIFORM, MEMBERS, np.random.SeedSequence(5))
         for _ in range(2)
     )
     assert first == again
@@ -279,7 +278,7 @@ def test_an_estimate_is_of_the_rows_of_each_set() -> None:
         estimate(rows, each, adversary, np.random.SeedSequence(0), heard.append)
         for each in (planned, replace(planned, permuted=True))
     )
-    by_hand = usable_information(
+    by_hand = v_information(
         replace(sets, independent=50.0),
         UNIFORM,
         ("logistic",),

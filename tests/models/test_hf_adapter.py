@@ -12,7 +12,7 @@ from gradaudit.config import SubjectSettings
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.resume import ROUND, RunFolder, RunRecord, train_into
-from gradaudit.federation.server import Training
+from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.huggingface import library
@@ -77,7 +77,7 @@ def test_only_trained_weights_travel_and_are_kept(shelf: Shelf, tmp_path: Path) 
     adapter = shelf.adapter(GPT2, "c_attn", "c_fc")
     subject = opened(shelf, GPT2, adapter)
     options = TrainingOptions(algorithm="fedavg", clients=2, rounds=1, rate=0.5)
-    training = Training(subject.target, subject.records, options)
+    training = FederatedTraining(subject.target, subject.records, options)
     record = RunRecord(settings={}, records=6, clients=[], test=[], sizes=[])
     before, after = train_into(RunFolder(tmp_path / "run", record), training, 1, 1)
     trained = {name for layer in subject.layers for name in layer.parameter_names}

@@ -155,7 +155,7 @@ def test_faults_of_its_own_let_training_go_on(
     (tmp_path / "folder").rmdir()
     assert "cannot be written" in look(observer).verdict.fault
     broken = generous()
-    monkeypatch.setattr("gradaudit.observer.observer.pieces", lambda _: 1 / 0)
+    monkeypatch.setattr("gradaudit.observer.observer.reading_units", lambda _: 1 / 0)
     assert "ZeroDivisionError" in look(broken).verdict.fault
 
 

@@ -11,10 +11,10 @@ import pytest
 from dp_subject import subject
 from fake_audit import Counting
 
-from gradaudit.audits import Cost, audits
+from gradaudit.audits import AuditCost, audits
 from gradaudit.audits.sizes import Size
 from gradaudit.planning.beside import side_by_side
-from gradaudit.planning.schedule import Schedule, Turn
+from gradaudit.planning.schedule import Schedule, ScheduledRun
 from gradaudit.planning.survey import Survey
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement, Report
@@ -35,8 +35,8 @@ class Where(Counting):
         for layer in subject.layers:
             yield Measurement(audit=self.name, metric="count", layer=layer.name, value=os.getpid())
 
-    def cost(self, subject: "Subject") -> Cost:
-        return Cost(passes=1e-9, seconds=self.options.scale)
+    def cost(self, subject: "Subject") -> AuditCost:
+        return AuditCost(passes=1e-9, seconds=self.options.scale)
 
 
 class Second(Where):
@@ -95,7 +95,7 @@ def test_audits_go_to_workers_that_are_no_more_than_a_share_of_all(
     assert [turn.place for turn in turns] == places
     for turn in turns:
         schedule.done(turn, 1.0, whole=True)
-    rest: list[Turn] = []
+    rest: list[ScheduledRun] = []
     while turn_left := schedule.next():
         rest.append(turn_left)
         schedule.done(turn_left, 1.0, whole=True)
@@ -152,8 +152,8 @@ class Lost(Where):
             os._exit(1)
         yield from super().run(subject, progress)
 
-    def cost(self, subject: "Subject") -> Cost:
-        return Cost(passes=1e-9, seconds=2)
+    def cost(self, subject: "Subject") -> AuditCost:
+        return AuditCost(passes=1e-9, seconds=2)
 
 
 def test_an_audit_that_is_lost_with_its_workers_has_its_turn() -> None:
@@ -179,8 +179,8 @@ class Slow(Where):
 
 @pytest.mark.parametrize("seconds", [None, 60.0, 0.5])
 def test_an_audit_that_waits_for_a_worker_has_what_time_is_left(seconds: float | None) -> None:
-    slow = [Turn(place, sized(1, Slow), None) for place in range(2)]
-    waiting = Turn(2, sized(1, Third), seconds)
+    slow = [ScheduledRun(place, sized(1, Slow), None) for place in range(2)]
+    waiting = ScheduledRun(2, sized(1, Third), seconds)
     about = replace(subject(), jobs=2)
     done: dict[int, Outcome] = {}
     subjects = {False: about, True: about}
@@ -200,8 +200,8 @@ class Interrupting(Where):
         raise KeyboardInterrupt
         yield
 
-    def cost(self, subject: "Subject") -> Cost:
-        return Cost(passes=1e-9, seconds=self.options.scale)
+    def cost(self, subject: "Subject") -> AuditCost:
+        return AuditCost(passes=1e-9, seconds=self.options.scale)
 
 
 def test_what_is_done_when_it_is_interrupted_is_reported() -> None:

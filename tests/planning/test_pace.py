@@ -8,7 +8,7 @@ from dp_subject import subject
 from fake_audit import Counting
 from torch import Tensor, nn
 
-from gradaudit.audits import Cost
+from gradaudit.audits import AuditCost
 from gradaudit.audits.sizes import Size
 from gradaudit.config import SubjectSettings
 from gradaudit.data.common.user_data import records_of
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Passing(Counting):
     """Takes three passes together, two alone and a second."""
 
-    def cost(self, subject: "Subject") -> Cost:
-        return Cost(passes=3, calls=2, seconds=1)
+    def cost(self, subject: "Subject") -> AuditCost:
+        return AuditCost(passes=3, calls=2, seconds=1)
 
 
 @pytest.mark.parametrize(("single", "expected"), [(False, 10 * 3 + 100 * 2 + 1), (True, 3 + 21)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradaudit.audits.sizes import Size, SizeName
-from gradaudit.planning.schedule import Schedule, Turn
+from gradaudit.planning.schedule import Schedule, ScheduledRun
 
 NAMES: tuple[SizeName, ...] = ("least", "quick", "plain")
 Seconds = Sequence[float]
@@ -114,7 +114,7 @@ def test_an_audit_that_does_not_apply_tells_nothing_of_the_others(
     told = {size: float(size.audit.options.scale) for (size,) in sizes}
     left = [60.0]
     schedule = Schedule(sizes, lambda size: min(told[size], 90.0), lambda: left[0])
-    first = Turn(0, sizes[0][0], 60.0)
+    first = ScheduledRun(0, sizes[0][0], 60.0)
     left[0] -= 1.5
     schedule.done(first, 1.5, whole=True, measured=measured)
     turn = schedule.next()

@@ -6,7 +6,7 @@ import pytest
 from dp_subject import subject
 from fake_audit import Counting, Trouble
 
-from gradaudit.audits import Cost
+from gradaudit.audits import AuditCost
 from gradaudit.audits.sizes import Size, SizeName
 from gradaudit.gathering import incomplete
 from gradaudit.planning.survey import Survey
@@ -22,8 +22,8 @@ NAMES: tuple[SizeName, ...] = ("least", "quick")
 class Dear(Counting):
     """Costs as many seconds as it scales by."""
 
-    def cost(self, subject: "Subject") -> Cost:
-        return Cost(passes=1e-9, seconds=self.options.scale)
+    def cost(self, subject: "Subject") -> AuditCost:
+        return AuditCost(passes=1e-9, seconds=self.options.scale)
 
 
 def test_a_larger_size_that_breaks_off_takes_no_number_away_and_is_told() -> None:

@@ -10,13 +10,15 @@ from scipy.stats import t
 
 from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.information import Information
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.protection.blurring import Blurring
 from gradaudit.protection.bounds import FloorBound, FloorBounds
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
 
 SIZE = 4
-PRIOR = Prior.of_covariance(torch.zeros(SIZE), torch.diag(torch.tensor([4.0, 2.0, 1.0, 0.5])), SIZE)
+PRIOR = GaussianPrior.of_covariance(
+    torch.zeros(SIZE), torch.diag(torch.tensor([4.0, 2.0, 1.0, 0.5])), SIZE
+)
 LAYERS = ("a", "b", "c")
 WEIGHTS = {"a": 0.2, "b": 0.5, "c": 0.3}
 SIZES = {"a": 1.0, "b": 0.1, "c": 10.0}
@@ -108,7 +110,7 @@ def test_no_level_of_a_fine_grid_is_cheaper(rules: tuple[tuple[Functional, float
 def test_rules_of_layers_are_kept_one_by_one() -> None:
     """By the closed form of a diagonal information: Σ λ_j / (1 + a_j/σ²) = limit · Σ λ_j."""
     told = torch.diag(torch.tensor([4.0, 2.0, 1.0, 0.5])).double()
-    flat = Prior.of_covariance(torch.zeros(SIZE), torch.eye(SIZE), SIZE)
+    flat = GaussianPrior.of_covariance(torch.zeros(SIZE), torch.eye(SIZE), SIZE)
     rules = [
         FloorBound(n, 0.5, -1, share, {n: alike(told) * SIZES[n] ** 2}, flat) for n in ("a", "c")
     ]

@@ -25,11 +25,11 @@ from gradaudit.progress import Silent
 from gradaudit.protection import clock
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.parts import half_of, parted
+from gradaudit.protection.parts import half_of, split_records
 from gradaudit.protection.planner import Planner
 from gradaudit.protection.settings import framework_settings, options
 from gradaudit.protection.trial import Bench, verdict_of
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Measurement, Report
 from gradaudit.subject import Subject
 
@@ -42,8 +42,8 @@ def subject() -> Subject:
 
 
 @pytest.fixture(scope="module")
-def updates(subject: Subject) -> Updates:
-    return Updates.of(subject)
+def updates(subject: Subject) -> UndefendedUpdates:
+    return UndefendedUpdates.of(subject)
 
 
 def policy(*rules: dict[str, Any]) -> Policy:
@@ -55,7 +55,7 @@ def size_of(audit: str, **given: Any) -> Size:
     return Size("quick", kind(settle(kind.Options, given, {})))
 
 
-def test_what_a_guard_loses_of_a_layer(subject: Subject, updates: Updates) -> None:
+def test_what_a_guard_loses_of_a_layer(subject: Subject, updates: UndefendedUpdates) -> None:
     """Against the dense gradients of the same batches."""
     rows = torch.stack([torch.cat([*each["fc1"].values()]) for each in updates.batches]).double()
     assert rows.shape[1] == updates.elements("fc1") == 10 * 8 + 8
@@ -77,7 +77,7 @@ def test_what_a_guard_loses_of_a_layer(subject: Subject, updates: Updates) -> No
     )
 
 
-def test_what_layers_weigh(subject: Subject, updates: Updates) -> None:
+def test_what_layers_weigh(subject: Subject, updates: UndefendedUpdates) -> None:
     sizes = {
         name: dict(kind().sizes(subject.target, subject.records, updates))
         for name, kind in costs().items()
@@ -94,17 +94,17 @@ def test_what_layers_weigh(subject: Subject, updates: Updates) -> None:
 def test_parts_share_no_user() -> None:
     users = np.repeat([f"u{n}" for n in range(20)], 5)
     records = Records(torch.arange(100.0)[:, None], torch.zeros(100, dtype=torch.long), users=users)
-    parts = parted(records, 2, seed=0)
+    parts = split_records(records, 2, seed=0)
     held = [set(part.users.tolist()) for part in parts if part.users is not None]
     assert [len(part) for part in parts] == [50, 25, 25]
     assert sum(map(len, held)) == len(set.union(*held)) == 20
     with pytest.raises(AuditError, match="too few"):
-        parted(records, 10, seed=0)
+        split_records(records, 10, seed=0)
 
 
 @pytest.mark.slow
 def test_rows_of_layers_are_measured_once_for_each_guard(
-    subject: Subject, updates: Updates, monkeypatch: pytest.MonkeyPatch
+    subject: Subject, updates: UndefendedUpdates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And are those of a scan with the same options."""
     rules = policy({"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9})
@@ -181,7 +181,9 @@ def told_by_whole_updates(
     Of an update under Gaussian noise against none it is Φ(μ/√2), with μ² the sum over layers of the
     squared norm over the noise's variance.
     """
-    template = Bench(subject, [size_of("sensitivity", probes=8)], policy(), Updates.of(subject))
+    template = Bench(
+        subject, [size_of("sensitivity", probes=8)], policy(), UndefendedUpdates.of(subject)
+    )
     open_report = template.judged(Protection.uniform(["fc1", "fc2", "output"]))
     updates = template.updates
 
@@ -252,7 +254,7 @@ def test_where_no_noise_is_enough_only_sharing_nothing_passes(
 
 @pytest.mark.slow
 def test_a_row_of_the_model_is_measured_anew_for_every_protection(
-    subject: Subject, updates: Updates, monkeypatch: pytest.MonkeyPatch
+    subject: Subject, updates: UndefendedUpdates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Layers' rows alone would leave it out, or make it of the layers that are new."""
     rules = policy({"metric": "attack.auroc", "layers": "*", "max": 0.75})
@@ -292,7 +294,7 @@ def test_noise_for_a_floor_passes_on_fresh_records_and_costs_less_than_uniform()
     assert {guard.kind for guard in plan.protection.guards} <= {"noise", "hide"}
 
 
-def test_a_floor_without_noise_is_none(subject: Subject, updates: Updates) -> None:
+def test_a_floor_without_noise_is_none(subject: Subject, updates: UndefendedUpdates) -> None:
     """A layer may lack it for another's sake, so nothing is said of which is to be protected."""
     rules = policy({"metric": "floor.mse_share", "layers": "*", "min": 0.5})
     bench = Bench(subject, [size_of("floor")], rules, updates)
@@ -335,7 +337,9 @@ def test_halves_share_no_user() -> None:
     assert held[0] not in (held[1], set(users.tolist()) - held[1])
 
 
-def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Updates) -> None:
+def test_settings_name_what_is_hidden_and_blurred(
+    subject: Subject, updates: UndefendedUpdates
+) -> None:
     noise = Guard("noise", 0.25)
     protection = Protection(("fc1", "fc2", "output"), (HIDE, noise, OPEN))
     words = options(protection, updates)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.lessons import Verdict
+from gradaudit.protection.lessons import ProtectionVerdict
 from gradaudit.protection.search import Search, core
 
 FAINT, STRONG = Guard("noise", 1.0), Guard("noise", 3.0)
 CUT = Guard("prune", 0.9)
 LAYERS = ("a", "b", "c", "d", "e")
-Law = Callable[[Protection], Verdict]
+Law = Callable[[Protection], ProtectionVerdict]
 
 LEFT = {OPEN: 1.0, FAINT: 0.5, STRONG: 0.1, CUT: 0.3, HIDE: 0.0}
 """The share of a layer's information that a guard leaves."""
@@ -22,30 +22,32 @@ LEFT = {OPEN: 1.0, FAINT: 0.5, STRONG: 0.1, CUT: 0.3, HIDE: 0.0}
 def additive(information: Sequence[float], limit: float) -> Law:
     """A rule of the whole model: what the layers' shared information comes to."""
     of = dict(zip(LAYERS, information, strict=True))
-    return lambda p: Verdict(whole=sum(of[n] * LEFT[g] for n, g in p) > limit)
+    return lambda p: ProtectionVerdict(whole=sum(of[n] * LEFT[g] for n, g in p) > limit)
 
 
 def each_by_itself(information: Sequence[float], limit: float) -> Law:
     """A rule of every layer."""
     of = dict(zip(LAYERS, information, strict=True))
-    return lambda p: Verdict(frozenset(n for n, g in p if of[n] * LEFT[g] > limit))
+    return lambda p: ProtectionVerdict(frozenset(n for n, g in p if of[n] * LEFT[g] > limit))
 
 
 def shares(sizes: Sequence[float], limit: float) -> Law:
     """A rule of every shared layer's share in their sum, which grows as others are hidden."""
     of = dict(zip(LAYERS, sizes, strict=True))
 
-    def law(protection: Protection) -> Verdict:
+    def law(protection: Protection) -> ProtectionVerdict:
         whole = sum(of[name] for name in protection.shared)
-        return Verdict(relative=frozenset(n for n in protection.shared if of[n] > limit * whole))
+        return ProtectionVerdict(
+            relative=frozenset(n for n in protection.shared if of[n] > limit * whole)
+        )
 
     return law
 
 
 def both(one: Law, other: Law) -> Law:
-    def law(p: Protection) -> Verdict:
+    def law(p: Protection) -> ProtectionVerdict:
         a, b = one(p), other(p)
-        return Verdict(a.layers | b.layers, a.relative | b.relative, a.whole or b.whole)
+        return ProtectionVerdict(a.layers | b.layers, a.relative | b.relative, a.whole or b.whole)
 
     return law
 
@@ -100,7 +102,7 @@ def test_it_finds_the_cheapest_of_all(law: Law, guards: Sequence[Guard], seed: i
 def test_few_trials_are_enough_where_every_layer_stands_by_itself() -> None:
     names = [f"layer{n}" for n in range(60)]
     leaky = {names[n] for n in (3, 17, 41)}
-    law = lambda p: Verdict(leaky & {*p.shared})  # noqa: E731
+    law = lambda p: ProtectionVerdict(leaky & {*p.shared})  # noqa: E731
     search = Search(names, (OPEN, HIDE), lambda _, guard: float(guard == HIDE), law)
     found = search.best()
     assert found is not None
@@ -113,7 +115,7 @@ def test_with_few_trials_it_says_how_far_it_may_be_from_the_best() -> None:
     table = price_list(guards, 0)
     trials: list[Protection] = []
 
-    def attempt(protection: Protection) -> Verdict:
+    def attempt(protection: Protection) -> ProtectionVerdict:
         trials.append(protection)
         return law(protection)
 

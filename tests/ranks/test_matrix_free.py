@@ -16,8 +16,8 @@ from gradaudit.ranks.matrix_free import (
 )
 from gradaudit.ranks.matrix_free import (
     ALPHA_SMALLEST,
-    Course,
     Nullity,
+    ResidualProgress,
     Residuals,
     _enough,
     _judge,
@@ -118,7 +118,7 @@ def diagonal(values: Sequence[float]) -> Side:
 def test_a_direction_is_left_over_where_its_image_is_null(image: float, left_over: int) -> None:
     probe = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     side = diagonal([1.0, image * NULL])
-    left = leave_residuals(side, probe, null=NULL, course=Course(1e-9, 0))
+    left = leave_residuals(side, probe, null=NULL, course=ResidualProgress(1e-9, 0))
     assert len(left.null) == left_over
     assert left.others == pytest.approx(1 - left_over)
     assert left.iterations == 0
@@ -129,21 +129,21 @@ def test_what_one_run_leaves_of_spanned_directions_the_next_ones_take() -> None:
     values = [10 ** (-4 * place / 29) for place in range(30)] + [0.0]
     side = diagonal(values)
     probes = torch.randn(3, 31, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    left = leave_residuals(side, probes, null=NULL, course=Course(1e-9, 1000))
+    left = leave_residuals(side, probes, null=NULL, course=ResidualProgress(1e-9, 1000))
     assert left.others <= 1e-9
     assert left.null.abs().tolist() == [pytest.approx([0.0] * 30 + [1.0], abs=1e-6)]
     seen = (left.vectors * torch.tensor(values)).norm(dim=1) / probes.norm(dim=1)
     assert seen.max() <= 1e-9, "what the side sees of what is left is as little as was asked"
     torch.testing.assert_close(left.vectors[:, 30], probes[:, 30], rtol=0, atol=1e-8)
     most = left.iterations - 1
-    short = leave_residuals(side, probes, null=NULL, course=Course(1e-9, most))
+    short = leave_residuals(side, probes, null=NULL, course=ResidualProgress(1e-9, most))
     assert short.iterations == most, "runs share what they may take"
 
 
 def test_a_probe_with_nothing_left_stays_beside_others() -> None:
     side = diagonal([1.0, 0.5, 0.1])
     probes = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
-    left = leave_residuals(side, probes, null=NULL, course=Course(1e-9, 30))
+    left = leave_residuals(side, probes, null=NULL, course=ResidualProgress(1e-9, 30))
     torch.testing.assert_close(left.coefficients[1], torch.tensor([1.0, 2.0, 10.0]).double())
     assert left.coefficients[0].tolist() == [0.0, 0.0, 0.0]
 
@@ -230,12 +230,12 @@ def test_conjugate_gradients_end_with_their_degrees_of_freedom(size: int) -> Non
     values = [1.0 + place for place in range(size)]
     side = diagonal(values)
     probe = torch.ones(1, size, dtype=torch.float64)
-    left = leave_residuals(side, probe, null=NULL, course=Course(1e-10, 100))
+    left = leave_residuals(side, probe, null=NULL, course=ResidualProgress(1e-10, 100))
     assert left.iterations == size
     torch.testing.assert_close(left.coefficients, 1 / torch.tensor([values]).double())
     torch.testing.assert_close(left.vectors, 0 * probe, rtol=0, atol=1e-10)
     assert left.null.shape == (0, size)
-    halfway = leave_residuals(side, probe, null=NULL, course=Course(1e-10, size // 2))
+    halfway = leave_residuals(side, probe, null=NULL, course=ResidualProgress(1e-10, size // 2))
     assert halfway.iterations == size // 2
     assert halfway.others == pytest.approx(float(halfway.vectors.norm()))
     assert 1e-10 < halfway.others < float(probe.norm())
@@ -245,7 +245,7 @@ def test_directions_are_left_over_all_together() -> None:
     """Three images of .6 of the line each: two of them are below it together, three are not."""
     side = diagonal([*[0.6 * NULL] * 3, 1.0])
     probes = torch.eye(4, dtype=torch.float64) * torch.tensor([3.0, 2.0, 1.0, 0.0])
-    left = leave_residuals(side, probes[:3], null=NULL, course=Course(1e-9, 0))
+    left = leave_residuals(side, probes[:3], null=NULL, course=ResidualProgress(1e-9, 0))
     torch.testing.assert_close(left.null.abs(), torch.eye(4, dtype=torch.float64)[:2])
     assert left.others == pytest.approx(1.0)
 
@@ -288,7 +288,7 @@ def test_a_search_that_is_not_on_course_is_given_up_where_it_may_be(
     dispensable: bool, given_up: bool, pace: float, late: bool
 ) -> None:
     """From 1 to 1e-6 it takes 131 steps of 0.9 and 12 of 0.3; twice 40 are allowed for."""
-    course = Course(1e-6, 40, lambda: dispensable)
+    course = ResidualProgress(1e-6, 40, lambda: dispensable)
     followed = [course.follow(pace**step) for step in range(1, 9)]
     assert not any(followed)
     assert course.given_up == course.over == (given_up and late)

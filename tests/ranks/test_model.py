@@ -12,13 +12,13 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.ranks.convolution import GroupRank, LayerRank
+from gradaudit.ranks.copa_metric import LayerRanks, account, copa_metric, ranks_of, weakest_method
 from gradaudit.ranks.matrix_free import ALPHA, Nullity
-from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method
 from gradaudit.ranks.observe import plain_convolutions
-from gradaudit.ranks.operator import Gap
+from gradaudit.ranks.operator import SpectralGap
 
-CLEAR = Gap(rank=3, smallest=0.2, largest_dropped=1e-16, tolerance=1e-14)
-CLOSE = Gap(rank=2, smallest=3e-10, largest_dropped=8e-11, tolerance=1e-10)
+CLEAR = SpectralGap(rank=3, smallest=0.2, largest_dropped=1e-16, tolerance=1e-14)
+CLOSE = SpectralGap(rank=2, smallest=3e-10, largest_dropped=8e-11, tolerance=1e-10)
 LOOK = Nullity("rows", 0, 0, looks=2, probes=9, iterations=5, residual=1e-7, smallest=1e-4)
 EXACT = GroupRank(8, 8, "exact", bound=8, touched=9, filters=CLEAR, deltas=CLEAR)
 DENSE = replace(EXACT, method="dense", spectrum=CLOSE)
@@ -65,7 +65,7 @@ def test_every_number_of_an_account_is_of_the_weakest() -> None:
     """Two records, of two groups each, that differ in all that is told."""
     far = replace(LOOK, side="inputs", looks=3, probes=4, iterations=9, residual=1e-9, smallest=2.0)
     other = replace(CRAIG, low=6, bound=9, search=far)
-    narrow = replace(EXACT, filters=Gap(1, 0.5, 1e-15, 2e-14), deltas=CLOSE)
+    narrow = replace(EXACT, filters=SpectralGap(1, 0.5, 1e-15, 2e-14), deltas=CLOSE)
     facts: Any = account([LayerRank((CRAIG, EXACT)), LayerRank((other, narrow))], seed=4)
     assert facts["by_record"] == [[16, 16], [14, 16]]
     assert facts["bound"] == [16, 17]
@@ -96,7 +96,7 @@ def test_every_number_of_an_account_is_of_the_weakest() -> None:
 def test_a_gap_is_clear_from_a_thousandfold_on_or_above_rounding(
     smallest: float, dropped: float, cautious: bool
 ) -> None:
-    gap = Gap(1, smallest, dropped, tolerance=1e-13)
+    gap = SpectralGap(1, smallest, dropped, tolerance=1e-13)
     facts: Any = account([LayerRank((replace(EXACT, filters=gap),))], seed=0)["filters"]
     assert ("caution" in facts) is cautious
 
@@ -104,8 +104,8 @@ def test_a_gap_is_clear_from_a_thousandfold_on_or_above_rounding(
 def test_rank_deficiency_weighs_what_comes_first_most() -> None:
     """Of three convolutions with deficits 2, 3 and 6: 2 + 3 · 2/3 + 6/3; none in the other."""
     ranks = [[8, 10], [7, 10], [4, 10]]
-    assert rank_deficiency(ranks, [10, 10, 10]) == pytest.approx([-6.0, 0.0])
-    assert rank_deficiency([], []) == []
+    assert copa_metric(ranks, [10, 10, 10]) == pytest.approx([-6.0, 0.0])
+    assert copa_metric([], []) == []
 
 
 class Picky(nn.Module):

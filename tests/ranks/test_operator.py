@@ -9,7 +9,7 @@ from ranks.reference import HAND_MADE, NULL, Case, reduced
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradaudit.ranks.operator import Gap, ReducedU, numerical_rank, row_basis
+from gradaudit.ranks.operator import ReducedU, SpectralGap, numerical_rank, row_basis
 from gradaudit.ranks.sides import RowSpace, input_side, row_side
 
 EPSILON = 2.0**-52
@@ -107,8 +107,8 @@ def test_rows_are_kept_above_the_rounding_of_the_longest() -> None:
     rows = torch.diag(torch.tensor([2.0, 9 * EPSILON, 8 * EPSILON, 0.0], dtype=torch.float64))
     basis = row_basis(rows)
     torch.testing.assert_close(basis.rows.abs(), torch.eye(4, dtype=torch.float64)[:2])
-    assert basis.gap == Gap(2, 1.0, 0.0, 4 * EPSILON)
-    assert row_basis(0 * rows).gap == Gap(0, 1.0, 0.0, 4 * EPSILON)
+    assert basis.gap == SpectralGap(2, 1.0, 0.0, 4 * EPSILON)
+    assert row_basis(0 * rows).gap == SpectralGap(0, 1.0, 0.0, 4 * EPSILON)
     assert row_basis(0 * rows).rows.shape == (0, 4)
     assert row_basis(rows[:, :1].expand(4, 7)).gap.tolerance == 7 * EPSILON
 
@@ -129,10 +129,10 @@ def test_a_basis_tells_the_values_at_its_rank(rows: int) -> None:
 
 def test_a_gap_lies_on_both_sides_of_the_line() -> None:
     values = torch.tensor([1.0, 0.5, 0.1, 0.01], dtype=torch.float64)
-    assert Gap.at(values, 0.1) == Gap(2, 0.5, 0.1, 0.1)
-    assert Gap.at(values, 0.001) == Gap(4, 0.01, 0.0, 0.001)
-    assert Gap.at(values[:0], 0.1) == Gap(0, 1.0, 0.0, 0.1)
-    assert Gap.at(0 * values, 0.1) == Gap(0, 1.0, 0.0, 0.1)
+    assert SpectralGap.at(values, 0.1) == SpectralGap(2, 0.5, 0.1, 0.1)
+    assert SpectralGap.at(values, 0.001) == SpectralGap(4, 0.01, 0.0, 0.001)
+    assert SpectralGap.at(values[:0], 0.1) == SpectralGap(0, 1.0, 0.0, 0.1)
+    assert SpectralGap.at(0 * values, 0.1) == SpectralGap(0, 1.0, 0.0, 0.1)
 
 
 @pytest.mark.parametrize("name", ["widening", "narrowing", "full-padding", "nothing", "1x1"])

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from gradaudit.sharing.draws import beside, with_others
+from gradaudit.sharing.draws import draws_of_others, with_others
 
 POOL = np.arange(3, 30, 3)
 
 
 def test_others_draw_evenly_of_the_pool_outside_their_own_batch() -> None:
     batches = np.tile(np.array([[27, 3, 12]]), (3000, 1))
-    drawn = beside(batches, 2, POOL, np.random.default_rng(0))
+    drawn = draws_of_others(batches, 2, POOL, np.random.default_rng(0))
     assert drawn.shape == (3000, 2, 3)
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [6, 9, 15, 18, 21, 24]
@@ -20,7 +20,7 @@ def test_others_draw_evenly_of_the_pool_outside_their_own_batch() -> None:
 def test_every_batch_is_left_out_of_its_own_others_alone() -> None:
     generator = np.random.default_rng(1)
     batches = np.stack([generator.choice(POOL, 8, replace=False) for _ in range(50)])
-    drawn = beside(batches, 3, POOL, generator)
+    drawn = draws_of_others(batches, 3, POOL, generator)
     for batch, others in zip(batches, drawn, strict=True):
         assert set(others.ravel()) == set(POOL) - set(batch)
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.sharing.principal import axes_of_narrow, components_of, gram_of
-from gradaudit.sharing.rows import Dense, Factors, mixed
+from gradaudit.sharing.rows import Dense, FactoredRows, weighted_sums
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -30,7 +30,7 @@ def batches(count: int, size: int, records: int) -> tuple[Tensor, Tensor]:
 def test_means_of_formed_rows_in_blocks(count: int, dtype: torch.dtype) -> None:
     values = drawn(3000, 401)
     rows, weights = batches(count, 5, 3000)
-    found = mixed(Dense(values.to(dtype)), rows, weights.to(dtype))
+    found = weighted_sums(Dense(values.to(dtype)), rows, weights.to(dtype))
     assert found.dtype == dtype
     expected = sums(values, rows, weights).to(dtype)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -38,16 +38,19 @@ def test_means_of_formed_rows_in_blocks(count: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("positions", [1, 3])
 def test_means_of_factors(positions: int) -> None:
-    factors = Factors(drawn(40, 30, positions), drawn(40, 50, positions, seed=2))
+    factors = FactoredRows(drawn(40, 30, positions), drawn(40, 50, positions, seed=2))
     rows, weights = batches(600, 4, 40)
     assert factors.elements == 1500
     torch.testing.assert_close(
-        mixed(factors, rows, weights), sums(factors.dense(), rows, weights), rtol=1e-10, atol=1e-10
+        weighted_sums(factors, rows, weights),
+        sums(factors.dense(), rows, weights),
+        rtol=1e-10,
+        atol=1e-10,
     )
 
 
 def test_a_part_of_a_larger_tensor_is_written_to() -> None:
-    factors = Factors(drawn(9, 4, 1), drawn(9, 6, 1, seed=2))
+    factors = FactoredRows(drawn(9, 4, 1), drawn(9, 6, 1, seed=2))
     rows, weights = batches(5, 3, 9)
     for kind in (factors, Dense(factors.dense())):
         into = torch.full((7, 24), 8.0, dtype=torch.float64)
@@ -58,8 +61,8 @@ def test_a_part_of_a_larger_tensor_is_written_to() -> None:
 
 @pytest.mark.parametrize("positions", [1, 2])
 def test_inner_products_of_factors(positions: int) -> None:
-    one = Factors(drawn(5, 4, positions), drawn(5, 6, positions, seed=2))
-    other = Factors(drawn(3, 4, positions, seed=3), drawn(3, 6, positions, seed=4))
+    one = FactoredRows(drawn(5, 4, positions), drawn(5, 6, positions, seed=2))
+    other = FactoredRows(drawn(3, 4, positions, seed=3), drawn(3, 6, positions, seed=4))
     torch.testing.assert_close(one.gram(other), one.dense() @ other.dense().T)
 
 

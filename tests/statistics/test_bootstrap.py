@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
-from gradaudit.statistics.bootstrap import REPLICATES, drawn, ratio_interval
+from gradaudit.statistics.bootstrap import REPLICATES, bootstrap_counts, ratio_interval
 from tests.coverage import assert_covers
 
 
 def test_draws_are_with_replacement_and_by_seed() -> None:
-    draws = drawn(7, 3)
+    draws = bootstrap_counts(7, 3)
     assert draws.shape == (REPLICATES, 7)
     assert (draws.sum(axis=1) == 7).all()
     assert draws.max() > 1
-    assert np.array_equal(draws, drawn(7, 3))
-    assert not np.array_equal(draws, drawn(7, 4))
+    assert np.array_equal(draws, bootstrap_counts(7, 3))
+    assert not np.array_equal(draws, bootstrap_counts(7, 4))
 
 
 def test_the_interval_by_a_plain_loop_over_redraws() -> None:
     generator = np.random.default_rng(0)
     above, below = generator.gamma(2.0, size=9), generator.gamma(3.0, size=9)
-    draws = drawn(9, 0)
+    draws = bootstrap_counts(9, 0)
 
     def fitted(x: np.ndarray, t: np.ndarray) -> tuple[float, float]:
         """The logarithm of a ratio of means and its standard error, by the delta method."""
@@ -39,7 +39,7 @@ def test_the_interval_by_a_plain_loop_over_redraws() -> None:
 @pytest.mark.parametrize(("count", "deviation"), [(16, 0.1), (32, 1.0), (128, 1.5)])
 def test_means_of_skewed_values_are_covered(count: int, deviation: float) -> None:
     generator = np.random.default_rng(1)
-    ones, draws = np.ones(count), drawn(count, 0)
+    ones, draws = np.ones(count), bootstrap_counts(count, 0)
     intervals = [
         ratio_interval(np.exp(deviation * generator.standard_normal(count)), ones, draws) or (1, 0)
         for _ in range(200)
@@ -55,12 +55,12 @@ def test_shares_of_skewed_values_are_covered() -> None:
         factor = np.exp(generator.standard_normal(40))
         own = factor * generator.uniform(0.5, 1.5, 40)
         both = own + 3 * factor * generator.uniform(0.5, 1.5, 40)
-        intervals.append(ratio_interval(own, both, drawn(40, 0)) or (1, 0))
+        intervals.append(ratio_interval(own, both, bootstrap_counts(40, 0)) or (1, 0))
     assert_covers(intervals, 0.25, 0.92)
 
 
 def test_records_that_agree_leave_no_width() -> None:
-    draws = drawn(6, 0)
+    draws = bootstrap_counts(6, 0)
     assert ratio_interval(np.full(6, 0.3), np.ones(6), draws) == pytest.approx((0.3, 0.3))
     assert ratio_interval(np.zeros(6), np.ones(6), draws) == (0, 0)
     values = np.random.default_rng(0).gamma(2.0, size=6)
@@ -68,5 +68,5 @@ def test_records_that_agree_leave_no_width() -> None:
 
 
 def test_three_records_have_no_interval() -> None:
-    assert ratio_interval(np.arange(3.0), np.ones(3), drawn(3, 0)) is None
-    assert ratio_interval(np.arange(4.0), np.ones(4), drawn(4, 0)) is not None
+    assert ratio_interval(np.arange(3.0), np.ones(3), bootstrap_counts(3, 0)) is None
+    assert ratio_interval(np.arange(4.0), np.ones(4), bootstrap_counts(4, 0)) is not None

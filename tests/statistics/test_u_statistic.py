@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradaudit.games.splits import draw_any
-from gradaudit.statistics.u_statistic import Draws, Projected, disjoint, pooled, project
+from gradaudit.statistics.u_statistic import Draws, ProjectedScores, disjoint, pooled, project
 
 
 def drawn(records: int, size: int, trials: int, seed: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def one_stratum(members: np.ndarray, clusters: np.ndarray | None = None) -> Draw
     return Draws.of(members, np.zeros(len(members), dtype=np.int64), whose)
 
 
-def mean_of(values: np.ndarray, draws: Draws) -> Projected:
+def mean_of(values: np.ndarray, draws: Draws) -> ProjectedScores:
     errors = (values - values.mean()) / len(values)
     return project(np.array([values.mean()]), errors[:, None], draws)
 
@@ -106,7 +106,7 @@ def test_repetitions_are_pooled_by_a_plain_loop_over_pairs() -> None:
     shared, own, influence = rng.random((4, 3)), rng.random((4, 3)), rng.random((4, 7, 3))
     influence[:, :, 1:] *= np.array([1, -1, 1, -1])[:, None, None]
     values = rng.random((4, 3)) * [1, 1, 50]
-    repetitions = list(map(Projected, values, influence, shared, own))
+    repetitions = list(map(ProjectedScores, values, influence, shared, own))
     mean, variance = pooled(repetitions)
     assert mean == pytest.approx(values.mean(axis=0))
     for score in range(3):

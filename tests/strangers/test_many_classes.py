@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.audits.sensitivity import norms as sensitivity
-from gradaudit.audits.sensitivity.norms import Observed
+from gradaudit.audits.sensitivity import jacobian_sensitivity as sensitivity
+from gradaudit.audits.sensitivity.jacobian_sensitivity import DifferentiableTarget
 from gradaudit.data import load_records
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import DataError
@@ -55,20 +55,20 @@ def test_a_task_that_is_named_lets_classes_be_as_many_as_the_records(tmp_path: P
     assert (len(records.classes), records.labels[0].item()) == (1300, 1299)
 
 
-def observed(classes: int) -> Observed:
+def observed(classes: int) -> DifferentiableTarget:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, classes))
     labels = torch.tensor([0, classes - 1])
     records = records_of({"inputs": torch.rand(2, 4), "labels": labels}, "data")
-    return Observed.of(Target(model, CrossEntropy()), layers_of(model), records, 0)
+    return DifferentiableTarget.of(Target(model, CrossEntropy()), layers_of(model), records, 0)
 
 
 @pytest.mark.slow
 def test_the_label_of_many_classes_is_estimated_and_says_from_how_many() -> None:
     few, many = observed(sensitivity.MOST_LABELS), observed(sensitivity.MOST_LABELS + 1)
-    exact = few.measure("target", None, seed=0, memory=1 << 28, progress=Silent())
-    estimated = many.measure("target", None, seed=0, memory=1 << 28, progress=Silent())
-    asked = many.measure("target", 0, seed=0, memory=1 << 28, progress=Silent())
+    exact = few.jacobian_sensitivity("target", None, seed=0, memory=1 << 28, progress=Silent())
+    estimated = many.jacobian_sensitivity("target", None, seed=0, memory=1 << 28, progress=Silent())
+    asked = many.jacobian_sensitivity("target", 0, seed=0, memory=1 << 28, progress=Silent())
     assert (exact.probes, estimated.probes, asked.probes) == (0, sensitivity.PROBES, 0)
     for layer in ("0", "2"):
         assert estimated.raw[layer]["1"].columns == sensitivity.MOST_LABELS + 1
@@ -83,6 +83,6 @@ def test_attacks_that_try_every_label_take_the_one_that_signs_tell() -> None:
     record, label = torch.rand(1, 6).double(), torch.tensor([1107])
     shared = torch.func.grad(functional.batch_loss)(functional.parameters, record, label)
     view = AttackerView(functional, shared, batch=1, shape=(6,), classes=1200)
-    assert [target.tolist() for target in Setting.of(view, "r-gap").targets()] == [[1107]]
+    assert [target.tolist() for target in LayerwiseSetting.of(view, "r-gap").targets()] == [[1107]]
     few = replace(view, classes=1000)
-    assert len(Setting.of(few, "r-gap").targets()) == 1000
+    assert len(LayerwiseSetting.of(few, "r-gap").targets()) == 1000

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.sensitivity.norms import Observed
+from gradaudit.audits.sensitivity.jacobian_sensitivity import DifferentiableTarget
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
@@ -56,8 +56,8 @@ def test_sensitivity_is_that_of_dense_jacobians(name: str) -> None:
     target = Target(MODELS[name]().eval(), CrossEntropy())
     records = Records(torch.rand(2, 3, 4, 4), torch.tensor([0, 2]), classes=("a", "b", "c"))
     layers = layers_of(target.model)
-    observed = Observed.of(target, layers, records, 0)
-    measured = observed.measure("point", 0, seed=0, memory=1 << 28, progress=Silent())
+    observed = DifferentiableTarget.of(target, layers, records, 0)
+    measured = observed.jacobian_sensitivity("point", 0, seed=0, memory=1 << 28, progress=Silent())
     for layer in layers:
         names = layer.parameter_names
         dense = [

@@ -7,7 +7,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from gradaudit.audits.subspace.comparing import Compared, Family, distances, most_significant
+from gradaudit.audits.subspace.comparing import (
+    ComparisonFamily,
+    PrincipalAngles,
+    distances,
+    most_significant,
+)
 from gradaudit.audits.subspace.distances import compare_samples
 from gradaudit.audits.subspace.splits import Permuted, Split, orders_of, splits_of
 from gradaudit.data.records import Attribute, Records
@@ -16,8 +21,8 @@ from gradaudit.errors import NotApplicable
 Array = NDArray[np.float64]
 
 
-def compared(angle: float, permuted: list[float]) -> Compared:
-    return Compared(np.array([angle]), distances(np.array(permuted)[:, None]))
+def compared(angle: float, permuted: list[float]) -> PrincipalAngles:
+    return PrincipalAngles(np.array([angle]), distances(np.array(permuted)[:, None]))
 
 
 def test_the_p_value_counts_labellings_that_reach_the_observed_distance() -> None:
@@ -35,19 +40,21 @@ def test_distances_that_differ_by_rounding_are_ties() -> None:
 
 def test_one_comparison_needs_no_correction() -> None:
     alone = compared(1.0, [0.5, 1.1, 1.2, 0.9])
-    assert Family.of([alone]).p_values(alone)["grassmann"] == alone.p_value("grassmann")
+    assert ComparisonFamily.of([alone]).p_values(alone)["grassmann"] == alone.p_value("grassmann")
 
 
 def test_the_comparison_that_stands_out_most_is_chosen_and_corrected() -> None:
     """Distances of different scale: in standard deviations the small one stands out."""
     generator = np.random.default_rng(0)
-    large = Compared(np.array([1.0]), distances(generator.uniform(0.5, 1.5, size=(99, 1))))
-    small = Compared(np.array([0.1]), distances(generator.uniform(0.01, 0.02, size=(99, 1))))
+    large = PrincipalAngles(np.array([1.0]), distances(generator.uniform(0.5, 1.5, size=(99, 1))))
+    small = PrincipalAngles(np.array([0.1]), distances(generator.uniform(0.01, 0.02, size=(99, 1))))
     assert most_significant([large, small]) == 1
-    both = Family.of([large, small])
+    both = ComparisonFamily.of([large, small])
     assert both.p_values(small)["grassmann"] == small.p_value("grassmann") == 0.01
     assert both.p_values(large)["grassmann"] > large.p_value("grassmann")
-    assert Family.of([large] * 3).p_values(large)["grassmann"] == large.p_value("grassmann")
+    assert ComparisonFamily.of([large] * 3).p_values(large)["grassmann"] == large.p_value(
+        "grassmann"
+    )
 
 
 @pytest.mark.slow
@@ -57,9 +64,9 @@ def test_the_corrected_p_value_keeps_its_level() -> None:
     found = []
     for _ in range(400):
         angles = generator.uniform(0.2, 1.2, size=(8, 40))
-        every = [Compared(each[:1], distances(each[1:, None])) for each in angles]
+        every = [PrincipalAngles(each[:1], distances(each[1:, None])) for each in angles]
         best = every[most_significant(every)]
-        found.append(Family.of(every).p_values(best)["grassmann"])
+        found.append(ComparisonFamily.of(every).p_values(best)["grassmann"])
     below = sum(p <= 0.1 for p in found)
     assert stats.binomtest(below, 400, 0.1).pvalue > 1e-4
     assert stats.kstest(found, "uniform").statistic < 0.1
@@ -78,7 +85,7 @@ def test_p_values_of_single_gradients_are_uniform_where_nothing_differs() -> Non
     for seed in range(150):
         vectors = generator.normal(size=(30, 7)) * scales
         (each,) = compare_samples(vectors, [split_of(12, 30, 39, seed)], 1 << 20).values()
-        assert isinstance(each, Compared)
+        assert isinstance(each, PrincipalAngles)
         found.append(each.p_value("grassmann"))
     assert stats.kstest(found, "uniform").pvalue > 1e-3
 
@@ -88,7 +95,7 @@ def test_groups_that_differ_are_told_apart() -> None:
     vectors = generator.normal(size=(40, 12)) * np.where(np.arange(12) < 6, 3, 0.1)
     vectors[:15] = vectors[:15][:, ::-1]
     (found,) = compare_samples(vectors, [split_of(15, 40, 99)], 1 << 20).values()
-    assert isinstance(found, Compared)
+    assert isinstance(found, PrincipalAngles)
     assert found.p_value("grassmann") == 0.01
 
 
@@ -99,7 +106,7 @@ def test_directions_of_single_gradients_by_hand() -> None:
     vectors[:, 20:] *= 0.1
     split = split_of(9, 20, 25, 5)
     found = compare_samples(vectors, [split], 1 << 20)[0]
-    assert isinstance(found, Compared)
+    assert isinstance(found, PrincipalAngles)
     energies = np.linalg.svd(vectors, compute_uv=False) ** 2
     k = int((np.cumsum(energies) < 0.95 * energies.sum()).sum()) + 1
     assert 3 < k < 9
@@ -118,7 +125,7 @@ def test_directions_of_single_gradients_by_hand() -> None:
 def test_a_group_smaller_than_the_directions_needed() -> None:
     vectors = np.random.default_rng(5).normal(size=(40, 60))
     found = compare_samples(vectors, [split_of(5, 40)], 1 << 20)[0]
-    assert isinstance(found, Compared)
+    assert isinstance(found, PrincipalAngles)
     assert (found.facts["k"], len(found.angles)) == (5, 5)
     assert found.facts["k_for_95_percent"] > 5  # type: ignore[operator]
 
@@ -127,7 +134,7 @@ def test_a_group_whose_gradients_are_zero_is_as_far_as_can_be() -> None:
     vectors = np.random.default_rng(6).normal(size=(20, 9))
     vectors[:8] = 0
     found = compare_samples(vectors, [split_of(8, 20)], 1 << 20)[0]
-    assert isinstance(found, Compared)
+    assert isinstance(found, PrincipalAngles)
     np.testing.assert_allclose(found.angles, np.pi / 2)
 
 
@@ -136,8 +143,8 @@ def test_memory_changes_nothing() -> None:
     all_at_once, one_by_one = (
         compare_samples(vectors, [split_of(9, 20, 30)], memory)[0] for memory in (1 << 30, 1)
     )
-    assert isinstance(all_at_once, Compared)
-    assert isinstance(one_by_one, Compared)
+    assert isinstance(all_at_once, PrincipalAngles)
+    assert isinstance(one_by_one, PrincipalAngles)
     for name, values in all_at_once.permuted.items():
         np.testing.assert_allclose(one_by_one.permuted[name], values, atol=1e-9)
 
@@ -160,7 +167,7 @@ def test_spaces_that_coincide_among_ones_that_do_not_are_a_finding_of_nothing() 
     vectors = np.random.default_rng(9).normal(size=(20, 3)) * [1, 1, 0]
     vectors[[0, 19]] = [0, 0, 3]
     found = compare_samples(vectors, [split_of(10, 20, 99)], 1 << 20)[0]
-    assert isinstance(found, Compared)
+    assert isinstance(found, PrincipalAngles)
     assert found.distance("grassmann") == pytest.approx(0, abs=1e-7)
     assert found.permuted["grassmann"].max() > 1
     assert found.p_value("grassmann") == 1
@@ -170,18 +177,18 @@ def test_groups_that_together_span_everything_can_be_apart() -> None:
     vectors = np.zeros((20, 2))
     vectors[:9, 0], vectors[9:, 1] = 1, 1
     found = compare_samples(vectors, [split_of(9, 20, 99)], 1 << 20)[0]
-    assert isinstance(found, Compared)
+    assert isinstance(found, PrincipalAngles)
     assert found.p_value("grassmann") == 0.01
 
 
 def test_equal_distances_stand_out_by_nothing() -> None:
     """Their standard deviation is a rounding error: 0.1 a hundred times over has one of 4e-17."""
     equal = compared(0.1, [0.1] * 99)
-    varied = Compared(np.array([1.0]), distances(np.linspace(0.1, 1.1, 99)[:, None]))
-    family = Family.of([equal, varied])
+    varied = PrincipalAngles(np.array([1.0]), distances(np.linspace(0.1, 1.1, 99)[:, None]))
+    family = ComparisonFamily.of([equal, varied])
     assert most_significant([equal, varied]) == 1
     assert family.p_values(varied)["grassmann"] == varied.p_value("grassmann")
-    assert Family.of([equal]).p_values(equal)["grassmann"] == 1
+    assert ComparisonFamily.of([equal]).p_values(equal)["grassmann"] == 1
 
 
 def test_permutations_depend_on_the_seed_alone() -> None:
@@ -229,7 +236,7 @@ def test_p_values_are_uniform_where_users_differ_and_the_attribute_tells_nothing
         (split,) = splits_of(with_users(codes, users), ["a"], 39, seed)
         assert split.permuted == permuted
         compared = compare_samples(vectors, [split], 1 << 22)[0]
-        assert isinstance(compared, Compared)
+        assert isinstance(compared, PrincipalAngles)
         found.append(compared.p_value("grassmann"))
     assert stats.kstest(found, "uniform").pvalue > 1e-3
 

@@ -190,7 +190,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Chain:
+class LayerChain:
     """Stages in order of execution; the last one's values are the model's outputs.
 
     Attributes:

@@ -26,7 +26,7 @@ from gradaudit.ranks.observe import watching
 
 
 @dataclass(frozen=True)
-class Reader:
+class FullyConnectedReader:
     """A fully connected layer and what it reads of one record.
 
     Attributes:
@@ -40,7 +40,7 @@ class Reader:
     times: int
 
 
-def readers(model: FunctionalModel, record: Tensor) -> list[Reader]:
+def readers(model: FunctionalModel, record: Tensor) -> list[FullyConnectedReader]:
     """The fully connected layers of a model, in the order in which they first run.
 
     Args:
@@ -57,7 +57,7 @@ def readers(model: FunctionalModel, record: Tensor) -> list[Reader]:
     with torch.no_grad(), watching(layers, look):
         model.outputs({}, record)
     return [
-        Reader(
+        FullyConnectedReader(
             layer=name,
             bias=layers[name].bias is not None,
             of_record=torch.equal(reads[0].flatten(), record.flatten()),
@@ -128,7 +128,7 @@ class SingleLayer:
         return [misfit if misfit > _ROUNDING else 0.0 for misfit in misfits.tolist()]
 
 
-def _unsolvable(reader: Reader, view: AttackerView) -> str | None:
+def _unsolvable(reader: FullyConnectedReader, view: AttackerView) -> str | None:
     name = reader.layer
     if not reader.bias:
         return "has no bias, whose gradient the weight's is divided by"
@@ -142,7 +142,7 @@ def _unsolvable(reader: Reader, view: AttackerView) -> str | None:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class SolvabilityConditions:
     """Theorem 2.2 for some rows of a layer.
 
     Attributes:
@@ -180,7 +180,7 @@ def conditions(
     weight_noise: Tensor,
     bias_noise: Tensor,
     rows: Sequence[int] | None = None,
-) -> Conditions:
+) -> SolvabilityConditions:
     """Conditions of the closed form where the noise is known.
 
     Args:
@@ -201,7 +201,7 @@ def conditions(
     relative += _quotient(float(weight_noise.double().norm()), float(weight.double().norm()))
     bound = kappa * relative / (1 - r) if r < 1 else math.inf
     ratio = _quotient(float(sizes.norm()), float(noise.norm()))
-    return Conditions(len(sizes), kappa, r, bound, ratio)
+    return SolvabilityConditions(len(sizes), kappa, r, bound, ratio)
 
 
 def under_noise(

@@ -18,9 +18,9 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, splu
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
+from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
 from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
-from gradaudit.attacks.layerwise.recursion import Solved, Solver, share_outside
+from gradaudit.attacks.layerwise.recursion import SolvedLayer, Solver, share_outside
 from gradaudit.attacks.layerwise.systems import System, Vector, solve, weights_matrix
 from gradaudit.ranks.convolution import convolution_rank
 from gradaudit.ranks.geometry import geometry_of
@@ -88,7 +88,7 @@ def column_rank(stage: Stage) -> int:
 
 
 @dataclass(frozen=True)
-class Objective:
+class CombinedObjective:
     """The residuals U A⁽ⁱ⁻¹⁾(z) − V as a function of z, or of y where z = W⁽ⁱ⁻¹⁾ y + B⁽ⁱ⁻¹⁾.
 
     Attributes:
@@ -139,7 +139,7 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Start:
+class RecordActivations:
     """A record's way through the chain.
 
     Attributes:
@@ -151,7 +151,7 @@ class Start:
     outputs: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, chain: Chain, record: Tensor) -> Start:
+    def of(cls, chain: LayerChain, record: Tensor) -> RecordActivations:
         """The way of a record in its shape."""
         inputs, outputs = {}, {}
         x = chain.entrance.value(record.flatten())
@@ -162,7 +162,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Combined(Solver):
+class CombinedSolver(Solver):
     """COPA's step.
 
     Attributes:
@@ -170,13 +170,13 @@ class Combined(Solver):
         constrained: the layers at whose input a pull-back constraint was met.
     """
 
-    start: Start
+    start: RecordActivations
     steps: int = 20
     constrained: list[str] = field(default_factory=list)
 
     def solve(
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
-    ) -> Solved:
+    ) -> SolvedLayer:
         """Eq. 6 for the first layer, 7 where the pull-back constraint is defined, else 5."""
         matrix, right = system.balanced()
         linear = solve(matrix, right, self.start.inputs[stage.layer].cpu().numpy())
@@ -184,14 +184,14 @@ class Combined(Solver):
         determined = determines(matrix, right, linear.x)
         end = x.to(stage.weight)
         outside = share_outside(before, end)
-        solved = Solved(
+        solved = SolvedLayer(
             stage.layer, end, None, linear.residual, linear.iterations, outside, determined
         )
         if previous is None:
             return solved
         constraint = pull_back_of(previous)
         self.constrained.extend([stage.layer] * (constraint is not None))
-        objective = Objective(matrix, right, before, constraint)
+        objective = CombinedObjective(matrix, right, before, constraint)
         z: Vector = self.start.outputs[previous.layer].cpu().numpy()
         if determined:  # nothing is left to search where the layer before can give the input
             z = before.inverse(x).numpy()
@@ -201,13 +201,15 @@ class Combined(Solver):
             z = before.inverse(x, _ROOM).numpy()
         return self._search(stage, objective, z, determined)
 
-    def _search(self, stage: Stage, objective: Objective, z: Vector, determined: bool) -> Solved:
+    def _search(
+        self, stage: Stage, objective: CombinedObjective, z: Vector, determined: bool
+    ) -> SolvedLayer:
         begin = objective.unknown_of(z)
         minimum = minimise(objective, begin, steps=self.steps, inner=1000)
         end = torch.from_numpy(objective.z_of(minimum.z)).to(stage.weight)
         x = objective.activation.value(end)
         residual, steps = minimum.residual, minimum.steps
-        return Solved(stage.layer, x, end, residual, steps, determined=determined)
+        return SolvedLayer(stage.layer, x, end, residual, steps, determined=determined)
 
 
 def determines(matrix: csr_array, right: Vector, x: Vector) -> bool:

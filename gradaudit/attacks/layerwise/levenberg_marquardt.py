@@ -34,7 +34,7 @@ class Problem(Protocol):
 
 
 @dataclass(frozen=True)
-class Minimum:
+class LeastSquaresMinimum:
     """Where a search ended.
 
     Attributes:
@@ -85,7 +85,7 @@ class _Place:
 
 def minimise(
     problem: Problem, start: Vector, *, steps: int, inner: int, products: int | None = None
-) -> Minimum:
+) -> LeastSquaresMinimum:
     """The end of the search from a start.
 
     Args:
@@ -111,4 +111,4 @@ def minimise(
         if 1 - ratio <= _STALLED:
             break
     residual = here.length / problem.scale
-    return Minimum(here.z, residual, taken, spent, spent >= most and residual > _SOLVED)
+    return LeastSquaresMinimum(here.z, residual, taken, spent, spent >= most and residual > _SOLVED)

@@ -16,16 +16,16 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
+from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
 from gradaudit.attacks.layerwise.logits import LastLayer, fully_connected_input
-from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System, system_of
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import NotApplicable
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedLayer:
     """One layer's input, as it was solved for.
 
     Attributes:
@@ -52,7 +52,7 @@ class Solver(ABC):
     @abstractmethod
     def solve(
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
-    ) -> Solved:
+    ) -> SolvedLayer:
         """The input of a convolution.
 
         Args:
@@ -64,8 +64,8 @@ class Solver(ABC):
 
 
 def unroll(
-    chain: Chain, update: Mapping[str, Tensor], last: LastLayer, solver: Solver
-) -> list[Solved]:
+    chain: LayerChain, update: Mapping[str, Tensor], last: LastLayer, solver: Solver
+) -> list[SolvedLayer]:
     """Every layer's input, the last layer's first, so that the record comes last.
 
     Raises:
@@ -84,13 +84,13 @@ def unroll(
 
 
 def _solve(
-    chain: Chain,
+    chain: LayerChain,
     number: int,
     z: Tensor,
     delta: Tensor,
     update: Mapping[str, Tensor],
     solver: Solver,
-) -> Solved:
+) -> SolvedLayer:
     stage = chain.stages[number]
     gradient = update[stage.weight_name]
     if stage.convolution is None:
@@ -103,11 +103,11 @@ def _solve(
     return solver.solve(stage, system, before, previous)
 
 
-def _read(chain: Chain, number: int, x: Tensor) -> Solved:
+def _read(chain: LayerChain, number: int, x: Tensor) -> SolvedLayer:
     """A fully connected layer's input: every row of its gradient tells it."""
     before = chain.stages[number - 1].activation if number else chain.entrance
     outside = share_outside(before, x)
-    return Solved(chain.stages[number].layer, x, outside=outside, determined=True)
+    return SolvedLayer(chain.stages[number].layer, x, outside=outside, determined=True)
 
 
 def share_outside(activation: Activation, x: Tensor) -> float:
@@ -116,7 +116,7 @@ def share_outside(activation: Activation, x: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredRecord:
     """A record that an attack came up with.
 
     Attributes:
@@ -129,7 +129,7 @@ class Recovered:
     record: Tensor
     target: Tensor
     mismatch: float
-    solved: list[Solved]
+    solved: list[SolvedLayer]
     tried: int
 
     @property
@@ -156,7 +156,7 @@ class Recovered:
         ]
 
 
-def best_of(setting: Setting, solver: Solver, *, box: bool) -> Recovered:
+def best_of(setting: LayerwiseSetting, solver: Solver, *, box: bool) -> RecoveredRecord:
     """The record, moved into a known box if wanted, whose gradient is closest to what was shared.
 
     Raises:
@@ -173,7 +173,7 @@ def best_of(setting: Setting, solver: Solver, *, box: bool) -> Recovered:
         record = record.reshape(setting.chain.input_shape)
         record = setting.view.clipped(record) if box else record
         mismatch = setting.mismatch(record, target)
-        recovered.append(Recovered(record, target, mismatch, solved, len(ends)))
+        recovered.append(RecoveredRecord(record, target, mismatch, solved, len(ends)))
     return min(recovered, key=lambda one: one.mismatch if one.finite else math.inf)
 
 

@@ -10,14 +10,14 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import Chain
+from gradaudit.attacks.layerwise.chain import LayerChain
 from gradaudit.attacks.layerwise.logits import LastLayer, with_bias, without_bias
 from gradaudit.attacks.layerwise.trace import chain_of
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.attacks.reconstruction.unknowns import LabelsUntold, infer_label
+from gradaudit.attacks.reconstruction.unknowns import UnknownLabels, infer_label
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.ranks.model import LayerRanks, rank_deficiency, ranks_of
+from gradaudit.ranks.copa_metric import LayerRanks, copa_metric, ranks_of
 from gradaudit.ranks.observe import chain_of_convolutions, plain_convolutions
 
 _CLOSE = 1e-3
@@ -29,14 +29,14 @@ _FLOPS = 1e9
 
 
 @dataclass(frozen=True)
-class Setting:
+class LayerwiseSetting:
     """A view of one record's gradient, in float64, of a model that is a chain."""
 
     view: AttackerView
-    chain: Chain
+    chain: LayerChain
 
     @classmethod
-    def of(cls, view: AttackerView, attack: str) -> Setting:
+    def of(cls, view: AttackerView, attack: str) -> LayerwiseSetting:
         """The setting of an attack.
 
         Raises:
@@ -66,7 +66,7 @@ class Setting:
         if view.labels is not None:
             return [view.model.cast(view.labels)]
         if not view.classes:
-            raise LabelsUntold("the target is a real number that the attacker would have to know")
+            raise UnknownLabels("the target is a real number that the attacker would have to know")
         if view.classes > _MOST_CLASSES:
             return [infer_label(view)]
         return [torch.tensor([label]) for label in range(max(2, view.classes))]
@@ -178,7 +178,7 @@ def prospects(view: AttackerView, record: Tensor, label: Tensor, seed: int) -> d
 
 def _refusal(view: AttackerView, attack: str) -> str | None:
     try:
-        ends = Setting.of(view, attack).last_layers()
+        ends = LayerwiseSetting.of(view, attack).last_layers()
     except (NotApplicable, AuditError) as why:
         return str(why)
     return None if ends else "no output of the last layer gives the gradient that was shared"
@@ -212,8 +212,8 @@ def _ranks(
     if len(known) < len(chain):
         return ranks, None
     sizes = [rank.inputs for rank in known]
-    (low,) = rank_deficiency([rank.low for rank in known], sizes)
-    (high,) = rank_deficiency([rank.high for rank in known], sizes)
+    (low,) = copa_metric([rank.low for rank in known], sizes)
+    (high,) = copa_metric([rank.high for rank in known], sizes)
     return ranks, (low, high)
 
 

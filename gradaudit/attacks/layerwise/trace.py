@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from gradaudit.attacks.layerwise import chain
-from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
+from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
 from gradaudit.attacks.reconstruction.replay import Recorder
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -44,7 +44,7 @@ _REASONS = {
 _FAMILIES = {"pool": "it has pooling", "norm": "it has a normalisation", "drop": "it has dropout"}
 
 
-def chain_of(model: FunctionalModel, input_shape: tuple[int, ...], attack: str) -> Chain:
+def chain_of(model: FunctionalModel, input_shape: tuple[int, ...], attack: str) -> LayerChain:
     """The chain of layers that a model is.
 
     Raises:
@@ -130,7 +130,7 @@ class _Reader:
         }
 
 
-def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> Chain:
+def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> LayerChain:
     record = torch.zeros(1, *input_shape, dtype=model.dtype, device=model.device)
     recorder = Recorder(record)
     names = {recorder.node_of(tensor): name for name, tensor in model.parameters.items()}
@@ -146,7 +146,7 @@ def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> Chain:
         Stage(**fields, activation=chain.composed(passed)) for fields, passed in reader.layers
     )
     _check(stages)
-    return Chain(chain.composed(reader.entrance), stages, input_shape)
+    return LayerChain(chain.composed(reader.entrance), stages, input_shape)
 
 
 def _path(start: fx.Node) -> Iterator[fx.Node]:

@@ -5,11 +5,11 @@ Each reading is a file. All of them together cost about as much as a few passes 
 
 from collections.abc import Iterator
 
-from gradaudit.attacks.reading.base import Piece, Reading, Told
+from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue
 from gradaudit.parts import discover
 from gradaudit.sharing.named import NamedUpdate
 
-__all__ = ["Piece", "Reading", "Told", "pieces", "readings"]
+__all__ = ["Reading", "ReadingUnit", "ReadingValue", "reading_units", "readings"]
 
 
 def readings() -> dict[str, type[Reading]]:
@@ -17,7 +17,7 @@ def readings() -> dict[str, type[Reading]]:
     return discover("gradaudit.attacks.reading", Reading)
 
 
-def pieces(update: NamedUpdate) -> Iterator[Piece]:
+def reading_units(update: NamedUpdate) -> Iterator[ReadingUnit]:
     """All that there is to look at, what tells most for its time first."""
     for reading in sorted(readings().values(), key=lambda kind: kind.priority):
         yield from reading().pieces(update)

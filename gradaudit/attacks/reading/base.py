@@ -13,7 +13,7 @@ from gradaudit.sharing.named import NamedUpdate
 
 
 @dataclass(frozen=True)
-class Told:
+class ReadingValue:
     """One number that was read, or why there is none.
 
     Attributes:
@@ -31,7 +31,7 @@ class Told:
     details: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-class Piece(NamedTuple):
+class ReadingUnit(NamedTuple):
     """What can be looked at on its own.
 
     Attributes:
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     metrics: tuple[str, ...]
     layer: str | None
     elements: int
-    look: Callable[[float], Iterator[Told]]
+    look: Callable[[float], Iterator[ReadingValue]]
     cut: bool = False
 
 
@@ -58,12 +58,12 @@ class Reading(ABC):
     """Its turn where time is short: the lowest first."""
 
     @abstractmethod
-    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+    def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
         """What there is to look at; every layer has a piece where the metric is of layers."""
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearUpdate:
     """A fully connected layer of an update.
 
     Attributes:
@@ -82,11 +82,11 @@ class Linear:
         return weight.T if self.turned else weight, update.change(self.bias)
 
 
-def linear_of(update: NamedUpdate, names: tuple[str, ...]) -> Linear | None:
+def linear_of(update: NamedUpdate, names: tuple[str, ...]) -> LinearUpdate | None:
     """The fully connected layer that a layer's parameters make; None where they make none.
 
     A weight of two dimensions and a bias as long as one of them; of two equal ones the first
-    counts the outputs, as in ``torch.nn.Linear``.
+    counts the outputs, as in ``torch.nn.LinearUpdate``.
     """
     ends = {name.rpartition(".")[2]: name for name in names}
     if not {"weight", "bias"} <= ends.keys():
@@ -94,10 +94,10 @@ def linear_of(update: NamedUpdate, names: tuple[str, ...]) -> Linear | None:
     weight, bias = update.after[ends["weight"]], update.after[ends["bias"]]
     if weight.dim() != 2 or bias.dim() != 1 or len(bias) not in weight.shape:
         return None
-    return Linear(ends["weight"], ends["bias"], turned=len(bias) != weight.shape[0])
+    return LinearUpdate(ends["weight"], ends["bias"], turned=len(bias) != weight.shape[0])
 
 
-def head_of(update: NamedUpdate) -> tuple[str, Linear] | None:
+def head_of(update: NamedUpdate) -> tuple[str, LinearUpdate] | None:
     """The last fully connected layer, in the order in which arrays came."""
     linears = [(layer, linear_of(update, names)) for layer, names in update.layers().items()]
     return next(((layer, linear) for layer, linear in reversed(linears) if linear), None)

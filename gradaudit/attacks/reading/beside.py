@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 from pydantic import JsonValue
 
-from gradaudit.attacks.reading.base import Piece, Reading, Told
+from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue
 from gradaudit.sharing.named import NamedUpdate
 
 
-class Beside(Reading):
+class UndefendedArrays(Reading):
     """Arrays that leave though no defense of updates acts on them.
 
     Buffers of BatchNorm are means and variances over the records themselves; whole numbers and
@@ -22,13 +22,13 @@ class Beside(Reading):
     summary: ClassVar[str] = "Buffers, whole and single numbers that leave beside the update."
     priority: ClassVar[int] = 35
 
-    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+    def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
         """A single one."""
         elements = sum(array.numel() for array in update.beside.values())
-        yield Piece(("beside",), None, elements, partial(_moved, update))
+        yield ReadingUnit(("beside",), None, elements, partial(_moved, update))
 
 
-def _moved(update: NamedUpdate, _share: float) -> Iterator[Told]:
+def _moved(update: NamedUpdate, _share: float) -> Iterator[ReadingValue]:
     moved = [name for name in update.beside if _has_moved(update, name)]
     details: dict[str, JsonValue] = {
         "arrays": [f"{name} ({update.apart[name]})" for name in moved],
@@ -36,7 +36,7 @@ def _moved(update: NamedUpdate, _share: float) -> Iterator[Told]:
         "kept": list(update.hidden),
         "kind": update.kind,
     }
-    yield Told("beside", None, float(len(moved)), details=details)
+    yield ReadingValue("beside", None, float(len(moved)), details=details)
 
 
 def _has_moved(update: NamedUpdate, name: str) -> bool:

@@ -8,7 +8,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reading.base import Linear, Piece, Reading, Told, head_of
+from gradaudit.attacks.reading.base import LinearUpdate, Reading, ReadingUnit, ReadingValue, head_of
 from gradaudit.sharing.named import NamedUpdate
 
 _ROUNDINGS = 8.0
@@ -19,7 +19,7 @@ _SMOOTHED = (
 _NO_HEAD = "no fully connected layer with a bias of two outputs or more, to name classes by"
 
 
-class Labels(Reading):
+class LabelReading(Reading):
     """Classes that were among the labels: those whose bias gradient in the last layer is negative.
 
     Of cross-entropy it is Σ_i p_ic − n_c over the records, and p_ic > 0, so a class with a negative
@@ -37,25 +37,27 @@ class Labels(Reading):
     summary: ClassVar[str] = "Classes of the batch, from the last layer's bias."
     priority: ClassVar[int] = 20
 
-    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+    def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
         """A single one."""
         head = head_of(update)
         if head is None or len(update.after[head[1].bias]) < 2:
-            yield Piece(("labels_named",), None, 0, partial(_nothing, _NO_HEAD))
+            yield ReadingUnit(("labels_named",), None, 0, partial(_nothing, _NO_HEAD))
             return
         elements = len(update.after[head[1].bias])
         if update.smoothing:
             why = _SMOOTHED.format(update.smoothing, update.smoothing / elements)
-            yield Piece(("labels_named",), None, 0, partial(_nothing, why))
+            yield ReadingUnit(("labels_named",), None, 0, partial(_nothing, why))
             return
-        yield Piece(("labels_named",), None, elements, partial(_named, update, *head))
+        yield ReadingUnit(("labels_named",), None, elements, partial(_named, update, *head))
 
 
-def _nothing(why: str, _share: float) -> Iterator[Told]:
-    yield Told("labels_named", None, None, why)
+def _nothing(why: str, _share: float) -> Iterator[ReadingValue]:
+    yield ReadingValue("labels_named", None, None, why)
 
 
-def _named(update: NamedUpdate, layer: str, head: Linear, _share: float) -> Iterator[Told]:
+def _named(
+    update: NamedUpdate, layer: str, head: LinearUpdate, _share: float
+) -> Iterator[ReadingValue]:
     gradient = update.change(head.bias).double().cpu()
     there = gradient < -_ROUNDINGS * update.rounding(head.bias)
     classes = [int(c) for c in there.nonzero()[:, 0]]
@@ -67,7 +69,7 @@ def _named(update: NamedUpdate, layer: str, head: Linear, _share: float) -> Iter
     }
     if update.records is not None and classes:
         details["counts"] = list(estimated_counts(gradient, update.records))
-    yield Told("labels_named", None, float(len(classes)), details=details)
+    yield ReadingValue("labels_named", None, float(len(classes)), details=details)
 
 
 def estimated_counts(gradient: Tensor, records: int) -> list[int]:

@@ -8,7 +8,15 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reading.base import Linear, Piece, Reading, Told, head_of, linear_of, size_of
+from gradaudit.attacks.reading.base import (
+    LinearUpdate,
+    Reading,
+    ReadingUnit,
+    ReadingValue,
+    head_of,
+    linear_of,
+    size_of,
+)
 from gradaudit.sharing.named import NamedUpdate
 
 _PROBES = 3
@@ -37,7 +45,7 @@ class AgreeingRows(Reading):
     summary: ClassVar[str] = "Records that rows of a fully connected layer give away."
     priority: ClassVar[int] = 10
 
-    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+    def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
         """One of each layer."""
         head = head_of(update)
         few = head is not None and len(update.after[head[1].bias]) < 3 and update.records != 1
@@ -46,23 +54,25 @@ class AgreeingRows(Reading):
             metrics = ("record_share",)
             if linear is None or few:
                 why = _OTHER if linear is None else _FEW
-                yield Piece(metrics, layer, 0, partial(_nothing, layer, why))
+                yield ReadingUnit(metrics, layer, 0, partial(_nothing, layer, why))
             else:
                 look = partial(_agreeing, update, layer, linear)
-                yield Piece(metrics, layer, 2 * size_of(update, names), look, cut=True)
+                yield ReadingUnit(metrics, layer, 2 * size_of(update, names), look, cut=True)
 
 
-def _nothing(layer: str, why: str, _share: float) -> Iterator[Told]:
-    yield Told("record_share", layer, None, why)
+def _nothing(layer: str, why: str, _share: float) -> Iterator[ReadingValue]:
+    yield ReadingValue("record_share", layer, None, why)
 
 
-def _agreeing(update: NamedUpdate, layer: str, linear: Linear, share: float) -> Iterator[Told]:
+def _agreeing(
+    update: NamedUpdate, layer: str, linear: LinearUpdate, share: float
+) -> Iterator[ReadingValue]:
     weight, bias = linear.changes(update)
     if share < 1:
         rows = bias.abs().topk(max(2, int(share * len(bias)))).indices
         weight, bias = weight[rows], bias[rows]
     if not bool(weight.any()):
-        yield Told("record_share", layer, None, "it did not move")
+        yield ReadingValue("record_share", layer, None, "it did not move")
         return
     lengths = weight.norm(dim=1)
     errors = update.rounding(linear.weight), update.rounding(linear.bias)
@@ -73,7 +83,7 @@ def _agreeing(update: NamedUpdate, layer: str, linear: Linear, share: float) -> 
     if share < 1:
         details["rows_looked_at"] = f"{len(bias)} of the largest bias gradients"
     if not bool(usable.any()):
-        yield Told("record_share", layer, None, _ROUNDED, details)
+        yield ReadingValue("record_share", layer, None, _ROUNDED, details)
         return
     groups = _groups(quotients[usable], tolerances[usable])
     sizes = torch.bincount(groups)
@@ -81,7 +91,7 @@ def _agreeing(update: NamedUpdate, layer: str, linear: Linear, share: float) -> 
     alone = sizes > 1
     value = float(energies[alone].max() / lengths.square().sum()) if bool(alone.any()) else 0.0
     details["records_alone"] = int(alone.sum())
-    yield Told("record_share", layer, min(value, 1.0), details=details)
+    yield ReadingValue("record_share", layer, min(value, 1.0), details=details)
 
 
 def _quotients(weight: Tensor, bias: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from gradaudit.attacks.reading.base import Piece, Reading, Told, size_of
+from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue, size_of
 from gradaudit.sharing.named import NamedUpdate
 
 
@@ -18,20 +18,20 @@ class Sizes(Reading):
     summary: ClassVar[str] = "The length of each layer's update, and how much of it moved."
     priority: ClassVar[int] = 40
 
-    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+    def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
         """One of each layer."""
         for layer, names in update.layers().items():
             look = partial(_measured, update, layer, names)
-            yield Piece(("norm", "moved_share"), layer, size_of(update, names), look)
+            yield ReadingUnit(("norm", "moved_share"), layer, size_of(update, names), look)
 
 
 def _measured(
     update: NamedUpdate, layer: str, names: tuple[str, ...], _share: float
-) -> Iterator[Told]:
+) -> Iterator[ReadingValue]:
     changes = {name: update.change(name) for name in names}
     squares = sum(float(change.norm()) ** 2 for change in changes.values())
     counts = {name: int(change.count_nonzero()) for name, change in changes.items()}
     still = [name for name, count in counts.items() if not count]
-    yield Told("norm", layer, squares**0.5)
+    yield ReadingValue("norm", layer, squares**0.5)
     moved = sum(counts.values()) / max(1, size_of(update, names))
-    yield Told("moved_share", layer, moved, details={"untouched": list(still)})
+    yield ReadingValue("moved_share", layer, moved, details={"untouched": list(still)})

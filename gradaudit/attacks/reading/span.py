@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reading.base import Piece, Reading, Told
+from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue
 from gradaudit.sharing.named import NamedUpdate
 
 _SKETCH = 64
@@ -32,23 +32,23 @@ class SketchedSpan(Reading):
     summary: ClassVar[str] = "Dimensions that a batch fills at each linear map."
     priority: ClassVar[int] = 50
 
-    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+    def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
         """One of each layer."""
         for layer, names in update.layers().items():
             maps = [name for name in names if update.after[name].dim() == 2]
             if maps and min(update.after[maps[0]].shape) > _SPARE:
                 elements = _SKETCH * update.after[maps[0]].numel() // 8
                 look = partial(_counted, update, layer, maps[0])
-                yield Piece(("span_share",), layer, elements, look, cut=True)
+                yield ReadingUnit(("span_share",), layer, elements, look, cut=True)
             else:
-                yield Piece(("span_share",), layer, 0, partial(_nothing, layer))
+                yield ReadingUnit(("span_share",), layer, 0, partial(_nothing, layer))
 
 
-def _nothing(layer: str, _share: float) -> Iterator[Told]:
-    yield Told("span_share", layer, None, _NO_MAP)
+def _nothing(layer: str, _share: float) -> Iterator[ReadingValue]:
+    yield ReadingValue("span_share", layer, None, _NO_MAP)
 
 
-def _counted(update: NamedUpdate, layer: str, name: str, share: float) -> Iterator[Told]:
+def _counted(update: NamedUpdate, layer: str, name: str, share: float) -> Iterator[ReadingValue]:
     weight = update.change(name)
     width = weight.shape[1]
     if share < 1:
@@ -57,12 +57,12 @@ def _counted(update: NamedUpdate, layer: str, name: str, share: float) -> Iterat
     most = min(_SKETCH, *weight.shape) - _SPARE
     rank = sketched_rank(weight, update.rounding(name))
     if rank == 0:
-        yield Told("span_share", layer, None, "it did not move")
+        yield ReadingValue("span_share", layer, None, "it did not move")
     elif rank > most:
-        yield Told("span_share", layer, None, _WIDE.format(most, width))
+        yield ReadingValue("span_share", layer, None, _WIDE.format(most, width))
     else:
         details = {"rank": rank, "width": width, "rows_looked_at": len(weight)}
-        yield Told("span_share", layer, rank / width, details=dict(details))
+        yield ReadingValue("span_share", layer, rank / width, details=dict(details))
 
 
 def sketched_rank(matrix: Tensor, noise: float) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from gradaudit.attacks.reading.base import Piece, Reading, Told, size_of
+from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue, size_of
 from gradaudit.sharing.named import NamedUpdate
 
 _NO_TABLE = "no table: a weight of two dimensions without bias, of which most rows stay as they are"
@@ -23,23 +23,25 @@ class MovedRows(Reading):
     summary: ClassVar[str] = "Tokens of the batch, from the rows of a table that moved."
     priority: ClassVar[int] = 30
 
-    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+    def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
         """One of each layer."""
         for layer, names in update.layers().items():
             weight = update.after[names[0]]
             table = len(names) == 1 and weight.dim() == 2
             look = partial(_moved, update, layer, names[0]) if table else partial(_nothing, layer)
-            yield Piece(("tokens_named",), layer, size_of(update, names) if table else 0, look)
+            yield ReadingUnit(
+                ("tokens_named",), layer, size_of(update, names) if table else 0, look
+            )
 
 
-def _nothing(layer: str, _share: float) -> Iterator[Told]:
-    yield Told("tokens_named", layer, None, _NO_TABLE)
+def _nothing(layer: str, _share: float) -> Iterator[ReadingValue]:
+    yield ReadingValue("tokens_named", layer, None, _NO_TABLE)
 
 
-def _moved(update: NamedUpdate, layer: str, name: str, _share: float) -> Iterator[Told]:
+def _moved(update: NamedUpdate, layer: str, name: str, _share: float) -> Iterator[ReadingValue]:
     moved = update.change(name).any(dim=1)
     count = int(moved.sum())
     if not 0 < count < _MOST * len(moved):
-        yield Told("tokens_named", layer, None, _NO_TABLE)
+        yield ReadingValue("tokens_named", layer, None, _NO_TABLE)
         return
-    yield Told("tokens_named", layer, float(count), details={"of_tokens": len(moved)})
+    yield ReadingValue("tokens_named", layer, float(count), details={"of_tokens": len(moved)})

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates
-from gradaudit.attacks.reconstruction.observing import Observed
+from gradaudit.attacks.reconstruction.observing import AttackedBatch
 from gradaudit.attacks.reconstruction.restarts import GradientMatching
 from gradaudit.attacks.reconstruction.scores import assigned, labels_in_common, scores_of
 from gradaudit.errors import NotApplicable
@@ -49,7 +49,7 @@ class Attempt:
 
 def attempt(
     method: Method,
-    observed: Observed,
+    observed: AttackedBatch,
     restarts: int,
     seed: np.random.SeedSequence,
     progress: Progress,
@@ -79,7 +79,7 @@ def attempt(
 
 def rebuilt(
     method: Method,
-    observed: Observed,
+    observed: AttackedBatch,
     restarts: int,
     seed: np.random.SeedSequence,
     progress: Progress,
@@ -97,7 +97,7 @@ def rebuilt(
 
 def recovered_labels(
     method: Method,
-    observed: Observed,
+    observed: AttackedBatch,
     restarts: int,
     seed: np.random.SeedSequence,
     progress: Progress,
@@ -150,7 +150,7 @@ def attack(
         torch.set_num_threads(threads)
 
 
-def answer_of(attempt: Attempt, observed: Observed) -> Tensor | None:
+def answer_of(attempt: Attempt, observed: AttackedBatch) -> Tensor | None:
     """The attacker's answer (k, …) in the order of the true records; None where all diverged."""
     if attempt.answer is None:
         return None

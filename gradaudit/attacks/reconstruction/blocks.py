@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.folded import foldable, folded
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
-from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
+from gradaudit.attacks.reconstruction.replay import WORTH, ReplayedEvaluation
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.progress import Advance
@@ -48,13 +48,14 @@ class Evaluator:
     Several points are folded into one batch where that gives what each gives alone, and otherwise
     mapped over by ``vmap``; very few are not, and models that ``vmap`` cannot follow are gone
     through point by point. What is evaluated ``worth`` times is recorded and repeated, see
-    ``Replayed``. Points of another precision than the objective's are evaluated in theirs.
+    ``ReplayedEvaluation``. Points of another precision than the objective's are evaluated in
+    theirs.
     """
 
     def __init__(self, objective: Objective, worth: float = WORTH) -> None:
         self._objective = objective
         self._worth = inf if _is_large(objective.view.model) else worth
-        self._alone = Replayed(lambda points: _alone(objective, points[0]), self._worth)
+        self._alone = ReplayedEvaluation(lambda points: _alone(objective, points[0]), self._worth)
         self._mapped = True
         self._in_precision: dict[torch.dtype, Evaluator] = {}
 
@@ -81,13 +82,13 @@ class Evaluator:
         return self._in_precision[precision]
 
     @cached_property
-    def _several(self) -> tuple[Replayed, int]:
+    def _several(self) -> tuple[ReplayedEvaluation, int]:
         """How several points are evaluated, and how many are too few for it."""
         objective = self._objective
         if foldable(objective, self._alone.evaluate):
-            return Replayed(folded(objective), self._worth), 1
+            return ReplayedEvaluation(folded(objective), self._worth), 1
         few = _FEW if objective.view.model.device.type == "cpu" else 1
-        return Replayed(_mapped(objective), self._worth), few
+        return ReplayedEvaluation(_mapped(objective), self._worth), few
 
     def anew(self) -> Evaluator:
         """Itself, as if it had evaluated nothing; what it recorded is kept."""

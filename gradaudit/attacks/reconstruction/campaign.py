@@ -13,20 +13,20 @@ from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.blocks import blocks_of
-from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel, Updates
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, AttackedBatches, ThreatModel
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.randomness import rng, sequence, torch_rng
-from gradaudit.sharing.captured import Captured, captured_update
+from gradaudit.sharing.captured import CapturedUpdate, captured_update
 from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import shared_out
 
 T = TypeVar("T")
-Attack = Callable[[Method, Observed, int, np.random.SeedSequence, Progress, int], T]
+Attack = Callable[[Method, AttackedBatch, int, np.random.SeedSequence, Progress, int], T]
 """A method on a batch: so many restarts from a seed, by so many workers. See ``attempts``."""
-Task = Callable[[Observed, int, Progress, int], T]
+Task = Callable[[AttackedBatch, int, Progress, int], T]
 """What is done to a batch, given its number and how many workers may share in it."""
 
 
@@ -60,7 +60,7 @@ class Campaign:
         drawn: the records of each batch, the truth.
     """
 
-    observed: Sequence[Observed]
+    observed: Sequence[AttackedBatch]
     scored: bool
     restarts: int
     seed: int
@@ -85,10 +85,12 @@ class Campaign:
         if choice.update is not None:
             captured = captured_update(choice.update, threat.target, choice.rate)
             threat = replace(threat, target=captured.target)
-            observed: Sequence[Observed] = [_captured(threat, batches[0], captured)]
+            observed: Sequence[AttackedBatch] = [_captured(threat, batches[0], captured)]
             facts["update"] = captured.details
         else:
-            observed = Updates(partial(_shared, subject.seed, threat, batches), len(batches), room)
+            observed = AttackedBatches(
+                partial(_shared, subject.seed, threat, batches), len(batches), room
+            )
         facts["knowledge"] = dict(observed[0].view.knowledge)
         scored = choice.update is None or bool(choice.records)
         checkpoint = threat.target.checkpoint
@@ -115,7 +117,7 @@ class Campaign:
 
 def over_batches(
     task: Task[T],
-    observed: Sequence[Observed],
+    observed: Sequence[AttackedBatch],
     jobs: int,
     blocks: int,
     title: str,
@@ -148,7 +150,7 @@ def over_batches(
     ]
 
 
-def _one(task: Task[T], batch: Observed, number: int, advance: Advance) -> T:
+def _one(task: Task[T], batch: AttackedBatch, number: int, advance: Advance) -> T:
     result = task(batch, number, Silent(), 1)
     advance(1)
     return result
@@ -159,7 +161,7 @@ def _attacked(
     method: Method,
     restarts: int,
     seed: int,
-    batch: Observed,
+    batch: AttackedBatch,
     number: int,
     progress: Progress,
     jobs: int,
@@ -212,14 +214,16 @@ def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
     return order[: batches * size].reshape(batches, size).astype(np.int64)
 
 
-def _shared(seed: int, threat: ThreatModel, batches: Sequence[Records], number: int) -> Observed:
+def _shared(
+    seed: int, threat: ThreatModel, batches: Sequence[Records], number: int
+) -> AttackedBatch:
     draws = torch_rng(seed, "reconstruction", "update", number, device=threat.target.device)
     return threat.observed(batches[number], draws)
 
 
-def _captured(threat: ThreatModel, batch: Records, captured: Captured) -> Observed:
+def _captured(threat: ThreatModel, batch: Records, captured: CapturedUpdate) -> AttackedBatch:
     view = threat.view(batch, threat.visible(captured.update))
     if not captured.length_known:
         knowledge = {**view.knowledge, "length": "unknown, as the learning rate is"}
         view = replace(view, length_known=False, knowledge=knowledge)
-    return Observed(view, batch.inputs, batch.labels)
+    return AttackedBatch(view, batch.inputs, batch.labels)

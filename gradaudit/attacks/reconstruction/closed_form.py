@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.closed_form import SingleLayer, readers
 from gradaudit.attacks.layerwise.inversion import Inversion, layer_input, operations_a_product
-from gradaudit.attacks.layerwise.levenberg_marquardt import Minimum, minimise
+from gradaudit.attacks.layerwise.levenberg_marquardt import LeastSquaresMinimum, minimise
 from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
@@ -143,11 +143,13 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
             details["cut_short"] = self._cut_short(first)
         return torch.stack([torch.from_numpy(m.z).to(inputs) for m in (first, second)]), details
 
-    def _search(self, problem: Inversion, begin: NDArray[np.float64], products: int) -> Minimum:
+    def _search(
+        self, problem: Inversion, begin: NDArray[np.float64], products: int
+    ) -> LeastSquaresMinimum:
         steps = self.options.search_steps
         return minimise(problem, begin, steps=steps, inner=500, products=products)
 
-    def _cut_short(self, first: Minimum) -> str:
+    def _cut_short(self, first: LeastSquaresMinimum) -> str:
         return (
             f"the search for the record ended after {self.options.search_work:g} billion "
             f"operations at a residual of {first.residual:.2g}; raise search_work to go on"

@@ -6,9 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.combined import Combined, Start
-from gradaudit.attacks.layerwise.recursion import Recovered, best_of, starting_record
-from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.layerwise.combined import CombinedSolver, RecordActivations
+from gradaudit.attacks.layerwise.recursion import RecoveredRecord, best_of, starting_record
+from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.reconstruction import base
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.errors import NotApplicable
@@ -56,10 +56,10 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
         jobs: int = 1,
     ) -> Candidates:
         """One candidate for every start."""
-        setting = Setting.of(view, self.name)
+        setting = LayerwiseSetting.of(view, self.name)
         if self.options.denoise and not view.pictures:
             raise NotApplicable("total variation denoising is for pictures: leave out denoise")
-        recovered: list[Recovered] = []
+        recovered: list[RecoveredRecord] = []
         constrained: list[str] = []
         with progress.task(self.name, restarts) as advance:
             for number in range(restarts):
@@ -67,7 +67,9 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
                     recovered.append(recovered[0])
                 else:
                     begin = starting_record(setting.view, generator if number else None)
-                    solver = Combined(Start.of(setting.chain, begin), self.options.search_steps)
+                    solver = CombinedSolver(
+                        RecordActivations.of(setting.chain, begin), self.options.search_steps
+                    )
                     recovered.append(best_of(setting, solver, box=self.options.box))
                     constrained = solver.constrained
                 advance(1)

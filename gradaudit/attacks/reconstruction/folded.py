@@ -22,7 +22,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.convolutions import PatchedConvolution, times
-from gradaudit.attacks.reconstruction.objectives import Evaluation, Objective, Part, Parts, Whole
+from gradaudit.attacks.reconstruction.objectives import (
+    CandidateUpdate,
+    Evaluation,
+    Objective,
+    Parts,
+    WholeUpdate,
+)
 from gradaudit.attacks.reconstruction.replay import agree
 from gradaudit.gradients.capture import Applied, Call, Capture, Handler
 from gradaudit.gradients.operations import Gain, Linear, Offset, Operation
@@ -92,7 +98,7 @@ def updates(view: AttackerView, records: Tensor, targets: Tensor) -> Parts:
             parts[gradient_of].append(gradient)
     blank = losses.new_zeros(len(losses), 1)
     return {
-        name: _together(found) if found else Whole(blank.expand(-1, weights[name].numel()))
+        name: _together(found) if found else WholeUpdate(blank.expand(-1, weights[name].numel()))
         for name, found in parts.items()
     }
 
@@ -156,18 +162,18 @@ class _Gradient:
         """‖G − G*‖²."""
         return self.whole.gap(shared)
 
-    def where(self, kept: Tensor) -> Whole:
+    def where(self, kept: Tensor) -> WholeUpdate:
         """With zeros elsewhere."""
         return self.whole.where(kept)
 
     @cached_property
-    def whole(self) -> Whole:
+    def whole(self) -> WholeUpdate:
         """(candidates, elements)."""
         if isinstance(self.use, Offset):
-            return Whole(self.left.sum(dim=-1).flatten(1))
+            return WholeUpdate(self.left.sum(dim=-1).flatten(1))
         if isinstance(self.use, Gain):
-            return Whole((self.left * self.right).sum(dim=-1).flatten(1))
-        return Whole(self.use.weight(self.left @ self.right.mT, self.seen))
+            return WholeUpdate((self.left * self.right).sum(dim=-1).flatten(1))
+        return WholeUpdate(self.use.weight(self.left @ self.right.mT, self.seen))
 
     @property
     def _few(self) -> bool:
@@ -177,11 +183,11 @@ class _Gradient:
         return type(self.use) in (Linear, _OfPatches) and products <= _FEW * elements
 
 
-def _together(gradients: list[_Gradient]) -> Part:
+def _together(gradients: list[_Gradient]) -> CandidateUpdate:
     """The sum over uses."""
     if len(gradients) == 1:
         return gradients[0]
-    return Whole(reduce(torch.add, [gradient.whole.update for gradient in gradients]))
+    return WholeUpdate(reduce(torch.add, [gradient.whole.update for gradient in gradients]))
 
 
 class _Seeing(Capture):

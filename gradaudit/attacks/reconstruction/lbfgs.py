@@ -334,14 +334,14 @@ class End:
             getattr(self, name)[index] = getattr(other, name)
 
 
-class Decision(NamedTuple):
+class LineSearchDecision(NamedTuple):
     """What a trial means, by row: ``better`` is one that is the new low end."""
 
     accepted: BoolArray
     better: BoolArray
 
 
-def judge(start: End, low: End, high: End, trial: End) -> Decision:
+def judge(start: End, low: End, high: End, trial: End) -> LineSearchDecision:
     """Accept a trial step, or narrow (in place) the bracket [low, high] by it.
 
     Args:
@@ -358,7 +358,7 @@ def judge(start: End, low: End, high: End, trial: End) -> Decision:
     behind = better & (trial.slope * np.sign(high.step - low.step) >= 0)
     high.put(behind, low)
     high.put(~descends, trial)
-    return Decision(accepted, better)
+    return LineSearchDecision(accepted, better)
 
 
 @np.errstate(all="ignore")

@@ -117,7 +117,7 @@ class Objective:
         records = self.records(point)
         targets = self.targets.targets(point[self.view.elements :])
         update = flattened(self.view.simulated(records, targets, taped=taped))
-        parts: Parts = {name: Whole(part) for name, part in update.items()}
+        parts: Parts = {name: WholeUpdate(part) for name, part in update.items()}
         return self.of_parts(parts, records)
 
     def of_parts(self, parts: Parts, records: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def flattened(update: Update) -> Update:
     return {name: part.flatten() for name, part in update.items()}
 
 
-class Part(Protocol):
+class CandidateUpdate(Protocol):
     """Candidates' updates of one parameter, in whatever form, beside a shared one (elements,).
 
     All numbers are of candidates, (…,).
@@ -150,15 +150,15 @@ class Part(Protocol):
     def gap(self, shared: Tensor) -> Tensor:
         """‖g' − g‖², with all digits where it is small."""
 
-    def where(self, kept: Tensor) -> Part:
+    def where(self, kept: Tensor) -> CandidateUpdate:
         """With zeros elsewhere."""
 
 
-Parts = Mapping[str, Part]
+Parts = Mapping[str, CandidateUpdate]
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeUpdate:
     """Updates (…, elements) of one parameter as they are."""
 
     update: Tensor
@@ -175,9 +175,9 @@ class Whole:
         """‖g' − g‖²."""
         return (self.update - shared).square().sum(dim=-1)
 
-    def where(self, kept: Tensor) -> Whole:
+    def where(self, kept: Tensor) -> WholeUpdate:
         """With zeros elsewhere."""
-        return Whole(self.update * kept)
+        return WholeUpdate(self.update * kept)
 
 
 def _over(parts: Iterable[Tensor]) -> Tensor:

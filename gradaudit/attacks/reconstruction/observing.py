@@ -22,7 +22,7 @@ from gradaudit.subject import seen_by_outsiders
 
 
 @dataclass(frozen=True)
-class Observed:
+class AttackedBatch:
     """An attacked batch.
 
     Attributes:
@@ -43,7 +43,7 @@ class Observed:
         return sum(part.nbytes for part in parts)
 
 
-class Updates(Sequence[Observed]):
+class AttackedBatches(Sequence[AttackedBatch]):
     """What is observed of some batches: kept where memory holds it, else made whenever it is asked.
 
     Args:
@@ -52,20 +52,20 @@ class Updates(Sequence[Observed]):
         memory: bytes that the updates that are kept may take.
     """
 
-    def __init__(self, observe: Callable[[int], Observed], count: int, memory: int) -> None:
+    def __init__(self, observe: Callable[[int], AttackedBatch], count: int, memory: int) -> None:
         self._observe, self._numbers, self._room = observe, range(count), memory
-        self._kept: dict[int, Observed] = {}
+        self._kept: dict[int, AttackedBatch] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     @overload
-    def __getitem__(self, index: int) -> Observed: ...
+    def __getitem__(self, index: int) -> AttackedBatch: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Observed]: ...
+    def __getitem__(self, index: slice) -> list[AttackedBatch]: ...
 
-    def __getitem__(self, index: int | slice) -> Observed | list[Observed]:
+    def __getitem__(self, index: int | slice) -> AttackedBatch | list[AttackedBatch]:
         if isinstance(index, slice):
             return [self[number] for number in self._numbers[index]]
         number = self._numbers[index]
@@ -93,7 +93,7 @@ class ThreatModel:
     known_labels: bool = False
     start: Tensor | None = None
 
-    def observed(self, batch: Records, generator: torch.Generator) -> Observed:
+    def observed(self, batch: Records, generator: torch.Generator) -> AttackedBatch:
         """The update of a batch, dealt out to the clients, as the attacker sees it.
 
         Raises:
@@ -118,7 +118,7 @@ class ThreatModel:
             dtype=self.target.precision,
         )
         view = self.view(batch, self.visible(update))
-        return Observed(view, batch.inputs, batch.labels, self._clean(batch, again))
+        return AttackedBatch(view, batch.inputs, batch.labels, self._clean(batch, again))
 
     def _clean(self, batch: Records, generator: torch.Generator) -> Update | None:
         """The update for the loss that the attacker knows, clipped but neither noisy nor cut.

@@ -6,8 +6,8 @@ import torch
 from pydantic import Field
 
 from gradaudit.attacks.layerwise.chain import Activation, Stage
-from gradaudit.attacks.layerwise.recursion import Solved, Solver, best_of, share_outside
-from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.layerwise.recursion import SolvedLayer, Solver, best_of, share_outside
+from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System, solve
 from gradaudit.attacks.reconstruction import base
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
@@ -51,7 +51,7 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
         jobs: int = 1,
     ) -> Candidates:
         """One candidate: there is nothing to start from."""
-        setting = Setting.of(view, self.name)
+        setting = LayerwiseSetting.of(view, self.name)
         with progress.task(self.name, 1) as advance:
             solver = LeastSquares(self.options.solver_steps)
             recovered = best_of(setting, solver, box=self.options.box)
@@ -80,9 +80,9 @@ class LeastSquares(Solver):
 
     def solve(
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
-    ) -> Solved:
+    ) -> SolvedLayer:
         """The shortest input among those that fit best."""
         solution = solve(*system.balanced(), iterations=self.iterations)
         x = torch.from_numpy(solution.x).to(stage.weight)
         outside = share_outside(before, x)
-        return Solved(stage.layer, x, None, solution.residual, solution.iterations, outside)
+        return SolvedLayer(stage.layer, x, None, solution.residual, solution.iterations, outside)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.attacks.reconstruction.objectives import Evaluation
-from gradaudit.attacks.reconstruction.shortening import Layout, shortened
+from gradaudit.attacks.reconstruction.shortening import TensorLayout, shortened
 
 WORTH = 15
 """Evaluations of as many points after which a recording is made. Of LeNet it costs 6 to 24 of them,
@@ -35,7 +35,7 @@ _UNREPEATABLE = {
 }
 
 
-class Replayed:
+class ReplayedEvaluation:
     """An evaluation that goes over to its recording where it is called often enough.
 
     Recordings are of a number of points and are made at other points than they are tried at; one
@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def graph(self, results: tuple[Tensor, ...]) -> fx.Graph:
-        """What was recorded; every tensor's node has its ``Layout`` in ``meta``."""
+        """What was recorded; every tensor's node has its ``TensorLayout`` in ``meta``."""
         self._graph.output(self._written(results))
         return self._graph
 
@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _name(self, tensor: Tensor, node: fx.Node) -> None:
         """Know a tensor by its identity, which is its own as long as it lives."""
-        node.meta["shape"], node.meta["layout"] = tuple(tensor.shape), Layout.of(tensor)
+        node.meta["shape"], node.meta["layout"] = tuple(tensor.shape), TensorLayout.of(tensor)
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 

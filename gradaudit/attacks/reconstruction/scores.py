@@ -167,7 +167,7 @@ def labels_in_common(truth: IntArray, candidates: IntArray) -> IntArray:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedRecords:
     """Where every record of the query set was traced to.
 
     Attributes:
@@ -179,7 +179,7 @@ class Traced:
     items: IntArray
 
 
-def trace(queries: Tensor, reconstructed: Tensor, owners: IntArray) -> Traced:
+def trace(queries: Tensor, reconstructed: Tensor, owners: IntArray) -> TracedRecords:
     """Assign every record of a query set to its nearest reconstruction, by squared error.
 
     Each record goes to the participant behind that reconstruction (algorithm 6).
@@ -192,10 +192,10 @@ def trace(queries: Tensor, reconstructed: Tensor, owners: IntArray) -> Traced:
     usable = reconstructed.flatten(1).isfinite().all(dim=1).nonzero().squeeze(1)
     if not len(usable):
         nobody = np.full(len(queries), -1, dtype=np.int64)
-        return Traced(nobody, nobody)
+        return TracedRecords(nobody, nobody)
     nearest = squared_distances(queries, reconstructed[usable]).argmin(dim=1)
     items = usable[nearest].cpu().numpy().astype(np.int64)
-    return Traced(owners[items], items)
+    return TracedRecords(owners[items], items)
 
 
 def own_items(truth: Tensor, reconstructed: Tensor, batches: int) -> Tensor:

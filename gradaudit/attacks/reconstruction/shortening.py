@@ -9,7 +9,7 @@ from torch import Tensor, fx
 _aten = torch.ops.aten
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """How a tensor lies in its memory, by which every view of it is known."""
 
     shape: tuple[int, ...]
@@ -18,7 +18,7 @@ class Layout(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Layout | None":
+    def of(cls, tensor: Tensor) -> "TensorLayout | None":
         """None where it is not of plain numbers in one place."""
         if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_neg():
             return None
@@ -30,7 +30,7 @@ def shortened(graph: fx.Graph, constants: Mapping[str, Tensor]) -> fx.GraphModul
     """A graph as a module; it is shortened in place, unless it changes any tensor.
 
     Args:
-        graph: whose nodes have the ``Layout`` of their tensor as ``layout`` in ``meta``.
+        graph: whose nodes have the ``TensorLayout`` of their tensor as ``layout`` in ``meta``.
         constants: by the names of the nodes that get them.
     """
     known = dict(constants)

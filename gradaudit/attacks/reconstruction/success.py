@@ -12,7 +12,7 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Update
-from gradaudit.attacks.reconstruction.observing import Observed, value_range
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, value_range
 from gradaudit.attacks.reconstruction.scores import assigned, ssim, window_for
 from gradaudit.attacks.reconstruction.unknowns import starts
 from gradaudit.data.records import Records
@@ -63,14 +63,14 @@ def expect_pictures(records: Records) -> None:
     window_for(tuple(records.inputs.shape[2:]))
 
 
-def seen(observed: Observed, update: Update) -> Observed:
+def seen(observed: AttackedBatch, update: Update) -> AttackedBatch:
     """The same batch where only this part of its update was shared."""
     return replace(observed, view=replace(observed.view, update=update))
 
 
 def similarities(
     methods: Mapping[str, Method],
-    observed: Sequence[Observed],
+    observed: Sequence[AttackedBatch],
     restarts: int,
     seed: int,
     progress: Progress,
@@ -103,7 +103,7 @@ def similarities(
     return Similarities(tuple(to_own), np.stack(list(to_own.values())), beside, refused)
 
 
-def guesses(observed: Sequence[Observed], count: int, seed: int) -> FloatArray:
+def guesses(observed: Sequence[AttackedBatch], count: int, seed: int) -> FloatArray:
     """(kinds, updates, records, count) SSIM of random reconstructions to the records.
 
     A guess is a batch of the same size, and its records stand for the originals that they come

@@ -33,7 +33,7 @@ _MAX_BYTES = 1 << 30
 Start = Literal["normal", "uniform", "pattern", "given"]
 
 
-class LabelsUntold(NotApplicable):
+class UnknownLabels(NotApplicable):
     """An attacker who is not told the labels cannot find them."""
 
     def __init__(self, why: str, otherwise: str = "") -> None:
@@ -139,7 +139,7 @@ class Targets:
         if view.label_shape == (0,):  # records without labels
             fixed = torch.zeros(view.batch, 0)
         if fixed is None and isinstance(loss, CustomLoss) and (view.classes or loss.whole_labels):
-            raise LabelsUntold(f"--loss {loss.name} takes class labels, which cannot be optimised")
+            raise UnknownLabels(f"--loss {loss.name} takes class labels, which cannot be optimised")
         return cls(view, None if fixed is None else view.model.cast(fixed))
 
     @property
@@ -178,7 +178,7 @@ class Targets:
 
 
 @dataclass(frozen=True)
-class LastLayer:
+class LastLayerGradient:
     """The gradient of the fully connected layer whose outputs are the logits.
 
     Attributes:
@@ -191,7 +191,7 @@ class LastLayer:
     bias: Tensor | None
 
 
-def last_layer(view: AttackerView) -> LastLayer:
+def last_layer(view: AttackerView) -> LastLayerGradient:
     """Find the layer that gives the logits, and what was shared of it.
 
     Raises:
@@ -207,7 +207,7 @@ def last_layer(view: AttackerView) -> LastLayer:
     if weight is None and bias is None:
         why = _why_untold(name, names["weight"])
         raise NotApplicable(f"the update of the last layer ({name}) {why}")
-    return LastLayer(name, weight, bias)
+    return LastLayerGradient(name, weight, bias)
 
 
 def _names_of(view: AttackerView, parameter: Tensor | None) -> list[str]:
@@ -236,12 +236,12 @@ def infer_label(view: AttackerView) -> Tensor:
     if not isinstance(view.model.loss, CrossEntropy):
         _expect_cross_entropy(view)
     if view.label_shape:
-        raise LabelsUntold(
+        raise UnknownLabels(
             "every record has a label for each position, and the last layer's signs tell one label "
             "a record"
         )
     if view.batch != 1:
-        raise LabelsUntold(
+        raise UnknownLabels(
             f"signs tell the label of one record, not of {view.batch}",
             "optimise them with --method dlg",
         )
@@ -266,11 +266,11 @@ def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
     _expect_cross_entropy(view)
     bias = last_layer(view).bias
     if bias is None:
-        raise LabelsUntold(
+        raise UnknownLabels(
             "a batch's labels are estimated from the last layer's bias, which is absent or hidden"
         )
     if view.looked_up:
-        raise LabelsUntold(
+        raise UnknownLabels(
             "a batch's labels are estimated by made-up records, and of tokens none can be made up",
             "look at single records (--batch-size 1)",
         )
@@ -293,7 +293,7 @@ def _by_rows(weight: Tensor) -> Tensor:
         return (products.sum(dim=1) - 2 * products.diagonal()).argmin()
     if bool((weight >= 0).all(dim=1).any() and (weight <= 0).all(dim=1).any()):
         return weight.sum(dim=1).argmin()
-    raise LabelsUntold(
+    raise UnknownLabels(
         "two classes, no bias and features of both signs: the signs of the last layer's gradient "
         "do not tell the label"
     )
@@ -301,7 +301,7 @@ def _by_rows(weight: Tensor) -> Tensor:
 
 def _expect_cross_entropy(view: AttackerView) -> None:
     if view.model.loss.name != "cross-entropy":
-        raise LabelsUntold(
+        raise UnknownLabels(
             f"labels are read off the gradient of cross-entropy, the loss is {view.model.loss.name}"
         )
 

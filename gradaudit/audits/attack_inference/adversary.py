@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.audits.attack_inference.game import Answers, InferenceGame
-from gradaudit.audits.attack_inference.observation import Observation
+from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.readers import Guesses, calibrated, pooled
 from gradaudit.audits.attack_inference.rounds import combine, pool
 from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
@@ -112,7 +112,7 @@ class Adversary:
 
     game: InferenceGame
     split: GameSplit
-    observations: Sequence[Observation]
+    observations: Sequence[RoundObservation]
     families: tuple[str, ...]
     knowledge: Knowledge
     seed: Seed = 0

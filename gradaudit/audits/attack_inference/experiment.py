@@ -23,9 +23,9 @@ from pydantic import JsonValue
 
 from gradaudit.accuracy import task_accuracy
 from gradaudit.audits.attack_inference.adversary import Adversary, Knowledge, Scope
-from gradaudit.audits.attack_inference.fano import Leak, leaks
+from gradaudit.audits.attack_inference.fano import Leak, information_bounds
 from gradaudit.audits.attack_inference.game import InferenceGame
-from gradaudit.audits.attack_inference.observation import Observation, prepared_for
+from gradaudit.audits.attack_inference.observation import RoundObservation, prepared_for
 from gradaudit.audits.attack_inference.readers import Guesses
 from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.data.records import Records
@@ -181,7 +181,7 @@ def _played(
     if not first:
         return findings, None
     draws = sequence(repetition.seed, "fano")
-    return findings, (leaks(rounds, repetition.split, draws), repetition.facts(rounds))
+    return findings, (information_bounds(rounds, repetition.split, draws), repetition.facts(rounds))
 
 
 @dataclass(frozen=True)
@@ -211,11 +211,11 @@ class _Repetition:
         others = count - 1 if trains_rounds(self.subject) else 0
         return count * (2 + self.adaptive) + others
 
-    def observations(self, advance: Advance) -> list[Observation]:
+    def observations(self, advance: Advance) -> list[RoundObservation]:
         targets = self._targets(_count_rounds(self.subject, self.design), advance)
         seeds = [number(self.seed, "round", index) for index in range(len(targets))]
         return [
-            Observation(
+            RoundObservation(
                 target,
                 self.records,
                 self.subject.layers,
@@ -228,7 +228,7 @@ class _Repetition:
             for target, seed in zip(targets, seeds, strict=True)
         ]
 
-    def findings(self, observations: Sequence[Observation], advance: Advance) -> Findings:
+    def findings(self, observations: Sequence[RoundObservation], advance: Advance) -> Findings:
         secret, fits = getattr(self.game, "attribute", ""), sequence(self.seed, "fits")
         knowledge = Knowledge.of(self.subject.records, self.design.knows, secret)
         families = self.game.families or self.design.families
@@ -242,7 +242,7 @@ class _Repetition:
             shuffled=self._shuffled(adversary, advance),
         )
 
-    def facts(self, observations: Sequence[Observation]) -> dict[str, JsonValue]:
+    def facts(self, observations: Sequence[RoundObservation]) -> dict[str, JsonValue]:
         split, design = self.split, self.design
         trains = trains_rounds(self.subject)
         facts: dict[str, JsonValue] = {

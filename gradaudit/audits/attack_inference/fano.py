@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from gradaudit.audits.attack_inference.observation import Observation
+from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.split import GameSplit
 from gradaudit.defenses.dp import Dp
 from gradaudit.models.target import Layer
@@ -51,8 +51,8 @@ class Leak:
     reason: str = ""
 
 
-def leaks(
-    observations: Sequence[Observation], split: GameSplit, seed: np.random.SeedSequence
+def information_bounds(
+    observations: Sequence[RoundObservation], split: GameSplit, seed: np.random.SeedSequence
 ) -> dict[str | None, list[Leak]]:
     """What each round's noise lets through, by layer and for the whole update (None)."""
     by_scope: dict[str | None, list[Leak]] = {}
@@ -62,7 +62,7 @@ def leaks(
     return by_scope
 
 
-def together(rounds: Sequence[Leak]) -> Leak:
+def sum_of_rounds(rounds: Sequence[Leak]) -> Leak:
     """All rounds: independent noises, so what they let through adds up at most."""
     for leak in rounds:
         if leak.information is None:
@@ -89,7 +89,7 @@ def noisy_defense(sharing: SharingProtocol, layer: Layer) -> tuple[int, Dp] | No
 
 
 def _of_round(
-    observation: Observation, split: GameSplit, seed: np.random.SeedSequence
+    observation: RoundObservation, split: GameSplit, seed: np.random.SeedSequence
 ) -> dict[str | None, Leak]:
     layers = observation.layers
     noisy = {layer.name: noisy_defense(observation.sharing, layer) for layer in layers}
@@ -124,7 +124,7 @@ class _Samples(NamedTuple):
 
 
 def _before_noise(
-    observation: Observation, split: GameSplit, layer: Layer, index: int, dp: Dp
+    observation: RoundObservation, split: GameSplit, layer: Layer, index: int, dp: Dp
 ) -> _Samples:
     """The gradients that the noise of a defense is added to: of as many trials as fit."""
     silent = type(dp)(dp.options.model_copy(update={"sigma": 0.0}))
@@ -181,7 +181,7 @@ def entropy(prior: ArrayLike) -> float:
     return float(-(held * np.log(held)).sum())
 
 
-def least_error(information: float, prior: ArrayLike) -> float:
+def fano_error(information: float, prior: ArrayLike) -> float:
     """The smallest error e with H₂(e) + e ln(m − 1) ≥ H(a) − I.
 
     The left side grows up to e = 1 − 1/m, where it is ln m, so the smallest e lies there.
@@ -200,7 +200,7 @@ def least_error(information: float, prior: ArrayLike) -> float:
     return float(brentq(lambda error: _uncertainty(error, values) - missing, 0.0, highest))
 
 
-def advantage_bound(information: float, prior: ArrayLike) -> float:
+def fano_advantage_bound(information: float, prior: ArrayLike) -> float:
     """The largest advantage that so much information allows: max(0, 1 − e / (1 − p*)).
 
     Args:
@@ -209,7 +209,7 @@ def advantage_bound(information: float, prior: ArrayLike) -> float:
     """
     probabilities = np.asarray(prior, dtype=np.float64)
     best_guess = probabilities.max() / probabilities.sum()
-    return max(0.0, 1 - least_error(information, prior) / (1 - float(best_guess)))
+    return max(0.0, 1 - fano_error(information, prior) / (1 - float(best_guess)))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame,
 from gradaudit.audits.attack_inference.rows import experiment_rows
 from gradaudit.audits.attack_inference.split import PRIVATE, Design
 from gradaudit.audits.attack_inference.user import UserGame
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import features_of, reductions
 from gradaudit.errors import NotApplicable
@@ -66,7 +66,7 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
         yield from of_secret
 
 
-def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
+def cost(audit: InferenceAttack[Any], subject: Subject) -> AuditCost:
     """The gradients of all records that play, and the fits on every layer and on all together.
 
     Both in every round, for every look at them: by each adversary, and with the secret shuffled.
@@ -74,10 +74,10 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
     try:
         games = _games(audit, subject)
     except NotApplicable:
-        return Cost()
+        return AuditCost()
     columns = {feature.name for feature in subject.records.features}
     if isinstance(audit, AttackAttribute) and not columns & set(subject.attributes):
-        return Cost()
+        return AuditCost()
     options = audit.options
     rounds = OWN_ROUNDS if trains_rounds(subject) else len(subject.targets)
     looks = (options.rounds or rounds) * (2 + (bool(subject.defenses) and options.adaptive))
@@ -88,7 +88,7 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
     updates = looks * (options.batches + options.trials / _repeats(audit))
     local = options.trained(updates, options.batch_size or _BATCH)
     passes = looks * records + local.passes
-    return Cost(passes, PREPARING * looks + local.calls, seconds=looks * seconds, double=False)
+    return AuditCost(passes, PREPARING * looks + local.calls, seconds=looks * seconds, double=False)
 
 
 def _fit_seconds(audit: InferenceAttack[Any], features: int) -> float:

@@ -104,7 +104,7 @@ class _Looked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Observation:
+class RoundObservation:
     """One round as an adversary sees it.
 
     Attributes:
@@ -239,7 +239,7 @@ class Observation:
         seed = number(self.seed, "released updates")
         return _Looked(released.indices, seed, split.parts.test, released.labels)
 
-    def _adversarys(self, *, adaptive: bool) -> Observation:
+    def _adversarys(self, *, adaptive: bool) -> RoundObservation:
         """How the adversary computes his own updates; the client's private part is not his."""
         return self._knowing if adaptive else self._unknowing
 
@@ -256,12 +256,12 @@ class Observation:
         return context_of(self.latest, *of, memory=self.memory)
 
     @cached_property
-    def _knowing(self) -> Observation:
+    def _knowing(self) -> RoundObservation:
         target = with_other_secrets(self.target, torch_rng(self.seed, "secrets"))
         return self if target is self.target else replace(self, target=target)
 
     @cached_property
-    def _unknowing(self) -> Observation:
+    def _unknowing(self) -> RoundObservation:
         target = seen_by_outsiders(self.target)
         if target is self.target and not self.sharing.defenses:
             return self

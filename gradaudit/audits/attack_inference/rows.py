@@ -7,7 +7,12 @@ from pydantic import JsonValue
 
 from gradaudit.audits.attack_inference.adversary import Scope
 from gradaudit.audits.attack_inference.experiment import Experiment
-from gradaudit.audits.attack_inference.fano import Leak, advantage_bound, entropy, together
+from gradaudit.audits.attack_inference.fano import (
+    Leak,
+    entropy,
+    fano_advantage_bound,
+    sum_of_rounds,
+)
 from gradaudit.audits.attack_inference.readers import Guesses
 from gradaudit.audits.attack_inference.scoring import GAINS, Scorer
 from gradaudit.audits.attack_inference.split import FloatArray
@@ -117,7 +122,7 @@ class ScoredRows:
         The information is estimated from samples; the bound is that of its upper end.
         """
         for scope, rounds in leaks.items():
-            yield self._bound(scope, together(rounds), details)
+            yield self._bound(scope, sum_of_rounds(rounds), details)
             for number, leak in enumerate(rounds if len(rounds) > 1 else ()):
                 of_round = replace(self, rows=self.rows.of({"round": number}))
                 yield of_round._bound(scope, leak, {})
@@ -131,7 +136,7 @@ class ScoredRows:
             if loss is None:
                 continue
             usable = [max(entropy(prior) - x, 0.0) for x in (loss.value, *loss.interval[::-1])]
-            value, low, high = (advantage_bound(nats, prior) for nats in usable)
+            value, low, high = (fano_advantage_bound(nats, prior) for nats in usable)
             details = {"is_a_bound": False, "usable_information": usable[0]}
             yield estimated._row("fano_bound", scope, Score(value, (low, high)), details)
 
@@ -149,7 +154,7 @@ class ScoredRows:
             vacuous = {**details, "vacuous": True, "because": leak.reason}
             return self._row("fano_bound", scope, Score(1, (1, 1)), vacuous)
         capped = [min(nats, whole) for nats in leak.interval]
-        low, high = (advantage_bound(nats, prior) for nats in capped)
+        low, high = (fano_advantage_bound(nats, prior) for nats in capped)
         facts: Details = {
             **details,
             "vacuous": high >= 1,

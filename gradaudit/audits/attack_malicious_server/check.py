@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from gradaudit.audits.attack_malicious_server.fishing import concentration, starved
 from gradaudit.audits.attack_malicious_server.imprint import bins, traps
 from gradaudit.audits.attack_malicious_server.movement import State, times_farther
-from gradaudit.audits.attack_malicious_server.sensing import LinearMap, Senses, sense
+from gradaudit.audits.attack_malicious_server.sensing import (
+    LinearMap,
+    ModelGradients,
+    gradients_of_records,
+)
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import Layer, Target
@@ -81,7 +85,7 @@ def check(
         AuditError: the model cannot be run on the records.
     """
     shown = target.layers if layers is None else layers
-    return signs_of(target, sense(target, expect(records), shown, memory), before)
+    return signs_of(target, gradients_of_records(target, expect(records), shown, memory), before)
 
 
 def expect(records: Records) -> Records:
@@ -98,7 +102,9 @@ def expect(records: Records) -> Records:
     return records
 
 
-def signs_of(target: Target, senses: Senses, before: Sequence[State] = ()) -> dict[str, Signs]:
+def signs_of(
+    target: Target, senses: ModelGradients, before: Sequence[State] = ()
+) -> dict[str, Signs]:
     """The signs in what was sensed of the records."""
     weights = {name: p.detach().cpu() for name, p in target.model.named_parameters()}
     moved = times_farther([*before, weights]) if before else {}

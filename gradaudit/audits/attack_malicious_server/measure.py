@@ -8,9 +8,9 @@ from pydantic import JsonValue
 from gradaudit.audits.attack_malicious_server import AttackMaliciousServer
 from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, expect, signs_of
 from gradaudit.audits.attack_malicious_server.movement import State, moves
-from gradaudit.audits.attack_malicious_server.sensing import Sensed, sense
+from gradaudit.audits.attack_malicious_server.sensing import LayerGradients, gradients_of_records
 from gradaudit.audits.attack_malicious_server.shares import dominated, record_shares
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.models.target import Target
@@ -28,10 +28,10 @@ _NO_ROUND = "needs the round before: name both checkpoints with -c, oldest first
 _NO_OTHER = "there is no other layer, and no earlier round, to compare its move with"
 
 
-def cost(audit: AttackMaliciousServer, subject: Subject) -> Cost:
+def cost(audit: AttackMaliciousServer, subject: Subject) -> AuditCost:
     """A gradient of each record, and what of it is looked at."""
     records = subject.samples or max(_RECORDS, audit.options.batch_size)
-    return Cost(passes=_PASSES * min(records, len(subject.records)), calls=PREPARING)
+    return AuditCost(passes=_PASSES * min(records, len(subject.records)), calls=PREPARING)
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
     batch = audit.options.batch_size
     records = expect(subject.sample(max(_RECORDS, batch)))
     with progress.task("malicious server", 1) as advance:
-        senses = sense(subject.target, records, subject.layers, subject.memory)
+        senses = gradients_of_records(subject.target, records, subject.layers, subject.memory)
         advance(1)
     before = [parameters(target) for target in subject.targets[:-1]]
     signs = signs_of(subject.target, senses, before)
@@ -62,7 +62,7 @@ def parameters(target: Target) -> State:
     return {name: p.detach().cpu() for name, p in target.model.named_parameters()}
 
 
-def _share_row(rows: Rows, layer: str, sensed: Sensed, batch: int) -> Measurement:
+def _share_row(rows: Rows, layer: str, sensed: LayerGradients, batch: int) -> Measurement:
     if batch > len(sensed.norms):
         why = _FEW.format(batch, len(sensed.norms))
         return next(rows.skipped(why, ["record_share"], [layer]))

@@ -37,7 +37,7 @@ class LinearMap:
 
 
 @dataclass(frozen=True)
-class Sensed:
+class LayerGradients:
     """One layer's gradients of single records.
 
     Attributes:
@@ -52,7 +52,7 @@ class Sensed:
 
 
 @dataclass(frozen=True)
-class Senses:
+class ModelGradients:
     """Of all layers, with what the loss itself asks for.
 
     Attributes:
@@ -61,7 +61,7 @@ class Senses:
         last: the linear layer that gives the outputs; None where none does.
     """
 
-    layers: Mapping[str, Sensed]
+    layers: Mapping[str, LayerGradients]
     residuals: Tensor
     last: str | None
 
@@ -75,7 +75,9 @@ class _Parts:
     active: list[Tensor] = field(default_factory=list)
 
 
-def sense(target: Target, records: Records, layers: Sequence[Layer], memory: int) -> Senses:
+def gradients_of_records(
+    target: Target, records: Records, layers: Sequence[Layer], memory: int
+) -> ModelGradients:
     """Look at the gradients of at least two records.
 
     Raises:
@@ -88,7 +90,7 @@ def sense(target: Target, records: Records, layers: Sequence[Layer], memory: int
         for layer in layers:
             _look(target, gradients, run, chunk, layer, parts[layer.name])
     found = {
-        layer.name: Sensed(
+        layer.name: LayerGradients(
             norms=torch.cat(parts[layer.name].norms),
             rows=torch.cat(parts[layer.name].rows) if parts[layer.name].rows else None,
             linear=_linear(target, gradients, layer, parts[layer.name].active),
@@ -96,7 +98,7 @@ def sense(target: Target, records: Records, layers: Sequence[Layer], memory: int
         for layer in layers
     }
     residuals, widths = _residuals(target, records)
-    return Senses(found, residuals, _last(found, widths))
+    return ModelGradients(found, residuals, _last(found, widths))
 
 
 def _chunks(gradients: PerSampleGradients) -> Iterator[tuple[Gradients, slice]]:
@@ -210,7 +212,7 @@ def _residuals(target: Target, records: Records) -> tuple[Tensor, Sequence[int]]
     return norms.cpu(), outputs.shape[1:] or (1,)
 
 
-def _last(found: Mapping[str, Sensed], widths: Sequence[int]) -> str | None:
+def _last(found: Mapping[str, LayerGradients], widths: Sequence[int]) -> str | None:
     """The linear layer furthest on, if it has as many rows as there are outputs (of a position)."""
     maps = {name: sensed.linear for name, sensed in found.items() if sensed.linear is not None}
     name = max(maps, key=lambda name: maps[name].site, default=None)

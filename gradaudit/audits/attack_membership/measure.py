@@ -10,7 +10,7 @@ from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Campaign
 from gradaudit.attacks.reconstruction.scores import categorical_distance
-from gradaudit.attacks.reconstruction.unknowns import LabelsUntold
+from gradaudit.attacks.reconstruction.unknowns import UnknownLabels
 from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
 from gradaudit.audits.attack_reconstruct.measure import (
     NO_TRUTH,
@@ -18,7 +18,7 @@ from gradaudit.audits.attack_reconstruct.measure import (
     campaign_of,
     threat_model,
 )
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -30,7 +30,7 @@ _READING = 2.0
 """Gradient passes of making an update and reading the labels off it."""
 
 
-def cost(audit: AttackMembership, subject: Subject) -> Cost:
+def cost(audit: AttackMembership, subject: Subject) -> AuditCost:
     """What the restarts on all batches cost at most; signs are read at no cost."""
     options = audit.options
     searching = [m for m in _methods(options).values() if not m.reads_labels]
@@ -39,7 +39,7 @@ def cost(audit: AttackMembership, subject: Subject) -> Cost:
     calls = _READING + sum(m.calls() for m in searching)
     size = options.batch_size
     times = options.steps(size) * (1 + options.others)
-    return Cost(passes=steps * options.passes(size) * updates, calls=calls * times * updates)
+    return AuditCost(passes=steps * options.passes(size) * updates, calls=calls * times * updates)
 
 
 def run(audit: AttackMembership, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -71,7 +71,7 @@ def _of_methods(
         try:
             recovered = campaign.outcomes(recovered_labels, method, progress)
         except NotApplicable as error:
-            reasons[text] = error.why if isinstance(error, LabelsUntold) else str(error)
+            reasons[text] = error.why if isinstance(error, UnknownLabels) else str(error)
         else:
             facts: Details = {**campaign.facts, "method": text}
             measured[text] = _row(campaign, recovered, rows.of({}, facts))

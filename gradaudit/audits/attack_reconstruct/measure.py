@@ -28,7 +28,7 @@ from gradaudit.audits.attack_reconstruct.options import (
     ReconstructOptions,
     UpdateOptions,
 )
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Details, Rows, by_round
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -53,7 +53,7 @@ _NO_LABELS = "the attacker was told the labels, names none, or they are real num
 
 
 @dataclass(frozen=True)
-class Result:
+class MethodAttempts:
     """A method's attempts, one a batch of so many records, and what error is a success."""
 
     attempts: Sequence[Attempt]
@@ -149,7 +149,7 @@ def _number(value: float) -> JsonValue:
     return value if math.isfinite(value) else str(value)
 
 
-def cost(audit: AttackReconstruct, subject: Subject) -> Cost:
+def cost(audit: AttackReconstruct, subject: Subject) -> AuditCost:
     """What all restarts of all methods on all batches cost at most."""
     options = audit.options
     methods, updates = _methods(options).values(), options.count(subject)
@@ -160,7 +160,7 @@ def cost(audit: AttackReconstruct, subject: Subject) -> Cost:
     size = options.batch_size
     times = options.steps(size) * (1 + options.others)
     calls = calls * times + _PREPARING
-    return Cost(steps * options.passes(size) * updates, calls * updates)
+    return AuditCost(steps * options.passes(size) * updates, calls * updates)
 
 
 def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -241,7 +241,7 @@ def _of_methods(
         facts = {**campaign.facts, "method": text, "attack": attack_facts(attempts)}
         if noise := _noise(campaign, attempts):
             facts["noise"] = noise
-        result = Result(attempts, campaign.batch, audit.options.success)
+        result = MethodAttempts(attempts, campaign.batch, audit.options.success)
         results[text] = list(result.rows(Rows(type(audit)), facts))
     if not results:
         listed = "; ".join(f"{text}: {why}" for text, why in reasons.items())

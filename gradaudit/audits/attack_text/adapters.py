@@ -16,20 +16,22 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.attack_text.span import Span
-from gradaudit.audits.attack_text.structure import Place, Structure
+from gradaudit.audits.attack_text.structure import MapsOfOneInput, Structure
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.randomness import torch_rng
 
 _CHUNK = 512
 
 
-def adapters(structure: Structure) -> Place | None:
+def adapters(structure: Structure) -> MapsOfOneInput | None:
     """The first low-rank maps that see each token by itself; None where there are none."""
     local = (place for place in structure.places if place.local)
     return next((place for place in local if place.outputs < place.width), None)
 
 
-def predicted(view: TextView, structure: Structure, place: Place, pool: Tensor, seed: int) -> float:
+def predicted(
+    view: TextView, structure: Structure, place: MapsOfOneInput, pool: Tensor, seed: int
+) -> float:
     """The share of a batch's tokens that an attack on such adapters names, expected.
 
     Args:
@@ -60,7 +62,7 @@ def predicted(view: TextView, structure: Structure, place: Place, pool: Tensor, 
     return (named & Counter(tokens.tolist())).total() / view.tokens
 
 
-def _vectors(view: TextView, place: Place, tokens: Tensor, positions: int) -> Tensor:
+def _vectors(view: TextView, place: MapsOfOneInput, tokens: Tensor, positions: int) -> Tensor:
     """What tokens bring in at each position, (tokens, positions, width)."""
     ids = tokens.to(view.model.device)[:, None].expand(-1, positions)
     return view.seen(place.names[:1], ids)[place.names[0]].cpu()

@@ -11,11 +11,11 @@ from torch.overrides import TorchFunctionMode
 from gradaudit.gradients.capture import attention_in_parts
 
 
-class Reached(Exception):  # noqa: N818 - it is no error
+class LastMapReached(Exception):  # noqa: N818 - it is no error
     """The last map that was waited for is reached."""
 
 
-class LookedUp(TorchFunctionMode):
+class TableLookups(TorchFunctionMode):
     """Keeps what tables are read at.
 
     Attributes:
@@ -55,7 +55,7 @@ class InputCapture(TorchFunctionMode):
 
         Args:
             weights: by name.
-            last: the one at which the model is stopped, by :class:`Reached`.
+            last: the one at which the model is stopped, by :class:`LastMapReached`.
         """
         super().__init__()
         self._names = {id(tensor): name for name, tensor in weights.items()}
@@ -85,7 +85,7 @@ class InputCapture(TorchFunctionMode):
                 self.seen.setdefault(name, call["input"])
                 self.axes.setdefault(name, 1 if func is F.linear else 0)
                 if name == self._last:
-                    raise Reached
+                    raise LastMapReached
         return func(*args, **kwargs)
 
 

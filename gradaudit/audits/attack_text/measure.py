@@ -22,7 +22,7 @@ from gradaudit.audits.attack_text.scores import TextScores, scores_of
 from gradaudit.audits.attack_text.span import is_void, most_tokens
 from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
@@ -30,7 +30,7 @@ from gradaudit.progress import Progress
 from gradaudit.randomness import number as number_of
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.report import Measurement
-from gradaudit.sharing.captured import Captured, captured_update
+from gradaudit.sharing.captured import CapturedUpdate, captured_update
 from gradaudit.statistics.intervals import clustered
 from gradaudit.subject import Subject
 
@@ -46,7 +46,7 @@ _SEARCH = 6.0
 """Passes over one record that a search takes about."""
 
 
-def cost(audit: AttackText, subject: Subject) -> Cost:
+def cost(audit: AttackText, subject: Subject) -> AuditCost:
     """A gradient of each batch and of one more, a search, and each text with its decoys.
 
     Raises:
@@ -56,11 +56,13 @@ def cost(audit: AttackText, subject: Subject) -> Cost:
     options = audit.options
     texts = options.records_behind * (options.count(subject) + 1)
     searched = _SEARCH if options.search else 0.0
-    return Cost(texts * (2 + searched + options.decoys), calls=options.count(subject), double=False)
+    return AuditCost(
+        texts * (2 + searched + options.decoys), calls=options.count(subject), double=False
+    )
 
 
 @dataclass
-class Answers:
+class BatchAnswers:
     """What came of some batches; a floor is the same for texts of another batch.
 
     Attributes:
@@ -125,7 +127,7 @@ class _Attack:
         scored = captured is None or bool(options.records)
         batches = self._batches(captured)
         count = len(batches) - 1 if len(batches) > 1 and not options.records else len(batches)
-        answers, first = Answers(), None
+        answers, first = BatchAnswers(), None
         with progress.task("attack text", count) as advance:
             for number in range(count):
                 view = self._view(batches[number], number, captured)
@@ -161,7 +163,7 @@ class _Attack:
             details: dict[str, JsonValue] = {"layers": list(true)}
             yield asked.measured(_GIVEN, value, n=options.decoys, details=details)
 
-    def _batches(self, captured: Captured | None) -> list[Records]:
+    def _batches(self, captured: CapturedUpdate | None) -> list[Records]:
         """Those that are attacked, and one more for the floor of the last, where there is one."""
         options = self.options
         count = 1 if captured is not None else options.drawn(self.subject.samples) + 1
@@ -170,7 +172,7 @@ class _Attack:
         )
         return chosen_batches(self.subject, choice)
 
-    def _view(self, batch: Records, number: int, captured: Captured | None) -> TextView:
+    def _view(self, batch: Records, number: int, captured: CapturedUpdate | None) -> TextView:
         if captured is not None:
             return replace(self.threat, target=captured.target).view_of(batch, captured.update)
         device = self.threat.target.device
@@ -180,7 +182,7 @@ class _Attack:
 
     def _attack(
         self,
-        found: Answers,
+        found: BatchAnswers,
         view: TextView,
         batch: Records,
         others: Records | None,
@@ -212,7 +214,7 @@ class _Attack:
             found.ranks.setdefault(layer, []).append(None if span is None else span.rank)
 
     def _told(
-        self, found: Answers, presence: Presence, batch: Records, number: int
+        self, found: BatchAnswers, presence: Presence, batch: Records, number: int
     ) -> dict[str, Shares]:
         """By layer the share of its decoys that each text is likelier than, (texts,)."""
         texts = texts_of(batch)
@@ -280,7 +282,9 @@ def _filled(structure: Structure) -> str:
     )
 
 
-def _facts(found: Answers, view: TextView, captured: Captured | None) -> dict[str, JsonValue]:
+def _facts(
+    found: BatchAnswers, view: TextView, captured: CapturedUpdate | None
+) -> dict[str, JsonValue]:
     facts: dict[str, JsonValue] = {
         "knowledge": dict(view.knowledge),
         "task": view.task,
@@ -292,7 +296,7 @@ def _facts(found: Answers, view: TextView, captured: Captured | None) -> dict[st
 
 
 def _of_model(
-    rows: Rows, found: Answers, options: TextOptions, *, scored: bool
+    rows: Rows, found: BatchAnswers, options: TextOptions, *, scored: bool
 ) -> Iterator[Measurement]:
     if not options.search:
         yield from rows.skipped("no text was searched for (--no-search)", ANSWERED)
@@ -316,7 +320,7 @@ def _of_model(
         )
 
 
-def _of_adapters(rows: Rows, found: Answers) -> Iterator[Measurement]:
+def _of_adapters(rows: Rows, found: BatchAnswers) -> Iterator[Measurement]:
     """The share of tokens that is expected of low-rank adapters, beside what was measured."""
     if not found.predicted:
         yield from rows.skipped(_NO_ADAPTERS, ["lora_predicted"])
@@ -338,7 +342,7 @@ def _mean(metric: str, scores: Sequence[TextScores]) -> tuple[float, tuple[float
 
 
 def _of_layers(
-    rows: Rows, found: Answers, view: TextView, subject: Subject, *, scored: bool
+    rows: Rows, found: BatchAnswers, view: TextView, subject: Subject, *, scored: bool
 ) -> Iterator[Measurement]:
     presence = Presence(view, subject.layers)
     for layer in subject.layers:
@@ -356,7 +360,7 @@ def _of_layers(
             yield from rows.skipped(_why(presence, name), OF_LAYERS[1:], [name])
 
 
-def _rank_rows(rows: Rows, found: Answers, layer: str, width: int) -> Iterator[Measurement]:
+def _rank_rows(rows: Rows, found: BatchAnswers, layer: str, width: int) -> Iterator[Measurement]:
     """Means over the batches in which the layer is not void."""
     pairs = zip(found.ranks[layer], found.tokens, strict=True)
     known = [(rank, tokens) for rank, tokens in pairs if rank is not None]
@@ -366,7 +370,7 @@ def _rank_rows(rows: Rows, found: Answers, layer: str, width: int) -> Iterator[M
         yield rows.measured(metric, value, layer=layer, n=len(known), details=details)
 
 
-def _told_row(rows: Rows, found: Answers, layer: str) -> Measurement:
+def _told_row(rows: Rows, found: BatchAnswers, layer: str) -> Measurement:
     value, interval = _auroc(found.presence[layer])
     floor: JsonValue = None
     if layer in found.absence:

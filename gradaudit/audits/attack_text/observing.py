@@ -7,7 +7,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.audits.attack_text.inputs import LookedUp
+from gradaudit.audits.attack_text.inputs import TableLookups
 from gradaudit.audits.attack_text.presence import Texts
 from gradaudit.audits.attack_text.view import Task, TextView, mask_among, resized, tokens_among
 from gradaudit.data.common.packing import InputPart
@@ -126,7 +126,7 @@ def _vocabulary(model: FunctionalModel, batch: Records) -> int:
         NotApplicable: there are tables, none of which is read at more than half of the tokens.
     """
     ids = texts_of(batch).ids
-    with LookedUp() as looked_up:
+    with TableLookups() as looked_up:
         model.check(model.cast(batch.inputs[:1]), model.cast(batch.labels[:1]))
     first = ids[0].to(model.device)
     reads: Counter[int] = Counter()

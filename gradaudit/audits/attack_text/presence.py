@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradaudit.audits.attack_text.recovery.vocabulary import row_strengths
 from gradaudit.audits.attack_text.span import Span
-from gradaudit.audits.attack_text.structure import Place
+from gradaudit.audits.attack_text.structure import MapsOfOneInput
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.models.target import Layer
 from gradaudit.statistics.ranking import rank
@@ -51,12 +51,12 @@ class Presence:
     layers: tuple[Layer, ...]
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, MapsOfOneInput]:
         """Of each layer with a linear map over positions."""
         view = self.view
         named = {layer.name: _map_of(view, layer) for layer in self.layers}
         return {
-            layer: Place(view, (name,), local=False)
+            layer: MapsOfOneInput(view, (name,), local=False)
             for layer, name in named.items()
             if name is not None and name != view.table
         }
@@ -81,7 +81,7 @@ class Presence:
             evidence[self.table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
         return evidence
 
-    def _energies(self, texts: Texts, telling: Mapping[str, Place]) -> dict[str, Tensor]:
+    def _energies(self, texts: Texts, telling: Mapping[str, MapsOfOneInput]) -> dict[str, Tensor]:
         names, device = [place.names[0] for place in telling.values()], self.view.model.device
         parts: dict[str, list[Tensor]] = {layer: [] for layer in telling}
         inner = texts.lengths - (1 if self.view.task == "next-token" else 0)

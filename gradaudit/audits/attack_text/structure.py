@@ -19,7 +19,7 @@ _FULL = 0.9
 
 
 @dataclass(frozen=True)
-class Place:
+class MapsOfOneInput:
     """Linear maps with the same input.
 
     Attributes:
@@ -108,7 +108,7 @@ class Structure:
         positional: whether the same token is different at different positions, at local maps.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[MapsOfOneInput, ...]
     causal: bool
     positional: bool
 
@@ -119,7 +119,7 @@ class Structure:
         seen = view.seen(names, _trials(view).to(view.model.device))
         local = [_same(seen[name][0, -1], seen[name][1, -1]) for name in names]
         places = [
-            Place(view, group, here)
+            MapsOfOneInput(view, group, here)
             for group, here in zip(view.groups, local, strict=True)
             if view.head not in group
         ]
@@ -130,13 +130,13 @@ class Structure:
         return cls(tuple(places), causal, positional)
 
     @property
-    def first(self) -> Place | None:
+    def first(self) -> MapsOfOneInput | None:
         """The local maps with the span of highest rank, whole ones before others."""
         local = [place for place in self.places if place.local and place.span]
         return max(local, key=lambda place: (place.whole, place.rank), default=None)
 
     @property
-    def mixed(self) -> tuple[Place, ...]:
+    def mixed(self) -> tuple[MapsOfOneInput, ...]:
         """The first maps with whole spans that see the context, up to those behind a block.
 
         What attention adds up is linear in what it sees, so that mixtures of several texts lie in
@@ -145,7 +145,7 @@ class Structure:
         return tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
 
     @property
-    def deciding(self) -> tuple[Place, ...]:
+    def deciding(self) -> tuple[MapsOfOneInput, ...]:
         """Of these the ones that hold all that came in.
 
         Left out are those with a rank far below the others': what came in has no gradient of its

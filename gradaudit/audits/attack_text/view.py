@@ -10,7 +10,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.audits.attack_text.inputs import InputCapture, Reached
+from gradaudit.audits.attack_text.inputs import InputCapture, LastMapReached
 from gradaudit.data.common.packing import InputPart
 from gradaudit.gradients.functional import FunctionalModel
 
@@ -101,7 +101,7 @@ class TextView:
         """See what comes in at these weights while the model runs, which then is stopped."""
         last = next((name for name in reversed(self.linear) if name in names), None)
         capture = InputCapture({name: self.model.parameters[name] for name in names}, last)
-        with torch.no_grad(), capture, suppress(Reached):
+        with torch.no_grad(), capture, suppress(LastMapReached):
             yield capture
 
     @cached_property

@@ -16,7 +16,7 @@ from gradaudit.attacks.reconstruction.scores import own_items, trace
 from gradaudit.audits.attack_reconstruct.measure import threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -27,7 +27,7 @@ from gradaudit.statistics.intervals import clustered
 from gradaudit.subject import Subject
 
 
-def cost(audit: AttackTracing, subject: Subject) -> Cost:
+def cost(audit: AttackTracing, subject: Subject) -> AuditCost:
     """What the attacks on all participants' updates cost at most.
 
     By the method that will do: the first one, where one record stands behind an update.
@@ -40,7 +40,7 @@ def cost(audit: AttackTracing, subject: Subject) -> Cost:
     calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
     size = options.batch_size
     calls *= options.steps(size)
-    return Cost(passes=steps * attacks * options.passes(size), calls=calls * attacks)
+    return AuditCost(passes=steps * attacks * options.passes(size), calls=calls * attacks)
 
 
 def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[Measurement]:

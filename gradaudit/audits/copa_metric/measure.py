@@ -6,14 +6,14 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
-from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method
+from gradaudit.ranks.copa_metric import LayerRanks, account, copa_metric, ranks_of, weakest_method
 from gradaudit.ranks.observe import (
     chain_of_convolutions,
     convolutions,
@@ -35,10 +35,10 @@ ADVICE = (
 )
 
 
-def cost(audit: CopaMetric, subject: Subject) -> Cost:
+def cost(audit: CopaMetric, subject: Subject) -> AuditCost:
     """Every rank costs about as much as some passes."""
     ranks = len(convolutions(subject.target.model)) * audit.options.records
-    return Cost(passes=_PASSES_A_RANK * ranks)
+    return AuditCost(passes=_PASSES_A_RANK * ranks)
 
 
 def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -138,8 +138,8 @@ def _c_row(
             return
     measured = [ranks[name] for name in chain]
     sizes = [layer.inputs for layer in measured]
-    low = rank_deficiency([layer.low for layer in measured], sizes)
-    high = rank_deficiency([layer.high for layer in measured], sizes)
+    low = copa_metric([layer.low for layer in measured], sizes)
+    high = copa_metric([layer.high for layer in measured], sizes)
     row = rows.measured(
         "c",
         fmean(high),

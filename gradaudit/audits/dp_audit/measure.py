@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
-from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules
 from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_on, settings
-from gradaudit.audits.dp_audit.game.sensitivity import Design
+from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.audits.dp_audit.keys import key_rows
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
@@ -49,17 +49,17 @@ _WIDE = 8
 """Settings that span such a factor are drawn on a logarithmic axis."""
 
 
-def cost(audit: DpAudit, subject: Subject) -> Cost:
+def cost(audit: DpAudit, subject: Subject) -> AuditCost:
     """Gradients of the pool, and four passes for every step of every restart."""
     options = audit.options
     if options.mode == "one-run":
-        return Cost(seconds=1.0)
+        return AuditCost(seconds=1.0)
     if options.mechanism is None:
-        return Cost()
+        return AuditCost()
     if not subject.attributes:
-        return Cost(passes=float(options.clients * options.client_records))
+        return AuditCost(passes=float(options.clients * options.client_records))
     crafting = _PASSES_A_STEP * options.restarts * options.iterations
-    return Cost(passes=2.0 * (subject.samples or _POOL) + crafting)
+    return AuditCost(passes=2.0 * (subject.samples or _POOL) + crafting)
 
 
 def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -185,7 +185,7 @@ def _play(
     subject: Subject,
     name: str,
     mechanism: Mechanism,
-    design: Design,
+    design: PairDesign,
     rules: Rules,
     progress: Progress,
 ) -> Game:
@@ -195,8 +195,8 @@ def _play(
     return play_on(subject, name, mechanism, design, rules, progress)
 
 
-def _setup(subject: Subject, options: DpAuditOptions, comparisons: int) -> tuple[Design, Rules]:
-    design = Design(
+def _setup(subject: Subject, options: DpAuditOptions, comparisons: int) -> tuple[PairDesign, Rules]:
+    design = PairDesign(
         record=options.record,
         domain=options.domain,
         mixture=options.replacement == "uniform",
@@ -227,7 +227,7 @@ def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
     """Draw the trials; a verdict that needed none stands, and that there is no picture."""
     if options.picture is None:
         return
-    if isinstance(game.result, Verdict):
+    if isinstance(game.result, DegenerateVerdict):
         reason = f"decided without trials: {game.result.reason}"
         log.warning(_NOT_DRAWN, "--picture", options.picture, reason)
         return

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.dp_audit import DpAuditOptions
-from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.missing_noise import lone_repeats
 from gradaudit.audits.dp_audit.game.play import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game
@@ -183,7 +183,7 @@ def _bound_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Mea
         reason = f"{UNTESTABLE}: {game.untestable}"
         yield from rows.skipped(reason, ["epsilon_lower", *PROVEN_BY_TRIALS], details=facts)
         return
-    if not isinstance(result, Verdict):
+    if not isinstance(result, DegenerateVerdict):
         if result.dependent:
             yield from rows.skipped(DEPENDENT, ["epsilon_lower", *PROVEN_BY_TRIALS], details=facts)
         else:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.floor.genie import Genie, slopes_of
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.randomness import torch_rng
@@ -20,7 +20,7 @@ _LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PriorSample:
     """Records of the prior; each alone is a draw of it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Drawn:
         cls,
         view: FunctionalModel,
         names: Sequence[str],
-        prior: Prior,
+        prior: GaussianPrior,
         labels: Tensor,
         *,
         shape: Sequence[int],
@@ -86,7 +86,7 @@ def _cells(records: int, most: int) -> Tensor:
     return torch.arange(records) * 2 * units // records
 
 
-def _drawn(prior: Prior, genie: Genie, units: Tensor, generator: torch.Generator) -> Tensor:
+def _drawn(prior: GaussianPrior, genie: Genie, units: Tensor, generator: torch.Generator) -> Tensor:
     """Records, (records, d), of which those of a unit have the same u."""
     normal = torch.randn(len(units), prior.size, generator=generator, dtype=torch.float64)
     count = int(units[-1]) + 1

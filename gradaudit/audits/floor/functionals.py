@@ -2,7 +2,7 @@
 
 With information Ã of the update and precision P of what is known beforehand, both in the prior's
 directions z: the least mean squared error over the prior's variance, and nats beyond the prior's. A
-direction that a group stands for (``Prior``) only lowers the first and raises the second:
+direction that a group stands for (``GaussianPrior``) only lowers the first and raises the second:
 Σ_{j∈g} λ_j/(1 + a_j) ≥ |g| λ_min/(1 + mean a_j), and Σ ln(1 + a_j) ≤ |g| ln(1 + mean a_j), with
 directions of several groups told to the attacker where that makes them apart.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,19 @@ class Functional:
         most: what it can be at most; it is 0 or more.
     """
 
-    of: Callable[[Tensor, Prior], tuple[float, Tensor]]
+    of: Callable[[Tensor, GaussianPrior], tuple[float, Tensor]]
     sign: int
     most: float = math.inf
 
     def __call__(
-        self, information: Tensor, prior: Prior, precision: Tensor | None = None
+        self, information: Tensor, prior: GaussianPrior, precision: Tensor | None = None
     ) -> tuple[float, Tensor]:
         """F and its slope by Ã; the precision is that of the prior, I, where none is given."""
         known = torch.eye(len(information)) if precision is None else precision
         return self.of(known.to(information) + information, prior)
 
     def tangent(
-        self, at: Tensor, information: Tensor, prior: Prior, precision: Tensor | None = None
+        self, at: Tensor, information: Tensor, prior: GaussianPrior, precision: Tensor | None = None
     ) -> Tensor:
         """F(B) + ⟨F′(B), A − B⟩ of B and each A (…, probes, probes): F(A) is no worse."""
         value, slope = self(at, prior, precision)
@@ -50,14 +50,14 @@ class Functional:
         return self.sign * max(self.sign * value for value in values)
 
 
-def _share(whole: Tensor, prior: Prior) -> tuple[float, Tensor]:
+def _share(whole: Tensor, prior: GaussianPrior) -> tuple[float, Tensor]:
     inverse = torch.linalg.inv(whole)
     weights = prior.weights.to(whole) / prior.variance
     value = float(weights @ inverse.diagonal())
     return value, prior.kept(-(inverse * weights) @ inverse)
 
 
-def _nats(whole: Tensor, prior: Prior) -> tuple[float, Tensor]:
+def _nats(whole: Tensor, prior: GaussianPrior) -> tuple[float, Tensor]:
     counts = prior.counts.to(whole)
     grouped = whole.diagonal()
     value = torch.linalg.slogdet(whole)[1] + (counts - 1) @ grouped.log()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.weights import levels_of
 from gradaudit.gradients.functional import FunctionalModel
 
@@ -45,7 +45,7 @@ class Genie:
     levels: Tensor
 
     @classmethod
-    def of(cls, slopes: Tensor, energies: Tensor, prior: Prior) -> Self:
+    def of(cls, slopes: Tensor, energies: Tensor, prior: GaussianPrior) -> Self:
         """From ∇_x ln ‖G‖² of some records, (records, d), and their ‖G‖², (records,)."""
         along = slopes.double() @ prior.leaders.mT
         values, vectors = torch.linalg.eigh(_TELLING * along.mT @ along / max(1, len(along)))

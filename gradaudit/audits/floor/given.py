@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.npz_file import read_npz
 
@@ -13,7 +13,7 @@ _NEGATIVE = -1e-8
 """Least eigenvalue over the greatest of what may be a covariance, rounded."""
 
 
-def prior_of_file(path: Path, size: int, leading: int) -> Prior:
+def prior_of_file(path: Path, size: int, leading: int) -> GaussianPrior:
     """The Gaussian law of a NumPy archive with ``mean`` (d,) and ``covariance`` (d, d).
 
     Args:
@@ -40,7 +40,7 @@ def prior_of_file(path: Path, size: int, leading: int) -> Prior:
         )
     if not torch.allclose(covariance, covariance.mT, rtol=1e-6, atol=1e-12):
         raise UsageError(f"{where}: covariance is not symmetric")
-    prior = Prior.of_covariance(mean.flatten(), covariance, leading)
+    prior = GaussianPrior.of_covariance(mean.flatten(), covariance, leading)
     least = float(torch.linalg.eigvalsh(covariance)[0])
     if prior.variance <= 0 or least < _NEGATIVE * float(prior.variances[0]):
         raise UsageError(f"{where}: covariance is none: its least eigenvalue is {least:.3g}")

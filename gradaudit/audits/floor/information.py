@@ -14,11 +14,11 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gradaudit.audits.floor.drawn import Drawn
-from gradaudit.audits.floor.jacobians import Pull, pulls
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.drawn import PriorSample
+from gradaudit.audits.floor.jacobians import JacobianProducts, jacobian_products
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release, clipped
-from gradaudit.audits.floor.weights import Weighted, Weights
+from gradaudit.audits.floor.weights import WeightedAverages, Weights
 from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
@@ -49,7 +49,7 @@ class Information:
 
     halves: Tensor
     precision: Tensor
-    weighted: Weighted | None = None
+    weighted: WeightedAverages | None = None
 
     def __add__(self, other: Self) -> Self:
         """That of both updates together, under independent noise."""
@@ -86,10 +86,10 @@ def sum_of_layers(informations: Iterable[Information]) -> Information:
     return reduce(add, informations)
 
 
-def informations(
+def layer_information(
     target: Target,
     layers: Sequence[Layer],
-    prior: Prior,
+    prior: GaussianPrior,
     labels: Tensor,
     *,
     shape: Sequence[int],
@@ -105,7 +105,7 @@ def informations(
         target: the model with its loss; left as it is.
         layers: with biases where these are shared, as ``layers_of(model, with_bias=True)``.
         prior: what records are drawn from.
-        labels: (records, …), four or more, of as many records to draw; see ``Drawn``.
+        labels: (records, …), four or more, of as many records to draw; see ``PriorSample``.
         shape: of one record.
         seed: of the records and of random directions.
         clips: what is clipped together before the noise; nothing without.
@@ -119,7 +119,9 @@ def informations(
     """
     view = FunctionalModel.of(target, dtype=torch.float64, seed=seed)
     most = _HELD // (_MATRICES * _ELEMENT * len(prior.counts) ** 2 * len(layers))
-    sample = Drawn.of(view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most)
+    sample = PriorSample.of(
+        view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most
+    )
     return measured(
         view,
         layers,
@@ -136,8 +138,8 @@ def informations(
 def measured(
     view: FunctionalModel,
     layers: Sequence[Layer],
-    prior: Prior,
-    sample: Drawn,
+    prior: GaussianPrior,
+    sample: PriorSample,
     *,
     seed: int,
     clips: Sequence[Release] = (),
@@ -145,7 +147,7 @@ def measured(
     advance: Advance = lambda _: None,
     workers: Workers = ALONE,
 ) -> dict[str, Information]:
-    """That of a sample; see ``informations``."""
+    """That of a sample; see ``layer_information``."""
     batch = _batch(view, layers, sample)
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     room = min(_WORKING_SET, memory // 4)
@@ -177,7 +179,7 @@ class _Part:
     chunks: Sequence[slice]
     way: Differentiation
     layers: Sequence[Layer]
-    prior: Prior
+    prior: GaussianPrior
     clips: Sequence[Release]
     levels: Tensor
     seed: int
@@ -210,7 +212,7 @@ def _sums(part: _Part, advance: Advance) -> _Sums:
         at = slice(chunk.start - first, chunk.stop - first)
         drawn = part.prior.probes(torch_rng(part.seed, "floor", "probes", chunk.start)).to(points)
         asked = drawn.reshape(-1, *points.shape[1:])
-        moved = pulls(part.batch.part(at), part.way, asked, part.layers, _AT_ONCE)
+        moved = jacobian_products(part.batch.part(at), part.way, asked, part.layers, _AT_ONCE)
         z = part.prior.along(drawn, points[at].flatten(1))
         weights = Weights.of(list(moved.values()), part.levels, z)
         squares = part.prior.kept(weights.squares(part.prior.still))
@@ -239,7 +241,7 @@ def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice
             some = []
 
 
-def _averaged(sums: Tensor, known: Tensor, values: Tensor, sample: Drawn) -> Information:
+def _averaged(sums: Tensor, known: Tensor, values: Tensor, sample: PriorSample) -> Information:
     """The averages over cells, and with weights over units, of sums over each cell."""
     sizes = torch.bincount(sample.cells, minlength=len(sums)).to(sums)
     halves = (sums[:, 0] / sizes[:, None, None]).reshape(-1, 2, *sums.shape[2:])
@@ -252,19 +254,19 @@ def _averaged(sums: Tensor, known: Tensor, values: Tensor, sample: Drawn) -> Inf
         units = of.reshape(-1, 2, *of.shape[1:]).sum(dim=1)
         return (units / each.reshape(-1, *[1] * (units.dim() - 1))).transpose(0, 1)
 
-    weighted = Weighted(over_units(sums[:, 1:]), over_units(known), over_units(values))
+    weighted = WeightedAverages(over_units(sums[:, 1:]), over_units(known), over_units(values))
     return Information(halves, precision, weighted if len(sample.genie.levels) else None)
 
 
-def _batch(view: FunctionalModel, layers: Sequence[Layer], sample: Drawn) -> Batch:
+def _batch(view: FunctionalModel, layers: Sequence[Layer], sample: PriorSample) -> Batch:
     inputs, labels = view.cast(sample.records), view.cast(sample.labels)
     trace = Trace.of(view, names_of(layers), inputs[:1], labels[:1])
     return Batch(trace, inputs, inputs, labels, range(len(inputs)))
 
 
 def _of_release(
-    moved: Mapping[str, Pull], layers: Sequence[Layer], release: Release | None
-) -> dict[str, Pull]:
+    moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], release: Release | None
+) -> dict[str, JacobianProducts]:
     """The layers that a release has, all without one."""
     if release is None:
         return dict(moved)
@@ -272,7 +274,9 @@ def _of_release(
     return {name: moved[name] for name in names}
 
 
-def _chunks(batch: Batch, layers: Sequence[Layer], prior: Prior, memory: int) -> Iterator[slice]:
+def _chunks(
+    batch: Batch, layers: Sequence[Layer], prior: GaussianPrior, memory: int
+) -> Iterator[slice]:
     """Records that are taken at once: as many as fit, or one where each has its own directions."""
     moving = sum(math.prod(site.shape) + math.prod(site.seen) for site in batch.trace.sites)
     largest = max(layer.parameters for layer in layers)

@@ -2,7 +2,7 @@
 
 A parameter's gradient is G = Δ Aᵀ over T positions (``gradients.operations``) and moves by Ġ = Δ̇ Aᵀ
 + Δ Ȧᵀ. Where T (in + out) < in · out, a basis Q of what came in and R of Δ = Q_Δ R keep all inner
-products: Ġ is laid out as Ġ Q (out × T) beside R (Ȧ − Q Qᵀ Ȧ)ᵀ (T × in), and G as G Q beside zeros.
+products: Ġ is laid out as Ġ Q (out × T) beside R (Ȧ − Q Qᵀ Ȧ)ᵀ (T × in), and G Q beside zeros.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ Laid = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Pull:
+class JacobianProducts:
     """What moving records does to one layer's gradient g, up to what no product shows.
 
     Attributes:
@@ -49,9 +49,9 @@ class Pull:
         )
 
 
-def pulls(
+def jacobian_products(
     batch: Batch, way: Differentiation, directions: Tensor, layers: Sequence[Layer], at_once: int
-) -> dict[str, Pull]:
+) -> dict[str, JacobianProducts]:
     """What moving each record of a batch in some directions (directions, …) does to every layer.
 
     Tangents are taken in ``at_once`` directions at a time.
@@ -62,7 +62,7 @@ def pulls(
         for some in torch.split(directions, at_once):
             for name, part in _laid_out(point, way.moved(batch, some, "point")):
                 laid.setdefault(name, []).append(part)
-        parts = {name: Pull.of(_together(laid.pop(name))) for name in list(laid)}
+        parts = {name: JacobianProducts.of(_together(laid.pop(name))) for name in list(laid)}
     return {layer.name: sum_of([parts[name] for name in layer.parameter_names]) for layer in layers}
 
 
@@ -71,7 +71,7 @@ def _together(parts: Sequence[Laid]) -> Laid:
     return tangents[0] if len(parts) == 1 else torch.cat(tangents, dim=1), parts[0][1]
 
 
-def sum_of(parts: Sequence[Pull]) -> Pull:
+def sum_of(parts: Sequence[JacobianProducts]) -> JacobianProducts:
     """Of one or more gradients side by side."""
     first, *others = parts
     for other in others:

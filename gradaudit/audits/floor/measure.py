@@ -10,16 +10,16 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.floor import Floor, FloorOptions
 from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.given import prior_of_file
-from gradaudit.audits.floor.information import Information, informations, sum_of_layers
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.reconstruction import log_chance, success
 from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
-from gradaudit.audits.floor.van_trees import estimate
+from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
@@ -46,7 +46,7 @@ _NO_NOISE = (
 )
 
 
-def cost(audit: Floor, subject: Subject) -> Cost:
+def cost(audit: Floor, subject: Subject) -> AuditCost:
     """Tangents in every direction for every drawn record.
 
     Raises:
@@ -55,7 +55,7 @@ def cost(audit: Floor, subject: Subject) -> Cost:
     _expect_noise(_releases(audit.options, subject, subject.target))
     directions = min(audit.options.directions, subject.records.inputs[0].numel())
     draws = subject.samples or _affordable(audit.options, subject)
-    return Cost(passes=_PASSES_A_DIRECTION * directions * draws * len(subject.targets))
+    return AuditCost(passes=_PASSES_A_DIRECTION * directions * draws * len(subject.targets))
 
 
 def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -85,7 +85,7 @@ def _affordable(options: FloorOptions, subject: Subject) -> int:
     return min(_MOST_DRAWS, max(_DRAWS, int(_CHEAP / (directions * max(1, parameters)))))
 
 
-def _drawn(options: FloorOptions, subject: Subject, draws: int) -> tuple[Prior, Tensor]:
+def _drawn(options: FloorOptions, subject: Subject, draws: int) -> tuple[GaussianPrior, Tensor]:
     """The prior, and the labels of the records that are drawn from it, unless told how many."""
     records = subject.records
     if records.looked_up:
@@ -119,12 +119,12 @@ class NoisyUpdate:
     layers: tuple[Layer, ...]
     releases: tuple[Release, ...]
     reasons: Mapping[str, str]
-    prior: Prior
+    prior: GaussianPrior
     labels: Tensor
 
     @classmethod
     def of(
-        cls, audit: Floor, subject: Subject, target: Target, prior: Prior, labels: Tensor
+        cls, audit: Floor, subject: Subject, target: Target, prior: GaussianPrior, labels: Tensor
     ) -> Self:
         """Look at what is shared and how."""
         if audit.options.batch_size > 1 and target.loss.weights(labels) is not None:
@@ -163,7 +163,7 @@ class NoisyUpdate:
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:
             return {}
-        found = informations(
+        found = layer_information(
             self.target,
             smooth,
             self.prior,
@@ -230,11 +230,11 @@ def _expect_noise(releases: Sequence[Release]) -> None:
         raise NotApplicable(_NO_NOISE)
 
 
-def _prior(options: FloorOptions, inputs: Tensor) -> Prior:
+def _prior(options: FloorOptions, inputs: Tensor) -> GaussianPrior:
     size = inputs[0].numel()
     if options.prior != _FITTED:
         return prior_of_file(Path(options.prior), size, options.directions)
-    prior = Prior.fitted(inputs.flatten(1), options.directions)
+    prior = GaussianPrior.fitted(inputs.flatten(1), options.directions)
     if not prior.variance > 0:
         raise NotApplicable("all records are alike, so a fitted prior leaves nothing to learn")
     return prior
@@ -293,7 +293,7 @@ def _measured(
         yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         return
     for metric, functional in FUNCTIONALS.items():
-        found = estimate(functional, told, case.prior)
+        found = van_trees_bound(functional, told, case.prior)
         details: dict[str, JsonValue] = {"estimate": found.value}
         if metric == "mse_share":
             details["mse"] = found.safe * case.prior.variance / case.prior.size

@@ -22,7 +22,7 @@ _FITTED_ON = 1000
 
 
 @dataclass(frozen=True)
-class Prior:
+class GaussianPrior:
     """A Gaussian law of records, N(m, Σ_j λ_j u_j u_jᵀ + τ (I − Σ_j u_j u_jᵀ)).
 
     Attributes:

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import torch
 from scipy.special import ndtr, ndtri_exp
 
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release
 from gradaudit.errors import NotApplicable
 
 _BISECTIONS = 200
 
 
-def log_chance(prior: Prior, within: float) -> float:
+def log_chance(prior: GaussianPrior, within: float) -> float:
     """Log of a bound on κ, that a blind guess is within this share of the prior's variance.
 
     The best guess is the mean (Anderson 1955). Chernoff's bound for Σ λ_j z_j² ≤ η tr C: the least

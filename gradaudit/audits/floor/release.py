@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from gradaudit.audits.floor.jacobians import Pull, sum_of
+from gradaudit.audits.floor.jacobians import JacobianProducts, sum_of
 from gradaudit.defenses import Chain, Defense
 from gradaudit.defenses.dp import Dp
 from gradaudit.errors import NotApplicable
@@ -148,7 +148,7 @@ def _noise_of(defenses: Sequence[Defense[Any]]) -> Dp | None:
     return noisy[0]
 
 
-def clipped(pulls: Mapping[str, Pull], bound: float | None) -> dict[str, Tensor]:
+def clipped(pulls: Mapping[str, JacobianProducts], bound: float | None) -> dict[str, Tensor]:
     """JᵀJ of every part's gradient after all are clipped together to a norm of ``bound``.
 
     Beyond it c(g) = Δ g/‖g‖ moves by (Δ/‖g‖)(ġ − g ⟨g, ġ⟩/‖g‖²), exactly; at the bound itself it

@@ -2,7 +2,7 @@
 
 An attacker sees g(x) + σn and knows all else: weights, label, companions, noise law, and the prior
 N(m, C) of x. With Ã = C^½ E[JᵀJ] C^½ / σ², the expectation over x of the prior, in the prior's
-own directions (``Prior``):
+own directions (``GaussianPrior``):
 
 - E‖x̂ − x‖² ≥ tr C^½ (I + Ã)⁻¹ C^½ (H. van Trees 1968; R. Gill and B. Levit 1995, eq. 10);
 - I(x; update) ≤ ½ ln det(I + Ã): of any law the entropy is at least −½ ln det of Fisher's
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gradaudit.audits.floor.functionals import Functional, share
 from gradaudit.audits.floor.information import Information, sum_of_layers
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.statistics.intervals import student
 
 _FOLDS = 8
@@ -44,7 +44,9 @@ class Estimate:
     safe: float
 
 
-def estimate(functional: Functional, information: Information, prior: Prior) -> Estimate:
+def van_trees_bound(
+    functional: Functional, information: Information, prior: GaussianPrior
+) -> Estimate:
     """The best of several bounds: without a genie, with one, and with weights, from units.
 
     F(Â) itself errs on the wrong side on average: F is convex (Jensen), and Â misses directions.
@@ -61,7 +63,9 @@ def estimate(functional: Functional, information: Information, prior: Prior) -> 
     return Estimate(value, safe)
 
 
-def _numbers(functional: Functional, information: Information, prior: Prior) -> Iterator[Tensor]:
+def _numbers(
+    functional: Functional, information: Information, prior: GaussianPrior
+) -> Iterator[Tensor]:
     """Of the units of each fold, after the best bound of those of the others."""
     units, count = information.units, len(information.halves)
     folds = torch.arange(count) % min(_FOLDS, count)
@@ -81,7 +85,11 @@ def _numbers(functional: Functional, information: Information, prior: Prior) -> 
 
 
 def _told(
-    functional: Functional, halves: Tensor, others: Tensor, information: Information, prior: Prior
+    functional: Functional,
+    halves: Tensor,
+    others: Tensor,
+    information: Information,
+    prior: GaussianPrior,
 ) -> Tensor:
     """Each unit's number with the genie, (units,): both halves held against one another."""
     numbers = [
@@ -98,11 +106,11 @@ def _guess(own: Tensor, others: Tensor) -> Tensor:
     return _OWN * own + (_SCALED * scale + _OTHERS) * others
 
 
-def floor_of(informations: Iterable[Information], prior: Prior) -> Estimate:
+def floor_of(informations: Iterable[Information], prior: GaussianPrior) -> Estimate:
     """The floor of what layers with independent noise give away together.
 
     Args:
         informations: of each, as ``informations`` gives them, each over its noise's variance.
         prior: whose directions they are in.
     """
-    return estimate(share, sum_of_layers(informations), prior)
+    return van_trees_bound(share, sum_of_layers(informations), prior)

@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.floor.functionals import share
-from gradaudit.audits.floor.jacobians import Pull
-from gradaudit.audits.floor.prior import Prior
+from gradaudit.audits.floor.jacobians import JacobianProducts
+from gradaudit.audits.floor.prior import GaussianPrior
 
 _QUANTILES = (0.1, 0.3, 0.6)
 """Of other records' ‖G‖², at which records weigh one half."""
 
 
 @dataclass(frozen=True)
-class Weighted:
+class WeightedAverages:
     """Averages over the records of each unit, for each level.
 
     Attributes:
@@ -52,7 +52,7 @@ class Weighted:
         """Under noise of this much less variance."""
         return replace(self, told=self.told * factor)
 
-    def floors(self, held: Tensor, prior: Prior) -> Tensor:
+    def floors(self, held: Tensor, prior: GaussianPrior) -> Tensor:
         """The floor that each held unit speaks for, after the others, (levels, held units)."""
         whole = self.told + self.known
         return torch.stack(
@@ -63,7 +63,7 @@ class Weighted:
         )
 
 
-def _tangents(shares: Tensor, whole: Tensor, held: Tensor, prior: Prior) -> Tensor:
+def _tangents(shares: Tensor, whole: Tensor, held: Tensor, prior: GaussianPrior) -> Tensor:
     """m² F(M) is no less than its tangent at the other units' m and M, (held units,)."""
     at, weight = whole[~held].mean(dim=0), float(shares[~held].mean())
     value, slope = share.of(at, prior)
@@ -93,7 +93,7 @@ class Weights:
     known: Tensor
 
     @classmethod
-    def of(cls, pulls: Sequence[Pull], levels: Tensor, z: Tensor) -> Self:
+    def of(cls, pulls: Sequence[JacobianProducts], levels: Tensor, z: Tensor) -> Self:
         """Of records whose gradients move so.
 
         Args:

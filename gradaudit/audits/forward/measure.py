@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.forward import Forward
 from gradaudit.audits.forward.activations import LOWER, UPPER, Activations, Pairs, information
 from gradaudit.audits.rows import Rows, by_round
@@ -29,11 +29,11 @@ _PASSES_A_RECORD = 0.5
 _PREPARING = 5
 
 
-def cost(audit: Forward, subject: Subject) -> Cost:
+def cost(audit: Forward, subject: Subject) -> AuditCost:
     """Forward passes in double precision."""
     records = min(subject.samples or _RECORDS, len(subject.records))
     rounds = len(subject.targets)
-    return Cost(passes=_PASSES_A_RECORD * records * rounds, calls=_PREPARING * rounds)
+    return AuditCost(passes=_PASSES_A_RECORD * records * rounds, calls=_PREPARING * rounds)
 
 
 def run(audit: Forward, subject: Subject, progress: Progress) -> Iterator[Measurement]:

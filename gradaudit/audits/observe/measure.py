@@ -5,15 +5,15 @@ from typing import cast
 
 import torch
 
-from gradaudit.attacks.reading import Told, pieces
-from gradaudit.audits.base import Cost
+from gradaudit.attacks.reading import ReadingValue, reading_units
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.sharing.captured import Captured, captured_update
+from gradaudit.sharing.captured import CapturedUpdate, captured_update
 from gradaudit.sharing.named import NamedUpdate, unit_of
 from gradaudit.subject import Subject
 
@@ -23,10 +23,10 @@ _NONE = (
 _ABSENT = "not in the update"
 
 
-def cost(audit: Observe, subject: Subject) -> Cost:
+def cost(audit: Observe, subject: Subject) -> AuditCost:
     """A few passes over the update; nothing without one."""
     elements = sum(layer.parameters for layer in subject.layers)
-    return Cost(seconds=0.01 + 1e-7 * elements if audit.options.update else 0.0)
+    return AuditCost(seconds=0.01 + 1e-7 * elements if audit.options.update else 0.0)
 
 
 def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -44,7 +44,7 @@ def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measur
     update, rows = update_of(captured, options), Rows(type(audit), facts=dict(captured.details))
     wanted = {layer.name for layer in subject.layers}
     with progress.task("observe", 1) as advance:
-        told = [each for piece in pieces(update) for each in piece.look(1.0)]
+        told = [each for piece in reading_units(update) for each in piece.look(1.0)]
         advance(1)
     yield from rows_of(rows, [each for each in told if each.layer in wanted | {None}])
     known = {each.layer for each in told}
@@ -52,7 +52,7 @@ def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measur
     yield from rows.skipped(_ABSENT, of_layers, [name for name in wanted if name not in known])
 
 
-def update_of(captured: Captured, options: ObserveOptions) -> NamedUpdate:
+def update_of(captured: CapturedUpdate, options: ObserveOptions) -> NamedUpdate:
     """A captured update by names; what was subtracted is rounded as the weights are."""
     model, shared = captured.target.model, captured.update
     layers = layers_of(model, with_bias=True)
@@ -73,14 +73,14 @@ def update_of(captured: Captured, options: ObserveOptions) -> NamedUpdate:
     )
 
 
-def _stored_as(captured: Captured) -> torch.dtype:
+def _stored_as(captured: CapturedUpdate) -> torch.dtype:
     """The coarsest type that the files' weights were cast from; else single precision."""
     notes = " ".join(map(str, cast("list[str]", captured.details["notes"])))
     coarse = (torch.bfloat16, torch.float16)
     return next((kind for kind in coarse if f"cast from {str(kind)[6:]}" in notes), torch.float32)
 
 
-def rows_of(rows: Rows, told: Iterable[Told]) -> Iterator[Measurement]:
+def rows_of(rows: Rows, told: Iterable[ReadingValue]) -> Iterator[Measurement]:
     """A row of each thing that was told, or of why not."""
     for each in told:
         if each.value is None:

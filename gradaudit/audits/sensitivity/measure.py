@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from pydantic import JsonValue
 
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import (
     READINGS,
@@ -18,7 +18,13 @@ from gradaudit.audits.sensitivity import (
     Reacting,
     Sensitivity,
 )
-from gradaudit.audits.sensitivity.norms import Array, Measured, Observed, Sample, joined
+from gradaudit.audits.sensitivity.jacobian_sensitivity import (
+    Array,
+    DifferentiableTarget,
+    Sample,
+    VariableSensitivity,
+    joined,
+)
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
 from gradaudit.gradients.per_sample import PREPARING
@@ -26,7 +32,7 @@ from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Status
 from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.bootstrap import drawn, ratio_interval
+from gradaudit.statistics.bootstrap import bootstrap_counts, ratio_interval
 from gradaudit.statistics.intervals import student
 from gradaudit.statistics.quantiles import fewest_values, quantile_interval
 from gradaudit.subject import Subject, defenses_note
@@ -70,7 +76,7 @@ class _All(NamedTuple):
 
 
 def rows_of(
-    rows: Rows, reacting: Reacting, layers: Sequence[str], measured: Measured, seed: int
+    rows: Rows, reacting: Reacting, layers: Sequence[str], measured: VariableSensitivity, seed: int
 ) -> Iterator[Measurement]:
     """Rows of every reading, norm and layer, those without a number included."""
     for reading in READINGS:
@@ -195,7 +201,7 @@ def _of_other_records(sample: Sample, seed: int) -> dict[str, JsonValue]:
     defined = sample.defined.astype(float)
     numbers = np.zeros(len(defined))
     numbers[sample.defined] = sample.values
-    interval = ratio_interval(numbers, defined, drawn(len(defined), seed))
+    interval = ratio_interval(numbers, defined, bootstrap_counts(len(defined), seed))
     if interval is not None and not sample.exact:
         interval = joined(sample.mean, interval, sample.interval())
     return {"bootstrap_interval": interval and list(interval)}
@@ -240,7 +246,7 @@ def _undefined(sample: Sample) -> int:
 
 
 def _why_not(
-    measured: Measured, by_norm: Mapping[NormName, Sample] | None, norm: NormName
+    measured: VariableSensitivity, by_norm: Mapping[NormName, Sample] | None, norm: NormName
 ) -> tuple[Status, str, dict[str, JsonValue]]:
     """Status, reason, and how many records are undefined, where that is why."""
     if by_norm is None:
@@ -254,14 +260,14 @@ def _why_not(
     return "failed", reason, {"undefined": _undefined(by_norm[norm])}
 
 
-def cost(audit: Sensitivity, subject: Subject) -> Cost:
+def cost(audit: Sensitivity, subject: Subject) -> AuditCost:
     """Some passes for every direction of every record, and the intervals of every layer."""
     columns, probes = subject.records.inputs[0].numel(), audit.options.probes
     directions = min(columns, 2 * probes) if probes else columns
     directions += max(len(subject.records.classes), 1)
     records = min(subject.samples or _RECORDS, len(subject.records))
     targets = len(subject.targets)
-    return Cost(
+    return AuditCost(
         passes=_PASSES_A_DIRECTION * directions * records * targets,
         calls=PREPARING * targets,
         seconds=_SECONDS_A_LAYER * len(subject.layers) * targets,
@@ -280,7 +286,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
             facts = _facts(observed) | defenses_note(subject, _UNDEFENDED)
             rows, names = Rows(type(audit), variant, facts), [x.name for x in observed.layers]
             try:
-                measured = observed.measure(
+                measured = observed.jacobian_sensitivity(
                     _VARIABLES[reacting],
                     audit.options.probes,
                     seed=subject.seed,
@@ -298,23 +304,23 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
 
 def _observed(
     audit: Sensitivity, target: Target, subject: Subject
-) -> Iterator[tuple[Reacting, Observed]]:
+) -> Iterator[tuple[Reacting, DifferentiableTarget]]:
     """The target with the records to look at for the input, then with those for the label."""
     shown = {layer.name for layer in subject.layers}
     every = layers_of(target.model, with_bias=audit.options.with_bias)
     layers = tuple(layer for layer in every if layer.name in shown)
-    observed = Observed.of(target, layers, subject.sample(_RECORDS), subject.seed)
+    observed = DifferentiableTarget.of(target, layers, subject.sample(_RECORDS), subject.seed)
     yield "input", observed
     count = _RECORDS
     with suppress(GradauditError):  # the rows will say it
         count = min(_LABEL_RECORDS, max(_RECORDS, observed.within(_CHEAP, "target")))
     records = subject.sample(count)
     if len(records) > len(observed.inputs):
-        observed = Observed.of(target, layers, records, subject.seed)
+        observed = DifferentiableTarget.of(target, layers, records, subject.seed)
     yield "label", observed
 
 
-def _facts(observed: Observed) -> dict[str, JsonValue]:
+def _facts(observed: DifferentiableTarget) -> dict[str, JsonValue]:
     """What every row of a target says."""
     facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
     if observed.confident is not None:

@@ -63,7 +63,7 @@ def quick_angles(first: Array, second: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Compared:
+class PrincipalAngles:
     """Principal angles between the subspaces of two groups.
 
     Attributes:
@@ -119,7 +119,7 @@ def distances(angles: Array) -> dict[str, Array]:
 
 
 @dataclass(frozen=True)
-class Family:
+class ComparisonFamily:
     """Comparisons that are looked at together, of one layer or of several.
 
     Each distance is put in standard deviations of its own permutations; a comparison's is compared
@@ -135,7 +135,7 @@ class Family:
     most: Mapping[str, Array]
 
     @classmethod
-    def of(cls, compared: Iterable[Compared]) -> Family:
+    def of(cls, compared: Iterable[PrincipalAngles]) -> ComparisonFamily:
         """The family of these comparisons, at least one."""
         most: dict[str, Array] = {}
         for comparison, name in product(compared, DISTANCES):
@@ -143,7 +143,7 @@ class Family:
             most[name] = np.maximum(most[name], scores) if name in most else scores
         return cls(most)
 
-    def p_values(self, compared: Compared) -> dict[str, float]:
+    def p_values(self, compared: PrincipalAngles) -> dict[str, float]:
         """By the distance's name, the p-value of a member, corrected for the others."""
         values = {}
         for name, most in self.most.items():
@@ -152,7 +152,7 @@ class Family:
         return values
 
 
-def most_significant(compared: Sequence[Compared]) -> int:
+def most_significant(compared: Sequence[PrincipalAngles]) -> int:
     """The index of the comparison whose Grassmann distance stands out most."""
     return int(
         np.argmax([_standardised(comparison.among(STATISTIC))[0] for comparison in compared])

@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.audits.subspace import bases
-from gradaudit.audits.subspace.comparing import Compared, distances, principal_angles, quick_angles
+from gradaudit.audits.subspace.comparing import (
+    PrincipalAngles,
+    distances,
+    principal_angles,
+    quick_angles,
+)
 from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
 from gradaudit.audits.subspace.splits import Orders, Split
 from gradaudit.data.records import Records
@@ -30,7 +35,7 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Advance, Progress
 from gradaudit.workers import ALONE, Task, Workers
 
-Outcome = Mapping[int, Compared | GradauditError]
+Outcome = Mapping[int, PrincipalAngles | GradauditError]
 """Of a layer: what was found of each split, by its number, or why nothing was."""
 Array = NDArray[np.float64]
 ENERGY = 0.95
@@ -115,7 +120,9 @@ class Comparison:
         yield from without.items()
         means = dict(mean_gradients(self._stream, forms, self.splits, self.memory))
         permuting = Permuting(self._stream, means, self.splits, self.memory)
-        outcomes: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in means}
+        outcomes: dict[str, dict[int, PrincipalAngles | GradauditError]] = {
+            name: {} for name in means
+        }
         ranks: dict[tuple[str, int], int] = {}
         for name, number in product(means, range(len(self.splits))):
             try:
@@ -128,7 +135,7 @@ class Comparison:
         for (name, number), permuted in permuting.distances(ranks, advance, workers).items():
             angles = means[name].angles(number, self.splits[number], ranks[name, number])
             facts: dict[str, JsonValue] = {"k": len(angles), "dimensions": means[name].form.columns}
-            compared = Compared(angles, permuted, facts)
+            compared = PrincipalAngles(angles, permuted, facts)
             try:
                 compared.expect_different()
                 outcomes[name][number] = compared
@@ -187,7 +194,7 @@ def coordinates_of(vectors: Array) -> Array:
 
 def compare_samples(
     vectors: Array, splits: Sequence[Split], memory: int
-) -> dict[int, Compared | GradauditError]:
+) -> dict[int, PrincipalAngles | GradauditError]:
     """Compare the groups of every split in one layer, by its number.
 
     Args:
@@ -209,7 +216,7 @@ def _compared(
     memory: int,
     advance: Advance,
     workers: Workers,
-) -> dict[str, dict[int, Compared | GradauditError]]:
+) -> dict[str, dict[int, PrincipalAngles | GradauditError]]:
     """Every split in every layer, of which there are principal coordinates."""
     pairs = [
         (name, number, _Groups.of(coordinates, split))
@@ -221,7 +228,7 @@ def _compared(
         for name, number, groups in pairs
     ]
     permuted = iter(Workers(workers.jobs).share([*chain.from_iterable(tasks)], advance))
-    outcomes: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in layers}
+    outcomes: dict[str, dict[int, PrincipalAngles | GradauditError]] = {name: {} for name in layers}
     for (name, number, groups), own in zip(pairs, tasks, strict=True):
         outcomes[name][number] = groups.compared([*islice(permuted, len(own))])
     return outcomes
@@ -262,14 +269,14 @@ class _Groups:
             for some in _portions(self.split.orders, self.coordinates.size, memory)
         ]
 
-    def compared(self, permuted: Sequence[Mapping[str, Array]]) -> Compared | NotApplicable:
+    def compared(self, permuted: Sequence[Mapping[str, Array]]) -> PrincipalAngles | NotApplicable:
         """The observed groups among the permuted ones, or that all lie equally far apart."""
         inside, outside = (
             bases.leading_directions(self.coordinates[rows], self.k, self.floor)
             for rows in (self.split.member, ~self.split.member)
         )
         together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
-        compared = Compared(principal_angles(inside, outside), together, self._facts)
+        compared = PrincipalAngles(principal_angles(inside, outside), together, self._facts)
         try:
             compared.expect_different()
         except NotApplicable as why:

@@ -20,7 +20,7 @@ from gradaudit.audits.subspace.bases import leading_directions, negligible, nume
 from gradaudit.audits.subspace.comparing import distances, principal_angles, quick_angles
 from gradaudit.audits.subspace.splits import Split
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients.memory import Piece, Stream, as_array, counted, names, passes
+from gradaudit.gradients.memory import ColumnRange, Stream, as_array, counted, names, passes
 from gradaudit.models.target import Layer, outputs_second
 from gradaudit.progress import Advance
 from gradaudit.workers import ALONE, Workers
@@ -249,7 +249,7 @@ class Permuting:
 
     def _of_a_run(
         self,
-        wanted: Sequence[tuple[str, int, Piece]],
+        wanted: Sequence[tuple[str, int, ColumnRange]],
         ranks: Mapping[tuple[str, int], int],
         advance: Advance,
     ) -> list[dict[str, Array]]:
@@ -262,7 +262,7 @@ class Permuting:
             advance(piece.width)
         return found
 
-    def _sums(self, wanted: Sequence[tuple[str, int, Piece]]) -> list[Array]:
+    def _sums(self, wanted: Sequence[tuple[str, int, ColumnRange]]) -> list[Array]:
         """Sums over the permuted groups: for each piece of permutations, (width, elements)."""
         sums = [np.zeros((piece.width, self.means[name].total.size)) for name, _, piece in wanted]
         for rows, chunk in counted(self.stream(list({name: 0 for name, _, _ in wanted}))):
@@ -272,7 +272,7 @@ class Permuting:
                 total += members.astype(np.float64) @ values[name]
         return sums
 
-    def _members(self, number: int, piece: Piece) -> NDArray[np.bool_]:
+    def _members(self, number: int, piece: ColumnRange) -> NDArray[np.bool_]:
         """Who has the value under a piece of the permutations, (width, records)."""
         split = self.splits[number]
         return split.member[split.orders[piece.start : piece.stop]]

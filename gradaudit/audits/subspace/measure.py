@@ -6,10 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import JsonValue
 
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.subspace import Subspace
-from gradaudit.audits.subspace.comparing import DISTANCES, Compared, Family, most_significant
+from gradaudit.audits.subspace.comparing import (
+    DISTANCES,
+    ComparisonFamily,
+    PrincipalAngles,
+    most_significant,
+)
 from gradaudit.audits.subspace.distances import Comparison, Outcome
 from gradaudit.audits.subspace.splits import Split, splits_of
 from gradaudit.data.records import with_rare_merged
@@ -33,17 +38,17 @@ _RANGE = 0.95
 _NO_INTERVAL = "none: resampled records repeat, and repeated records span less"
 
 
-def cost(audit: Subspace, subject: Subject) -> Cost:
+def cost(audit: Subspace, subject: Subject) -> AuditCost:
     """Gradients in double precision, once, for means of permuted groups once more; and spectra."""
     if not subject.attributes:
-        return Cost()
+        return AuditCost()
     looked_at = min(subject.samples or _RECORDS, _MOST_RECORDS, len(subject.records))
     records = looked_at * len(subject.targets)
     element = _SECONDS_AN_ELEMENT + _MORE_A_RECORD * looked_at
     formed = element * records * sum(layer.parameters for layer in subject.layers)
     labellings = audit.options.permutations * len(subject.layers) * len(subject.targets)
     spectra = _SECONDS_A_PAIR * looked_at**2 * labellings
-    return Cost(
+    return AuditCost(
         passes=_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1),
         calls=PREPARING * len(subject.targets),
         seconds=formed + spectra,
@@ -96,14 +101,14 @@ class _TargetRows:
         Outcomes, by layer, are of the splits that are not refused, by their number among them.
         """
         every = [one for outcome in outcomes.values() for one in _compared(outcome).values()]
-        family = Family.of(every)
+        family = ComparisonFamily.of(every)
         for layer, outcome in outcomes.items():
             yield from self._headline(layer, outcome, family, len(every))
             if len(self.splits) > 1:
                 yield from self._variants(layer, outcome)
 
     def _headline(
-        self, layer: str, outcome: Outcome, family: Family, comparisons: int
+        self, layer: str, outcome: Outcome, family: ComparisonFamily, comparisons: int
     ) -> Iterator[Measurement]:
         """The comparison that stands out most, corrected for all."""
         compared = _compared(outcome)
@@ -120,7 +125,7 @@ class _TargetRows:
         """Each comparison by itself."""
         for number, split in enumerate(self._usable):
             rows, compared = self.rows.of(_variant(split)), outcome[number]
-            if isinstance(compared, Compared):
+            if isinstance(compared, PrincipalAngles):
                 p_values = {name: compared.p_value(name) for name in DISTANCES}
                 yield from self._measured(rows, layer, split, compared, p_values)
             else:
@@ -134,7 +139,7 @@ class _TargetRows:
         rows: Rows,
         layer: str,
         split: Split,
-        compared: Compared,
+        compared: PrincipalAngles,
         p_values: Mapping[str, float],
         comparisons: int = 1,
     ) -> Iterator[Measurement]:
@@ -158,7 +163,7 @@ class _TargetRows:
         details = {"monte_carlo_error": error, "p_value_alone": alone}
         yield rows.measured("p_value", p_value, layer=layer, n=n, details=details)
 
-    def _facts(self, split: Split, compared: Compared) -> dict[str, JsonValue]:
+    def _facts(self, split: Split, compared: PrincipalAngles) -> dict[str, JsonValue]:
         facts: dict[str, JsonValue] = {
             "attribute": split.attribute,
             "records": list(split.sizes),
@@ -180,12 +185,12 @@ def _variant(split: Split) -> Variant:
     return {"attribute": split.attribute, **value}
 
 
-def _compared(outcome: Outcome) -> dict[int, Compared]:
+def _compared(outcome: Outcome) -> dict[int, PrincipalAngles]:
     """The splits that could be compared."""
-    return {i: one for i, one in outcome.items() if isinstance(one, Compared)}
+    return {i: one for i, one in outcome.items() if isinstance(one, PrincipalAngles)}
 
 
-def _at_random(compared: Compared, name: str) -> tuple[float, float, float]:
+def _at_random(compared: PrincipalAngles, name: str) -> tuple[float, float, float]:
     """Mean distance of random groups, and the range that holds 95 % of them."""
     values = compared.permuted[name]
     low, high = np.quantile(values, [(1 - _RANGE) / 2, (1 + _RANGE) / 2])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
-from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.attacks.reconstruction.scores import (
     categorical_distance,
     order_of,
@@ -175,13 +175,17 @@ def _draws(target: Target, seed: int, index: int) -> torch.Generator:
 class _Answer:
     """What the attacker makes of one update: inputs (k, …), None for no answer; labels (k,)."""
 
-    observed: Observed
+    observed: AttackedBatch
     inputs: Tensor | None
     labels: NDArray[np.int64] | None
 
     @classmethod
     def to(
-        cls, observed: Observed, attack_: Attack, draws: np.random.SeedSequence, progress: Progress
+        cls,
+        observed: AttackedBatch,
+        attack_: Attack,
+        draws: np.random.SeedSequence,
+        progress: Progress,
     ) -> Self:
         """Attack what was observed."""
         candidates = attack(attack_.method, observed.view, attack_.restarts, draws, progress)

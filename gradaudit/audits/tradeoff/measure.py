@@ -8,11 +8,11 @@ from typing import cast
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import load_method
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import PROPERTY, RATE, ROUNDS, Tradeoff, TradeoffOptions
 from gradaudit.audits.tradeoff.attacking import Attack
-from gradaudit.audits.tradeoff.mechanisms import Mechanism, read_mechanism
+from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, read_mechanism
 from gradaudit.audits.tradeoff.pictures import (
     PanelPoint,
     Value,
@@ -29,7 +29,7 @@ from gradaudit.audits.tradeoff.scores import (
     mean_interval,
     position,
 )
-from gradaudit.audits.tradeoff.studies import Plan, Study, View, Weights, study
+from gradaudit.audits.tradeoff.studies import AttackedModel, Study, StudyPlan, Weights, study
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.pictures import expect_picture
@@ -67,7 +67,7 @@ class StudyRows:
             for game in self.games:
                 yield from self._of_game(view, game)
 
-    def points(self, view: View) -> list[PanelPoint]:
+    def points(self, view: AttackedModel) -> list[PanelPoint]:
         """For the picture."""
         of_games = {game: self.study.of(view, game) for game in self.games}
         return [
@@ -109,7 +109,7 @@ class StudyRows:
             Value(float(a), t.accuracy.interval) for a, t in zip(*accuracies, first, strict=True)
         ]
 
-    def _of_game(self, view: View, game: str) -> Iterator[Measurement]:
+    def _of_game(self, view: AttackedModel, game: str) -> Iterator[Measurement]:
         known: Variant = {"knows": "private part"} if view.insider else {}
         rows = self.rows.of(
             {"game": game, "batch_size": view.batch_size, "weights": view.weights, **known}
@@ -128,7 +128,7 @@ class StudyRows:
         yield from self._distances(rows, view, distances)
 
     def _cap(
-        self, metric: str, rows: Rows, view: View, distances: FloatArray, most: float
+        self, metric: str, rows: Rows, view: AttackedModel, distances: FloatArray, most: float
     ) -> Measurement:
         study, settings = self.study, self.study.mechanism.settings
         mean = study.accuracies.mean(axis=0)
@@ -156,7 +156,9 @@ class StudyRows:
             },
         )
 
-    def _distances(self, rows: Rows, view: View, distances: FloatArray) -> Iterator[Measurement]:
+    def _distances(
+        self, rows: Rows, view: AttackedModel, distances: FloatArray
+    ) -> Iterator[Measurement]:
         for index, setting in enumerate(self.study.mechanism.settings):
             of_setting = distances[:, index].reshape(-1)
             mean = _mean(of_setting)
@@ -172,7 +174,7 @@ class StudyRows:
                 },
             )
 
-    def _position(self, view: View, index: int) -> float | None:
+    def _position(self, view: AttackedModel, index: int) -> float | None:
         ratios = self.study.of(view, "ratios")
         return None if ratios is None else position(ratios[:, index])
 
@@ -209,23 +211,23 @@ def run(audit: Tradeoff, subject: Subject, progress: Progress) -> Iterator[Measu
     yield from rows
 
 
-def cost(audit: Tradeoff, subject: Subject) -> Cost:
+def cost(audit: Tradeoff, subject: Subject) -> AuditCost:
     """Trainings with all settings, and all attacks on each."""
     o = audit.options
     settings = sum(len(mechanism.settings) for mechanism in _mechanisms(o))
     records = len(subject.records)
     if PROPERTY in o.game:
         passes = settings * 3 * (o.rounds or 3) * min(records, o.shadow + 5000)
-        return Cost(passes, double=False)
+        return AuditCost(passes, double=False)
     of_round = records * o.epochs
     if o.algorithm == "fedsgd":
         of_round = min(o.clients * o.training_batch, records)
     method = load_method(o.method, {"iterations": o.iterations})
     attacks = method.steps(o.restarts) * sum(o.sizes) * o.batches * len(o.weights)
-    return Cost(passes=settings * o.repeats * ((o.rounds or ROUNDS) * of_round + attacks))
+    return AuditCost(passes=settings * o.repeats * ((o.rounds or ROUNDS) * of_round + attacks))
 
 
-def _mechanisms(options: TradeoffOptions) -> list[Mechanism]:
+def _mechanisms(options: TradeoffOptions) -> list[DefenseGrid]:
     """The mechanism of ``--defense``, and those beside it; none may be named twice."""
     mechanisms = [read_mechanism(options.defense, "--defense")] if options.defense else []
     mechanisms += [read_mechanism([text], "--against") for text in options.against]
@@ -236,13 +238,13 @@ def _mechanisms(options: TradeoffOptions) -> list[Mechanism]:
     return mechanisms
 
 
-def _plan(subject: Subject, o: TradeoffOptions) -> Plan:
+def _plan(subject: Subject, o: TradeoffOptions) -> StudyPlan:
     if "tracing" in o.game and o.batches < o.participants:
         raise UsageError(
             f"--participants {o.participants}: each needs an update; --batches is {o.batches}"
         )
     method = load_method(o.method, {"iterations": o.iterations})
-    return Plan(
+    return StudyPlan(
         training=TrainingOptions(
             algorithm=o.algorithm,
             clients=o.clients,
@@ -264,7 +266,10 @@ def _plan(subject: Subject, o: TradeoffOptions) -> Plan:
 
 
 def _studied(
-    subject: Subject, mechanisms: Sequence[Mechanism], options: TradeoffOptions, progress: Progress
+    subject: Subject,
+    mechanisms: Sequence[DefenseGrid],
+    options: TradeoffOptions,
+    progress: Progress,
 ) -> list[Measurement]:
     """Rows of attacks from one reconstruction; a mechanism that cannot be trained with has no CAP.
 
@@ -306,7 +311,10 @@ def _studied(
 
 
 def _played(
-    subject: Subject, mechanisms: Sequence[Mechanism], options: TradeoffOptions, progress: Progress
+    subject: Subject,
+    mechanisms: Sequence[DefenseGrid],
+    options: TradeoffOptions,
+    progress: Progress,
 ) -> list[Measurement]:
     """Rows of property inference."""
     rows: list[Measurement] = []

@@ -15,7 +15,7 @@ MOST_SETTINGS = 100
 
 
 @dataclass(frozen=True)
-class Setting:
+class DefenseSetting:
     """One point of a mechanism's grid.
 
     Attributes:
@@ -32,11 +32,11 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class DefenseGrid:
     """Defenses in a row and every setting of their grid, the last option varied fastest."""
 
     text: str
-    settings: tuple[Setting, ...]
+    settings: tuple[DefenseSetting, ...]
 
     def __str__(self) -> str:
         return self.text
@@ -51,7 +51,7 @@ class _Axis:
     values: tuple[str, ...]
 
 
-def read_mechanism(specs: Sequence[str], option: str) -> Mechanism:
+def read_mechanism(specs: Sequence[str], option: str) -> DefenseGrid:
     """The mechanism of defenses' specs in which ``V1|V2|…`` stands for any of these values.
 
     Args:
@@ -69,7 +69,7 @@ def read_mechanism(specs: Sequence[str], option: str) -> Mechanism:
     if count > MOST_SETTINGS:
         raise UsageError(f"{option}: {count:,} settings are more than {MOST_SETTINGS}")
     settings = [_setting(parts, axes, point, option) for point in itertools.product(*values)]
-    return Mechanism(THEN.join(parts), tuple(settings))
+    return DefenseGrid(THEN.join(parts), tuple(settings))
 
 
 def _axes(part: str, option: str) -> Iterator[_Axis]:
@@ -89,7 +89,7 @@ def _axes(part: str, option: str) -> Iterator[_Axis]:
 
 def _setting(
     parts: Sequence[str], axes: Sequence[Sequence[_Axis]], point: Sequence[str], option: str
-) -> Setting:
+) -> DefenseSetting:
     left = iter(point)
     varied: dict[str, str] = {}
     chain = []
@@ -101,4 +101,4 @@ def _setting(
         for axis, value in zip(of_part, values, strict=True):
             if len(axis.values) > 1:
                 varied[f"{number}.{axis.name}" if axis.name in varied else axis.name] = value
-    return Setting(varied, tuple(chain))
+    return DefenseSetting(varied, tuple(chain))

@@ -7,7 +7,7 @@ from typing import Any
 from gradaudit.audits.attack_inference import AttackProperty, InferenceOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
-from gradaudit.audits.tradeoff.mechanisms import Mechanism, Setting
+from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, DefenseSetting
 from gradaudit.audits.tradeoff.pictures import Value
 from gradaudit.audits.tradeoff.studies import expect_usable
 from gradaudit.errors import NotApplicable
@@ -20,18 +20,18 @@ _NO_PAPER = "Fan et al. 2020 define CAP for reconstruction, membership and traci
 
 
 @dataclass(frozen=True)
-class Played:
+class PropertyResult:
     """One setting: accuracy, and advantage and AUROC by adversary (adaptive and static)."""
 
-    setting: Setting
+    setting: DefenseSetting
     accuracy: Measurement
     advantage: dict[str, Measurement]
     auroc: dict[str, Measurement]
 
 
 def play(
-    subject: Subject, mechanism: Mechanism, options: TradeoffOptions, progress: Progress
-) -> list[Played]:
+    subject: Subject, mechanism: DefenseGrid, options: TradeoffOptions, progress: Progress
+) -> list[PropertyResult]:
     """Property inference at every setting, on models that the audit trains with it.
 
     Training and splits are the attack's own: the private set is trained on and attacked, other
@@ -59,8 +59,8 @@ def play(
 
 
 def _played(
-    subject: Subject, setting: Setting, attack: AttackProperty, progress: Progress
-) -> Played:
+    subject: Subject, setting: DefenseSetting, attack: AttackProperty, progress: Progress
+) -> PropertyResult:
     chain = (*subject.defenses, *setting.defenses)
     target = defended_target(replace(subject.target, checkpoint=None), chain, subject.seed)
     units = subject.units.of(str(setting))
@@ -75,7 +75,7 @@ def _played(
         }
         for metric in ("advantage", "auroc")
     )
-    return Played(setting, _accuracy(advantage["adaptive"].details), advantage, auroc)
+    return PropertyResult(setting, _accuracy(advantage["adaptive"].details), advantage, auroc)
 
 
 def _accuracy(facts: dict[str, Any]) -> Measurement:
@@ -94,7 +94,9 @@ def _accuracy(facts: dict[str, Any]) -> Measurement:
     )
 
 
-def property_rows(mechanism: Mechanism, played: Sequence[Played]) -> Iterator[Measurement]:
+def property_rows(
+    mechanism: DefenseGrid, played: Sequence[PropertyResult]
+) -> Iterator[Measurement]:
     """CAP with 1 − advantage for the distance, and the points of the curve."""
     rows = Rows(Tradeoff, {"mechanism": mechanism.text, "game": "property"})
     for name, variant in _ADVERSARIES.items():
@@ -110,7 +112,7 @@ def property_rows(mechanism: Mechanism, played: Sequence[Played]) -> Iterator[Me
                 yield row.model_copy(update=update)
 
 
-def _cap(played: Sequence[Played], adversary: str, rows: Rows) -> Measurement:
+def _cap(played: Sequence[PropertyResult], adversary: str, rows: Rows) -> Measurement:
     """(1/n) Σ Acc_m (1 − advantage_m); the interval has every point at its ends, so is cautious."""
     points = [(_ends(point.accuracy), _ends(point.advantage[adversary])) for point in played]
     value, low, high = (
@@ -151,7 +153,7 @@ def _value(row: Measurement) -> Value:
     return Value(row.value, row.interval)
 
 
-def pairs(played: Sequence[Played]) -> dict[str, list[tuple[Value, Value]]]:
+def pairs(played: Sequence[PropertyResult]) -> dict[str, list[tuple[Value, Value]]]:
     """(accuracy, advantage) of every setting by adversary, for the picture."""
     return {
         name: [

@@ -12,14 +12,14 @@ from torch import Tensor
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.audits.tradeoff.attacking import Attack, AttackScores, attacked, has_secret
-from gradaudit.audits.tradeoff.mechanisms import Mechanism, Setting
+from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, DefenseSetting
 from gradaudit.audits.tradeoff.scores import FloatArray
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.chain import Chain
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.partition import split
-from gradaudit.federation.server import Training
+from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import Target, shared_parameters
 from gradaudit.progress import Advance, Progress
@@ -33,7 +33,7 @@ Weights = Literal["initial", "trained"]
 
 
 @dataclass(frozen=True)
-class View:
+class AttackedModel:
     """What is attacked, and by whom.
 
     Attributes:
@@ -48,7 +48,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """How a mechanism is studied.
 
     Attributes:
@@ -73,7 +73,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """What a training with a defense ended in.
 
     The model before and after it, with its defenses, and the accuracy on test records.
@@ -105,9 +105,9 @@ class Study:
         outcomes: (repetitions, settings) attacks by view; the first view is the headline's.
     """
 
-    mechanism: Mechanism
-    trained: Sequence[Sequence[Trained]]
-    outcomes: Mapping[View, Sequence[Sequence[AttackScores]]]
+    mechanism: DefenseGrid
+    trained: Sequence[Sequence[TrainedModel]]
+    outcomes: Mapping[AttackedModel, Sequence[Sequence[AttackScores]]]
 
     @property
     def accuracies(self) -> FloatArray:
@@ -119,7 +119,7 @@ class Study:
         """(repetitions, settings) half the widths of their intervals."""
         return np.array([[trained.reach for trained in row] for row in self.trained])
 
-    def of(self, view: View, what: str) -> FloatArray | None:
+    def of(self, view: AttackedModel, what: str) -> FloatArray | None:
         """(repetitions, settings, batches) of a field of the outcomes; None where it is missing."""
         values = [[getattr(outcome, what) for outcome in row] for row in self.outcomes[view]]
         return None if any(value is None for row in values for value in row) else np.array(values)
@@ -135,7 +135,7 @@ def train(
     progress: Progress,
     jobs: int = 1,
     units: Units = NOTHING_KEPT,
-) -> list[Trained]:
+) -> list[TrainedModel]:
     """Train every target with its defenses and test.
 
     The initial weights, which are the targets', are left as they are; ``test`` are other records.
@@ -148,7 +148,7 @@ def train(
         UsageError: an option does not go with another.
     """
     trainings = [
-        Training(target, records, options, defenses=chain, seed=seed)
+        FederatedTraining(target, records, options, defenses=chain, seed=seed)
         for target, chain in zip(targets, chains, strict=True)
     ]
     tasks = [partial(_weights, training, options.rounds) for training in trainings]
@@ -161,7 +161,7 @@ def train(
     ]
 
 
-def _tested(initial: Target, weights: dict[str, Tensor], test: Records) -> Trained:
+def _tested(initial: Target, weights: dict[str, Tensor], test: Records) -> TrainedModel:
     model = copy.deepcopy(initial.model)
     model.load_state_dict({**model.state_dict(), **weights})
     done = replace(initial, model=model, checkpoint=None)
@@ -170,10 +170,10 @@ def _tested(initial: Target, weights: dict[str, Tensor], test: Records) -> Train
         raise NotApplicable(
             "the labels and the loss define no accuracy, which is what privacy is weighed against"
         )
-    return Trained(initial, done, accuracy)
+    return TrainedModel(initial, done, accuracy)
 
 
-def _weights(training: Training, rounds: int, advance: Advance) -> dict[str, Tensor]:
+def _weights(training: FederatedTraining, rounds: int, advance: Advance) -> dict[str, Tensor]:
     """Of the model after so many rounds, with its private part."""
     for _ in range(rounds):
         training.advance()
@@ -182,7 +182,7 @@ def _weights(training: Training, rounds: int, advance: Advance) -> dict[str, Ten
     return {**reached.state, **reached.private}
 
 
-def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress) -> Study:
+def study(subject: Subject, mechanism: DefenseGrid, plan: StudyPlan, progress: Progress) -> Study:
     """Train with every setting of a mechanism, and attack what is shared.
 
     Repetitions draw other splits, batches and noise; the initial weights are the target's.
@@ -195,8 +195,8 @@ def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress
     chains = [(*subject.defenses, *setting.defenses) for setting in mechanism.settings]
     for setting in mechanism.settings:
         expect_usable(subject, setting)
-    trained: list[list[Trained]] = []
-    outcomes: dict[View, list[list[AttackScores]]] = {}
+    trained: list[list[TrainedModel]] = []
+    outcomes: dict[AttackedModel, list[list[AttackScores]]] = {}
     for number in range(plan.repeats):
         drawn, test = _drawn(subject, plan, number)
         targets = [defended_target(subject.target, chain, subject.seed) for chain in chains]
@@ -219,7 +219,7 @@ def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress
     return Study(mechanism, trained, outcomes)
 
 
-def expect_usable(subject: Subject, setting: Setting) -> None:
+def expect_usable(subject: Subject, setting: DefenseSetting) -> None:
     """Look whether the defenses of a setting can be applied to the model in this order.
 
     Raises:
@@ -231,17 +231,17 @@ def expect_usable(subject: Subject, setting: Setting) -> None:
     Chain(chain).check(shared_parameters(target.model, subject.hidden))
 
 
-def _views(plan: Plan, target: Target) -> list[View]:
+def _views(plan: StudyPlan, target: Target) -> list[AttackedModel]:
     insiders = (False, True) if plan.insider and has_secret(target) else (False,)
     return [
-        View(size, weights, insider)
+        AttackedModel(size, weights, insider)
         for insider in insiders
         for weights in plan.weights
         for size in plan.batch_sizes
     ]
 
 
-def _drawn(subject: Subject, plan: Plan, number: int) -> tuple[Subject, Records]:
+def _drawn(subject: Subject, plan: StudyPlan, number: int) -> tuple[Subject, Records]:
     """Of one repetition: its seed and the records that are trained on; others to test on."""
     seed = subject.seed
     if number:
@@ -260,10 +260,10 @@ def _drawn(subject: Subject, plan: Plan, number: int) -> tuple[Subject, Records]
 
 
 def _attacked(
-    view: View,
-    models: Sequence[Trained],
+    view: AttackedModel,
+    models: Sequence[TrainedModel],
     chains: Sequence[tuple[Defense[Any], ...]],
-    plan: Plan,
+    plan: StudyPlan,
     drawn: Subject,
     progress: Progress,
 ) -> list[AttackScores]:

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.vinfo import LATENT, Vinfo
 from gradaudit.audits.vinfo.spread import (
-    Sampled,
+    RecordUse,
     auroc_interval,
     by_a_line,
     information_interval,
@@ -20,7 +20,7 @@ from gradaudit.audits.vinfo.spread import (
     ranked_alone,
     ranked_share,
 )
-from gradaudit.audits.vinfo.v_information import Usable
+from gradaudit.audits.vinfo.v_information import UsableInformation
 from gradaudit.families import sizes
 from gradaudit.report import LEARNERS, RISKIEST_BY, Measurement, Variant
 from gradaudit.statistics.correlation import FEWEST_POINTS, pearson
@@ -119,11 +119,15 @@ class AttributeRows:
 
     rows: Rows
     facts: Mapping[str, JsonValue]
-    sampled: Sampled
+    sampled: RecordUse
     reductions: Mapping[str, str]
 
     def of(
-        self, layer: str, real: Sequence[Usable], permuted: Sequence[Usable], why: str
+        self,
+        layer: str,
+        real: Sequence[UsableInformation],
+        permuted: Sequence[UsableInformation],
+        why: str,
     ) -> Iterator[Measurement]:
         """A layer's rows, and the same for the permuted attribute, or why there are none."""
         floor: dict[str, JsonValue] = {}
@@ -138,7 +142,7 @@ class AttributeRows:
             details = {"permuted": floor[metric]} if metric in floor else {}
             yield self._row(metric, layer, real, {}, details)
 
-    def independent(self, layer: str, attack: Sequence[Usable], by: str) -> Measurement:
+    def independent(self, layer: str, attack: Sequence[UsableInformation], by: str) -> Measurement:
         """The AUROC of an attack on other records, with another seed and classifier."""
         of_attack: dict[str, JsonValue] = {"families": [by], LEARNERS: sizes([by])}
         return self._row("auroc", layer, attack, {"independent": True}, of_attack)
@@ -147,7 +151,7 @@ class AttributeRows:
         self,
         metric: str,
         layer: str,
-        repetitions: Sequence[Usable],
+        repetitions: Sequence[UsableInformation],
         variant: Variant,
         details: Mapping[str, JsonValue],
     ) -> Measurement:
@@ -201,12 +205,14 @@ def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measure
                 yield row.model_copy(update={"variant": variant, "details": details})
 
 
-def _unit(metric: str, repetitions: Sequence[Usable]) -> float:
+def _unit(metric: str, repetitions: Sequence[UsableInformation]) -> float:
     """What information is divided by: one, or the prior's entropy."""
     return repetitions[0].entropy if metric == "vinfo_fraction" else 1.0
 
 
-def _learning(metric: str, repetitions: Sequence[Usable], sampled: Sampled) -> dict[str, JsonValue]:
+def _learning(
+    metric: str, repetitions: Sequence[UsableInformation], sampled: RecordUse
+) -> dict[str, JsonValue]:
     """What is learned with fewer batches, and by that how far the value is from what is there."""
     curve = mean_curve(repetitions)
     if not curve:

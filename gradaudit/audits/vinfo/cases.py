@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradaudit.audits.vinfo import VinfoOptions
-from gradaudit.audits.vinfo.repetitions import Question, Repetition, occurring, repetitions
+from gradaudit.audits.vinfo.repetitions import Question, Repetition, occurring_values, repetitions
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.games.splits import IntArray, split
@@ -25,7 +25,7 @@ _KEPT = (2.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Case:
+class AttributeCase:
     """An attribute with everything drawn for it.
 
     ``permuted`` is empty where ``why`` says why not, ``independent`` without a correlation. Of the
@@ -84,7 +84,7 @@ def records_asked_about(subject: Subject, *, keep: bool) -> Records:
 
 def drawn_cases(
     records: Records, options: VinfoOptions, seed: int, *, keep: bool
-) -> tuple[list[Case], dict[str, str]]:
+) -> tuple[list[AttributeCase], dict[str, str]]:
     """Draw splits and batches of every attribute; with ``keep``, a third is for another attack.
 
     Returns:
@@ -103,7 +103,7 @@ def drawn_cases(
             f"--shadow {options.shadow}: only {len(measured)} records are looked at, and some must "
             "be left to score"
         )
-    cases: list[Case] = []
+    cases: list[AttributeCase] = []
     refused: dict[str, str] = {}
     for name in records.attributes:
         try:
@@ -120,7 +120,7 @@ def _case(
     seed: int,
     measured: IntArray,
     kept: IntArray,
-) -> Case:
+) -> AttributeCase:
     attribute = records.attributes[name]
     question = Question(
         attribute=name,
@@ -146,9 +146,9 @@ def _case(
     if len(kept):
         draws = sequence(seed, "vinfo", "independent", name)
         independent = list(repetitions(replace(question, pool=kept, shadow=None, seed=draws)))
-    return Case(
+    return AttributeCase(
         attribute=name,
-        values=len(occurring(attribute.codes[measured], attribute.values)[1]),
+        values=len(occurring_values(attribute.codes[measured], attribute.values)[1]),
         real=real,
         permuted=permuted,
         independent=independent,

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.audits.vinfo.repetitions import Repetition
-from gradaudit.audits.vinfo.v_information import Estimator, Rows, Usable, estimate
+from gradaudit.audits.vinfo.v_information import Estimator, Rows, UsableInformation, estimate
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.randomness import number, rng, sequence
-from gradaudit.sharing.draws import beside
+from gradaudit.sharing.draws import draws_of_others
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.reduction import Reduction
 from gradaudit.units import NOTHING_KEPT, Units
@@ -48,14 +48,14 @@ class Layerwise:
 
     def usable(
         self, planned: Sequence[Repetition], adversary: Estimator, progress: Progress, title: str
-    ) -> dict[str, list[Usable]]:
+    ) -> dict[str, list[UsableInformation]]:
         """Each layer's estimates, one a repetition."""
-        estimates: dict[str, list[Usable]] = {layer.name: [] for layer in self.layers}
+        estimates: dict[str, list[UsableInformation]] = {layer.name: [] for layer in self.layers}
         if not planned:
             return estimates
         total, names = len(planned) * len(self.layers), list[str]()
 
-        def tasks() -> Iterator[Task[Usable]]:
+        def tasks() -> Iterator[Task[UsableInformation]]:
             for layer, repetition_rows in self._observed(planned):
                 units = self.units.of(title, layer.name, names.count(layer.name))
                 for place, (repetition, rows) in enumerate(repetition_rows):
@@ -100,7 +100,7 @@ class Layerwise:
         """Other clients' records of each batch, (batches, others, k)."""
         generator = rng(self.seed, "others", *repetition.words)
         drawn = [
-            beside(batches.indices, self.others, np.sort(part), generator)
+            draws_of_others(batches.indices, self.others, np.sort(part), generator)
             for batches, part in zip(repetition.batches, repetition.parts, strict=True)
         ]
         return np.concatenate(drawn)

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 
 from pydantic import JsonValue
 
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import READINGS, Sensitivity, SensitivityOptions
 from gradaudit.audits.sharing_options import features_of, reductions
@@ -24,7 +24,7 @@ from gradaudit.audits.vinfo.cases import (
     ENOUGH_TO_KEEP,
     MEMBER,
     RECORDS,
-    Case,
+    AttributeCase,
     drawn_cases,
     records_asked_about,
     why_no_correlation,
@@ -32,7 +32,7 @@ from gradaudit.audits.vinfo.cases import (
 from gradaudit.audits.vinfo.layerwise import Layerwise
 from gradaudit.audits.vinfo.original import original_passes, original_rows
 from gradaudit.audits.vinfo.repetitions import FOLDS
-from gradaudit.audits.vinfo.spread import Sampled
+from gradaudit.audits.vinfo.spread import RecordUse
 from gradaudit.audits.vinfo.v_information import Estimator
 from gradaudit.data.records import Records, with_rare_merged
 from gradaudit.errors import NotApplicable
@@ -75,7 +75,7 @@ def run(audit: Vinfo, subject: Subject, progress: Progress) -> Iterator[Measurem
     return itertools.chain(rows, Rows(Vinfo).skipped("not asked for: --original", ORIGINAL, layers))
 
 
-def cost(audit: Vinfo, subject: Subject) -> Cost:
+def cost(audit: Vinfo, subject: Subject) -> AuditCost:
     """Gradients of the records once for eight repetitions (for each, of components), and fits.
 
     The fits are of every layer, turn, repetition and family, all again for the permuted ones, and
@@ -83,11 +83,11 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
     """
     options = audit.options
     if options.original:
-        return Cost(passes=original_passes(subject, options))
+        return AuditCost(passes=original_passes(subject, options))
     attributes = subject.attributes or ((MEMBER,) if subject.records.members is not None else ())
     cases = len(subject.targets) * len(attributes)
     if not cases:
-        return Cost()
+        return AuditCost()
     alone = why_no_correlation(subject, options)
     records = min(subject.samples or (RECORDS if alone else ENOUGH_TO_KEEP), len(subject.records))
     asked, played = parse_reduction(options.reduce), options.repeats + options.permuted_repeats
@@ -101,7 +101,7 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
         family(name).seconds(rows, size) * count for name, count in fits.items() for size in sizes
     )
     local = options.trained(cases * played * rows * _ROLES, options.batch_size)
-    return Cost(
+    return AuditCost(
         passes=cases * records * (played if turned else max(played / _TOGETHER, 2)) + local.passes,
         calls=PREPARING * cases + local.calls,
         seconds=cases * FOLDS * estimates,
@@ -120,7 +120,7 @@ class _Latent:
     options: VinfoOptions
     records: Records
     merged: Mapping[str, tuple[str, ...]]
-    cases: Sequence[Case]
+    cases: Sequence[AttributeCase]
     refused: Mapping[str, str]
     why: str
     points: list[LayerPoint] = field(default_factory=list)
@@ -152,7 +152,7 @@ class _Latent:
 
     def _of_case(
         self,
-        case: Case,
+        case: AttributeCase,
         target: Target,
         rows: Rows,
         sensitivities: Sensitivities,
@@ -171,12 +171,12 @@ class _Latent:
         reduced = reductions(
             self.subject.layers, self._sharing, options.reduce, self.subject.memory
         )
-        measured = AttributeRows(rows, facts, Sampled.of(case.real[0]), reduced)
+        measured = AttributeRows(rows, facts, RecordUse.of(case.real[0]), reduced)
         for layer in self.subject.layers:
             name = layer.name
             yield from measured.of(name, real[name], permuted[name], case.why)
             if attack[name]:
-                apart = replace(measured, sampled=Sampled.of(case.independent[0]))
+                apart = replace(measured, sampled=RecordUse.of(case.independent[0]))
                 yield apart.independent(name, attack[name], options.attacker)
                 information = sum(usable.information for usable in real[name]) / len(real[name])
                 numbers = {f"{Vinfo.name}.vinfo": information, **sensitivities.get(name, {})}
@@ -187,7 +187,7 @@ class _Latent:
     def _sharing(self) -> SharingProtocol:
         return self.options.sharing(self.subject.defenses, self.subject.hidden)
 
-    def _layerwise(self, case: Case, target: Target, variant: Variant) -> Layerwise:
+    def _layerwise(self, case: AttributeCase, target: Target, variant: Variant) -> Layerwise:
         return Layerwise(
             partial(self._interceptor, target),
             self.subject.layers,
@@ -212,7 +212,7 @@ class _Latent:
             context=context_of(subject.latest, *of, self._sharing, memory=subject.memory),
         )
 
-    def _facts(self, case: Case, work: Layerwise) -> dict[str, JsonValue]:
+    def _facts(self, case: AttributeCase, work: Layerwise) -> dict[str, JsonValue]:
         """What every row of a case says."""
         first = case.real[0]
         facts: dict[str, JsonValue] = {

@@ -106,7 +106,7 @@ def repetitions(question: Question, *, permuted: bool = False) -> Iterator[Repet
         yield _repetition(asked, number, permuted, codes, seed)
 
 
-def occurring(codes: IntArray, values: tuple[str, ...]) -> tuple[IntArray, tuple[str, ...]]:
+def occurring_values(codes: IntArray, values: tuple[str, ...]) -> tuple[IntArray, tuple[str, ...]]:
     """Codes and values without the values that no record has."""
     present, renumbered = np.unique(codes, return_inverse=True)
     return renumbered.astype(np.int64), tuple(values[code] for code in present)
@@ -114,7 +114,7 @@ def occurring(codes: IntArray, values: tuple[str, ...]) -> tuple[IntArray, tuple
 
 def _of_values_that_occur(question: Question) -> Question:
     """The question of its pool alone: codes and users of these records, values that they have."""
-    codes, values = occurring(question.codes[question.pool], question.values)
+    codes, values = occurring_values(question.codes[question.pool], question.values)
     if len(values) < 2:
         raise NotApplicable(
             f"{question.attribute}: every record looked at has the value {values[0]!r}, so there "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from gradaudit.audits.vinfo.repetitions import Repetition
-from gradaudit.audits.vinfo.v_information import Learned, Usable
+from gradaudit.audits.vinfo.v_information import LearningCurvePoint, UsableInformation
 from gradaudit.statistics.intervals import Interval, resampled, resampled_variance, wilson
 from gradaudit.statistics.laws import student_quantile
 
@@ -25,12 +25,12 @@ _APART = 1e-3
 """Distance of two classes below which a point of the curve has learned nothing."""
 
 
-def mean_curve(found: Sequence[Usable]) -> list[Learned]:
+def mean_curve(found: Sequence[UsableInformation]) -> list[LearningCurvePoint]:
     """The mean of the repetitions' learning curves; empty where there is none."""
     curves = [estimate.curve for estimate in found]
     if not all(curves):
         return []
-    return [Learned(*np.mean(points, axis=0)) for points in zip(*curves, strict=True)]
+    return [LearningCurvePoint(*np.mean(points, axis=0)) for points in zip(*curves, strict=True)]
 
 
 def by_a_line(shares: Sequence[float], values: Sequence[float]) -> float:
@@ -42,7 +42,7 @@ def by_a_line(shares: Sequence[float], values: Sequence[float]) -> float:
     return max(0.0, -float(slope))
 
 
-def limit_of_ranking(curve: Sequence[Learned]) -> float | None:
+def limit_of_ranking(curve: Sequence[LearningCurvePoint]) -> float | None:
     """The AUROC with records without end, by the law of linear discriminants.
 
     With n records and p features, classes that are Δ apart come out δ apart, with
@@ -89,7 +89,7 @@ without number, at most: where the AUROC is 1/2, and where it is near 0 or 1."""
 
 
 @dataclass(frozen=True)
-class Sampled:
+class RecordUse:
     """How the records behind repetitions were used.
 
     Attributes:
@@ -103,7 +103,7 @@ class Sampled:
     disjoint: float
 
     @classmethod
-    def of(cls, repetition: Repetition) -> Sampled:
+    def of(cls, repetition: Repetition) -> RecordUse:
         """As in a repetition, and in all others."""
         scored, fitted = len(repetition.parts[-1]), len(repetition.adversary)
         return cls(scored, fitted, repetition.disjoint)
@@ -137,11 +137,11 @@ class Sampled:
         return wilson(mean, trials, student_quantile(max(2 * self.disjoint - 2, 1.0)))
 
 
-def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
+def information_interval(found: Sequence[UsableInformation], sampled: RecordUse) -> Interval:
     """Of the information, in nats; reaches 0 at least, as information is not negative.
 
     Nadeau and Bengio's, and Wilson's of the information's share of the entropy as of so many
-    independent trials as ``Sampled.trials`` says: the variance between few splits misses batches
+    independent trials as ``RecordUse.trials`` says: the variance between few splits misses batches
     that no split scores. Of samples of 100 to 1,000 records in batches of 1 to 16, with 3 and 8
     repetitions, it covers 94 to 100 %, Nadeau and Bengio's alone 85 to 100 %
     (``benchmarks/studies/vinfo.py``). Where every repetition believes the prior alone, they agree
@@ -158,10 +158,10 @@ def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
     return min(low, entropy * least), min(max(high, entropy * most), entropy)
 
 
-def auroc_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
+def auroc_interval(found: Sequence[UsableInformation], sampled: RecordUse) -> Interval:
     """Of the AUROC: Wilson's, as of a share of so many trials as are independent.
 
-    Of an AUROC of 1/2, one of ``Sampled.trials`` counts as 1.25, of one near 0 or 1 as 1.9; all of
+    Of an AUROC of 1/2, one of ``RecordUse.trials`` counts as 1.25, of one near 0 or 1.9; all of
     them as fewer, where the variance between repetitions (Nadeau and Bengio's) says so. Of samples
     of 100 to 1,000 records in batches of 1 to 16, with 3 and 8 repetitions, it covers 93 to 100 %,
     Nadeau and Bengio's Student interval 85 to 100 % (``benchmarks/studies/vinfo.py``).
@@ -177,7 +177,7 @@ def auroc_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
     return sampled.wilson(mean, trials)
 
 
-def ranked_alone(found: Sequence[Usable], sampled: Sampled) -> str:
+def ranked_alone(found: Sequence[UsableInformation], sampled: RecordUse) -> str:
     """Says so where a value is ranked better than by chance, but no probability is learned."""
     if any(estimate.information for estimate in found) or auroc_interval(found, sampled)[0] <= 0.5:
         return ""

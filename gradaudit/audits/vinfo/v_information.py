@@ -25,7 +25,7 @@ from gradaudit.workers import one_thread
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledFeatures:
     """Features of batches (batches, features) with the value of each (batches,)."""
 
     features: Features
@@ -33,7 +33,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Sets:
+class BatchSets:
     """Batches of disjoint records.
 
     Attributes:
@@ -44,13 +44,13 @@ class Sets:
             all do.
     """
 
-    folds: tuple[Labelled, ...]
-    score: Labelled
+    folds: tuple[LabelledFeatures, ...]
+    score: LabelledFeatures
     independent: float | None = None
 
 
 @dataclass(frozen=True)
-class Said:
+class HeldOutScores:
     """Log-probabilities of batches that a family was not fitted on, (batches, values).
 
     Attributes:
@@ -68,7 +68,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Families:
+class FittedFamilies:
     """Speaks for families.
 
     Attributes:
@@ -77,34 +77,34 @@ class Families:
         paper: take the softmax of a forest's votes for its probabilities, and calibrate nothing.
     """
 
-    sets: Sets
+    sets: BatchSets
     prior: FloatArray
     paper: bool = False
 
-    def said(self, name: str, seed: np.random.SeedSequence) -> Said:
+    def held_out_scores(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
         """What a family says: in each turn, a member that was fitted on the other folds."""
         folds, score = [], []
         for turn, fold in enumerate(self.sets.folds):
             member = self._fitted(name, self._turns[turn], sequence(seed, "turn", turn))
             folds.append(member.log_probabilities(fold.features))
             score.append(member.log_probabilities(self.sets.score.features))
-        return Said(tuple(folds), tuple(score))
+        return HeldOutScores(tuple(folds), tuple(score))
 
-    def said_by_one(self, name: str, seed: np.random.SeedSequence) -> Said:
+    def held_out_scores_of_one(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
         """What a member says that was fitted on the first fold alone; of the others, and once."""
         first, *others = self.sets.folds
         member = self._fitted(name, self._training([first]), sequence(seed, "first fold alone"))
         of_others = tuple(member.log_probabilities(fold.features) for fold in others)
-        return Said(of_others, (member.log_probabilities(self.sets.score.features),))
+        return HeldOutScores(of_others, (member.log_probabilities(self.sets.score.features),))
 
-    def believed(self, said: Said) -> Said:
+    def calibrated(self, said: HeldOutScores) -> HeldOutScores:
         """What a family says, as far as it is to be believed."""
         if self.paper:
             return said
         labels = np.concatenate([fold.labels for fold in self.sets.folds[-len(said.folds) :]])
         weights, answers = class_weights(labels, self.prior), np.concatenate(said.folds)
         believe = calibration(answers, labels, self.prior, weights, self.sets.independent)
-        return Said(tuple(map(believe, said.folds)), tuple(map(believe, said.turns)))
+        return HeldOutScores(tuple(map(believe, said.folds)), tuple(map(believe, said.turns)))
 
     @cached_property
     def _turns(self) -> list[Training]:
@@ -112,7 +112,7 @@ class Families:
         folds = self.sets.folds
         return [self._training([*folds[:turn], *folds[turn + 1 :]]) for turn in range(len(folds))]
 
-    def _training(self, folds: Sequence[Labelled]) -> Training:
+    def _training(self, folds: Sequence[LabelledFeatures]) -> Training:
         features = np.concatenate([fold.features for fold in folds])
         labels = np.concatenate([fold.labels for fold in folds])
         return Training.of(features, labels, len(self.prior), self.prior)
@@ -133,7 +133,7 @@ def class_weights(labels: IntArray, prior: FloatArray) -> FloatArray:
 IGNORANT = "prior"
 
 
-class Learned(NamedTuple):
+class LearningCurvePoint(NamedTuple):
     """What is learned with a share of the adversary's batches.
 
     Attributes:
@@ -147,7 +147,7 @@ class Learned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Usable:
+class UsableInformation:
     """One repetition's estimate.
 
     Attributes:
@@ -165,18 +165,18 @@ class Usable:
     auroc: float
     family: str
     ranker: str
-    curve: tuple[Learned, ...] = ()
+    curve: tuple[LearningCurvePoint, ...] = ()
 
 
-def usable_information(
-    sets: Sets,
+def v_information(
+    sets: BatchSets,
     prior: FloatArray,
     members: Sequence[str],
     seed: np.random.SeedSequence,
     *,
     paper: bool = False,
     curve: bool = False,
-) -> Usable:
+) -> UsableInformation:
     """V-information from features to a value, in nats (Xu et al. 2020; Mo et al. 2021, eq. 7).
 
     Σ_a π(a) E[log f[g](a) | a] + H(π): the prior's cross-entropy less the log loss of the best
@@ -197,9 +197,9 @@ def usable_information(
         curve: also fit the chosen families on one fold alone, for a learning curve.
     """
     names = dict.fromkeys((IGNORANT, *members))
-    families = Families(sets, prior, paper)
-    said = {name: families.said(name, sequence(seed, "family", name)) for name in names}
-    believed = {name: families.believed(each) for name, each in said.items()}
+    families = FittedFamilies(sets, prior, paper)
+    said = {name: families.held_out_scores(name, sequence(seed, "family", name)) for name in names}
+    believed = {name: families.calibrated(each) for name, each in said.items()}
     labels = np.concatenate([fold.labels for fold in sets.folds])
     losses = {
         name: _loss(np.concatenate(each.folds), labels, prior) for name, each in believed.items()
@@ -208,7 +208,7 @@ def usable_information(
     ranks = {name: _ranks(each, sets) for name, each in said.items()}
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
     gained = _gained(believed[chosen].score, sets.score, prior)
-    usable = Usable(
+    usable = UsableInformation(
         information=0.0 if chosen == IGNORANT else gained,
         entropy=entropy(prior),
         auroc=macro_auroc(said[ranker].score, sets.score.labels),
@@ -233,32 +233,36 @@ def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
 
 
 def _curve(
-    found: Usable, families: Families, believed: Said, ranked: Said, seed: np.random.SeedSequence
-) -> tuple[Learned, ...]:
+    found: UsableInformation,
+    families: FittedFamilies,
+    believed: HeldOutScores,
+    ranked: HeldOutScores,
+    seed: np.random.SeedSequence,
+) -> tuple[LearningCurvePoint, ...]:
     """What a member learns of one fold and, the mean of the turns', of all but one; and all."""
     score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
     alone = {
-        name: families.said_by_one(name, sequence(seed, "family", name))
+        name: families.held_out_scores_of_one(name, sequence(seed, "family", name))
         for name in {found.family, found.ranker}
     }
-    fewest = Learned(
+    fewest = LearningCurvePoint(
         1 / folds,
-        _gained(families.believed(alone[found.family]).score, score, prior),
+        _gained(families.calibrated(alone[found.family]).score, score, prior),
         macro_auroc(alone[found.ranker].score, score.labels),
     )
-    most = Learned(
+    most = LearningCurvePoint(
         1 - 1 / folds,
         float(np.mean([_gained(each, score, prior) for each in believed.turns])),
         float(np.mean([macro_auroc(each, score.labels) for each in ranked.turns])),
     )
-    return fewest, most, Learned(1.0, found.information, found.auroc)
+    return fewest, most, LearningCurvePoint(1.0, found.information, found.auroc)
 
 
-def _gained(log_probabilities: FloatArray, batches: Labelled, prior: FloatArray) -> float:
+def _gained(log_probabilities: FloatArray, batches: LabelledFeatures, prior: FloatArray) -> float:
     return entropy(prior) - _loss(log_probabilities, batches.labels, prior)
 
 
-def _ranks(said: Said, sets: Sets) -> float:
+def _ranks(said: HeldOutScores, sets: BatchSets) -> float:
     """How well a family ranks the batches to choose on: in every turn, as members differ."""
     pairs = zip(said.folds, sets.folds, strict=True)
     return float(np.mean([macro_auroc(each, fold.labels) for each, fold in pairs]))
@@ -300,16 +304,16 @@ def estimate(
     adversary: Estimator,
     seed: np.random.SeedSequence,
     advance: Advance,
-) -> Usable:
+) -> UsableInformation:
     """One estimate, on one thread, which is one unit of work."""
     ends = np.cumsum([len(batches.labels) for batches in repetition.batches])[:-1]
     *folds, score = (
-        Labelled(own, batches.labels)
+        LabelledFeatures(own, batches.labels)
         for own, batches in zip(np.split(rows, ends), repetition.batches, strict=True)
     )
-    sets = Sets(tuple(folds), score, repetition.independent)
+    sets = BatchSets(tuple(folds), score, repetition.independent)
     with one_thread():
-        usable = usable_information(
+        usable = v_information(
             sets,
             adversary.of(repetition),
             adversary.members,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.data.common.checks import choose, quote
-from gradaudit.data.common.tables import Table
+from gradaudit.data.common.tables import TextTable
 from gradaudit.errors import DataError
 from gradaudit.text import printable
 
@@ -39,9 +39,9 @@ class Frame:
         place = self.schema.names.index(choose(name, self.schema.names, self.origin, "column"))
         return [batch.column(place) for batch in self.batches]
 
-    def table(self) -> Table:
+    def table(self) -> TextTable:
         """The columns as text, as a CSV file has them; made when they are asked for."""
-        return Table(self.origin, _Cells(self))
+        return TextTable(self.origin, _Cells(self))
 
     def array(self, name: str) -> NDArray[Any]:
         """A column of numbers, or of lists of numbers that are all of one length.

@@ -19,7 +19,7 @@ _REPLACED, _KEPT = 0.8, 0.1
 
 
 @dataclass(frozen=True)
-class Reader:
+class TextModel:
     """What a model that reads texts says of itself.
 
     Attributes:

@@ -32,7 +32,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of text: the cells of each column, in the order of the file.
 
     Attributes:
@@ -61,7 +61,7 @@ class Table:
         return tuple(map(self.column, self.names(names)))
 
 
-def read_table(path: Path, delimiter: Delimiter = "comma") -> Table:
+def read_table(path: Path, delimiter: Delimiter = "comma") -> TextTable:
     """Read a CSV file, plain or compressed by gzip, with a header line.
 
     A column without a name is called ``unnamed-1``, ``unnamed-2``, … after its place; a byte
@@ -80,7 +80,7 @@ def read_table(path: Path, delimiter: Delimiter = "comma") -> Table:
         rows = list(_rows(reader, len(header), origin))
     if not rows:
         raise DataError(f"{origin}: there are no records after the header")
-    return Table(origin, dict(zip(header, zip(*rows, strict=True), strict=True)))
+    return TextTable(origin, dict(zip(header, zip(*rows, strict=True), strict=True)))
 
 
 @contextmanager

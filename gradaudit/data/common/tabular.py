@@ -6,7 +6,7 @@ from typing import Literal
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.columns import encode
 from gradaudit.data.common.roles import Labels, assemble, labels_of, named_label, no_labels
-from gradaudit.data.common.tables import Table
+from gradaudit.data.common.tables import TextTable
 from gradaudit.data.records import Records
 
 
@@ -47,14 +47,14 @@ class Tabular(DataAdapter):
     scale: Literal["none", "standard"] = "none"
     task: Literal["classification", "regression"] | None = None
 
-    def labels_in(self, table: Table, records: int) -> Labels:
+    def labels_in(self, table: TextTable, records: int) -> Labels:
         """The task's labels, none where that was said."""
         label = named_label(self.label, self.labels, "COL", table.file)
         if label is None:
             return no_labels(records, table.file)
         return labels_of(table.column(label), self.task)
 
-    def records_of(self, table: Table) -> Records:
+    def records_of(self, table: TextTable) -> Records:
         """The table's records, encoded."""
         dropped, categorical = table.names(self.drop), table.names(self.categorical)
         elsewhere = {self.label, self.user, self.member, *dropped}

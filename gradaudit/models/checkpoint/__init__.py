@@ -8,13 +8,13 @@ the file (not from NumPy's archives) and are only read once their shapes are the
 file declares costs no memory.
 """
 
-from gradaudit.models.checkpoint.fitting import Fit, Fitted, apply_checkpoint, fit_state
+from gradaudit.models.checkpoint.fitting import Fit, FittedTensors, apply_checkpoint, fit_state
 from gradaudit.models.checkpoint.naming import parse_rename
 from gradaudit.models.checkpoint.reading import LoadedCheckpoint, load_checkpoint
 
 __all__ = [
     "Fit",
-    "Fitted",
+    "FittedTensors",
     "LoadedCheckpoint",
     "apply_checkpoint",
     "fit_state",

@@ -18,7 +18,7 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedTensors:
     """Tensors under the model's names, in the model's shapes and dtypes, all finite.
 
     ``notes`` say what was stripped, left aside, taken from a tied tensor or cast; ``random`` are
@@ -72,7 +72,9 @@ def apply_checkpoint(
     return loaded.record.model_copy(update=facts)
 
 
-def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit = WHOLE) -> Fitted:
+def fit_state(
+    expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit = WHOLE
+) -> FittedTensors:
     """A checkpoint's tensors under the names of ``expected``.
 
     Names that share one tensor in ``expected`` (tied weights) need only one in the checkpoint, as
@@ -107,7 +109,7 @@ def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit
     state = {name: tensor.to(wanted.dtype) for name, tensor, wanted in pairs}
     _check_values(state, tied, file)
     random = [names[0] for names in required if state.keys().isdisjoint(names)]
-    return Fitted(state, tuple(_notes(naming, pairs, expected, random)), tuple(random))
+    return FittedTensors(state, tuple(_notes(naming, pairs, expected, random)), tuple(random))
 
 
 def _fitting_pairs(pairs: Collection[Pair], hint: str, file: str) -> list[Pair]:

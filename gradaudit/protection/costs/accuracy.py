@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gradaudit.data.records import Records
 from gradaudit.models.target import Target
 from gradaudit.protection.costs.base import Cost
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 
 
 class Accuracy(Cost):
@@ -19,6 +19,8 @@ class Accuracy(Cost):
     name = "accuracy"
     summary = "share of the fall of the loss in a small step that is lost"
 
-    def sizes(self, target: Target, records: Records, updates: Updates) -> Mapping[str, float]:
+    def sizes(
+        self, target: Target, records: Records, updates: UndefendedUpdates
+    ) -> Mapping[str, float]:
         """Squared norms of the mean gradient by layer."""
         return {layer: updates.mean_energy(layer) for layer in updates.layers}

@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from gradaudit.data.records import Records
 from gradaudit.models.target import Target
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 
 
 class Cost(ABC):
     """One measure of what it costs to protect a layer.
 
     A plan's cost is Σ_l w_l·lost_l, with w_l the layer's weight, which add up to at most 1, and
-    lost_l the share of its update that does not arrive in the open (``Updates.lost``).
+    lost_l the share of its update that does not arrive in the open (``UndefendedUpdates.lost``).
 
     Attributes:
         name: as on the command line.
@@ -24,7 +24,9 @@ class Cost(ABC):
     summary: ClassVar[str]
 
     @abstractmethod
-    def sizes(self, target: Target, records: Records, updates: Updates) -> Mapping[str, float]:
+    def sizes(
+        self, target: Target, records: Records, updates: UndefendedUpdates
+    ) -> Mapping[str, float]:
         """How large each layer is by this measure, in any unit; those left out count nothing.
 
         Args:
@@ -33,7 +35,9 @@ class Cost(ABC):
             updates: what is shared of it.
         """
 
-    def weights(self, target: Target, records: Records, updates: Updates) -> dict[str, float]:
+    def weights(
+        self, target: Target, records: Records, updates: UndefendedUpdates
+    ) -> dict[str, float]:
         """Each layer's share of the whole."""
         sizes = self.sizes(target, records, updates)
         whole = sum(sizes.values())

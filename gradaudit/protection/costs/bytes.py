@@ -6,7 +6,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses.base import module_of
 from gradaudit.models.target import Target
 from gradaudit.protection.costs.base import Cost
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 
 
 class Bytes(Cost):
@@ -15,7 +15,9 @@ class Bytes(Cost):
     name = "bytes"
     summary = "share of the bytes of a message, buffers too, that are encrypted or drowned"
 
-    def sizes(self, target: Target, records: Records, updates: Updates) -> Mapping[str, float]:
+    def sizes(
+        self, target: Target, records: Records, updates: UndefendedUpdates
+    ) -> Mapping[str, float]:
         """Bytes by layer."""
         sizes = dict.fromkeys(updates.layers, 0.0)
         for name, tensor in target.model.state_dict().items():

@@ -12,7 +12,7 @@ from gradaudit.gradients.flops import Counter
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.protection.costs.base import Cost
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 
 
 class Flops(Cost):
@@ -25,7 +25,9 @@ class Flops(Cost):
     name = "flops"
     summary = "share of the floating-point operations that an enclave does, or that are in vain"
 
-    def sizes(self, target: Target, records: Records, updates: Updates) -> Mapping[str, float]:
+    def sizes(
+        self, target: Target, records: Records, updates: UndefendedUpdates
+    ) -> Mapping[str, float]:
         """Operations by layer, without those of layers inside it."""
         model = FunctionalModel.of(target, dtype=next(target.model.parameters()).dtype)
         inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])

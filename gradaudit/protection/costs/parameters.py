@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gradaudit.data.records import Records
 from gradaudit.models.target import Target
 from gradaudit.protection.costs.base import Cost
-from gradaudit.protection.updates import Updates
+from gradaudit.protection.updates import UndefendedUpdates
 
 
 class Parameters(Cost):
@@ -14,6 +14,8 @@ class Parameters(Cost):
     name = "parameters"
     summary = "share of the trainable parameters that are hidden, or whose update is drowned"
 
-    def sizes(self, target: Target, records: Records, updates: Updates) -> Mapping[str, float]:
+    def sizes(
+        self, target: Target, records: Records, updates: UndefendedUpdates
+    ) -> Mapping[str, float]:
         """Parameters by layer."""
         return {layer: float(updates.elements(layer)) for layer in updates.layers}

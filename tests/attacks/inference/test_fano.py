@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from gradaudit.audits.attack_inference.fano import Channel, advantage_bound, entropy, least_error
+from gradaudit.audits.attack_inference.fano import (
+    Channel,
+    entropy,
+    fano_advantage_bound,
+    fano_error,
+)
 
 
 def uncertainty(error: np.ndarray, values: int) -> np.ndarray:
@@ -30,21 +35,21 @@ def test_the_least_error_is_the_least(prior: tuple[float, ...], share: float) ->
     grid = np.linspace(1e-9, 1 - 1e-9, 400_001)
     missing = entropy(prior) * (1 - share)
     allowed = grid[uncertainty(grid, len(prior)) >= missing - 1e-12]
-    assert least_error(entropy(prior) * share, prior) == pytest.approx(allowed.min(), abs=1e-5)
+    assert fano_error(entropy(prior) * share, prior) == pytest.approx(allowed.min(), abs=1e-5)
 
 
 def test_no_information_leaves_no_advantage_under_a_uniform_prior() -> None:
     for values in (2, 3, 6):
-        assert advantage_bound(0.0, np.full(values, 1 / values)) == pytest.approx(0, abs=1e-9)
+        assert fano_advantage_bound(0.0, np.full(values, 1 / values)) == pytest.approx(0, abs=1e-9)
 
 
 def test_all_information_or_more_is_no_bound() -> None:
     for information in (math.log(2), 5.0, math.inf):
-        assert advantage_bound(information, [0.5, 0.5]) == 1
+        assert fano_advantage_bound(information, [0.5, 0.5]) == 1
 
 
 def test_it_grows_with_the_information() -> None:
-    bounds = [advantage_bound(nats, [0.5, 0.3, 0.2]) for nats in np.linspace(0, 1.1, 30)]
+    bounds = [fano_advantage_bound(nats, [0.5, 0.3, 0.2]) for nats in np.linspace(0, 1.1, 30)]
     assert (np.diff(bounds) >= 0).all()
 
 
@@ -92,7 +97,7 @@ def test_the_best_adversary_of_a_gaussian_channel_stays_below(
     gradients = np.zeros((1000, 12))
     gradients[:, 0] = distance * (secrets - 0.5)
     gradients += spread * generator.normal(size=gradients.shape)
-    bound = advantage_bound(Channel.of(gram_of(gradients, 1.0), 12).information(), [0.5, 0.5])
+    bound = fano_advantage_bound(Channel.of(gram_of(gradients, 1.0), 12).information(), [0.5, 0.5])
     success = norm.cdf(distance / 2 / math.hypot(1, spread))
     assert bound >= 2 * success - 1
 
@@ -110,7 +115,7 @@ def test_the_best_adversary_of_four_values_stays_below(
     success = (posterior.argmax(axis=1) == secrets).mean()
     advantage = max(success - max(prior), 0) / (1 - max(prior))
     information = Channel.of(gram_of(gradients[:1000], 1.0), 4).information()
-    assert advantage_bound(information, prior) >= advantage
+    assert fano_advantage_bound(information, prior) >= advantage
 
 
 def test_rounds_of_independent_noise_add_up_above_the_joint_adversary() -> None:
@@ -119,7 +124,7 @@ def test_rounds_of_independent_noise_add_up_above_the_joint_adversary() -> None:
     gradients = 0.3 * (secrets[:, None] - 0.5)
     once = Channel.of(gram_of(gradients, 1.0), 1).information()
     success = norm.cdf(0.3 / 2 * math.sqrt(10))
-    assert advantage_bound(10 * once, [0.5, 0.5]) >= 2 * success - 1
+    assert fano_advantage_bound(10 * once, [0.5, 0.5]) >= 2 * success - 1
 
 
 def test_some_samples_give_an_estimate_of_their_own() -> None:

@@ -8,7 +8,7 @@ import torch
 from attacks.inference.people import people, subject
 
 from gradaudit.audits.attack_inference.game import AttributeGame
-from gradaudit.audits.attack_inference.observation import Observation
+from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import UsageError
@@ -21,12 +21,12 @@ from tests.gradients.batches import batch_gradient
 SETUP = Design(batch_size=4, shadow=120, batches=60, trials=30, private=100)
 
 
-def observation(defense: str = "", reduce: str | None = None) -> tuple[Observation, GameSplit]:
+def observation(defense: str = "", reduce: str | None = None) -> tuple[RoundObservation, GameSplit]:
     records = people()
     audited = subject(records, "sex")
     sharing = SharingProtocol((parse_defense(defense),) if defense else ())
     split = AttributeGame("sex").split(records, SETUP, np.random.SeedSequence(1))
-    return Observation(audited.target, records, audited.layers, sharing, reduce=reduce), split
+    return RoundObservation(audited.target, records, audited.layers, sharing, reduce=reduce), split
 
 
 def test_features_are_the_batches_gradients() -> None:
@@ -91,7 +91,7 @@ def test_the_adaptive_adversary_draws_a_private_part_of_his_own() -> None:
     spn = parse_defense("spn:bits=8,alpha=1")
     target = defended_target(audited.target, [spn], 0)
     before = {name: value.clone() for name, value in target.model.state_dict().items()}
-    looked = Observation(target, records, audited.layers, SharingProtocol((spn,)))
+    looked = RoundObservation(target, records, audited.layers, SharingProtocol((spn,)))
     split = AttributeGame("sex").split(records, SETUP, np.random.SeedSequence(1))
     same = replace(split, observed=Batches(split.own[:30], split.shadow.labels[:30]))
     first, again, other = (

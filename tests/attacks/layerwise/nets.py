@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.chain import Chain
+from gradaudit.attacks.layerwise.chain import LayerChain
 from gradaudit.attacks.layerwise.trace import chain_of
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.gradients.functional import FunctionalModel
@@ -54,7 +54,7 @@ def functional(model: nn.Module, loss: Loss | None = None) -> FunctionalModel:
     return FunctionalModel.of(Target(model, loss or CrossEntropy()))
 
 
-def chain(model: nn.Module, *shape: int) -> Chain:
+def chain(model: nn.Module, *shape: int) -> LayerChain:
     """The model as a chain."""
     return chain_of(functional(model), shape, "R-GAP")
 

@@ -5,7 +5,12 @@ from attacks.layerwise.nets import ACTIVATIONS, chain, narrowing, net, record, w
 from numpy.typing import NDArray
 from torch import nn
 
-from gradaudit.attacks.layerwise.combined import Objective, PullBack, column_rank, pull_back_of
+from gradaudit.attacks.layerwise.combined import (
+    CombinedObjective,
+    PullBack,
+    column_rank,
+    pull_back_of,
+)
 from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
 from gradaudit.attacks.layerwise.systems import system_of, weights_matrix
 
@@ -90,7 +95,7 @@ def test_the_objectives_jacobian_against_finite_differences(name: str, pulled: b
     np.testing.assert_allclose(jacobian.T @ np.eye(len(dense)), dense.T, atol=1e-12)
 
 
-def objective_of(name: str, pulled: bool) -> Objective:
+def objective_of(name: str, pulled: bool) -> CombinedObjective:
     first, second, _ = chain(narrowing(ACTIVATIONS[name]), *SHAPE).stages
     z = first.linear(record(*SHAPE).flatten()) + first.offset
     x = first.activation.value(z)
@@ -101,7 +106,9 @@ def objective_of(name: str, pulled: bool) -> Objective:
     right = system.gradients @ x.numpy()
     system = system_of(second, output, delta, torch.from_numpy(right))
     matrix, values = system.balanced()
-    return Objective(matrix, values, first.activation, pull_back_of(first) if pulled else None)
+    return CombinedObjective(
+        matrix, values, first.activation, pull_back_of(first) if pulled else None
+    )
 
 
 @pytest.mark.slow

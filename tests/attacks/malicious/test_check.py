@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.audits.attack_malicious_server.check import LIMITS, check
-from gradaudit.audits.attack_malicious_server.sensing import sense
+from gradaudit.audits.attack_malicious_server.sensing import gradients_of_records
 from gradaudit.audits.attack_malicious_server.servers import (
     Imprint,
     bin_rows,
@@ -92,7 +92,9 @@ def scores(model: nn.Module, records: Records) -> dict[str, float]:
 def test_norms_and_residuals_are_those_of_a_plain_loop(case: Case) -> None:
     target = case.target()
     try:
-        senses = sense(target, Records(case.inputs, case.labels), target.layers, MEMORY)
+        senses = gradients_of_records(
+            target, Records(case.inputs, case.labels), target.layers, MEMORY
+        )
     except NotApplicable:
         return
     model, loss = copy.deepcopy(target.model), target.loss
@@ -118,7 +120,7 @@ def test_norms_and_residuals_are_those_of_a_plain_loop(case: Case) -> None:
 def test_a_row_is_active_where_its_unit_is() -> None:
     model, records = net(), digits(40)
     target = Target(model, CrossEntropy())
-    senses = sense(target, records, target.layers, MEMORY)
+    senses = gradients_of_records(target, records, target.layers, MEMORY)
     found = senses.layers["1"].linear
     assert found is not None
     assert senses.last == "3"
@@ -141,7 +143,7 @@ def test_the_last_layer_is_known_whatever_the_outputs_shape(
     inputs = torch.randn(40, *positions, 6, generator=torch.Generator().manual_seed(0))
     labels = inputs[..., 0].sign()
     target = Target(Shaped(), MeanSquaredError())
-    senses = sense(target, Records(inputs, labels), target.layers, MEMORY)
+    senses = gradients_of_records(target, Records(inputs, labels), target.layers, MEMORY)
     assert senses.last == "head"
     slope = 2 * (target.model(inputs).reshape(labels.shape) - labels) / labels[0].numel()
     expected = slope.detach().reshape(40, -1).norm(dim=1).double()

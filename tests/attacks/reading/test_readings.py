@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reading import Told, pieces
+from gradaudit.attacks.reading import ReadingValue, reading_units
 from gradaudit.attacks.reading.labels import estimated_counts
 from gradaudit.attacks.reading.span import sketched_rank
 from gradaudit.sharing.named import NamedUpdate, named_update
 
 
-def told_of(update: NamedUpdate, share: float = 1.0) -> dict[tuple[str, str | None], Told]:
-    told = [each for piece in pieces(update) for each in piece.look(share)]
+def told_of(update: NamedUpdate, share: float = 1.0) -> dict[tuple[str, str | None], ReadingValue]:
+    told = [each for piece in reading_units(update) for each in piece.look(share)]
     assert len({(each.metric, each.layer) for each in told}) == len(told)
     return {(each.metric, each.layer): each for each in told}
 

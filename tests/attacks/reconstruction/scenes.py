@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.target import Target
@@ -65,7 +65,7 @@ def observed(
     loss: Loss | None = None,
     sharing: SharingProtocol | None = None,
     known_labels: bool = False,
-) -> Observed:
+) -> AttackedBatch:
     """What an attacker sees of a batch when all layers are shared."""
     target = Target(model, loss or CrossEntropy())
     threat = ThreatModel(target, sharing or SharingProtocol(), target.layers, known_labels)

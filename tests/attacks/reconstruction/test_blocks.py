@@ -17,7 +17,7 @@ from gradaudit.attacks.reconstruction.gradient_matching import (
 )
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, minimise
 from gradaudit.attacks.reconstruction.objectives import Distance, Minimum, Objective
-from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
+from gradaudit.attacks.reconstruction.replay import WORTH, ReplayedEvaluation
 from gradaudit.attacks.reconstruction.restarts import (
     GradientMatching,
     MatchingOptions,
@@ -92,13 +92,13 @@ def test_two_workers_give_the_same_bits_where_evaluations_are_recorded_on_the_wa
     workers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recordings: list[bool] = []
-    record = Replayed._record
+    record = ReplayedEvaluation._record
 
-    def counting(self: Replayed, *arguments: Any) -> Any:
+    def counting(self: ReplayedEvaluation, *arguments: Any) -> Any:
         recordings.append((made := record(self, *arguments)) is not None)
         return made
 
-    monkeypatch.setattr(Replayed, "_record", counting)
+    monkeypatch.setattr(ReplayedEvaluation, "_record", counting)
     objective = objective_of(mlp(), 6)
     options = MatchingOptions(optimiser="adam", iterations=WORTH + 20)
     search = Blocks(objective, Optimisation(objective, options), 6 * objective.unknowns, WORTH + 20)

@@ -7,7 +7,7 @@ from gradaudit.attacks.reconstruction import campaign
 from gradaudit.attacks.reconstruction.attempts import attempt, rebuilt, recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Attack, Campaign
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
-from gradaudit.attacks.reconstruction.observing import Observed, Updates
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, AttackedBatches
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
 from gradaudit.progress import Silent
 from gradaudit.workers import cloudpickle
@@ -35,12 +35,12 @@ def test_one_batch_travels_to_a_worker_without_the_others(
 def test_updates_that_memory_has_no_room_for_are_made_again() -> None:
     made: list[int] = []
 
-    def observe(number: int) -> Observed:
+    def observe(number: int) -> AttackedBatch:
         made.append(number)
         return observed(mlp(), records(6, labels=[number % 2]))
 
     size = observed(mlp(), records(6, labels=[0])).nbytes
-    updates = Updates(observe, 3, 2 * size)
+    updates = AttackedBatches(observe, 3, 2 * size)
     for _ in range(2):
         assert [int(each.labels) for each in updates] == [0, 1, 0]
     assert made == [0, 1, 2, 2]

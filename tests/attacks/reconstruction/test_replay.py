@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gradaudit.attacks.reconstruction import replay
 from gradaudit.attacks.reconstruction.blocks import Evaluator
 from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Objective
-from gradaudit.attacks.reconstruction.replay import Replayed, recorded
+from gradaudit.attacks.reconstruction.replay import ReplayedEvaluation, recorded
 from gradaudit.attacks.reconstruction.unknowns import Targets
 from tests.attacks.reconstruction.scenes import cnn, drawn, finite_differences, records, view
 
@@ -53,7 +53,7 @@ def test_recordings_repeat_the_evaluation(distance: Distance, count: int, adapti
 
 def test_the_evaluation_is_left_alone_once_it_is_recorded() -> None:
     evaluate, calls = counting(cubes)
-    replayed = Replayed(evaluate, worth=3)
+    replayed = ReplayedEvaluation(evaluate, worth=3)
     points = torch.arange(6.0).reshape(2, 3)
     for _ in range(10):
         torch.testing.assert_close(replayed(points), cubes(points))
@@ -85,7 +85,7 @@ def test_what_cannot_be_repeated_is_not_recorded(evaluate: Evaluation) -> None:
 
 @pytest.mark.parametrize("evaluate", [branching, hidden_branch, shape_by_numbers])
 def test_what_is_not_repeated_rightly_is_not_replayed(evaluate: Evaluation) -> None:
-    replayed = Replayed(evaluate, worth=1)
+    replayed = ReplayedEvaluation(evaluate, worth=1)
     for sign in (1, -1, 1):
         points = sign * torch.arange(1.0, 7).reshape(2, 3)
         torch.testing.assert_close(replayed(points), evaluate(points))

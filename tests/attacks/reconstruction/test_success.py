@@ -11,7 +11,7 @@ from gradaudit.attacks.reconstruction.base import (
     Reconstruction,
     ReconstructionOptions,
 )
-from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.attacks.reconstruction.scores import ssim
 from gradaudit.attacks.reconstruction.success import (
     KINDS,
@@ -58,7 +58,7 @@ class Planted(Reconstruction[ReconstructionOptions]):
         return Candidates(inputs, None, torch.zeros(restarts), self.diverged)
 
 
-def observed(size: int = 1, count: int = 2) -> list[Observed]:
+def observed(size: int = 1, count: int = 2) -> list[AttackedBatch]:
     target = Target(cnn(), CrossEntropy())
     threat = ThreatModel(target, SharingProtocol(), target.layers, known_labels=True)
     rows = np.arange(size * count).reshape(count, size)
@@ -137,7 +137,7 @@ def test_a_blank_guess_has_the_similarity_of_a_constant() -> None:
     # of a constant c against x, SSIM is the luminance term times C2 / (var x + C2)
     seen = observed(count=1)
     flat = Records(torch.full((1, 1, 6, 6), 0.4, dtype=torch.float64), torch.tensor([0]))
-    seen = [Observed(seen[0].view, flat.inputs, flat.labels)]
+    seen = [AttackedBatch(seen[0].view, flat.inputs, flat.labels)]
     found = guesses(seen, 4000, 0)[KINDS.index("blank"), 0, 0]
     colours = np.linspace(0, 1, 100_001)
     expected = (2 * 0.4 * colours + 1e-4) / (0.4**2 + colours**2 + 1e-4)

@@ -7,7 +7,7 @@ from torch import nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.unknowns import (
-    LabelsUntold,
+    UnknownLabels,
     infer_counts,
     infer_label,
     last_layer,
@@ -131,6 +131,6 @@ def test_the_weight_is_asked_where_the_bias_was_cut_away() -> None:
 )
 def test_a_remedy_that_is_the_answer_can_be_left_out(otherwise: str, said: str) -> None:
     """And an error that a worker sends says the same."""
-    error = pickle.loads(pickle.dumps(LabelsUntold("none", otherwise)))
+    error = pickle.loads(pickle.dumps(UnknownLabels("none", otherwise)))
     assert str(error) == said
     assert error.why == said.split(";" if not otherwise else ", or")[0]

@@ -24,7 +24,7 @@ _CHILDREN = 4
 
 
 @dataclass(frozen=True)
-class Grown:
+class DecodedText:
     """A text, or what there is of one, and the mean logarithm of its misfits."""
 
     tokens: tuple[int, ...]
@@ -32,7 +32,7 @@ class Grown:
 
 
 @dataclass
-class Growing:
+class PrefixSearch:
     """Texts while they are grown.
 
     Attributes:
@@ -52,7 +52,7 @@ class Growing:
     generator: torch.Generator
     alive: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     scores: Tensor = field(default_factory=lambda: torch.zeros(1))
-    ended: list[Grown] = field(default_factory=list)
+    ended: list[DecodedText] = field(default_factory=list)
 
     def step(self, position: int) -> None:
         """Continue all prefixes by one token."""
@@ -99,9 +99,9 @@ class Growing:
         self.alive, self.scores = self.alive[left], self.scores[left]
 
 
-def grow(
+def search_prefixes(
     continuations: Continuations, candidates: TokenCandidates, *, seed: int, advance: Advance
-) -> list[Grown]:
+) -> list[DecodedText]:
     """The texts, best first.
 
     Args:
@@ -112,7 +112,7 @@ def grow(
     """
     clear = tuple(place for place in continuations.places if place.clear)
     places = clear or continuations.places[-1:]
-    growing = Growing(
+    growing = PrefixSearch(
         replace(continuations, places=places),
         candidates,
         bool(clear),
@@ -127,9 +127,9 @@ def grow(
     return sorted(ended, key=lambda grown: (_repeats(grown), -len(grown.tokens), grown.score))
 
 
-def apart(found: list[Grown], count: int) -> list[Grown]:
+def apart(found: list[DecodedText], count: int) -> list[DecodedText]:
     """The first texts of which no two are the same at more than half of their positions."""
-    chosen: list[Grown] = []
+    chosen: list[DecodedText] = []
     for grown in found:
         if len(chosen) == count:
             break
@@ -144,11 +144,11 @@ def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> float:
     return sum(a == b for a, b in pairs) / len(pairs)
 
 
-def _grown(texts: Tensor, scores: Tensor) -> list[Grown]:
+def _grown(texts: Tensor, scores: Tensor) -> list[DecodedText]:
     pairs = zip(texts.tolist(), scores.tolist(), strict=True)
-    return [Grown(tuple(text), score / len(text)) for text, score in pairs if text]
+    return [DecodedText(tuple(text), score / len(text)) for text, score in pairs if text]
 
 
-def _repeats(grown: Grown) -> bool:
+def _repeats(grown: DecodedText) -> bool:
     """Whether it is one token again and again, which looks like its first alone everywhere."""
     return len(grown.tokens) > 1 and len(set(grown.tokens)) == 1

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.attack_text.recovery.candidates import TokenCandidates
-from gradaudit.audits.attack_text.recovery.decoder import Grown
+from gradaudit.audits.attack_text.recovery.decoder import DecodedText
 from gradaudit.audits.attack_text.recovery.threshold import limit_of
-from gradaudit.audits.attack_text.structure import Place, Structure
+from gradaudit.audits.attack_text.structure import MapsOfOneInput, Structure
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.progress import Advance
 
@@ -39,7 +39,7 @@ _NULL = 16
 
 
 @dataclass
-class Search:
+class TextSearch:
     """The search for the texts of one update.
 
     Attributes:
@@ -56,9 +56,9 @@ class Search:
     generator: torch.Generator
     held: set[tuple[int, ...]] = field(default_factory=set)
 
-    def texts(self, advance: Advance) -> list[Grown]:
+    def texts(self, advance: Advance) -> list[DecodedText]:
         """One text of each length, best first; the score of a text that fits is about zero."""
-        best: dict[int, Grown] = {}
+        best: dict[int, DecodedText] = {}
         limit, lengths = self._limit(), self.view.lengths
         order = sorted(range(len(lengths)), key=lambda number: lengths[number])
         for _ in range(ROUNDS):
@@ -80,12 +80,12 @@ class Search:
         misfits = self.structure.deciding[-1].misfit(wrong.to(self.view.model.device))
         return float(torch.tensor(limit_of(misfits.flatten().cpu())).log())
 
-    def _one(self, length: int, limit: float) -> Grown:
+    def _one(self, length: int, limit: float) -> DecodedText:
         left = [self._left(position) for position in range(length)]
         every = [self.candidates.at(position) for position in range(length)]
         text = torch.stack([tokens[0] for tokens in left])
         near, exact = self.structure.mixed[0], self.structure.deciding[-1]
-        best, lowest = Grown((), torch.inf), torch.inf
+        best, lowest = DecodedText((), torch.inf), torch.inf
         for choices in (*[left] * _STEPS, *[every] * _STEPS):
             tried = self._tried(near, text, choices)
             text, energy = self._nearest(tried)
@@ -97,7 +97,7 @@ class Search:
                 break
         return best
 
-    def _tried(self, place: Place, text: Tensor, choices: Sequence[Tensor]) -> Tensor:
+    def _tried(self, place: MapsOfOneInput, text: Tensor, choices: Sequence[Tensor]) -> Tensor:
         """Texts of least energy at a place by single exchanges from a text, but for held ones."""
         exchanges = Exchanges.from_text(place, text, choices, self.view)
         texts = exchanges.least(self.generator)
@@ -110,13 +110,13 @@ class Search:
         energies = place.energy(texts.to(device)).mean(dim=1).cpu()
         return texts[int(energies.argmin())], float(energies.min())
 
-    def _best(self, texts: Tensor) -> Grown:
+    def _best(self, texts: Tensor) -> DecodedText:
         """The text that fits best behind the block, of those that are not held."""
         scores = self._logs(texts).mean(dim=1)
         for row, text in enumerate(texts.tolist()):
             if tuple(text) in self.held:
                 scores[row] = torch.inf
-        return Grown(tuple(texts[int(scores.argmin())].tolist()), float(scores.min()))
+        return DecodedText(tuple(texts[int(scores.argmin())].tolist()), float(scores.min()))
 
     def _left(self, position: int) -> Tensor:
         """The candidates that no text holds yet, or all where none is left."""
@@ -149,7 +149,7 @@ class Exchanges:
 
     @classmethod
     def from_text(
-        cls, place: Place, text: Tensor, choices: Sequence[Tensor], view: TextView
+        cls, place: MapsOfOneInput, text: Tensor, choices: Sequence[Tensor], view: TextView
     ) -> Self:
         """Measured from a text (positions,): each exchange of one token is run once."""
         assert place.span is not None

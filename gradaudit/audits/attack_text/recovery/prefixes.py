@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gradaudit.audits.attack_text.structure import Place
+from gradaudit.audits.attack_text.structure import MapsOfOneInput
 from gradaudit.audits.attack_text.view import TextView
 
 _ROOM = 1 << 27
@@ -33,11 +33,11 @@ class Continuations:
     """
 
     view: TextView
-    places: tuple[Place, ...]
+    places: tuple[MapsOfOneInput, ...]
     together: bool
 
     @classmethod
-    def at(cls, view: TextView, places: tuple[Place, ...]) -> Self:
+    def at(cls, view: TextView, places: tuple[MapsOfOneInput, ...]) -> Self:
         """Whether both ways give the same is tried on one text."""
         tokens = torch.arange(1, 6, device=view.model.device) % view.vocabulary
         one, other = (cls(view, places[:1], together) for together in (False, True))

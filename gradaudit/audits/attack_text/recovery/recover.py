@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from gradaudit.audits.attack_text.recovery.candidates import TokenCandidates, candidates
-from gradaudit.audits.attack_text.recovery.decoder import grow
-from gradaudit.audits.attack_text.recovery.encoder import ROUNDS, Search
+from gradaudit.audits.attack_text.recovery.decoder import search_prefixes
+from gradaudit.audits.attack_text.recovery.encoder import ROUNDS, TextSearch
 from gradaudit.audits.attack_text.recovery.last import last_tokens
 from gradaudit.audits.attack_text.recovery.positions import likely_first
 from gradaudit.audits.attack_text.recovery.prefixes import Continuations
@@ -78,7 +78,7 @@ def _grown(
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
     continuations = Continuations.at(view, structure.deciding)
-    texts = grow(continuations, found, seed=seed, advance=advance)
+    texts = search_prefixes(continuations, found, seed=seed, advance=advance)
     return [grown.tokens for grown in texts[: view.sequences]], "prefixes grown token by token"
 
 
@@ -90,7 +90,7 @@ def _exchanged(
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
     ranked, generator = likely_first(view, found), torch_rng(seed, "text", "search")
-    search = Search(view, structure, ranked, generator)
+    search = TextSearch(view, structure, ranked, generator)
     return [grown.tokens for grown in search.texts(advance)], "whole texts by exchanging tokens"
 
 

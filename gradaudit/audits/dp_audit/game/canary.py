@@ -18,9 +18,9 @@ from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.domain import Domain
 from gradaudit.audits.dp_audit.game.sensitivity import (
-    Design,
     Distance,
     Objective,
+    PairDesign,
     RecordSensitivity,
     between_two_values,
 )
@@ -69,7 +69,7 @@ P = TypeVar("P", bound=Pair, covariant=True)
 
 
 @dataclass(frozen=True)
-class Canaries(Generic[P]):
+class CanaryPairs(Generic[P]):
     """The pairs that could have played, by kind, and the one that does.
 
     ``by_kind`` has the random, nearest and crafted ones, and the one that was asked for;
@@ -85,11 +85,11 @@ def choose_canary(
     sensitivity: RecordSensitivity,
     domain: Domain,
     records: Records,
-    design: Design,
+    design: PairDesign,
     seed: Seed,
     advance: Advance,
     workers: Workers = ALONE,
-) -> Canaries[Canary]:
+) -> CanaryPairs[Canary]:
     """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
 
     The seed draws the random record and the starts; ``advance`` is told of every restart, in each
@@ -118,10 +118,10 @@ def choose_canary(
     if index is not None:
         by_kind[design.record] = held(design.record, [index])[0]
     typical = torch.tensor([canary.gap for canary in ordinary]).sort().values
-    return Canaries(by_kind, by_kind[design.record], typical)
+    return CanaryPairs(by_kind, by_kind[design.record], typical)
 
 
-def expect_record(design: Design, records: int) -> int | None:
+def expect_record(design: PairDesign, records: int) -> int | None:
     """The index of the record that is asked for; None for ``random`` and ``crafted``.
 
     Raises:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.audits.dp_audit.game.canary import Canaries, Pair
+from gradaudit.audits.dp_audit.game.canary import CanaryPairs, Pair
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise
-from gradaudit.audits.dp_audit.game.sensitivity import Design
+from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, owner_of
 from gradaudit.errors import UsageError
@@ -34,7 +34,7 @@ _ENOUGH = 0.999
 
 
 @dataclass(frozen=True)
-class Clients:
+class TrainedClients:
     """What some clients' training made of the model that they received.
 
     Attributes:
@@ -46,7 +46,9 @@ class Clients:
     updates: Tensor
 
 
-def train_clients(subject: Subject, design: Design, seed: Seed, advance: Advance) -> Clients:
+def train_clients(
+    subject: Subject, design: PairDesign, seed: Seed, advance: Advance
+) -> TrainedClients:
     """A local step of each client, from the newest target's weights on.
 
     Every client has as many records as the others, drawn at random, and no two the same one, so
@@ -75,7 +77,7 @@ def train_clients(subject: Subject, design: Design, seed: Seed, advance: Advance
         moved = [trained[key].astype(float) - array for key, array in layout.received.items()]
         updates.append(torch.from_numpy(np.concatenate([each.ravel() for each in moved])))
         advance(1)
-    return Clients(layout, torch.stack(updates))
+    return TrainedClients(layout, torch.stack(updates))
 
 
 def _step(workplace: Workplace, client: Client, state: Mapping[str, Tensor]) -> Arrays:
@@ -132,7 +134,7 @@ class Pool:
     crafted: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, clients: Clients, design: Design) -> Self:
+    def of(cls, clients: TrainedClients, design: PairDesign) -> Self:
         """That of a relation, with crafted updates where the domain is free."""
         count, removed = len(clients.updates), design.relation == "remove"
         updates, names = list(clients.updates), [f"client {index}" for index in range(count)]
@@ -149,7 +151,7 @@ class Pool:
         return cls(torch.stack(updates), tuple(names), ordinary, crafted)
 
 
-def _longest(clients: Clients, factor: float) -> Tensor:
+def _longest(clients: TrainedClients, factor: float) -> Tensor:
     """The longest update so many times, but for what is no real number."""
     lengths = torch.linalg.vector_norm(clients.updates, dim=1)
     update, real = clients.updates[lengths.argmax()], clients.layout.where(clients.layout.real)
@@ -157,8 +159,8 @@ def _longest(clients: Clients, factor: float) -> Tensor:
 
 
 def choose_clients(
-    pool: Pool, mechanism: Middleware, design: Design, seed: Seed
-) -> tuple[Canaries[Pair], str]:
+    pool: Pool, mechanism: Middleware, design: PairDesign, seed: Seed
+) -> tuple[CanaryPairs[Pair], str]:
     """The pairs of updates that could play, and the one that does.
 
     Gaps are distances of what leaves, under the same randomness, or of the updates where no seed
@@ -191,7 +193,7 @@ def choose_clients(
             )
         pairs[design.record] = _pair(design.record, released, mine)
     words = "the release with common noise" if steady else "the updates, before the middleware"
-    return Canaries(pairs, pairs[design.record], typical.sort().values), words
+    return CanaryPairs(pairs, pairs[design.record], typical.sort().values), words
 
 
 def _pair(kind: str, released: Tensor, pairs: list[tuple[int, int]]) -> Pair:

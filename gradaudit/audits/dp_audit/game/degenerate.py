@@ -18,7 +18,7 @@ from gradaudit.randomness import Seed
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DegenerateVerdict:
     """A verdict without trials.
 
     ``reason`` tells what is known; ε of the pair is infinite where the two values' releases never
@@ -31,31 +31,31 @@ class Verdict:
 
 def verdict_without_trials(
     mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed
-) -> Verdict | None:
+) -> DegenerateVerdict | None:
     """What the law says of a pair, or None where only the game can tell.
 
     Equal gradients, or equal noiseless releases, tell nothing apart; a mechanism without noise
     tells everything; a deterministic one tells what it does not release alike.
     """
     if hypotheses.indistinguishable:
-        return Verdict("the record's gradient is the same with either value", 0.0)
+        return DegenerateVerdict("the record's gradient is the same with either value", 0.0)
     if mechanism.deterministic:
         return _certain(mechanism, hypotheses, seed)
     law = mechanism.law(hypotheses.records)
     if mechanism.foreign or law is None:
         return None
     if not shifts(law, hypotheses).any():
-        return Verdict("the noiseless release is the same with either value", 0.0)
+        return DegenerateVerdict("the noiseless release is the same with either value", 0.0)
     if law.scale == 0:
-        return Verdict("the mechanism adds no noise", math.inf)
+        return DegenerateVerdict("the mechanism adds no noise", math.inf)
     return None
 
 
-def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Verdict:
+def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> DegenerateVerdict:
     """The verdict on a mechanism that is known to draw nothing: one release of each is enough."""
     with reproducible(seed, hypotheses.null.device) as generator:
         null, *others = (mechanism.release(batch, generator) for batch in hypotheses.batches)
     apart = any(not torch.equal(null, other) for other in others)
     how = "the two values' differ" if apart else "it is the same with either value"
     reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
-    return Verdict(reason, math.inf if apart else 0.0)
+    return DegenerateVerdict(reason, math.inf if apart else 0.0)

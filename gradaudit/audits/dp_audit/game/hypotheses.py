@@ -185,7 +185,7 @@ class Hypotheses:
         return [self.batch(self.null), *([self.companions.float()] if self.removed else others)]
 
 
-class Scorer(Protocol):
+class ReleaseScorer(Protocol):
     """What makes statistics of releases."""
 
     @property
@@ -355,7 +355,7 @@ def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: i
 def score_releases(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    scorer: Scorer,
+    scorer: ReleaseScorer,
     order: IntArray,
     seed: Seed,
     *,
@@ -389,7 +389,7 @@ def score_releases(
 def _score_portion(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    scorer: Scorer,
+    scorer: ReleaseScorer,
     order: IntArray,
     seed: Seed,
     memory: int,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradaudit.audits.dp_audit.game.hypotheses import (
     Hypotheses,
-    Scorer,
+    ReleaseScorer,
     known_ruler,
     laws_of,
     pilot_releases,
@@ -172,7 +172,7 @@ Draw = Callable[[int, Seed, Advance], TrialSeries]
 def trials_of_releases(
     mechanism: Mechanism,
     hypotheses: Hypotheses,
-    scorer: Scorer,
+    scorer: ReleaseScorer,
     memory: int,
     trials: int,
     seed: Seed,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradaudit.audits.dp_audit.game.canary import Canaries, Canary
+from gradaudit.audits.dp_audit.game.canary import Canary, CanaryPairs
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.randomness import Seed
@@ -14,8 +14,8 @@ NO_RECORD = "no record"
 
 
 def without_record(
-    mechanism: Mechanism, canaries: Canaries[Canary], hypotheses: Hypotheses, seed: Seed
-) -> tuple[Canaries[Canary], Hypotheses]:
+    mechanism: Mechanism, canaries: CanaryPairs[Canary], hypotheses: Hypotheses, seed: Seed
+) -> tuple[CanaryPairs[Canary], Hypotheses]:
     """The played record against its absence, with that of its two values which moves more.
 
     Gaps are distances of the releases with common noise, or the gradient's norm where no seed holds

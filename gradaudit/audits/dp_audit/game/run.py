@@ -9,14 +9,14 @@ import torch
 
 from gradaudit.audits.dp_audit.game.canary import (
     STAGES,
-    Canaries,
     Canary,
+    CanaryPairs,
     Pair,
     choose_canary,
     expect_record,
 )
 from gradaudit.audits.dp_audit.game.clients import Pool, choose_clients, train_clients
-from gradaudit.audits.dp_audit.game.degenerate import Verdict, verdict_without_trials
+from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict, verdict_without_trials
 from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, shifts
 from gradaudit.audits.dp_audit.game.play import (
@@ -27,7 +27,11 @@ from gradaudit.audits.dp_audit.game.play import (
     play,
 )
 from gradaudit.audits.dp_audit.game.removal import NO_RECORD, without_record
-from gradaudit.audits.dp_audit.game.sensitivity import Design, RecordGradients, RecordSensitivity
+from gradaudit.audits.dp_audit.game.sensitivity import (
+    PairDesign,
+    RecordGradients,
+    RecordSensitivity,
+)
 from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, Promise
 from gradaudit.audits.dp_audit.middleware import Middleware
@@ -57,9 +61,9 @@ class Game:
     attribute: str | None
     names: tuple[str, ...]
     relation: Relation
-    canaries: Canaries[Pair]
+    canaries: CanaryPairs[Pair]
     hypotheses: Hypotheses
-    result: Verdict | TrialsResult
+    result: DegenerateVerdict | TrialsResult
     pair: float | None
     gaps_from: str
     mechanism: Mechanism
@@ -69,7 +73,7 @@ class Game:
     @property
     def score(self) -> StatisticResult | None:
         """What the statistic that is asked for said; None without trials, or of dependent ones."""
-        if isinstance(self.result, Verdict) or self.result.dependent:
+        if isinstance(self.result, DegenerateVerdict) or self.result.dependent:
             return None
         return self.result.scores[self.rules.statistic]
 
@@ -80,7 +84,7 @@ class Game:
         Both values give the same release: certainly, or under the same randomness, and the trials
         show no difference either.
         """
-        if isinstance(self.result, Verdict):
+        if isinstance(self.result, DegenerateVerdict):
             return "" if self.result.epsilon else self.result.reason
         if self.canaries.played.gap or self.score is None or self.score.bound.value:
             return ""
@@ -91,7 +95,7 @@ class Game:
         """The bound, or the verdict; None where the releases gave no bound."""
         if self.untestable:
             return None
-        if isinstance(self.result, Verdict):
+        if isinstance(self.result, DegenerateVerdict):
             return self.result.epsilon
         return self.score.bound.value if self.score is not None else None
 
@@ -109,7 +113,7 @@ def play_on(
     subject: Subject,
     attribute: str,
     mechanism: Mechanism,
-    design: Design,
+    design: PairDesign,
     rules: Rules,
     progress: Progress,
 ) -> Game:
@@ -163,7 +167,7 @@ def play_on(
 
 
 def play_between_clients(
-    subject: Subject, mechanism: Middleware, design: Design, rules: Rules, progress: Progress
+    subject: Subject, mechanism: Middleware, design: PairDesign, rules: Rules, progress: Progress
 ) -> Game:
     """Play the game of two clients' updates, or of one and none, of the subject's newest target.
 
@@ -222,7 +226,10 @@ def played(
 
 
 def pair_epsilon(
-    mechanism: Mechanism, hypotheses: Hypotheses, delta: float, verdict: Verdict | None = None
+    mechanism: Mechanism,
+    hypotheses: Hypotheses,
+    delta: float,
+    verdict: DegenerateVerdict | None = None,
 ) -> float | None:
     """Exact epsilon of the pair, the largest of a mixture's; None where the law is not known.
 

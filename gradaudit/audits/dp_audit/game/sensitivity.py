@@ -131,7 +131,7 @@ pass through them."""
 
 
 @dataclass(frozen=True)
-class Design:
+class PairDesign:
     """How the pair of a game is chosen.
 
     The record is random, crafted or an index. A ``mixture`` is an alternative that draws from all
@@ -186,7 +186,7 @@ class RecordSensitivity:
         records: Records,
         column: PrivateColumn,
         mechanism: Mechanism,
-        design: Design,
+        design: PairDesign,
         memory: int,
         seed: Seed,
     ) -> Self:

@@ -51,7 +51,7 @@ _BISECTIONS = 45
 
 
 @dataclass(frozen=True)
-class Guesses:
+class CanaryGuesses:
     """So many guesses about canaries, and how many were right."""
 
     canaries: int
@@ -64,10 +64,10 @@ class OneRunBound:
     """A lower bound on ε, and the guesses that it rests on, the most telling of those tried."""
 
     value: float
-    guesses: Guesses
+    guesses: CanaryGuesses
 
 
-def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
+def p_value(guesses: CanaryGuesses, epsilon: float, delta: float) -> float:
     """How likely so many guesses are right, at most, if the run is (ε, δ)-private."""
     right, rate = guesses.right, expit(epsilon)
     tails = _at_least(right - np.arange(right + 1), guesses.made, rate)
@@ -77,23 +77,23 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 @cache
-def epsilon_one_run(guesses: Guesses, *, delta: float, alpha: float) -> float:
+def epsilon_one_run(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
     """The bound from guesses that no coin had a say in, at 0 ≤ δ < 1, with probability 1 − α."""
     return _largest(lambda epsilon: p_value(guesses, epsilon, delta) < alpha)
 
 
-def mu_one_run(guesses: Guesses, *, alpha: float) -> float:
+def mu_one_run(guesses: CanaryGuesses, *, alpha: float) -> float:
     """The lower bound on μ, if the trade-off is Gaussian, with probability 1 − α."""
     return _largest(lambda mu: _refuted(guesses, mu, alpha))
 
 
 @cache
-def epsilon_one_run_gaussian(guesses: Guesses, *, delta: float, alpha: float) -> float:
+def epsilon_one_run_gaussian(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
     """The lower bound on ε, if the trade-off is Gaussian, at 0 < δ < 1, with probability 1 − α."""
     return epsilon_gaussian(mu_one_run(guesses, alpha=alpha), delta)
 
 
-def guessed(scores: FloatArray, included: NDArray[np.bool_], share: float) -> Guesses:
+def guessed(scores: FloatArray, included: NDArray[np.bool_], share: float) -> CanaryGuesses:
     """The highest scores guessed to be in, as many of the lowest to be out; half the share each.
 
     Of (canaries,) scores, which are higher of those that are in, and what their coins said.
@@ -101,7 +101,7 @@ def guessed(scores: FloatArray, included: NDArray[np.bool_], share: float) -> Gu
     side = int(share * len(scores) / 2)
     order = np.argsort(scores, kind="stable")
     right = int(included[order[len(order) - side :]].sum() + (~included[order[:side]]).sum())
-    return Guesses(len(scores), 2 * side, right)
+    return CanaryGuesses(len(scores), 2 * side, right)
 
 
 def one_run_bounds(
@@ -123,7 +123,7 @@ def one_run_bounds(
 def one_run_ceiling(canaries: int, *, delta: float, alpha: float) -> float:
     """The most that so many canaries can show: all guessed about, and none wrong."""
     return epsilon_one_run(
-        Guesses(canaries, canaries, canaries), delta=delta, alpha=alpha / len(SHARES)
+        CanaryGuesses(canaries, canaries, canaries), delta=delta, alpha=alpha / len(SHARES)
     )
 
 
@@ -148,7 +148,7 @@ def _at_least(counts: ArrayLike, trials: int, rate: float) -> FloatArray:
     return np.asarray(np.where(counts <= 0, 1.0, tails))
 
 
-def _refuted(guesses: Guesses, mu: float, alpha: float) -> bool:
+def _refuted(guesses: CanaryGuesses, mu: float, alpha: float) -> bool:
     made, right, canaries = guesses.made, guesses.right, guesses.canaries
     r, h = alpha * right / canaries, alpha * (made - right) / canaries
     for i in range(right - 1, -1, -1):

@@ -12,7 +12,12 @@ import numpy as np
 from gradaudit.audits.dp_audit.mechanisms import OPTION
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
-from gradaudit.audits.dp_audit.middleware.loading import library, made, named_object, takes
+from gradaudit.audits.dp_audit.middleware.loading import (
+    accepts_positions,
+    instantiate,
+    library,
+    named_object,
+)
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.noise import Noise
@@ -78,10 +83,10 @@ class FlowerMod(Middleware):
         """
         library("flwr.app", "Flower", "flower")
         found, spec = named_object(text)
-        if takes(found, _A_MOD_TAKES) and not _options_of(found, spec):
+        if accepts_positions(found, _A_MOD_TAKES) and not _options_of(found, spec):
             return cls(found, text, noise, _typed(spec))
-        mod = made(found, spec)
-        if not callable(mod) or not takes(mod, _A_MOD_TAKES):
+        mod = instantiate(found, spec)
+        if not callable(mod) or not accepts_positions(mod, _A_MOD_TAKES):
             raise UsageError(
                 f"{OPTION} {text}: makes a {type(mod).__name__}, which is no mod; a mod is called "
                 "as mod(message, context, call_next)"

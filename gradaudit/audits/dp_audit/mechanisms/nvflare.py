@@ -9,7 +9,7 @@ import numpy as np
 
 from gradaudit.audits.dp_audit.mechanisms import OPTION
 from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.loading import library, made, named_object
+from gradaudit.audits.dp_audit.middleware.loading import instantiate, library, named_object
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.noise import Noise
@@ -61,7 +61,7 @@ class NvflareFilter(Middleware):
         """
         base = library("nvflare.apis.filter", "NVFlare", "nvflare").Filter
         found, spec = named_object(text)
-        filter_ = made(found, spec)
+        filter_ = instantiate(found, spec)
         if not isinstance(filter_, base):
             raise UsageError(
                 f"{OPTION} {text}: makes a {type(filter_).__name__}, which is no filter; one is a "

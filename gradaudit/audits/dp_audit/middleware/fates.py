@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.audits.dp_audit.game.degenerate import Verdict
+from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses, reproducible
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.payload import Payload
@@ -112,7 +112,7 @@ def as_it_was(key: str, given: Payload, sent: Payload) -> bool:
 
 def verdict_of_untouched(
     mechanism: Middleware, hypotheses: Hypotheses, looked: list[Fate]
-) -> Verdict | None:
+) -> DegenerateVerdict | None:
     """ε is infinite where an array that tells the hypotheses apart leaves as training made it.
 
     That is said only where the mechanism's law says so. What unknown code left untouched in every
@@ -134,7 +134,7 @@ def verdict_of_untouched(
         f"{listed(keys)} {leave} as training made it, neither clipped nor under noise, as its "
         "class is known to leave it"
     )
-    return Verdict(reason, np.inf)
+    return DegenerateVerdict(reason, np.inf)
 
 
 def _left(mechanism: Middleware, update: Tensor, released: Tensor, seed: Seed) -> Tensor:

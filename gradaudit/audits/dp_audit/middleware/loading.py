@@ -27,7 +27,7 @@ def named_object(text: str) -> tuple[Any, Spec]:
     return found, Spec(f"{OPTION} {text}", spec.name, spec.pairs)
 
 
-def made(found: Callable[..., Any], spec: Spec) -> Any:
+def instantiate(found: Callable[..., Any], spec: Spec) -> Any:
     """What a class or a function makes of the spec's options.
 
     Raises:
@@ -40,7 +40,7 @@ def made(found: Callable[..., Any], spec: Spec) -> Any:
         raise UsageError(f"{spec.text}: {first_line(error)}") from error
 
 
-def takes(found: Callable[..., Any], count: int) -> bool:
+def accepts_positions(found: Callable[..., Any], count: int) -> bool:
     """Whether something that is no class can be called with so many values, by position."""
     if inspect.isclass(found):
         return False

@@ -26,7 +26,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.differentiation import Batch, Variable, fastest
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exactly
+from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exact_norms
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
@@ -143,7 +143,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Measured:
+class VariableSensitivity:
     """The sensitivity of every layer to one variable.
 
     ``raw`` is by layer and norm: no norm where the gradients are not finite, and no largest entry
@@ -158,7 +158,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Observed:
+class DifferentiableTarget:
     """A target with some records, ready to be differentiated.
 
     Labels are as the data set holds them, outputs (records, …) of records that are each a batch of
@@ -207,7 +207,7 @@ class Observed:
         losses = unweighted.per_record(outputs, self.labels)
         return float((losses < -math.log(CONFIDENT)).double().mean())
 
-    def measure(
+    def jacobian_sensitivity(
         self,
         by: Variable,
         probes: int | None,
@@ -216,7 +216,7 @@ class Observed:
         memory: int,
         progress: Progress,
         workers: Workers = ALONE,
-    ) -> Measured:
+    ) -> VariableSensitivity:
         """Measure all layers.
 
         ``by`` is the point (the input) or the target (the label); ``probes`` are how many to
@@ -235,7 +235,7 @@ class Observed:
         if probes is None:
             many = by == "target" and jacobians.size > MOST_LABELS
             probes = PROBES if many or work > AFFORDABLE else 0
-        passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
+        passes = by_probes(jacobians.size, probes, seed) if probes else exact_norms(jacobians.size)
         tangents = len(records) * sum(len(taken.plan) for taken in passes)
         seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))
         with progress.task(_TASKS[by], tangents) as advance:
@@ -245,7 +245,7 @@ class Observed:
         bounded = {layer.name: _samples(norms_of[layer.name], passes, layer) for layer in wide}
         methods = frozenset().union(*(norms.methods for norms in norms_of.values()))
         probes = 0 if passes[0].total else len(passes[0].plan)
-        return Measured(raw, bounded, "; ".join(sorted(methods)), probes)
+        return VariableSensitivity(raw, bounded, "; ".join(sorted(methods)), probes)
 
     def within(self, work: float, by: Variable) -> int:
         """How many records like the first can be measured exactly in so many multiply-adds.

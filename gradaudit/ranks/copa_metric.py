@@ -16,8 +16,8 @@ from gradaudit.randomness import Seed, sequence
 from gradaudit.ranks.convolution import Evidence, LayerRank, Method, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
 from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
-from gradaudit.ranks.observe import Use, uses
-from gradaudit.ranks.operator import Gap
+from gradaudit.ranks.observe import ConvolutionUse, uses
+from gradaudit.ranks.operator import SpectralGap
 from gradaudit.workers import ALONE, Workers
 
 _MEANING: dict[Evidence, str] = {
@@ -78,7 +78,7 @@ def ranks_of(
     Raises:
         AuditError: a weight or gradient is not finite.
     """
-    observed: list[tuple[int, Use]] = []
+    observed: list[tuple[int, ConvolutionUse]] = []
     reasons: dict[str, str] = {}
     for number, (record, label) in enumerate(zip(inputs, labels, strict=True)):
         seen = uses(model, layers, record[None], label[None])
@@ -114,7 +114,9 @@ def ranks_of(
     return {n: ranks[n] for n in by_layer if n in ranks and n not in reasons}, reasons
 
 
-def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dict[str, str]:
+def _unmeasurable(
+    layers: Mapping[str, Convolution], seen: Sequence[ConvolutionUse]
+) -> dict[str, str]:
     """Layers whose use for one record is not what U is defined for."""
     times = Counter(use.layer for use in seen)
     reasons = {name: "not used in the forward pass" for name in layers if not times[name]}
@@ -127,7 +129,12 @@ def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dic
 
 
 def _rank_of_use(
-    layer: Convolution, use: Use, method: Method, flops: float, seed: Seed, advance: Advance
+    layer: Convolution,
+    use: ConvolutionUse,
+    method: Method,
+    flops: float,
+    seed: Seed,
+    advance: Advance,
 ) -> LayerRank | NotApplicable:
     """The rank, or why the method says nothing of it."""
     if not (use.deltas.isfinite().all() and use.weight.isfinite().all()):
@@ -142,7 +149,7 @@ def _rank_of_use(
     return rank
 
 
-def rank_deficiency(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:
+def copa_metric(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:
     """c(M) = Σ_i (d − (i−1))/d · (rank U_i − n_i), Chen & Campbell 2021, definition 2.1.
 
     Of ranks of each convolution in order of execution, by record, and n_i of each; c(M) for every
@@ -183,7 +190,7 @@ def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
     return facts
 
 
-def _weakest_gap(gaps: Sequence[Gap]) -> dict[str, JsonValue]:
+def _weakest_gap(gaps: Sequence[SpectralGap]) -> dict[str, JsonValue]:
     """The closest calls: relative singular values on both sides of the tolerance."""
     facts: dict[str, JsonValue] = {
         "rank": _range([gap.rank for gap in gaps]),
