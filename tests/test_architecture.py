@@ -49,7 +49,7 @@ AUDITS = {
     "attack_membership": "attack_reconstruct",
     "attack_tracing": "attack_reconstruct",
     "attack_text": "attack_reconstruct",
-    "attack_table": "",
+    "attack_table": "attack_reconstruct attack_text",
     "attack_malicious_server": "",
     "tradeoff": "attack_inference",
     "observe": "",

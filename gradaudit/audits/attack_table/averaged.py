@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.labels import Labels
+from gradaudit.audits.attack_table.labels import RankOneLabels
 from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.search import ANNEALED, Search, allowed
-from gradaudit.audits.attack_table.spans import RowSpace
+from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed
+from gradaudit.audits.attack_table.spans import GradientRowSpace
 from gradaudit.audits.attack_table.structure import TwoLayers
 from gradaudit.progress import Advance
 
@@ -45,8 +45,8 @@ class Ranked:
 def ranked_rows(
     layers: TwoLayers,
     columns: TableColumns,
-    labels: Labels,
-    spaces: tuple[RowSpace, RowSpace | None],
+    labels: RankOneLabels,
+    spaces: tuple[GradientRowSpace, GradientRowSpace | None],
     accept: float,
     count: int,
     rounds: int,
@@ -73,7 +73,7 @@ def ranked_rows(
         assert place is not None
         z = place.nearest(layers.entered(columns.drawn(_STARTS, generator)))
         guide = second if number % 2 else None
-        cells = Search(layers, place, guide, _SCALE).run(z, ANNEALED)[0]
+        cells = CandidateSearch(layers, place, guide, _SCALE).run(z, ANNEALED)[0]
         polished, residual = test.polished(columns.rounded(cells))
         found.append(polished[residual < accept])
         advance(1)

@@ -18,7 +18,7 @@ from gradaudit.audits.attack_table.structure import bias_of
 
 
 @dataclass(frozen=True)
-class Labels:
+class RankOneLabels:
     """Tells labels by a model that is known.
 
     Attributes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, over_batches
-from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.attacks.reconstruction.pictures import expect_folder
 from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
 from gradaudit.audits.attack_table import AttackTable, TableOptions
@@ -29,7 +29,7 @@ from gradaudit.audits.attack_table.scores import (
     right_cells,
     scores_of,
 )
-from gradaudit.audits.base import Cost
+from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
@@ -52,7 +52,7 @@ _SEARCH = 1_000.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttackedTable:
     """What a method made of one update; a reason where it does not apply."""
 
     answer: TableAnswer | None
@@ -61,7 +61,7 @@ class Outcome:
     reason: str = ""
 
 
-def cost(audit: AttackTable, subject: Subject) -> Cost:
+def cost(audit: AttackTable, subject: Subject) -> AuditCost:
     """About what the attack takes.
 
     Raises:
@@ -70,7 +70,7 @@ def cost(audit: AttackTable, subject: Subject) -> Cost:
     _expect_table(subject.records)
     options = audit.options
     rows = options.records_behind * options.count(subject)
-    return Cost(rows * _SEARCH, calls=options.count(subject))
+    return AuditCost(rows * _SEARCH, calls=options.count(subject))
 
 
 def table_attacks() -> dict[str, type[TableAttack]]:
@@ -143,7 +143,7 @@ class _Attack:
     ) -> Iterator[Measurement]:
         """Of the method that answers, and of each where several are compared."""
         named = bool(self.options.method)
-        results: dict[str, list[Outcome]] = {}
+        results: dict[str, list[AttackedTable]] = {}
         reasons: dict[str, str] = {}
         for name, method in methods.items():
             if results and not named:
@@ -167,14 +167,14 @@ class _Attack:
             for name, why in reasons.items():
                 yield from rows.of({"method": name}).skipped(why, METRICS)
 
-    def _outcomes(self, name: str, method: TableAttack, progress: Progress) -> list[Outcome]:
+    def _outcomes(self, name: str, method: TableAttack, progress: Progress) -> list[AttackedTable]:
         campaign = self.campaign
         task = partial(_attacked, method, self.options, self.columns, campaign)
         units = campaign.units.of("table", name, self.options.model_dump_json())
         observed = campaign.observed
         return over_batches(task, observed, campaign.jobs, 1, name, progress, units)
 
-    def _of_method(self, rows: Rows, outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
+    def _of_method(self, rows: Rows, outcomes: Sequence[AttackedTable]) -> Iterator[Measurement]:
         answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
         rows = rows.of({}, {**self.campaign.facts, **_facts(answers)})
         scores = [outcome.scores for outcome in outcomes if outcome.scores is not None]
@@ -215,7 +215,7 @@ class _Attack:
             shares.append(hits.diagonal(dim1=0, dim2=1)[others].double().mean())
         return {"imputed": float(torch.stack(shares).mean()), "knows": list(names)}
 
-    def _save(self, name: str, outcomes: Sequence[Outcome]) -> None:
+    def _save(self, name: str, outcomes: Sequence[AttackedTable]) -> None:
         """Pictures and tables of every update, where they are asked for."""
         folder = self.options.save_examples
         for number, outcome in enumerate(outcomes if folder else (), start=1):
@@ -247,11 +247,11 @@ def _attacked(
     options: TableOptions,
     columns: TableColumns,
     campaign: Campaign,
-    observed: Observed,
+    observed: AttackedBatch,
     number: int,
     progress: Progress,
     jobs: int,
-) -> Outcome:
+) -> AttackedTable:
     """One update attacked and scored, with the next batch's truth for the floor."""
     seed = number_of(campaign.seed, "table", number)
     drawn = campaign.drawn
@@ -260,17 +260,17 @@ def _attacked(
     try:
         answer = method.run(observed.view, TableSetting(columns, seed, *how, truth), progress)
     except NotApplicable as error:
-        return Outcome(None, None, None, str(error))
+        return AttackedTable(None, None, None, str(error))
     if not campaign.scored:
-        return Outcome(answer, None, None)
+        return AttackedTable(answer, None, None)
     scored = [
         scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, options.tolerance)
         for batch in (drawn[number], drawn[(number + 1) % len(drawn)])
     ]
-    return Outcome(answer, scored[0], scored[1] if len(drawn) > 1 else None)
+    return AttackedTable(answer, scored[0], scored[1] if len(drawn) > 1 else None)
 
 
-def _row_share(outcomes: Sequence[Outcome]) -> float:
+def _row_share(outcomes: Sequence[AttackedTable]) -> float:
     scores = [outcome.scores for outcome in outcomes if outcome.scores is not None]
     return float(np.mean([s.rows.mean() for s in scores])) if scores else 0.0
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.decoys import limit_of
-from gradaudit.audits.attack_table.labels import Labels
+from gradaudit.audits.attack_table.labels import RankOneLabels
 from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, Search, allowed
-from gradaudit.audits.attack_table.spans import Precision, RowSpace
+from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed
+from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
 from gradaudit.audits.attack_table.structure import TwoLayers
 from gradaudit.progress import Advance
 
@@ -26,7 +26,7 @@ _EASY = 1.3
 
 
 @dataclass(frozen=True)
-class Round:
+class PeelingRound:
     """Rows that one batch of starts named.
 
     Attributes:
@@ -67,18 +67,18 @@ class Peeling:
 
     layers: TwoLayers
     columns: TableColumns
-    labels: Labels
+    labels: RankOneLabels
     precision: Precision
     update: Update
     batch: int
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[PeelingRound] = field(default_factory=list)
     searched: int = 0
 
     @classmethod
     def of(cls, view: AttackerView, layers: TwoLayers, columns: TableColumns) -> Self:
         """The whole update."""
         precision = Precision.of(view.update, layers.matrices(view.update), view.batch)
-        labels = Labels(view, columns, precision.whole)
+        labels = RankOneLabels(view, columns, precision.whole)
         return cls(layers, columns, labels, precision, dict(view.update), view.batch)
 
     @property
@@ -94,7 +94,7 @@ class Peeling:
     def test(self) -> SpanTest:
         """Both row spaces of what is left."""
         first, second = (
-            None if matrix is None else RowSpace.of(matrix, edge)
+            None if matrix is None else GradientRowSpace.of(matrix, edge)
             for matrix, edge in zip(
                 self.layers.matrices(self.update), self.precision.edges, strict=True
             )
@@ -115,7 +115,9 @@ class Peeling:
                 self.rounds.append(done)
                 advance(int(done.times.sum()))
 
-    def _round(self, test: SpanTest, generator: torch.Generator, *, plainly: bool) -> Round | None:
+    def _round(
+        self, test: SpanTest, generator: torch.Generator, *, plainly: bool
+    ) -> PeelingRound | None:
         """The rows that one batch of starts names."""
         place = allowed(self.layers, self.columns, test.first)
         if place is None:
@@ -123,7 +125,7 @@ class Peeling:
         z = place.nearest(self.layers.entered(self.columns.drawn(_STARTS, generator)))
         easy = test.second is not None and len(test.second.rest) > _EASY * test.first.rank
         schedule = PLAIN if easy and plainly else ANNEALED
-        found = test.candidates(*Search(self.layers, place, test.second).run(z, schedule))
+        found = test.candidates(*CandidateSearch(self.layers, place, test.second).run(z, schedule))
         self.searched += _STARTS
         cells, residual = test.polished(found)
         order = residual.argsort()
@@ -140,9 +142,9 @@ class Peeling:
         if not bool(good.any()):
             return None
         parts = cells[good], labels[good], times[good], residual[good]
-        return self._taken(Round(test, *parts, test.spreads(cells[good])))
+        return self._taken(PeelingRound(test, *parts, test.spreads(cells[good])))
 
-    def _taken(self, found: Round) -> Round | None:
+    def _taken(self, found: PeelingRound) -> PeelingRound | None:
         """The rows, taken out of the update; without those of which the rank tells that they blend.
 
         Two rows of equal categories and alike numbers may look like one row twice. Then the rank

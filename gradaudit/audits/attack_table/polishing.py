@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.spans import RowSpace
+from gradaudit.audits.attack_table.spans import GradientRowSpace
 from gradaudit.audits.attack_table.structure import TwoLayers
 
 _NEAR = 0.05
@@ -31,8 +31,8 @@ class SpanTest:
 
     layers: TwoLayers
     columns: TableColumns
-    first: RowSpace
-    second: RowSpace | None
+    first: GradientRowSpace
+    second: GradientRowSpace | None
 
     def residuals(self, cells: Tensor) -> Tensor:
         """What of rows lies outside both spans, relative to their lengths, (rows,)."""

@@ -11,7 +11,7 @@ from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSe
 from gradaudit.audits.attack_table.certificate import Certificates
 from gradaudit.audits.attack_table.peeling import Peeling
 from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.spans import Precision, RowSpace
+from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -100,7 +100,7 @@ def _of_steps(peeling: Peeling, setting: TableSetting, progress: Progress) -> Ta
     columns, batch, layers = peeling.columns, peeling.batch, peeling.layers
     one, two = layers.matrices(peeling.update)
     precision = Precision.of(peeling.update, (one, None), batch)
-    first, second = RowSpace.of(one, precision.edges[0]), None
+    first, second = GradientRowSpace.of(one, precision.edges[0]), None
     if first.rank < batch:
         raise NotApplicable(
             f"the span of {layers.first} has {first.rank} dimensions for {batch} rows of several "
@@ -108,7 +108,7 @@ def _of_steps(peeling: Peeling, setting: TableSetting, progress: Progress) -> Ta
         )
     if two is not None:
         values = torch.linalg.svdvals(two)
-        second = RowSpace.of(two, float(values[min(batch, len(values) - 1)]))
+        second = GradientRowSpace.of(two, float(values[min(batch, len(values) - 1)]))
     with progress.task("attack table", _ROUNDS) as advance:
         generator = torch_rng(setting.seed, "starts")
         accept = _EXACT if precision.exact else _ROUNDED

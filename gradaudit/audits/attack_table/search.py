@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.spans import RowSpace
+from gradaudit.audits.attack_table.spans import GradientRowSpace
 from gradaudit.audits.attack_table.structure import TwoLayers
 
 _BOX = 3.0
@@ -28,7 +28,7 @@ _SMALLER, _LARGER = 0.3, 5.0
 
 
 @dataclass(frozen=True)
-class Schedule:
+class AnnealingSchedule:
     """Steps before, while and after the categories are pulled to one of each column."""
 
     free: int = 30
@@ -54,8 +54,8 @@ class Schedule:
         return step + 1 in (self.free, self.free + self.pulled)
 
 
-ANNEALED = Schedule()
-PLAIN = Schedule(40, 0, 0)
+ANNEALED = AnnealingSchedule()
+PLAIN = AnnealingSchedule(40, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Allowed:
         return z
 
 
-def allowed(layers: TwoLayers, columns: TableColumns, space: RowSpace) -> Allowed | None:
+def allowed(layers: TwoLayers, columns: TableColumns, space: GradientRowSpace) -> Allowed | None:
     """The records that a row space allows; None where it holds none."""
     last = space.rows[:, -1]
     length = float(last.norm())
@@ -127,7 +127,7 @@ def _invertible(entry: Tensor) -> bool:
 
 
 def _constrained(
-    layers: TwoLayers, columns: TableColumns, space: RowSpace
+    layers: TwoLayers, columns: TableColumns, space: GradientRowSpace
 ) -> tuple[Tensor, Tensor]:
     """Cells whose entry lies in the row space, each categorical column adding up to one."""
     outside, there = space.rest[:, :-1], (~layers.absent).nonzero()[:, 0]
@@ -148,7 +148,7 @@ def _constrained(
 
 
 @dataclass(frozen=True)
-class Search:
+class CandidateSearch:
     """A search for records in the spans of both layers.
 
     Attributes:
@@ -160,10 +160,10 @@ class Search:
 
     layers: TwoLayers
     place: Allowed
-    second: RowSpace | None
+    second: GradientRowSpace | None
     scale: float = _SCALE
 
-    def run(self, z: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+    def run(self, z: Tensor, schedule: AnnealingSchedule) -> tuple[Tensor, Tensor]:
         """Descend from starts (starts, free); the cells reached, and the second layer's residual.
 
         Returns:

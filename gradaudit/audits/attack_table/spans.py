@@ -28,7 +28,7 @@ _EDGE = 1.05
 
 
 @dataclass(frozen=True)
-class RowSpace:
+class GradientRowSpace:
     """The row space of a layer's gradient.
 
     Attributes:

@@ -8,7 +8,7 @@ from scipy.optimize import isotonic_regression, linear_sum_assignment
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
-from gradaudit.attacks.reconstruction.replay import Replayed
+from gradaudit.attacks.reconstruction.replay import ReplayedEvaluation
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.scores import right_cells
@@ -119,7 +119,7 @@ class Matching:
 
     def minimised(self, points: Tensor, steps: int, progress: Progress) -> Tensor:
         """The points after so many steps of Adam."""
-        evaluate = Replayed(self._evaluated)
+        evaluate = ReplayedEvaluation(self._evaluated)
         first, second = torch.zeros_like(points), torch.zeros_like(points)
         with progress.task("tableak", steps) as advance:
             for step in range(1, steps + 1):

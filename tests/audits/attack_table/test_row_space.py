@@ -10,12 +10,12 @@ from torch import nn
 
 from gradaudit.audits.attack_table.base import TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.labels import Labels
+from gradaudit.audits.attack_table.labels import RankOneLabels
 from gradaudit.audits.attack_table.polishing import SpanTest
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.audits.attack_table.scores import scores_of
-from gradaudit.audits.attack_table.search import ANNEALED, Search, allowed
-from gradaudit.audits.attack_table.spans import RowSpace, rounding
+from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed
+from gradaudit.audits.attack_table.spans import GradientRowSpace, rounding
 from gradaudit.audits.attack_table.structure import ACTIVATIONS
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Silent
@@ -44,7 +44,7 @@ def test_what_comes_in_is_affine_in_cells_and_the_gradient_is_its_sum_of_product
     entered = layers.entered(cells)
     raw = entered * layers.scale + layers.centre
     torch.testing.assert_close(raw, batch.inputs.double(), rtol=1e-9, atol=1e-9)
-    deltas = Labels(view, columns, 1e-6).gradients(cells, batch.labels, ("0.bias", "2.bias"))
+    deltas = RankOneLabels(view, columns, 1e-6).gradients(cells, batch.labels, ("0.bias", "2.bias"))
     first, second = layers.matrices(view.update)
     ones = torch.ones(COUNT, 1).double()
     made = deltas["0.bias"].T @ torch.cat([entered, ones], dim=1) / COUNT
@@ -68,12 +68,12 @@ def test_a_step_of_the_search_lowers_what_it_should() -> None:
     layers = layers_of(view, columns)
     first, second = layers.matrices(view.update)
     assert second is not None
-    spaces = RowSpace.of(first, 1e-12), RowSpace.of(second, 1e-12)
+    spaces = GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
     place = allowed(layers, columns, spaces[0])
     assert place is not None
     truth = columns.cells(batch.inputs)
     z = place.nearest(layers.entered(truth))
-    cells, residual = Search(layers, place, spaces[1]).run(z, ANNEALED)
+    cells, residual = CandidateSearch(layers, place, spaces[1]).run(z, ANNEALED)
     assert float(residual.max()) < 1e-10
     torch.testing.assert_close(cells, truth, rtol=0, atol=1e-7)
 
@@ -83,7 +83,9 @@ def test_polishing_finds_numbers_and_tells_their_precision() -> None:
     layers = layers_of(view, columns)
     first, second = layers.matrices(view.update)
     assert second is not None
-    test = SpanTest(layers, columns, RowSpace.of(first, 1e-12), RowSpace.of(second, 1e-12))
+    test = SpanTest(
+        layers, columns, GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
+    )
     truth = columns.cells(batch.inputs)
     moved = truth.clone()
     moved[:, columns.numeric] += 0.05
@@ -105,8 +107,10 @@ def test_labels_and_multiplicities_are_those_of_the_batch() -> None:
     layers = layers_of(view, columns)
     first, second = layers.matrices(view.update)
     assert second is not None
-    test = SpanTest(layers, columns, RowSpace.of(first, 1e-12), RowSpace.of(second, 1e-12))
-    labels, times = Labels(view, columns, 1e-6).of(test, columns.cells(batch.inputs))
+    test = SpanTest(
+        layers, columns, GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
+    )
+    labels, times = RankOneLabels(view, columns, 1e-6).of(test, columns.cells(batch.inputs))
     assert labels.tolist() == batch.labels.tolist()
     assert times.tolist() == [3, 3, 3, 1, 2, 2, *[1] * 6]
 
