@@ -48,11 +48,11 @@ def deciding_remedy(
         counted: what ``n`` counts, where it is that.
         played: whether the value is what an adversary got.
 
-    >>> settling(4.2, 400, "records")
+    >>> deciding_remedy(4.2, 400, "records")
     'about 1,700 records instead of 400 would settle it'
-    >>> settling(1.1, 4, "records")
+    >>> deciding_remedy(1.1, 4, "records")
     'about 5 records instead of 4 would settle it'
-    >>> settling(None, played=True)
+    >>> deciding_remedy(None, played=True)
     'the value lies at the limit; a stronger adversary may settle it'
     """
     if times is None and played:

@@ -105,7 +105,8 @@ MergeRare = Annotated[
     int,
     Field(
         ge=0,
-        description="Merge an attribute's values of fewer than so many records into one (other).",
+        description="Smallest number of records of an attribute's value; rarer values are "
+        "merged into one (other).",
     ),
 ]
 

@@ -12,7 +12,10 @@ class MaliciousServerOptions(AuditOptions):
     """Options of the check."""
 
     batch_size: int = Field(
-        16, ge=2, description="records in a batch, of whose gradient one record's share is told"
+        16,
+        ge=2,
+        description="Number of records in a batch; the audit measures one record's share of the "
+        "batch's gradient.",
     )
 
     @classmethod
