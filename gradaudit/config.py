@@ -43,7 +43,7 @@ class _Settings(BaseModel):
 
 
 class SubjectSettings(_Settings):
-    """What is audited: model, checkpoints, data, layers, and how they are run."""
+    """Settings of the subject: model, checkpoints, data, layers, and how they are run."""
 
     model: str | None = Field(
         None,
@@ -141,7 +141,7 @@ class SubjectSettings(_Settings):
 
 
 class OutputSettings(_Settings):
-    """Where the report goes."""
+    """Settings of the report's output."""
 
     output: tuple[Path, ...] = Field(
         (),
@@ -168,7 +168,7 @@ class OutputSettings(_Settings):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What is written besides standard output."""
+        """Files that are written besides standard output."""
         return tuple(path for path in self.output if path != STDOUT)
 
     @property
@@ -187,7 +187,7 @@ class RunSettings(SubjectSettings, OutputSettings):
 
 
 class BudgetSettings(RunSettings):
-    """What a command takes that can keep a time."""
+    """Settings of a command with a time budget."""
 
     budget: str | None = Field(
         None,

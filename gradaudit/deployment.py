@@ -144,11 +144,11 @@ class Deployment(BaseModel):
         return self.records or (steps * self.batch_size if steps and self.batch_size else None)
 
     def of_subject(self) -> dict[str, Any]:
-        """What it says of the subject of every audit, by settings' names."""
+        """Settings of every audit's subject in this deployment, by name."""
         return {"mode": self.mode, "defense": self.defense, "hide": self.hide}
 
     def of_updates(self) -> dict[str, Any]:
-        """What it says of shared updates, by names of options; what it does not say is left out."""
+        """Options of shared updates in this deployment, by name; unset ones are left out."""
         local = {name: getattr(self, name) for name in LOCAL if name != "local_batch"}
         said = {
             "batch_size": self.behind,

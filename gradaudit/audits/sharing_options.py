@@ -90,7 +90,7 @@ class ClientOptions(AuditOptions):
         return (1 + self.others) * (records if self.algorithm == "fedsgd" else steps)
 
     def trained(self, updates: float, records: int) -> AuditCost:
-        """What so many updates of clients with so many records take, where they train for them.
+        """Cost of the clients' local training for a number of updates.
 
         Nothing with FedSGD, whose updates are means of records' gradients.
         """
@@ -171,7 +171,7 @@ def features_of(subject: Subject, reduce: str | None) -> list[int]:
 def reductions(
     layers: Iterable[Layer], sharing: SharingProtocol, reduce: str | None, memory: int
 ) -> dict[str, str]:
-    """What each layer's update is reduced by before anybody learns from it.
+    """Reductions of each layer's update before the adversary is fitted.
 
     Args:
         layers: those looked at.

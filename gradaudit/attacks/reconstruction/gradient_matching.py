@@ -48,7 +48,7 @@ class ImprovedDeepLeakage(GradientMatching):
     reads_labels = True
 
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
-        """Known labels, or the one that the signs tell."""
+        """Known labels, or the label that the signs of the last layer's gradient reveal."""
         labels = infer_label(view) if view.labels is None else view.labels
         return Targets.of(view, labels)
 
@@ -105,7 +105,7 @@ class InvertingGradients(GradientMatching):
     reads_labels = True
 
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
-        """Known labels, the one that the signs tell, or a batch's estimated ones."""
+        """Known labels, the label that the signs reveal, or a batch's estimated labels."""
         if view.labels is not None or not view.classes:
             return Targets.of(view, view.labels)
         known = infer_label(view) if view.batch == 1 else infer_counts(view, generator)

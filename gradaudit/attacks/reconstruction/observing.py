@@ -80,7 +80,7 @@ class AttackedBatches(Sequence[AttackedBatch]):
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """What clients share, and what an attacker sees of it and knows beside it.
+    """The update that clients share, and the attacker's view and further knowledge.
 
     Attributes:
         layers: those whose updates the attacker uses.

@@ -261,7 +261,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         return self.options.tv
 
     def labels_from(self, view: AttackerView) -> str:
-        """Where the attack has the labels from, in words."""
+        """The source of the attack's labels, in words."""
         return "known" if view.labels is not None else "optimised with the records"
 
     def _check(self, view: AttackerView) -> None:

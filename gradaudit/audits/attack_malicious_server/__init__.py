@@ -20,7 +20,7 @@ class MaliciousServerOptions(AuditOptions):
 
     @classmethod
     def deployed(cls, deployment: Deployment) -> dict[str, Any]:
-        """A client's batch; of one record there is no share to tell."""
+        """A client's batch size; a batch of one record has no share to measure."""
         size = deployment.batch_size or deployment.records
         return {"batch_size": size} if size and size > 1 else {}
 

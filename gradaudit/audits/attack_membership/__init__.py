@@ -1,4 +1,4 @@
-"""Which labels an attacker recovers from a shared update."""
+"""The audit of labels that an attacker recovers from a shared update."""
 
 from typing import ClassVar
 

@@ -43,7 +43,7 @@ def default_steps_in_words() -> str:
 
 
 class AttackOptions(ClientOptions):
-    """What reconstruction, membership and tracing have in common."""
+    """Options that reconstruction, membership and tracing share."""
 
     restarts: int = Field(
         4, ge=1, le=10_000, description="Number of starting points of each attack."
@@ -90,7 +90,7 @@ class AttackOptions(ClientOptions):
 
 
 class UpdateOptions(ClientOptions):
-    """Which updates are attacked."""
+    """The choice of the updates that are attacked."""
 
     batches: int = Field(
         4, ge=1, description="Number of updates to attack; --samples only lowers it."

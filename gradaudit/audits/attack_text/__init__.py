@@ -1,4 +1,4 @@
-"""Which tokens and texts an update gives away."""
+"""The audit of tokens and texts that an update gives away."""
 
 from functools import partial
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Whether an attacker can tell whose record it is from what the participants shared."""
+"""The audit that traces records to the participants that shared their updates."""
 
 from typing import ClassVar
 

@@ -147,7 +147,7 @@ def measured(
     advance: Advance = lambda _: None,
     workers: Workers = ALONE,
 ) -> dict[str, Information]:
-    """That of a sample; see ``layer_information``."""
+    """The information of a sample; see ``layer_information``."""
     batch = _batch(view, layers, sample)
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     room = min(_WORKING_SET, memory // 4)

@@ -1,4 +1,4 @@
-"""What an update gives away at a glance."""
+"""The audit of a captured update that needs no model and no data."""
 
 from functools import partial
 

@@ -65,7 +65,7 @@ QUANTILES = (
 
 @dataclass(frozen=True)
 class JacobianNorm:
-    """What a metric is of: a norm of a Jacobian, as it is or over range and ψ."""
+    """The quantity of a metric: a norm of a Jacobian, as it is or over range and ψ."""
 
     reacting: Reacting
     norm: NormName
@@ -96,7 +96,7 @@ class JacobianNorm:
 
     @property
     def unit(self) -> str:
-        """Of its values."""
+        """Unit of the metric's values."""
         return f"{'1' if self.bounded else 'gradient'}/{self.reacting}"
 
 

@@ -136,7 +136,7 @@ _riskier_lower = partial(Metric, riskier="lower", per_layer=False)
 
 
 class Tradeoff(Audit[TradeoffOptions]):
-    """What a defense leaves of accuracy and takes from attackers, over a grid of its settings.
+    """Accuracy and the attackers' success over a grid of a defense's settings.
 
     Calibrated averaged performance CAP = (1/n) Σ_m Acc_m · dist_m (eq. 1) over the settings m of
     the grid, which is part of the result and stands in the details with all points. Acc is the test

@@ -1,4 +1,4 @@
-"""What a record of the game may look like: the values of its private column, and the rest of it."""
+"""The domain of a game's record: the values of its private column, and its other columns."""
 
 import math
 from dataclasses import dataclass, replace
