@@ -44,7 +44,7 @@ class AttackedBatch:
 
 
 class AttackedBatches(Sequence[AttackedBatch]):
-    """What is observed of some batches: kept where memory holds it, else made whenever it is asked.
+    """Observed updates of some batches: kept where memory allows, else computed on each access.
 
     Args:
         observe: makes that of the batch of a number, always the same.

@@ -35,7 +35,7 @@ _of_model = partial(Metric, riskier="higher", per_layer=False)
 
 
 class AttackText(Audit[TextOptions]):
-    """Name the tokens and texts behind an update, and tell at each layer whether a text was there.
+    """Recover the tokens and texts behind an update, and test each layer for a text's presence.
 
     Tokens are read off the rows of the embedding that moved. The gradient Σ_t δ_t a_tᵀ of a linear
     map has its rows in the span of what came in, so a token at a position is possible where what

@@ -152,7 +152,7 @@ class Domain:
         return replace(self, low=low, high=high, unit=unit, groups=groups)
 
     def confine(self, scores: Tensor) -> Tensor:
-        """What an ascent moves (…, positions), kept within reach of the domain.
+        """Confine the scores of an ascent (…, positions) to the domain's reach.
 
         Numbers come into their range. Of a category the scores relative to the largest count, and
         none falls so far behind that it could not come back.
