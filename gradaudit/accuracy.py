@@ -250,7 +250,7 @@ def doubt(
     seen: ChannelMoments,
     expected: Expected | None,
 ) -> str | None:
-    """What to tell the user of a model that does not do on these records what it should.
+    """The report's warning on a model with lower accuracy than expected on these records.
 
     ``seen`` is what came into its first batch normalisation.
     """

@@ -43,7 +43,7 @@ class _Settings(BaseModel):
 
 
 class SubjectSettings(_Settings):
-    """What is audited: model, checkpoints, data, layers, and how they are run."""
+    """Settings of the subject: model, checkpoints, data, layers, and how they are run."""
 
     model: str | None = Field(
         None,
@@ -116,9 +116,11 @@ class SubjectSettings(_Settings):
         "aggregation, defenses, who sees what): every audit is run as it says, where no option "
         "says otherwise.",
     )
-    samples: int | None = Field(None, ge=1, description="How many records each audit looks at.")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="Root of all randomness.")
-    device: Literal["cpu", "cuda", "auto"] = Field("auto", description="Where to compute.")
+    samples: int | None = Field(
+        None, ge=1, description="Number of records that each audit measures."
+    )
+    seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of all random draws.")
+    device: Literal["cpu", "cuda", "auto"] = Field("auto", description="Device to compute on.")
     dtype: Literal["auto", "float64", "float32"] = Field(
         "auto",
         description="Precision of the gradients of sensitivity, subspace, forward, "
@@ -139,7 +141,7 @@ class SubjectSettings(_Settings):
 
 
 class OutputSettings(_Settings):
-    """Where the report goes."""
+    """Settings of the report's output."""
 
     output: tuple[Path, ...] = Field(
         (),
@@ -159,14 +161,14 @@ class OutputSettings(_Settings):
     redact: bool = Field(
         False, description="Put placeholders for attribute values, column names and paths."
     )
-    quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
+    quiet: bool = Field(False, description="Show no progress.", json_schema_extra=short("-q"))
     verbose: bool = Field(
         False, description="Show tracebacks and warnings.", json_schema_extra=short("-v")
     )
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What is written besides standard output."""
+        """Files that are written besides standard output."""
         return tuple(path for path in self.output if path != STDOUT)
 
     @property
@@ -185,7 +187,7 @@ class RunSettings(SubjectSettings, OutputSettings):
 
 
 class BudgetSettings(RunSettings):
-    """What a command takes that can keep a time."""
+    """Settings of a command with a time budget."""
 
     budget: str | None = Field(
         None,
@@ -223,8 +225,8 @@ class ScanSettings(BudgetSettings):
     policy: Path | None = Field(
         None, description="Judge the report by this policy; exit with 1 where it fails."
     )
-    quick: bool = Field(False, description="A rough answer, within 1 minute.")
-    thorough: bool = Field(False, description="The most exact answer, within 60 minutes.")
+    quick: bool = Field(False, description="Run a rough scan, within 1 minute.")
+    thorough: bool = Field(False, description="Run the most exact scan, within 60 minutes.")
     dry_run: bool = Field(False, description="Say what would run and about how long, and stop.")
 
     @property
@@ -250,7 +252,8 @@ class PlanSettings(ScanSettings):
     )
     means: tuple[Literal["hide", "noise", "prune"], ...] = Field(
         ("hide", "noise", "prune"),
-        description="What may be done to a layer; repeat it for several. Hiding it always may.",
+        description="Defense that may be applied to a layer; repeat it for several. Hiding "
+        "a layer is always allowed.",
     )
     rounds: int = Field(
         2,
@@ -259,7 +262,7 @@ class PlanSettings(ScanSettings):
         description="Parts of the records that plans are verified on, one after the other, until "
         "one passes.",
     )
-    strict: bool = Field(False, description="Take what is unclear for a failure.")
+    strict: bool = Field(False, description="Treat undecided rules as failures.")
     picture: Path | None = Field(
         None, description="Draw how far each trial is beyond the limits against cost (.svg, .png)."
     )
@@ -300,11 +303,16 @@ class TrainSettings(SubjectSettings, TrainingOptions):
         description="Share of the records kept for testing (without it the data set's "
         "non-members, or 0.2 where it names none).",
     )
-    every: int = Field(1, ge=1, description="Write and score every so many rounds, and the last.")
+    every: int = Field(
+        1,
+        ge=1,
+        description="Number of rounds between checkpoints that are written and scored; the "
+        "last round always is.",
+    )
     out: Path | None = Field(
         None, description="The folder of the checkpoints; an interrupted run in it goes on."
     )
-    quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
+    quiet: bool = Field(False, description="Show no progress.", json_schema_extra=short("-q"))
     verbose: bool = Field(
         False, description="Show tracebacks and warnings.", json_schema_extra=short("-v")
     )

@@ -44,9 +44,9 @@ class Deployment(BaseModel):
         validate_by_name=True,
     )
 
-    clients: int | None = Field(None, ge=1, description="How many clients there are.")
+    clients: int | None = Field(None, ge=1, description="Number of clients.")
     participation: int | None = Field(
-        None, ge=1, description="How many of them take part in a round (without it all)."
+        None, ge=1, description="Number of clients that take part in a round (by default all)."
     )
     algorithm: Literal["fedsgd", "fedavg"] = Field(
         "fedsgd",
@@ -64,7 +64,7 @@ class Deployment(BaseModel):
         None, ge=1, description="Steps of a client in a round, instead of epochs."
     )
     optimizer: Literal["sgd", "adam"] | None = Field(
-        None, description="Of a client's steps; it begins anew in each round."
+        None, description="Optimizer of a client's steps; its state is reset in each round."
     )
     rate: float | None = Field(None, gt=0, description="Learning rate of a client's steps.")
     momentum: float | None = Field(None, ge=0, lt=1, description="Momentum of sgd.")
@@ -83,8 +83,8 @@ class Deployment(BaseModel):
     )
     adversary: Literal["server", "client"] = Field(
         "server",
-        description="Who looks: the server, or a client, who sees what a round did to the shared "
-        "model, the mean of its updates, and takes out its own.",
+        description="The adversary: the server, or a client that sees each round's mean update and "
+        "subtracts its own update from it.",
     )
 
     @model_validator(mode="before")
@@ -144,11 +144,11 @@ class Deployment(BaseModel):
         return self.records or (steps * self.batch_size if steps and self.batch_size else None)
 
     def of_subject(self) -> dict[str, Any]:
-        """What it says of the subject of every audit, by settings' names."""
+        """Settings of every audit's subject in this deployment, by name."""
         return {"mode": self.mode, "defense": self.defense, "hide": self.hide}
 
     def of_updates(self) -> dict[str, Any]:
-        """What it says of shared updates, by names of options; what it does not say is left out."""
+        """Options of shared updates in this deployment, by name; unset ones are left out."""
         local = {name: getattr(self, name) for name in LOCAL if name != "local_batch"}
         said = {
             "batch_size": self.behind,

@@ -2,7 +2,7 @@
 
 
 class GradauditError(Exception):
-    """A problem told in one line: what is wrong, where, and the remedy.
+    """A problem in one line: what is wrong, where, and the remedy.
 
     The message is shown as it is, without a traceback, so it must name the file, key, column
     or option at fault.

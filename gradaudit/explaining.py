@@ -1,4 +1,4 @@
-"""What an audit or a metric is about, as its declaration has it: question, equation, limits."""
+"""Explanations of audits and metrics from their declarations: question, equation, limits."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -61,7 +61,7 @@ def explain(name: str) -> Explanation:
 
 
 def limits_of(metric: Metric) -> str:
-    """What the default policy makes of a metric, in a sentence; empty where it has no limit."""
+    """The default policy's limit of a metric, in a sentence; empty where it has none."""
     beyond = "above" if metric.riskier == "higher" else "below"
     said = [
         f"{word} {beyond} {number(limit)}"

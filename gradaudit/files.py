@@ -45,7 +45,7 @@ def expect_file(path: Path, limit: int | None = None) -> Path:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """What is in a regular file.
+    """Content of a regular file.
 
     Raises:
         UsageError: as ``expect_file``, or it cannot be read.
@@ -62,7 +62,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def read_input(path: str | Path, limit: int) -> bytes:
-    """What is in a regular file, or on standard input where the path is a dash.
+    """Content of a regular file, or of standard input where the path is a dash.
 
     Raises:
         UsageError: as ``expect_file``, it cannot be read, or nothing comes in.
@@ -101,7 +101,7 @@ def clear_temporaries(path: Path) -> None:
 
 
 def destination(path: Path) -> Path:
-    """Where a file is to be written: behind the links that its name is.
+    """Path that a file is written to, with links resolved.
 
     Raises:
         UsageError: something that is no regular file has the name.

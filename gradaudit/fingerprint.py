@@ -1,4 +1,4 @@
-"""What tells one run of an audit from another: everything that its numbers depend on."""
+"""Fingerprint of an audit's run: everything that its numbers depend on."""
 
 from __future__ import annotations
 

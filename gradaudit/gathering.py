@@ -11,7 +11,7 @@ from gradaudit.report import RISKIEST_BY, Measurement, Report, Variant
 
 @dataclass(frozen=True)
 class AuditRows:
-    """The rows of one run of an audit, and what tells them from those of the others."""
+    """The rows of one run of an audit, and the label that separates them from other runs."""
 
     audit: Audit[Any]
     rows: Sequence[Measurement]
@@ -71,7 +71,7 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
 
 
 def member_of(row: Measurement) -> str:
-    """Name of the audit that a row of a gathered report comes from, as far as the row tells."""
+    """Name of the audit that a row of a gathered report comes from, as far as the row has it."""
     member = row.variant.get(row.audit)
     return row.audit if member is None else f"{row.audit} {member}"
 

@@ -52,7 +52,7 @@ def library(name: str) -> ModuleType:
 
 
 def settings_of(folder: Path, name: str) -> dict[str, Any]:
-    """What a file of settings in a folder says, which asks for no code of its own.
+    """Settings from a file in a folder, refused where they ask for the folder's own code.
 
     Raises:
         UsageError: there is no such folder or file, it is no JSON object, or it names code.
@@ -77,5 +77,5 @@ def settings_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def reason(error: BaseException) -> str:
-    """What a library says of a folder, on one line that is safe to show."""
+    """A library's error about a folder, on one line that is safe to show."""
     return printable(" ".join(str(error).split()) or type(error).__name__)

@@ -1,4 +1,4 @@
-"""What was made last, for who asks for the same again."""
+"""A cache of the object that was made last."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,13 +7,13 @@ T = TypeVar("T")
 
 
 class Latest:
-    """Holds one thing, which is let go before another is made; it does not travel to workers."""
+    """Holds one object, freed before another is made; it is not sent to workers."""
 
     def __init__(self) -> None:
         self._made: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
 
     def of(self, make: Callable[..., T], *things: Any, **settings: Any) -> T:
-        """What ``make`` gives for the very same things and equal settings."""
+        """The result of ``make``, kept for the same objects and equal settings."""
         asked = (make, *things)
         for of_things, of_settings, made in self._made:
             if all(map(_one, asked, of_things)) and settings == of_settings:

@@ -127,7 +127,7 @@ def summaries(package: str, by: str = "name") -> dict[str, str]:
 
 
 def declared(package: str) -> dict[str, dict[str, Any]]:
-    """What the classes of a package's own parts write out, by the parts' names and in their order.
+    """Class attributes of a package's own parts, read from the source, by the parts' names.
 
     It is not imported, so that parts that need torch are listed without it. The parts of a single
     module stand in the order of its source.

@@ -1,4 +1,4 @@
-"""What pictures have in common: where they may be written, style, the same bytes again.
+"""Shared settings of pictures: permitted paths, style, reproducible bytes.
 
 Matplotlib is loaded when something is drawn.
 """

@@ -1,4 +1,4 @@
-"""How long work tells that it goes on, without knowing who listens."""
+"""Progress reports of long work, independent of who shows them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

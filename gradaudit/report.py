@@ -164,7 +164,7 @@ class Measurement(_Document):
 
     @property
     def key(self) -> Key:
-        """What tells this row from all others."""
+        """Key that identifies the row."""
         return _key(self.id, self.layer, self.variant)
 
 
@@ -225,7 +225,7 @@ _UNCLEAR_OR_NOT: dict[str, JsonValue] = {
 
 
 class Finding(_Document):
-    """What one rule of a policy says of one row, or of the rows it looked for in vain.
+    """A rule's finding on one row, or on rows that it found missing.
 
     ``rule`` counts from 1; 0 is the demand that a report holds anything to judge. An outcome is
     ``failed`` (shown: the whole interval is beyond the limit), ``passed`` (all of it is within),
@@ -273,7 +273,7 @@ class Finding(_Document):
 
     @property
     def says(self) -> Says:
-        """What it says at the gate: an error fails it, a warning does not.
+        """Level of the finding at the gate: an error fails it, a warning does not.
 
         What failed, could not be measured, or is unclear where the policy lets that fail, is of
         the rule's level; else the outcome speaks for itself.

@@ -81,7 +81,7 @@ def run(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an audit came to.
+    """The outcome of an audit: its rows, its time and its fault, if any.
 
     Attributes:
         part: its rows.

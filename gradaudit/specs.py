@@ -63,7 +63,7 @@ class Spec:
 
     @property
     def scheme(self) -> str:
-        """What stands before the first colon of the name; empty without one.
+        """Part of the name before its first colon; empty without one.
 
         A single letter is a Windows drive and no scheme.
         """

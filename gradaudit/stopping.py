@@ -1,4 +1,4 @@
-"""How work ends before it is done: when the command is told to, or when its time is up.
+"""Early ends of work: by a signal, or when its time is up.
 
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
 SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
@@ -31,7 +31,7 @@ _SOON, _AGAIN = 0.02, 5.0
 
 
 class Stopped(BaseException):
-    """The process was told to end.
+    """The process received a signal to end.
 
     The status to exit with is 130 after SIGINT and 143 after SIGTERM.
     """

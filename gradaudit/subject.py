@@ -1,4 +1,4 @@
-"""What an audit looks at: targets, records, what defends them, and how to look at them."""
+"""The subject of an audit: targets, records, defenses and settings."""
 
 import copy
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from gradaudit.workers import Workers
 
 @dataclass(frozen=True)
 class Subject:
-    """What an audit looks at: targets, records and the run's settings.
+    """The subject of an audit: targets, records and the run's settings.
 
     Attributes:
         targets: one per checkpoint, oldest first (one without checkpoints).
@@ -71,7 +71,7 @@ class Subject:
 
     @property
     def workers(self) -> Workers:
-        """Who shares in the work: this process alone where it is done on a device."""
+        """Workers that share the work: this process alone on a device."""
         on_a_device = any(target.device.type != "cpu" for target in self.targets)
         return Workers(1 if on_a_device else self.jobs, self.units)
 
@@ -96,7 +96,7 @@ class Subject:
 
 
 def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
-    """Details that tell which of a subject's defenses are not in the numbers; empty without any.
+    """Details naming a subject's defenses that the numbers leave out; empty without any.
 
     Those that change the model are in them, but for one that does nothing in eval mode.
 

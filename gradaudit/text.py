@@ -40,7 +40,7 @@ def number(value: float) -> str:
 def deciding_remedy(
     times: float | None, n: int | None = None, counted: str = "", *, played: bool = False
 ) -> str:
-    """What would tell whether a value is beyond a limit that its interval holds.
+    """Advice for deciding whether a value is beyond a limit that its interval contains.
 
     Args:
         times: about how many times as many records or trials; None where no number would.

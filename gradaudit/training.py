@@ -1,4 +1,4 @@
-"""What ``gradaudit train`` does: from settings to a folder of checkpoints, and what it tells."""
+"""``gradaudit train``: from settings to a folder of checkpoints, and its printed lines."""
 
 import hashlib
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from gradaudit.user_code import code_digest
 
 
 def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:
-    """Train into a folder, which nobody else may write to meanwhile; the lines that tell of it.
+    """Train into a folder, locked meanwhile, and return lines that report the training.
 
     Raises:
         GradauditError: another run is at work there, or as ``RunFolder`` and ``train_into``.

@@ -45,7 +45,7 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class Units:
-    """Where units are kept, and the words before those of a unit.
+    """Store of finished units, and the words before those of a unit.
 
     Attributes:
         folder: of the run; None keeps nothing.

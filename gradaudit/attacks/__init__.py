@@ -1,1 +1,1 @@
-"""What a real attacker does with a shared update."""
+"""Attacks that reconstruct private records from a shared update."""

@@ -1,4 +1,4 @@
-"""What every audit is: a name, options, metrics, and a ``run`` that measures and never judges.
+"""Base class of audits: a name, options, metrics, and a ``run`` that measures but never judges.
 
 Audits are listed, described and configured without torch: the folder of one declares it in
 ``__init__.py``, and only its ``measure.py`` and what lies beside that import the measuring code.
@@ -93,7 +93,7 @@ class AuditOptions(BaseModel):
 
     @classmethod
     def deployed(cls, deployment: Deployment) -> dict[str, Any]:
-        """What these options are in a federation, by name; what it does not say is left out."""
+        """Values of these options in a federation, by name; those it does not set are left out."""
         return {}
 
     def seen(self) -> dict[str, Any]:
@@ -105,7 +105,8 @@ MergeRare = Annotated[
     int,
     Field(
         ge=0,
-        description="Merge an attribute's values of fewer than so many records into one (other).",
+        description="Smallest number of records of an attribute's value; rarer values are "
+        "merged into one (other).",
     ),
 ]
 
@@ -177,7 +178,7 @@ class Audit(Generic[O]):
 
     @classmethod
     def reports_as(cls) -> str:
-        """What its rows name as their audit: the first word of its name."""
+        """The audit's name in its rows: the first word of its name."""
         return cls.name.split()[0]
 
     def run(self, subject: Subject, progress: Progress) -> Iterable[Measurement]:

@@ -1,4 +1,4 @@
-"""What every audit's rows are held to."""
+"""The contract that every audit's rows satisfy."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ MOST_NAMES = 5
 def breaches(
     audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
 ) -> list[str]:
-    """What breaks the contract in the rows of one run, a clause each; none where all is well.
+    """Breaches of the contract in the rows of one run, a clause each; none where all is well.
 
     A rule of a policy judges the rows that it finds. A metric under another name, or a layer left
     out, is a row that no rule finds; so every audit is held to what it declares.

@@ -27,15 +27,15 @@ RATE = 0.1
 class ClientOptions(AuditOptions):
     """How clients make the updates that are looked at."""
 
-    batch_size: int = Field(1, ge=1, description="Records behind a client's update.")
+    batch_size: int = Field(1, ge=1, description="Number of records behind a client's update.")
     algorithm: Literal["fedsgd", "fedavg"] = Field(
         "fedsgd",
         description="Share a gradient, or the difference after local training (fedavg, too, where "
         "any option of local training is given).",
     )
-    epochs: int = Field(1, ge=1, description="Local epochs of FedAvg.")
+    epochs: int = Field(1, ge=1, description="Number of local epochs of FedAvg.")
     local_steps: int | None = Field(
-        None, ge=1, description="Local steps of FedAvg, instead of epochs."
+        None, ge=1, description="Number of local steps of FedAvg, instead of epochs."
     )
     rate: float | None = Field(
         None,
@@ -47,11 +47,13 @@ class ClientOptions(AuditOptions):
         None, ge=1, description="Records in a local minibatch of FedAvg (the whole batch)."
     )
     optimizer: Literal["sgd", "adam"] = Field(
-        "sgd", description="Of FedAvg's local steps; it begins anew in each round."
+        "sgd", description="Optimizer of FedAvg's local steps; its state is reset in each round."
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd in FedAvg.")
     others: int = Field(
-        0, ge=0, description="Other clients' updates that the observed one is averaged with."
+        0,
+        ge=0,
+        description="Number of other clients' updates that the observed one is averaged with.",
     )
 
     @model_validator(mode="before")
@@ -88,7 +90,7 @@ class ClientOptions(AuditOptions):
         return (1 + self.others) * (records if self.algorithm == "fedsgd" else steps)
 
     def trained(self, updates: float, records: int) -> AuditCost:
-        """What so many updates of clients with so many records take, where they train for them.
+        """Cost of the clients' local training for a number of updates.
 
         Nothing with FedSGD, whose updates are means of records' gradients.
         """
@@ -124,7 +126,7 @@ class ClientOptions(AuditOptions):
 class SharingOptions(ClientOptions):
     """How updates are made and what of them is seen."""
 
-    batch_size: int = Field(32, ge=1, description="Records in a batch.")
+    batch_size: int = Field(32, ge=1, description="Number of records in a batch.")
     reduce: str | None = Field(
         None,
         description="none, maxpool:3, maxpool:10, pca:50 or subset:48 of each layer's gradient; "
@@ -169,7 +171,7 @@ def features_of(subject: Subject, reduce: str | None) -> list[int]:
 def reductions(
     layers: Iterable[Layer], sharing: SharingProtocol, reduce: str | None, memory: int
 ) -> dict[str, str]:
-    """What each layer's update is reduced by before anybody learns from it.
+    """Reductions of each layer's update before the adversary is fitted.
 
     Args:
         layers: those looked at.

@@ -16,8 +16,10 @@ SUFFIX = ".safetensors"
 
 
 def capture(
-    old: Annotated[Path, typer.Argument(help="The weights that came to the client.")],
-    new: Annotated[Path, typer.Argument(help="What left it: weights, or their difference.")],
+    old: Annotated[Path, typer.Argument(help="File of the weights that the client received.")],
+    new: Annotated[
+        Path, typer.Argument(help="File that the client sent: its weights, or their difference.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The safetensors file to write.")],
     model: Annotated[
         str | None,
@@ -30,7 +32,11 @@ def capture(
     ] = None,
     kind: Annotated[
         Literal["weights", "difference"] | None,
-        typer.Option("--kind", help="What left (told by comparing the two without it)."),
+        typer.Option(
+            "--kind",
+            help="Kind of the file that the client sent (by default found by comparing both "
+            "files).",
+        ),
     ] = None,
     rate: Annotated[
         float,

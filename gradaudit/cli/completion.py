@@ -1,4 +1,4 @@
-"""What a shell may complete an option with: names of parts, and of what a report knows.
+"""Shell completion of options: names of parts, and names from a report.
 
 bash cuts words at colons, which specs are full of: its words are put together before they are
 completed, and what it has of them already is cut off the answers.
@@ -31,7 +31,7 @@ REPORT = Path("report.json")
 
 
 def completer(option: str) -> Callable[[typer.Context, str], list[Completion]] | None:
-    """What completes an option or argument of this name; None where nothing does."""
+    """The completer of an option or argument of this name; None where there is none."""
     if option not in _COMPLETED:
         return None
 

@@ -74,7 +74,8 @@ class _Generator(GenerateJsonSchema):
 
 def schema(
     document: Annotated[
-        Literal["report", "policy", "config", "deployment"], typer.Argument(help="Whose schema.")
+        Literal["report", "policy", "config", "deployment"],
+        typer.Argument(help="Kind of document whose schema is printed."),
     ] = "report",
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a report, a policy, a config or a deployment file.

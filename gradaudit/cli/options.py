@@ -47,7 +47,7 @@ def configured(flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
 
 
 def read_configuration(flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
-    """The configuration file with its values alone; one that nobody named is told of."""
+    """The configuration file with its values alone; a file found by itself is announced."""
     named: Path | None = flags.pop("config")
     path = named or (FOUND if FOUND.is_file() else None)
     file, dropped = without_replaced(read_file(path), flags)

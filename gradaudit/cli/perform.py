@@ -1,4 +1,4 @@
-"""What the commands that measure share: open the subject, show the report, insist."""
+"""Steps of the commands that measure: open the subject, show the report, check that it is whole."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def stdout_for_the_report() -> Iterator[None]:
 
 @contextmanager
 def unfinished(settings: OutputSettings) -> Iterator[Units]:
-    """Where finished work is kept until the report is written: beside its first file, if any.
+    """Folder of finished work until the report is written: beside its first file, if any.
 
     Raises:
         UsageError: another command is writing that file.
@@ -192,7 +192,7 @@ def require_complete(report: Report) -> None:
 
 
 def claim_exceeded(report: Report) -> str | None:
-    """What the report says against the claimed epsilon, in one line; None where it says nothing.
+    """The report's evidence against the claimed epsilon, in one line; None without any.
 
     Only the headline bound of ``dp-audit.epsilon_lower`` counts: it is valid at its confidence.
     """

@@ -12,7 +12,7 @@ class Pipe(io.FileIO):
     """A descriptor that is written to in silence once nobody reads it any more."""
 
     def write(self, data: Buffer) -> int:
-        """Write, and let go of what has no reader; a full disk is an error as ever.
+        """Write, and drop output that has no reader; a full disk is still an error.
 
         Raises:
             OSError: it cannot be written for another reason.

@@ -35,7 +35,7 @@ MOST_CHARACTERS = 2000
 
 _SHAPE = typer.Option("-f", "--format", help="Format on standard output.")
 OptionalShape = Annotated[Shape | None, _SHAPE]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standard error.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no remarks on standard error.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")]
 
 

@@ -1,4 +1,4 @@
-"""What ``gradaudit init`` writes: a configuration and a policy, with comments on all of it."""
+"""Files that ``gradaudit init`` writes: a configuration and a policy, both with comments."""
 
 import ast
 import csv

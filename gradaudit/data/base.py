@@ -1,4 +1,4 @@
-"""What every data adapter is: a name, options, and ``load``.
+"""Base class of data adapters: a name, options, and ``load``.
 
 The options of an adapter are the fields of its dataclass.
 """

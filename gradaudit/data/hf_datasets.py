@@ -56,7 +56,7 @@ class SavedDataset:
 
 
 def open_folder(folder: Path, split: str | None) -> SavedDataset:
-    """What is in the folder, or in that of a split of it.
+    """The saved data set in the folder, or in the folder of one of its splits.
 
     Raises:
         UsageError: there is no such folder or split, or the library is not installed.

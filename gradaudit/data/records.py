@@ -1,4 +1,4 @@
-"""What a data adapter yields: records with task labels, private attributes, users, a schema.
+"""Records of a data adapter: inputs with task labels, private attributes, users, a schema.
 
 A report says of them sizes and counts (``describe``) and a fingerprint; never a record.
 """

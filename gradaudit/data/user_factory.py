@@ -26,7 +26,7 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class UserFactory(DataAdapter):
-    """What a function of the user's returns: records, or arrays that become records.
+    """Data from a user's function, which returns records, or arrays that become records.
 
     The options of the spec are the function's keyword parameters. It may return ``Records``, a
     pair (inputs, labels), a mapping of ``inputs``, ``labels``, ``attributes``, ``users``,

@@ -1,4 +1,4 @@
-"""What is built into a model before its last fully connected layer, and adds a term to its loss.
+"""Parts attached before a model's last fully connected layer, with a term in its loss.
 
 The parts hang on that layer and run in its hooks, so every layer keeps its name and kind, whatever
 the model's ``forward`` looks like.
@@ -167,7 +167,7 @@ def attached(model: nn.Module, layer: str, name: str, part: Attachment) -> nn.Mo
 
 
 def attachments(model: nn.Module) -> list[Attachment]:
-    """What was built into a model, in order of ``named_modules``."""
+    """The attachments of a model, in order of ``named_modules``."""
     return [part for part in model.modules() if isinstance(part, Attachment)]
 
 

@@ -1,4 +1,4 @@
-"""What every defense is: a name, options, and what it does to the update that is shared.
+"""Base class of defenses: a name, options, and the change of the shared update.
 
 ``gradaudit list`` reads their names from the source, so a defense may import what it needs.
 """
@@ -107,7 +107,7 @@ class Defense(ABC, Generic[O]):
         return self
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
-        """What is done to updates, each for itself.
+        """Defend updates, each separately.
 
         Args:
             gradients: (batches, elements) of one parameter tensor, or of all it defends side by

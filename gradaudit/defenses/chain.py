@@ -47,7 +47,7 @@ class Chain:
         return tuple(defense for defense in self.acting if defense.defends(parameter))
 
     def idle(self, mode: str) -> str:
-        """What is missing of them in this mode of the model, in words; empty where all act."""
+        """Defenses without effect in this mode of the model, in words; empty where all act."""
         idle = [f"{defense} {defense.in_eval}" for defense in self.defenses if defense.in_eval]
         if mode == "train" or not idle:
             return ""

@@ -58,11 +58,11 @@ class Dp(Defense[DpOptions]):
         return self.options.noise == "gaussian" or self.options.sigma == 0
 
     def record_factors(self, norms: Tensor) -> Tensor | None:
-        """What clips each record, (records,); None where the release is clipped."""
+        """Clipping factor of each record, (records,); None where the release is clipped."""
         return clip_factors(norms, self.options.clip) if self.of_records else None
 
     def batch_factors(self, norms: Tensor) -> Tensor | None:
-        """What clips each update, (batches,); None where records are clipped."""
+        """Clipping factor of each update, (batches,); None where records are clipped."""
         return None if self.of_records else clip_factors(norms, self.options.clip)
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:

@@ -110,7 +110,7 @@ class PerturbOptions(DefenseOptions):
 
 
 class Perturb(Defense[PerturbOptions]):
-    """g̃ ← Π_{B_∞(g, γ)} (g̃ + α sign ∇_g̃ L(f_φ(g̃), a)), so many times, from g̃ = g.
+    """g̃ ← Π_{B_∞(g, γ)} (g̃ + α sign ∇_g̃ L(f_φ(g̃), a)), repeated ``steps`` times from g̃ = g.
 
     f_φ classifies the private value a from the whole update g that it defends. It is fitted by
     ``prepare`` on updates of shadow batches, and so belongs to a round and a private attribute. The

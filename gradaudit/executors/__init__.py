@@ -1,4 +1,4 @@
-"""Where units of work are done, one kind a file; add a file and ``--executor`` knows it."""
+"""Executors of units of work, one kind a file; a new file is a new ``--executor``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clusters() -> dict[str, type[Cluster]]:
 
 
 def load_cluster(executor: str | Executor) -> Cluster:
-    """What ``--executor`` names; it is not asked yet.
+    """The cluster that ``--executor`` names; it is not contacted yet.
 
     Args:
         executor: ``joblib``, ``dask:tcp://…``, ``FILE.py:NAME``, … as ``gradaudit list`` shows

@@ -1,4 +1,4 @@
-"""What a place is where units of work are done: it opens an executor of Python's own interface."""
+"""Base class of clusters: each opens an executor with the interface of ``concurrent.futures``."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class GivenExecutor(Cluster):
         return self.target
 
     def workers(self, jobs: int | None) -> int:
-        """As many as it says of itself."""
+        """Number of workers that the executor states."""
         return jobs or int(getattr(self.executor, "_max_workers", 2))
 
     def open(self, workers: int) -> Executor:

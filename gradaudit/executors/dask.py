@@ -29,7 +29,7 @@ class Dask(Cluster):
         self._executor: Any = None
 
     def workers(self, jobs: int | None) -> int:
-        """As many as there are threads in all workers."""
+        """Number of threads in all workers."""
         return jobs or max(1, sum(self._connected().nthreads().values()))
 
     def open(self, workers: int) -> Executor:

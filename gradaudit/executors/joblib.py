@@ -27,7 +27,7 @@ _LEAK = "_MAX_MEMORY_LEAK_SIZE"
 
 
 class Joblib(Cluster):
-    """As many processes as ``--jobs`` says, of one thread each, on this machine.
+    """Processes on this machine, ``--jobs`` of them, with one thread each.
 
     They are joblib's (loky), kept from one call to the next for as long as as many are asked for.
     Workers ignore interruptions, which their parent process turns into their end, and end by

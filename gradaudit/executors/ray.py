@@ -26,7 +26,7 @@ class Ray(Cluster):
         self._executor: _RayExecutor | None = None
 
     def workers(self, jobs: int | None) -> int:
-        """As many as there are cores."""
+        """Number of cores of the cluster."""
         return jobs or max(1, int(self._connected().cluster_resources().get("CPU", 1)))
 
     def open(self, workers: int) -> Executor:

@@ -38,7 +38,7 @@ class Slurm(Cluster):
         self._executor: _JobExecutor | None = None
 
     def workers(self, jobs: int | None) -> int:
-        """As many as Slurm will have."""
+        """Number of jobs that Slurm runs at a time."""
         return jobs or _MANY
 
     def open(self, workers: int) -> Executor:

@@ -11,7 +11,7 @@ from gradaudit.user_code import first_line, load_callable
 
 
 class UserFile(GivenExecutor):
-    """What a function, or class, of the user's file returns: a ``concurrent.futures.Executor``.
+    """A ``concurrent.futures.Executor`` that a function or class of the user's file returns.
 
     It is called without arguments, once. What it runs is ``submit(function, *args)`` with a
     function of this package and bytes, so its workers must have the package installed. It is shut

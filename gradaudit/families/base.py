@@ -1,4 +1,4 @@
-"""What a predictive family is: it is fitted on labelled features and gives log-probabilities.
+"""Base class of predictive families: fitted on labelled features, they give log-probabilities.
 
 Features are centred, of one scale, and no wider than the rows span.
 """
@@ -167,7 +167,7 @@ class Standardised:
 
     @cached_property
     def scale(self) -> Scale:
-        """What standardises the rows."""
+        """Scale that standardises the rows."""
         return Scale.of(self.features)
 
     @cached_property
@@ -177,7 +177,7 @@ class Standardised:
 
     @cached_property
     def varying(self) -> Features:
-        """What varies, as it is, and column after column in memory, (kept, rows)."""
+        """The columns that vary, unscaled, and contiguous in memory, (kept, rows)."""
         places = np.flatnonzero(self.scale.kept)
         columns = np.empty((len(places), len(self.features)), dtype=self.features.dtype)
         for block in _blocks(len(places), len(self.features)):
@@ -207,7 +207,7 @@ class Training:
 
     @property
     def scale(self) -> Scale:
-        """What standardises the rows."""
+        """Scale that standardises the rows."""
         return self.rows.scale
 
     @property

@@ -69,12 +69,12 @@ class FittedNorms(Fitted):
         return self.member.prior
 
     def log_probabilities(self, features: Features) -> FloatArray:
-        """Of the gradients' norms, (rows, classes)."""
+        """Log-probabilities from the gradients' norms, (rows, classes)."""
         return self.member.log_probabilities(norms(features))
 
 
 class Norms(Forest):
-    """Fifty trees on norms of the gradient, which tell a scale that no single element tells.
+    """Fifty trees on norms of the gradient, which show a scale that no single element shows.
 
     The trees are those of the forest on elements (Mo et al. 2021, section 4.2). Records whose
     inputs are larger, or have fewer entries that are not zero, give gradients that are larger or

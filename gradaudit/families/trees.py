@@ -73,7 +73,7 @@ def grow_trees(
     *,
     halfway: bool = True,
 ) -> Trees:
-    """Grow trees until the rows of a node have the same targets, or cannot be told apart.
+    """Grow trees until the rows of a node have the same targets, or the same features.
 
     A node tries 3√columns cuts, and takes the one that explains most of the targets' variance. A
     cut lies in a random column, between two random rows of the node: so cuts are as dense as rows
@@ -126,13 +126,13 @@ class _Level(NamedTuple):
         return np.asarray(self.sizes.cumsum() - self.sizes)
 
     def entries(self, nodes: IntArray) -> IntArray:
-        """Where the rows of some nodes are, one node's after the other's."""
+        """Positions of the rows of some nodes, one node after the other."""
         sizes = self.sizes[nodes]
         before = sizes.cumsum() - sizes
         return np.arange(sizes.sum()) + np.repeat(self.starts[nodes] - before, sizes)
 
     def means(self) -> Sums:
-        """Of the targets, (nodes, targets)."""
+        """Means of the targets, (nodes, targets)."""
         return np.asarray((self.totals[1:] / self.totals[0]).T)
 
     def impure(self) -> _Level:
@@ -219,7 +219,7 @@ class _Growing:
         return children.impure()
 
     def trees(self, count: int) -> Trees:
-        """What is grown."""
+        """The grown trees."""
         columns = np.full(self._nodes, -1)
         cuts, left = np.zeros(self._nodes, self._columns.dtype), np.zeros(self._nodes, np.int64)
         for nodes, *of_nodes in self._inner:

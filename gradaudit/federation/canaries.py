@@ -65,7 +65,7 @@ class Canaries:
 
     @property
     def scores(self) -> CanaryScores:
-        """What was seen so far."""
+        """Scores of the canaries so far."""
         blocks = 1 + len(self.layers)
         cosines = torch.stack(self.seen) if self.seen else torch.zeros(0, self.count, blocks)
         return CanaryScores(self.included, cosines.double().numpy(), tuple(self.layers))
@@ -90,7 +90,7 @@ class Canaries:
         return dict(zip(self.shapes, rows.split(sizes, dim=1), strict=True))
 
     def memory(self) -> dict[str, Tensor]:
-        """What was seen, by name; nothing before the first round."""
+        """The canaries' scores by name; empty before the first round."""
         return {_MEMORY: torch.stack(self.seen)} if self.seen else {}
 
     def restore(self, memory: Mapping[str, Tensor]) -> None:

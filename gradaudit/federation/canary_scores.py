@@ -1,4 +1,4 @@
-"""What was seen of a training's canaries, in a file beside its checkpoints."""
+"""Scores of a training's canaries, in a file beside its checkpoints."""
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class CanaryScores:
-    """What was seen of the canaries of a run.
+    """Scores of the canaries of a run.
 
     Attributes:
         included: (canaries,) whether each was let in.

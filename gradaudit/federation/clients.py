@@ -229,7 +229,7 @@ def make_optimizer(
 
 
 def diverged(round_: int, rate: float, what: str) -> AuditError:
-    """What is wrong with a training that went to infinity, and the remedy."""
+    """Error message of a training that diverged, with the remedy."""
     return AuditError(
         f"the training diverged in round {round_}: {what}; lower --rate (it is {rate:g}), or look "
         "at the scale of the inputs"

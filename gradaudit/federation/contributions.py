@@ -1,4 +1,4 @@
-"""What clients send, and the mean of it."""
+"""Contributions of clients, and their mean."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Contribution(NamedTuple):
-    """What a client sends: a gradient, or what its training comes to as one; and its buffers.
+    """A client's contribution: a gradient, or its training's difference as one; and its buffers.
 
     The update is by the name of every trainable parameter, in its shape; of several local steps it
     is (w₀ − w_E)/rate. Buffers are the model's after the client's forward passes, the number of its

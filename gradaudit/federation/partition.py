@@ -1,4 +1,4 @@
-"""Which records are for testing, and who holds the others: dealt evenly, or by a Dirichlet law."""
+"""Partition of records: a test set, and clients' shares, even or by a Dirichlet law."""
 
 import numpy as np
 from numpy.random import Generator

@@ -18,8 +18,10 @@ class TrainingOptions(BaseModel):
     )
 
     algorithm: str = Field("fedavg", description="fedsgd, fedavg or round-robin.")
-    clients: int = Field(10, ge=1, le=10_000, description="How many clients share the data.")
-    rounds: int = Field(10, ge=1, le=100_000, description="How many rounds to train.")
+    clients: int = Field(
+        10, ge=1, le=10_000, description="Number of clients that the records are dealt out to."
+    )
+    rounds: int = Field(10, ge=1, le=100_000, description="Number of training rounds.")
     partition: str = Field(
         "iid",
         description="Who holds what: iid (each class dealt out evenly), or dirichlet:A (each "
@@ -32,15 +34,18 @@ class TrainingOptions(BaseModel):
         description="Records in a client's step (without it 32, with fedsgd all it holds).",
     )
     optimizer: Literal["sgd", "adam"] = Field(
-        "sgd", description="Of the client's steps, with fedsgd of the server's."
+        "sgd", description="Optimizer of the client's steps (with fedsgd, of the server's steps)."
     )
-    rate: float = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
+    rate: float = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate of these steps.")
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty.")
+    weight_decay: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Weight decay (L2 penalty)."
+    )
     canaries: int = Field(
         0,
         ge=0,
         le=MOST_CANARIES,
-        description="So many clients more of random directions, each let in by a coin, by which "
-        "dp-audit --mode one-run tells what the run gives away of a client.",
+        description="Number of canary clients that send random directions, each included with "
+        "probability 1/2; dp-audit --mode one-run guesses from the trained model which "
+        "were included.",
     )

@@ -1,4 +1,4 @@
-"""What every format is: a name, a file suffix, and a report as text."""
+"""Base class of formats: a name, a file suffix, and a report as text."""
 
 import sys
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""What changed between two reports, row by row; for a terminal and as Markdown."""
+"""Changes between two reports, row by row; for a terminal and as Markdown."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,7 +78,7 @@ class Change:
 
     @property
     def words(self) -> str:
-        """The difference in words: ``+0.500 (+25.0 %)``; empty where there is none to tell."""
+        """The difference in words: ``+0.500 (+25.0 %)``; empty where there is none."""
         if self.difference is None or self.share is None:
             return ""
         share = f" ({_signed(100 * self.share)} %)" if math.isfinite(self.share) else ""

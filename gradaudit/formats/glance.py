@@ -18,7 +18,7 @@ Line = tuple[str, Risk]
 
 
 def glance(report: Report) -> str:
-    """What was audited, what came of it, and the riskiest layers, in at most ten lines."""
+    """The subject, the verdict and the riskiest layers, in at most ten lines."""
     layers = _riskiest(report)
     width = max((len(name) for name, _ in layers), default=0)
     lines = [_title(report), *_facts(report)]

@@ -1,4 +1,4 @@
-"""What findings come to, one result a row, for formats that tell results and not rules."""
+"""One result a row from a policy's findings, for formats that show results and not rules."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """Where, what number, beside which limit, and what that means."""
+        """A result in one sentence: the layer, the value, its limit, and the meaning."""
         finding = self.finding
         where = f"Layer {finding.layer}" if finding.layer is not None else "The whole model"
         variant = f" ({variant_text(finding.variant)})" if finding.variant else ""
@@ -57,7 +57,7 @@ def rule_of(finding: Finding) -> str:
 
 
 def results(judged: Report) -> Iterator[Result]:
-    """A result for each row that a rule finds beyond its limit, or cannot tell within it."""
+    """A result for each row that a rule finds beyond its limit, or cannot place within it."""
     for findings in told_of(judged):
         gravest = gravest_of(findings)
         if gravest.outcome in BEYOND | OPEN:
@@ -84,12 +84,12 @@ def gravest_of(found: Sequence[Finding]) -> Finding:
 
 
 def summary(judged: Report) -> str:
-    """The verdict in the sentence that people are told: who, by which policy, the worst."""
+    """The verdict in one sentence: the adversary, the policy and the worst finding."""
     return printable(view(judged).verdict.sentence, limit=None)
 
 
 def policy_name(judged: Report) -> str:
-    """What the policy is called that the report was judged by, as far as it says so."""
+    """Name of the policy that the report was judged by, where the report has it."""
     return printable(policy_of(judged)[0])
 
 

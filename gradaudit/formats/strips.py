@@ -32,7 +32,7 @@ NOTHING = "none"
 
 @dataclass(frozen=True)
 class StripAxis:
-    """Where values lie between the sides of a strip, in percent; worse ones at the right."""
+    """Positions of values on a strip, in percent of its width; worse values at the right."""
 
     low: float
     high: float

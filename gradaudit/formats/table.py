@@ -163,7 +163,7 @@ class _TablePage(Page):
         return text
 
     def legend(self, lines: Sequence[LayerLine]) -> str:
-        """Which metric stands for which question, and what the marks among the cells mean."""
+        """Legend of the table: each question's metric, and the meaning of the marks in cells."""
         said = [f"{x.heading} {x.metric}" for x in self.view.layers.questions]
         printed = "".join(cell.brief for line in lines for cell in line.answers)
         return "; ".join([", ".join(said), *(LEGEND[mark] for mark in LEGEND if mark in printed)])

@@ -1,1 +1,1 @@
-"""What several audits attack with: splits of records, and scores."""
+"""Splits of records and scores that several audits' attacks share."""

@@ -76,7 +76,7 @@ def placements(scores: FloatArray, positive: NDArray[np.bool_]) -> FloatArray:
 
 
 def above(scores: FloatArray, positive: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:
-    """Which positive trials are above a threshold that at most ``share`` of negatives pass."""
+    """Mask of positive trials above a threshold that at most ``share`` of negatives pass."""
     negatives = np.sort(scores[~positive])[::-1]
     allowed = int(share * len(negatives) + 1e-9)
     least = negatives[allowed] if allowed < len(negatives) else -np.inf
@@ -105,7 +105,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Trials:
-    """What was to be guessed in one repetition.
+    """The values to guess in one repetition.
 
     Attributes:
         labels: (trials,) the true values.

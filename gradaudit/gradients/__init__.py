@@ -1,1 +1,1 @@
-"""What an adversary sees: per-sample gradients and their Jacobians, batched."""
+"""Per-sample gradients and their Jacobians, batched."""

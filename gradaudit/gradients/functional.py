@@ -87,7 +87,7 @@ class FunctionalModel:
         return self.loss.taken(returned_by(self.module, run, args, kwargs, each=each))
 
     def call(self, parameters: Parameters, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns of arguments of its own, with some or all parameters replaced."""
+        """The model's output for its own arguments, with some or all parameters replaced."""
         state = {name: constant.clone() for name, constant in self.constants.items()}
         state |= {**self.parameters, **parameters}
         with (

@@ -28,7 +28,7 @@ class LastCall:
 
 
 def misfit(model: nn.Module, run: Run, inputs: Tensor) -> str:
-    """What the module wants in which a call fails, and which size of records would do.
+    """The input that the failing module needs, and the size of records that would fit.
 
     Args:
         model: whose call fails.

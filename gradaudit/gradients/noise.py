@@ -11,7 +11,7 @@ chunks of any size."""
 
 
 def clip_factors(norms: Tensor, bound: float) -> Tensor:
-    """What vectors of these L2 norms are multiplied by to have at most ``bound`` (Abadi 2016)."""
+    """Factors that clip vectors of these L2 norms to at most ``bound`` (Abadi 2016)."""
     return 1 / (norms / bound).clamp(min=1)
 
 

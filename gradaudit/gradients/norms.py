@@ -1,4 +1,4 @@
-"""What a Jacobian is measured by: its norms, and the directions that they are taken over.
+"""Norms of a Jacobian, and the directions that they are taken over.
 
 The norms are F, the sum of absolute entries and the largest entry. They are accumulated over parts
 of a Jacobian (parameters, columns), so F is held squared. Directions are all columns, some of them,

@@ -94,7 +94,7 @@ class Transposed(Linear):
     """y_t = Wᵀ x_t: a linear map whose weight is held as (in, out)."""
 
     def weight(self, gradient: Tensor, seen: Tensor) -> Tensor:
-        """As W lies."""
+        """W as the parameter holds it."""
         return gradient.mT.flatten(1)
 
     def laid_out(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,7 +201,7 @@ class Embedding(Operation):
     moves: ClassVar[bool] = False
 
     def right(self, seen: Tensor) -> Tensor:
-        """Which row was read where: the whole table's rows, or as many as there are positions."""
+        """One-hot matrix of the table's row at each position, over all rows or those read."""
         read = seen.flatten(1)
         rows = read
         if self.inputs < self.tokens:  # each record's tokens by their order among its distinct ones

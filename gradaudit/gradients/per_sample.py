@@ -78,7 +78,7 @@ class PerSampleGradients:
                 self.buffers.clear()
 
     def run(self, start: int, stop: int) -> Gradients:
-        """What the model gives for a batch of records: the gradients taken apart, or whole."""
+        """The gradients of a batch of records, separately by record or as one."""
         trace = self.trace.seeded(start)
         records = trace.view.cast(self.inputs[start:stop])
         targets = trace.view.cast(self.labels[start:stop])

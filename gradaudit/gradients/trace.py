@@ -33,7 +33,7 @@ class Gradients(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """Where a model's parameters are used, and its loss as a function of what can be varied.
+    """A model's uses of its parameters, and its loss as a function of what can be varied.
 
     A record's loss is a function of a *point*, which is the record itself, or, where numbers of it
     are looked up in embeddings, what those give out may be displaced by: the record's real numbers
@@ -133,7 +133,7 @@ class Trace:
         return Gradients(tuple(slopes[: len(zeros)]), _real(capture.seen), of_whole)
 
     def tokens(self, record: Tensor) -> dict[int, Tensor]:
-        """What came in at the sites where that is made of tokens, by the site's index."""
+        """Inputs of the sites that take tokens, by the site's index."""
         with torch.no_grad():
             _, capture = self._run(self.point(record.unsqueeze(0))[0], record, {}, None)
         return {k: x for k, x in enumerate(capture.seen) if not x.is_floating_point()}

@@ -226,7 +226,7 @@ def is_weak(row: Measurement) -> bool:
 def would_settle(
     row: Measurement, times: float | None, *, inside: bool = True, options: bool = True
 ) -> str:
-    """What would settle a row that is unclear.
+    """Advice for deciding an undecided row.
 
     Args:
         row: what was measured.

@@ -92,7 +92,7 @@ def refuse_another_model(report: Report, baseline: Report) -> None:
 
 
 def differences(report: Report, earlier: Report) -> list[str]:
-    """What sets an earlier report's layers apart from a report's, one sentence each."""
+    """Differences between an earlier report's layers and a report's, one sentence each."""
     layers, before = ({layer.name: layer for layer in r.target.layers} for r in (report, earlier))
     notes = []
     if new := [name for name in layers if name not in before]:

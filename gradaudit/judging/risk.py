@@ -85,7 +85,7 @@ def sign_of(level: Level, possible: Level | None) -> Level | None:
 
 
 def why(metric: str) -> str:
-    """What a metric beyond its limit means, as the audit says it; empty for unknown metrics."""
+    """The meaning of a metric beyond its limit, from the audit; empty for unknown metrics."""
     known = known_metrics().get(metric)
     return known.why if known else ""
 

@@ -46,7 +46,7 @@ def fails(judged: Report) -> bool:
 
 
 def says(finding: Finding) -> Says:
-    """What a finding says at the gate: an error fails it, a warning does not."""
+    """Level of a finding at the gate: an error fails it, a warning does not."""
     return finding.says
 
 
@@ -74,7 +74,7 @@ def accepted(judged: Report) -> list[Finding]:
 
 
 def missing_evidence(judged: Report) -> dict[str, str]:
-    """What error rules ask about without any evidence, each with why no row of it was judged.
+    """Subjects of error rules without any evidence, each with why no row of it was judged.
 
     A question about a named attribute, and one about attacks, is asked in vain where every row
     that the error rules on it meet is skipped as not applicable. Layers that are never shared are

@@ -88,7 +88,7 @@ class CustomLoss(Loss):
         return torch.func.vmap(lambda o, t: self._called(o[None], t[None]))(outputs, targets)
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """What ``f.weights`` says, if there is one.
+        """Weights from ``f.weights``, if there is one.
 
         Raises:
             AuditError: it does not give one weight a record, none negative.
@@ -106,7 +106,7 @@ class CustomLoss(Loss):
         return given.to(targets.device)
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What the function makes of a batch where it reduces, else the (weighted) mean."""
+        """The function's loss of a batch where it reduces, else the (weighted) mean."""
         losses = self._called(outputs, targets)
         return mean_of(losses, self.weights(targets)) if losses.dim() else losses
 

@@ -186,7 +186,7 @@ def expect_data_of(model: nn.Module, spec: str) -> None:
 
 
 def class_names(model: nn.Module) -> tuple[str, ...]:
-    """The names of the classes that a model of transformers tells apart, in its order."""
+    """Names of the classes of a model of transformers, in its order."""
     names = getattr(getattr(model, "config", None), "id2label", None)
     return tuple(names[k] for k in sorted(names)) if isinstance(names, dict) else ()
 

@@ -36,7 +36,7 @@ class Loss(ABC):
     """Whether it is given all that the model returns, and not the prediction alone."""
 
     def taken(self, returned: Any) -> Tensor:
-        """What the loss takes of what the model returned, (records, …).
+        """The part of the model's output that the loss takes, (records, …).
 
         Raises:
             AuditError: there is no such tensor.
@@ -53,7 +53,7 @@ class Loss(ABC):
         """
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """What each record counts in a batch, (records,); None where all count alike.
+        """Weight of each record in a batch, (records,); None where all weights are equal.
 
         The gradient of a batch is Σ w g / Σ w of its records' gradients.
         """
@@ -76,7 +76,7 @@ class Loss(ABC):
         self.soft(outputs, labels)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """What of the model's outputs are its predictions (a defense may append more)."""
+        """Predictions among the model's outputs (a defense may append more)."""
         return outputs
 
     @abstractmethod
@@ -98,7 +98,7 @@ def mean_of(losses: Tensor, weights: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class LabelWeights:
-    """What class labels (records, …) count in a loss: nothing where they are ``ignored``.
+    """Weights of class labels (records, …) in a loss: 0 where they are ``ignored``.
 
     ``of_class`` is (classes,), None where all classes count alike.
     """
@@ -111,18 +111,18 @@ class LabelWeights:
         return torch.where(labels != self.ignored, labels, 0)
 
     def of_labels(self, labels: Tensor) -> Tensor:
-        """What each label counts, in the shape of the labels; float64."""
+        """Weight of each label, in the shape of the labels; float64."""
         counted = (labels != self.ignored).double()
         if self.of_class is None:
             return counted
         return counted * self.of_class.to(labels.device, torch.float64)[self.kept(labels)]
 
     def of_records(self, labels: Tensor) -> Tensor:
-        """What each record's labels count together, (records,)."""
+        """Total weight of each record's labels, (records,)."""
         return self.of_labels(labels).reshape(len(labels), -1).sum(dim=1)
 
     def shares(self, labels: Tensor) -> Tensor:
-        """What each label counts of what its record does; none of a record that counts nothing."""
+        """Each label's share of its record's weight; 0 for a record of weight 0."""
         whole = along(self.of_records(labels), labels)
         return self.of_labels(labels) / torch.where(whole > 0, whole, 1)
 
@@ -154,7 +154,7 @@ class CrossEntropy(Loss):
         )
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """What the positions of each record count together; None of one label a record."""
+        """Total weight of each record's positions; None where a record has one label."""
         several = targets.dim() > 1 and not targets.is_floating_point()
         return self.counting.of_records(targets) if several else None
 

@@ -1,4 +1,4 @@
-"""What a model returns: the tensor in it that is its prediction, or all of it in one tensor.
+"""Outputs of a model: the tensor that is its prediction, or all tensors packed into one.
 
 Engines take outputs as one tensor (records, …). A loss of the user's may see more of them than the
 prediction: dictionaries of heads, the mean and the variance of a VAE, the embeddings of a triplet.
@@ -159,7 +159,7 @@ def _holds(part: object) -> bool:
 
 
 class EachOutput(tuple[Any, ...]):
-    """What a model of one argument returned of each of several."""
+    """Outputs of a model of one argument for each of several arguments."""
 
 
 def returned_by(
@@ -170,7 +170,7 @@ def returned_by(
     *,
     each: bool,
 ) -> Any:
-    """What a model returns of its arguments.
+    """The model's output for its arguments.
 
     Args:
         module: whose ``forward`` says how many arguments it takes.

@@ -30,7 +30,7 @@ PROBABLY = "the preprocessing is then probably not the one the model was trained
 
 
 def expected_of_run(checkpoint: Path) -> Expected | None:
-    """The accuracy that ``run.json`` beside a checkpoint tells of it, as ``train`` writes it.
+    """The accuracy in ``run.json`` beside a checkpoint, as ``train`` writes it.
 
     Of the one on its clients' records and the one on records that nobody trained on, the lower.
     None where there is no such file, or it does not speak of this checkpoint.
@@ -48,7 +48,7 @@ def expected_of_run(checkpoint: Path) -> Expected | None:
 
 
 class ChannelMoments:
-    """What came into the first batch normalisation that was called, by channel.
+    """Moments of the first batch normalisation's input, by channel.
 
     Attributes:
         name: of the module; empty before a call.

@@ -60,7 +60,7 @@ class Target:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters live."""
+        """Device of the model's parameters."""
         return next(self.model.parameters()).device
 
 

@@ -34,7 +34,7 @@ class WeightedCrossEntropy(CrossEntropy):
         self.ignored = module.ignore_index
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """What each record's labels count; None for probabilities: torch takes their mean."""
+        """Weight of each record's labels; None for probabilities, of which torch takes the mean."""
         return None if targets.is_floating_point() else self.counting.of_records(targets)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
@@ -60,7 +60,7 @@ class WeightedModule(CustomLoss):
         self.ignored = module.ignore_index
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """What each record's labels count; None for probabilities: torch takes their mean."""
+        """Weight of each record's labels; None for probabilities, of which torch takes the mean."""
         return None if targets.is_floating_point() else self._counting.of_records(targets)
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class Allowance:
         self.worked = self.spent = 0.0
 
     def earn(self, seconds: float) -> None:
-        """So long was worked.
+        """Add seconds of training work.
 
         Raises:
             UsageError: that is no time.
@@ -41,7 +41,7 @@ class Allowance:
         self.left += self.share * seconds
 
     def spend(self, seconds: float) -> None:
-        """So long was spent."""
+        """Subtract seconds that observing took."""
         self.spent += seconds
         self.left -= seconds
 

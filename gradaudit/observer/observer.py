@@ -41,7 +41,7 @@ class Blocked(GradauditError):  # noqa: N818 - a verdict, not a fault
 
 @dataclass(frozen=True)
 class Observation:
-    """What was observed.
+    """An observation of an update: its verdict, its judged report and the report's file.
 
     Attributes:
         verdict: all that may travel.

@@ -1,4 +1,4 @@
-"""What of an observation may travel: the verdict's word, and four counts."""
+"""The part of an observation that may be sent on: the verdict's word, and four counts."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -11,7 +11,7 @@ PREFIX = "gradaudit."
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a policy says of an update; it names no layer, label, word or value.
+    """A policy's verdict on an update; it names no layer, label, word or value.
 
     Attributes:
         word: the verdict, ``passed``, ``failed`` or ``undecided``.
@@ -38,7 +38,7 @@ class Verdict:
 
     @classmethod
     def of(cls, judged: Report, share_of_time: float) -> Self:
-        """Of a judged report."""
+        """The verdict of a judged report."""
         outcomes = [finding.outcome for finding in judged.findings]
         return cls(
             word=verdict(judged),
@@ -51,7 +51,7 @@ class Verdict:
 
     @classmethod
     def unobserved(cls, fault: str) -> Self:
-        """Of an update that nothing could be observed of, and why: nothing lets it leave."""
+        """The verdict on an update that could not be observed, and why; it may not leave."""
         return cls("undecided", fails=True, fault=fault)
 
     def metrics(self) -> dict[str, float]:

@@ -105,7 +105,7 @@ class Watch:
 
     @property
     def verdict(self) -> Verdict:
-        """What may travel."""
+        """The verdict that may be sent on."""
         if self._observation is None:
             return Verdict.unobserved("nothing has been trained and looked at yet")
         return self._observation.verdict
@@ -192,7 +192,7 @@ def given_or_made(observer: Observer | None, options: Mapping[str, Any]) -> Obse
 
 
 class StepsCallback:
-    """What a trainer calls before its optimiser's steps, as far as trainers are alike.
+    """Shared part of callbacks that trainers call before their optimiser's steps.
 
     These are local steps, of this machine's batches: what a federation shares is their sum over a
     round, what synchronous training shares their mean over machines. As many steps are looked at as

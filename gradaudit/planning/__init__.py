@@ -1,1 +1,1 @@
-"""What a scan does in the time it has: which audits, in which order, how exactly."""
+"""Planning of a scan with a time budget: which audits, in which order, how exactly."""

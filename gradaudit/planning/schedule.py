@@ -1,4 +1,4 @@
-"""Which audit comes next, and how exactly, so that a scan is done when its time is.
+"""Schedule of a scan's audits and their sizes, so that it ends within its time budget.
 
 What an audit takes is estimated before it was run, and known better once it was, at any size; what
 the others took of their estimates tells of those that were not run. While the estimates of all
@@ -37,7 +37,7 @@ that were played (benchmarks/schedule.py --alone) 61.9 % have numbers then, 60.7
 
 @dataclass(frozen=True)
 class ScheduledRun:
-    """What to run next.
+    """The audit to run next, its size and its time limit.
 
     Attributes:
         place: number of the audit.

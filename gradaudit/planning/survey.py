@@ -112,7 +112,7 @@ class Survey:
         share.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
 
     def plan(self) -> Iterator[tuple[Size, float | None]]:
-        """What would be run, in this order, and about how long each would take.
+        """Audits that would run, in this order, and the estimated time of each.
 
         None is said of what there is no time for.
         """

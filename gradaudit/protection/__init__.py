@@ -1,1 +1,1 @@
-"""Which layers to hide, blur or prune so that a policy passes, at the least cost."""
+"""Plans of layers to hide, blur or prune so that a policy passes, at the least cost."""

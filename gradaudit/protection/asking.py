@@ -1,4 +1,4 @@
-"""Which audits a policy asks for."""
+"""Audits that a policy's rules need."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

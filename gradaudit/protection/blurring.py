@@ -1,4 +1,4 @@
-"""Which layers to blur so that rules on floors hold, how much, and which to hide instead."""
+"""Search for layers to blur so that rules on floors hold, or to hide instead."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping

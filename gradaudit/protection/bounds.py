@@ -1,4 +1,4 @@
-"""What rules on floors say of any noise, by formula: nothing is measured anew for another level.
+"""Rules on floors as formulas of the noise, without a new measurement for each level.
 
 Layers' informations add up over the variances of their noise, so those at noise of deviation one,
 measured once, tell the floor of every protection (``gradaudit.audits.floor.van_trees``).

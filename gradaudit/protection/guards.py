@@ -1,4 +1,4 @@
-"""What may be done to a layer's update before it is shared, and to every layer of a model."""
+"""Guards of a layer's update before it is shared, and protections of a whole model."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, order=True)
 class Guard:
-    """What is done to one layer's update.
+    """A guard of one layer's update: share, hide, blur or prune.
 
     Attributes:
         kind: ``open`` leaves it as it is, and ``hide`` never shares it.

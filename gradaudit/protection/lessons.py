@@ -1,4 +1,4 @@
-"""What failed trials rule out, and the cheapest protection that is left.
+"""Lessons from failed trials, and the cheapest protection that they leave.
 
 Protection is taken to be monotone: what fails fails with less of it too. A trial that fails the
 rules of the whole model rules out every protection that covers no more. One that fails the rules of
@@ -26,7 +26,7 @@ _TIE = 1e-9
 
 @dataclass(frozen=True)
 class ProtectionVerdict:
-    """What the rules say of a protection.
+    """The rules' verdict on a protection.
 
     Attributes:
         layers: those whose own rows are beyond a limit.
@@ -91,7 +91,7 @@ class Choices:
         self.prices = np.array([[price(layer, g) for g in self.guards] for layer in self.layers])
 
     def cost(self, protection: Protection) -> float:
-        """What a protection costs."""
+        """Cost of a protection."""
         return sum(self._price(layer, guard) for layer, guard in protection)
 
     def cheapest(

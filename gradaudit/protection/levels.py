@@ -85,7 +85,7 @@ class Levels:
         return replace(self, least=least, bounds=joint)
 
     def cost(self, x: Floats) -> float:
-        """What the noise costs."""
+        """Cost of the noise."""
         return float(self.weights @ expit(2 * x))
 
     def noise(self, x: Floats) -> dict[str, float]:

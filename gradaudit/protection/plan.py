@@ -1,4 +1,4 @@
-"""What was planned, and what it was compared with."""
+"""A protection plan, and the plans that it is compared with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was found.
+    """A protection plan with its report and trials.
 
     Attributes:
         protection: the plan; where none passes, the nearest.

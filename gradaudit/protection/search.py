@@ -69,7 +69,7 @@ class Search:
         self._attempt, self._more = attempt, more
 
     def attempt(self, protection: Protection) -> ProtectionVerdict:
-        """What the rules say of it, tried once; a failure is a lesson."""
+        """The rules' verdict on a protection, tried once; a failure is a lesson."""
         if protection not in self.tried:
             self.tried[protection] = self._attempt(protection)
             self.learn(protection, self.tried[protection])

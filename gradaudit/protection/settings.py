@@ -15,7 +15,7 @@ _CLIP = 2.0
 
 
 def defense_specs(protection: Protection, updates: UndefendedUpdates) -> tuple[str, ...]:
-    """What blurs and prunes the layers that are shared, as ``--defense`` takes it.
+    """Defenses of the shared layers, as ``--defense`` takes them.
 
     Every layer is clipped by itself, so that what it shares depends on no other. Where all are
     pruned alike, which is by the tensor anyway, one spec says so.
@@ -35,7 +35,7 @@ def options(protection: Protection, updates: UndefendedUpdates) -> str:
 
 
 def framework_settings(protection: Protection, model: nn.Module) -> Mapping[str, JsonValue]:
-    """What keeps the hidden layers' tensors, buffers too, from the server.
+    """Framework settings that keep the hidden layers' tensors, buffers too, from the server.
 
     Returns:
         For NVFlare the filters ``ExcludeVars``, which leaves them out of a message, and

@@ -32,7 +32,7 @@ _MOST = 1e6
 
 @dataclass
 class Bench:
-    """Where protections are tried, on the records of a subject.
+    """A bench that tries protections on the records of a subject.
 
     A layer's rows of an audit are measured once for each guard, where no rule asks that audit for
     a relative metric, or for a row of the model, which it gave in a measurement before: what else
@@ -165,7 +165,7 @@ def _shared(layers: Sequence[Layer], protection: Protection) -> tuple[Layer, ...
 
 
 def verdict_of(judged: Report, without: Collection[int] = ()) -> ProtectionVerdict:
-    """What a judged report says of the protection that it was measured under.
+    """A judged report's verdict on the protection that it was measured under.
 
     Where a floor does not apply there is none, and what is shared is beyond every limit of it: the
     layer itself, or one that it is clipped together with.
@@ -214,7 +214,7 @@ def shortfall(judged: Report, numbers: Collection[int]) -> float:
 
 
 def lost_judgements(before: Report, now: Report) -> str:
-    """What was judged before and could not be now, in words; empty where all was.
+    """Rows that were judged before and could not be now, in words; empty where all were.
 
     Fewer records may not be enough for an audit, whose rule then passes for want of a number.
     """

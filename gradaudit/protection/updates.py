@@ -1,4 +1,4 @@
-"""What clients would share: updates of a few batches, and what a guard leaves of them."""
+"""Updates of a few batches that clients would share, before and after a guard."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What output gradients say of the input of a convolution by themselves, channel by channel.
+"""Equations on a convolution's input from output gradients alone, channel by channel.
 
 The gradient of a weight is ∇_Z J P(x)ᵀ: for an output channel and a tap, the same inner product
 with every input channel, that with the channel's output gradient put where the tap reads. These
@@ -51,7 +51,7 @@ class Equations:
 
     @property
     def gap(self) -> SpectralGap:
-        """What decided the dimension of S."""
+        """The singular value gap that decided the dimension of S."""
         return self.basis.gap
 
     @property

@@ -1,4 +1,4 @@
-"""Which input position every tap of a convolution reads, for any dimension and padding."""
+"""Input position of every tap of a convolution, for any dimension and padding."""
 
 import math
 from collections.abc import Sequence

@@ -68,7 +68,7 @@ class Nullity:
 
 @dataclass(frozen=True)
 class Residuals:
-    """What is left of the probes.
+    """Residuals of the probes.
 
     ``vectors`` are E = X − B Y, computed afresh, and ``coefficients`` Y, (probes, …) both; ``null``
     are directions in E that B does not span, (k, …) orthonormal, ``others`` is the Frobenius norm

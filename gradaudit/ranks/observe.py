@@ -1,4 +1,4 @@
-"""Which convolutions of a model U is defined for, what they do to one record, and if they chain.
+"""Convolutions of a model for which U is defined, their uses on one record, and their chain.
 
 A chain is told by derivatives at a record, with the graph cut behind every convolution and fully
 connected layer: activations, dropout and batch norm by running statistics pass, pooling, other
@@ -78,7 +78,7 @@ def unsuitable(model: nn.Module) -> dict[str, str]:
 
 
 def fully_connected(model: FunctionalModel, record: Tensor) -> dict[str, str]:
-    """What COPA says of fully connected layers, by name, instead of a rank.
+    """COPA's condition on fully connected layers, by name, instead of a rank.
 
     Its metric leaves them out, as their input is solved for in closed form; that takes a bias, and
     a layer that is applied once a record. The record is (1, …), as ``model.cast`` gives it.

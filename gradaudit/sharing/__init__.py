@@ -1,1 +1,1 @@
-"""What the adversary sees: shared updates of clients, singly and thousands at a time."""
+"""Shared updates of clients as the adversary sees them, singly and thousands at a time."""

@@ -1,4 +1,4 @@
-"""What does not change from one call of an interceptor to the next, and the updates of a call."""
+"""State that an interceptor keeps between calls, and the updates of a call."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -250,7 +250,7 @@ class Context:
         return replace(plain, factors=factors)
 
     def weights(self, indices: Tensor) -> Tensor | None:
-        """What these records count in the loss, (records,); None where all count alike."""
+        """Weights of these records in the loss, (records,); None where all are equal."""
         return self.target.loss.weights(self.clients.view.cast(self.records.labels[indices]))
 
     def client_rows(

@@ -1,4 +1,4 @@
-"""Which records clients draw, beside those that are given."""
+"""Draws of other records for clients' batches."""
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ def batches_of(records: Indices, size: int, count: int, seed: int) -> Tensor:
 
 
 def shares_of(batches: Tensor, weights: Tensor | None) -> Tensor:
-    """What share each record has in its batch's gradient Σ w g / Σ w: (…, k), like the batches.
+    """Share of each record in its batch's gradient Σ w g / Σ w: (…, k), like the batches.
 
     The weights w are found by the batches' indices; None where all count alike.
     """

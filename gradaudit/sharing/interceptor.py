@@ -24,7 +24,7 @@ LARGEST_FIT = 500
 
 
 class Interceptor:
-    """What an adversary sees of many batches of records.
+    """An interceptor: the updates of many batches of records as an adversary sees them.
 
     An update is linear in its records' gradients where no defense acts on it but the clipping of
     single records and noise, and its reduction is linear: then records are reduced first and

@@ -85,7 +85,7 @@ class LocalTraining:
         return sums
 
     def words(self, records: int) -> str:
-        """What an attacker is told of it, for the report."""
+        """The attacker's knowledge of the training, for the report."""
         optimizer = {"adam": " of Adam"}.get(self.optimizer, "")
         momentum = f" with momentum {self.momentum:g}" if self.momentum else ""
         times = f"{self.epochs} epochs" if self.steps is None else f"{self.steps} steps"

@@ -41,7 +41,7 @@ _ENOUGH = 1 << 18
 
 @dataclass(frozen=True)
 class NamedUpdate:
-    """What a client shares, by name.
+    """A client's shared update, by name.
 
     Attributes:
         after: what leaves, of parameters of floating point and one dimension or more.

@@ -1,4 +1,4 @@
-"""What a client's optimizer steps along, as plain functions of gradients: attacks differentiate it.
+"""Optimizer steps as plain functions of gradients, which attacks differentiate.
 
 Each begins anew in every round, as clients do that keep nothing between rounds.
 """

@@ -110,7 +110,7 @@ def gram_of(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FormedProjection:
-    """What is seen of rows onto formed components.
+    """Projection of rows onto components that are formed.
 
     Attributes:
         visibility: what is seen.
@@ -124,7 +124,7 @@ class FormedProjection:
 
     @property
     def bytes(self) -> int:
-        """That it takes."""
+        """Bytes of memory that the projection takes."""
         return self.axes.nbytes
 
     def __call__(self, rows: GradientRows) -> Tensor:
@@ -148,7 +148,7 @@ class KernelProjection:
 
     @property
     def bytes(self) -> int:
-        """That it takes."""
+        """Bytes of memory that the projection takes."""
         return len(self.fitted) * self.fitted.width * self.fitted.left.element_size()
 
     def __call__(self, rows: GradientRows) -> Tensor:

@@ -70,7 +70,7 @@ class SharingProtocol:
 
     @cached_property
     def training(self) -> LocalTraining | None:
-        """What clients do before they share; None where they share a gradient."""
+        """Local training before clients share; None where they share a gradient."""
         if self.algorithm == "fedsgd":
             return None
         how = self.epochs, self.rate, self.local_batch, self.local_steps
@@ -82,7 +82,7 @@ class SharingProtocol:
         return 1 + self.others
 
     def knowledge(self, records: int) -> str:
-        """What an attacker is told of how so many records of all clients came to an update."""
+        """The attacker's knowledge of how this number of records became an update."""
         per_client = records // self.clients
         update = "gradient" if self.training is None else self.training.words(per_client)
         return (
@@ -113,7 +113,7 @@ class SharingProtocol:
 
 @dataclass(frozen=True)
 class Visibility:
-    """What the adversary makes of one layer's update.
+    """The visible, reduced part of one layer's update.
 
     Attributes:
         columns: the elements that are seen, ascending; None is all of them.
@@ -159,7 +159,7 @@ class Visibility:
         return rows.columns(self.columns.to(rows.device))
 
     def pooled(self, rows: GradientRows) -> Tensor:
-        """What is seen, reduced by anything but principal components: (rows, features)."""
+        """The visible rows, reduced by anything but principal components: (rows, features)."""
         seen = self.seen(rows)
         if self.reduction.kind == "maxpool":
             seen = F.max_pool1d(seen[:, None], self.reduction.size, ceil_mode=True)[:, 0]

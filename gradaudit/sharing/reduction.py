@@ -16,7 +16,7 @@ _SHORT_OF_MEMORY, _FEW = 1 << 29, 2_000
 
 @dataclass(frozen=True)
 class Reduction:
-    """What is done to each layer's flattened gradient.
+    """Reduction of each layer's flattened gradient.
 
     - ``none``: nothing.
     - ``maxpool:k``: the maximum of every k consecutive elements, the last ones with what is left
@@ -76,7 +76,7 @@ def parse_reduction(text: str | None, option: str = "--reduce") -> Reduction | N
 def reduction_for(
     elements: int, asked: Reduction | None, memory: int = _SHORT_OF_MEMORY
 ) -> Reduction:
-    """What is asked for; else nothing up to 10,000 elements and a random 10,000 of them above.
+    """The requested reduction; else none up to 10,000 elements, and a random 10,000 above.
 
     A forest finds what single elements tell, and components hide it: of two face data sets' fc1,
     ``subset:10000`` had an AUROC of .805 and .809 where ``pca:50`` had .625 and .706, and all

@@ -45,7 +45,7 @@ class Dense:
 
     @property
     def device(self) -> torch.device:
-        """Of the values."""
+        """Device of the values."""
         return self.values.device
 
     @property
@@ -54,7 +54,7 @@ class Dense:
         return self.values.shape[1]
 
     def dense(self) -> Tensor:
-        """As they are."""
+        """The rows as they are."""
         return self.values
 
     def columns(self, elements: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class FactoredRows:
 
     @property
     def device(self) -> torch.device:
-        """Of the factors."""
+        """Device of the factors."""
         return self.left.device
 
     @property
@@ -131,7 +131,7 @@ class FactoredRows:
 
     @property
     def elements(self) -> int:
-        """As many as out times in."""
+        """Number of elements, outputs times inputs."""
         return self.left.shape[1] * self.right.shape[1]
 
     def dense(self) -> Tensor:

@@ -59,7 +59,7 @@ def seen(
     memory: int = 1 << 30,
     noise: bool = True,
 ) -> dict[str, Tensor]:
-    """What is seen of all clients that the records are dealt out to: their updates' mean.
+    """The visible mean update of all clients that the records are dealt out to.
 
     Each of the ``1 + others`` clients has as many of the records, in their order. The arguments
     and the errors are those of ``share``, which gives each client's update.

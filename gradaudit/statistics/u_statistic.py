@@ -41,7 +41,7 @@ _FEWEST_OUT = 0.25
 
 @dataclass(frozen=True)
 class Draws:
-    """Which records, and of whom, stand behind the trials of one game.
+    """Records, and their users, behind the trials of one game.
 
     Attributes:
         incidence: (clusters, trials), Σ of 1/(1 − p_i) over a trial's records in a cluster.

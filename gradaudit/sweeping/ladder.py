@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Rung(Generic[R]):
-    """What is run on a rung, and what changed from the one below."""
+    """A rung of a sweep: its settings, and the change from the rung below."""
 
     title: str
     run: R

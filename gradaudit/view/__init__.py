@@ -1,4 +1,4 @@
-"""What every readable format says of a report, in one order; formats only lay it out and escape it.
+"""Content of every readable format of a report, in order; formats lay it out and escape it.
 
 Verdict, scope, findings, layers, not tested, provenance; the last line repeats the verdict.
 """

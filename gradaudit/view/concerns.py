@@ -120,7 +120,7 @@ class _Facts(NamedTuple):
 
     @classmethod
     def of(cls, judged: Report) -> Self:
-        """Of a judged report."""
+        """The verdict of a judged report."""
         answered = {
             (_question(finding), finding.layer)
             for finding in judged.findings

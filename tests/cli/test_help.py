@@ -39,7 +39,7 @@ def test_what_is_needed_first_comes_first() -> None:
     assert headings.index(NEEDED_FIRST) < headings.index("Scan") < headings.index("Output")
     assert any(
         line.split()
-        == ["--device", "cpu|cuda|auto", "Where", "to", "compute.", "(default:", "auto)"]
+        == ["--device", "cpu|cuda|auto", "Device", "to", "compute", "on.", "(default:", "auto)"]
         for line in lines
     )
     first = lines[lines.index(NEEDED_FIRST) :]

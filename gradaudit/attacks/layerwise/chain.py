@@ -50,7 +50,7 @@ class Activation:
         return self.undone(a.clamp(low + margin, high - margin))
 
     def contains(self, a: Tensor) -> Tensor:
-        """Which elements lie in the range, and so need not be moved."""
+        """Mark the elements that lie inside the activation's range."""
         low, high = self.range
         return (a > low) & (a < high)
 

@@ -113,7 +113,7 @@ class CombinedObjective:
         return unknown if self.constraint is None else self.constraint.image(unknown)
 
     def unknown_of(self, z: Vector) -> Vector:
-        """What gives z, or comes closest to it."""
+        """The unknown that gives z, or comes closest to it."""
         return z if self.constraint is None else self.constraint.preimage(z)
 
     def residuals(self, z: Vector) -> Vector:

@@ -80,7 +80,7 @@ class Inversion:
             return float64(self.read(self._record(z)) - self.wanted)
 
     def jacobian(self, z: Vector) -> LinearOperator:
-        """Of Ψ at x, by two tapes that are recorded once.
+        """The Jacobian of Ψ at x, from two tapes that are recorded once.
 
         The first gives Jᵀu; it is linear in u, so that the tape of Jᵀu for any u gives J v. Of few
         unknowns the matrix itself is made so, many columns at a time.

@@ -20,7 +20,7 @@ _LOOSEST, _TIGHTEST = 1e-2, 1e-13
 
 
 class Problem(Protocol):
-    """What is minimised: half the squared length of the residuals."""
+    """A least squares problem: half the squared length of the residuals is minimised."""
 
     @property
     def scale(self) -> float:
@@ -30,12 +30,12 @@ class Problem(Protocol):
         """(residuals,) at z."""
 
     def jacobian(self, z: Vector) -> LinearOperator:
-        """Of the residuals at z."""
+        """The Jacobian of the residuals at z."""
 
 
 @dataclass(frozen=True)
 class LeastSquaresMinimum:
-    """Where a search ended.
+    """The minimum that a search reached.
 
     Attributes:
         residual: length of the residuals over the problem's scale.

@@ -1,4 +1,4 @@
-"""What the update of the last layer tells: ∂J/∂z at its output, and its input.
+"""∂J/∂z at the last layer's output and the layer's input, from the layer's update.
 
 With a bias, ∂J/∂b is ∂J/∂z itself and the input follows from ∇W = δ xᵀ. Without one only the
 direction of δ is known: with ∇W = ‖∇W‖ u vᵀ the input is x = t v/‖v‖… for one unknown t, and
@@ -34,7 +34,7 @@ _PRECISION = float(4 * np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class LastLayer:
-    """What may have happened at the last layer.
+    """A possible input and output gradient of the last layer.
 
     Attributes:
         delta: ∂J/∂z, (outputs,).

@@ -178,7 +178,7 @@ def best_of(setting: LayerwiseSetting, solver: Solver, *, box: bool) -> Recovere
 
 
 def starting_record(view: AttackerView, generator: torch.Generator | None) -> Tensor:
-    """Where a search starts, in a record's shape.
+    """The record that a search starts from, in a record's shape.
 
     Args:
         view: what the attacker has, in float64.

@@ -1,4 +1,4 @@
-"""What layer-by-layer attacks ask of a view, how they judge a candidate, and what they could do."""
+"""Requirements of layer-by-layer attacks, the score of a candidate, and the attacks' prospects."""
 
 from __future__ import annotations
 

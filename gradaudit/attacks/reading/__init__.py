@@ -1,4 +1,4 @@
-"""What anybody reads off an update at a glance: no model is run, no data is needed.
+"""Readings of an update that need neither the model nor data.
 
 Each reading is a file. All of them together cost about as much as a few passes over the update.
 """
@@ -18,6 +18,6 @@ def readings() -> dict[str, type[Reading]]:
 
 
 def reading_units(update: NamedUpdate) -> Iterator[ReadingUnit]:
-    """All that there is to look at, what tells most for its time first."""
+    """All units of reading of an update, the most informative for their time first."""
     for reading in sorted(readings().values(), key=lambda kind: kind.priority):
         yield from reading().pieces(update)

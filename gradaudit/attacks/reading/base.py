@@ -1,4 +1,4 @@
-"""What is read off an update without running the model: pieces of work that can be done alone."""
+"""Base class of readings of an update, in units of work that can be done separately."""
 
 import math
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ class ReadingValue:
 
 
 class ReadingUnit(NamedTuple):
-    """What can be looked at on its own.
+    """A unit of work of a reading, which can be done separately.
 
     Attributes:
         metrics: what it tells of.
@@ -59,7 +59,7 @@ class Reading(ABC):
 
     @abstractmethod
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """What there is to look at; every layer has a piece where the metric is of layers."""
+        """The reading's units; each layer has one where the metric is measured by layer."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class LinearUpdate:
     turned: bool
 
     def changes(self, update: NamedUpdate) -> tuple[Tensor, Tensor]:
-        """Of the weight, (outputs, inputs), and of the bias, (outputs,)."""
+        """The update of the weight, (outputs, inputs), and of the bias, (outputs,)."""
         weight = update.change(self.weight)
         return weight.T if self.turned else weight, update.change(self.bias)
 

@@ -1,4 +1,4 @@
-"""What leaves beside the update: buffers, whole numbers, single numbers."""
+"""Arrays that are shared beside the update: buffers, integers and scalars."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -13,7 +13,7 @@ _MOST = 0.5
 
 
 class MovedRows(Reading):
-    """What was looked up in a table of tokens: the rows that moved.
+    """Tokens that were looked up in an embedding table: its nonzero gradient rows.
 
     The gradient of an embedding is nothing but at what was looked up (Melis et al. 2019, section
     4.1). A table that is the head as well (tied) has a gradient everywhere, and is no such table.

@@ -24,7 +24,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a method made of a batch, and how close it came.
+    """A method's reconstruction of a batch, and its errors.
 
     Attributes:
         scores: (restarts,) by metric, against the truth; empty where there is none.

@@ -1,4 +1,4 @@
-"""What a reconstruction attack is: a view of what was shared in, candidates for the records out."""
+"""Base class of reconstruction attacks: from the attacker's view to candidate records."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -160,7 +160,7 @@ class ReconstructionOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Candidates:
-    """What an attack came up with, one candidate batch a restart; each tensor on any device.
+    """Candidate batches of an attack, one for each restart; each tensor on any device.
 
     Attributes:
         inputs: (restarts, k, …) the records.

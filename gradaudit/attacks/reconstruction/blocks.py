@@ -160,7 +160,7 @@ class Blocks:
     mixed: bool = False
 
     def minimised(self, points: Tensor, jobs: int, advance: Advance) -> Minimum:
-        """Where every restart ends, in order.
+        """The minimum of every restart, in order.
 
         Args:
             points: (restarts, unknowns) where they begin.

@@ -32,7 +32,7 @@ Task = Callable[[AttackedBatch, int, Progress, int], T]
 
 @dataclass(frozen=True)
 class Choice:
-    """Which updates are attacked.
+    """The choice of the updates that are attacked.
 
     Attributes:
         batch_size: records of one client.
@@ -51,7 +51,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What is attacked.
+    """The updates that are attacked, and the attacker's knowledge.
 
     Attributes:
         scored: whether the truth is known.
@@ -104,7 +104,7 @@ class Campaign:
         return self.observed[0].view.batch
 
     def outcomes(self, attack: Attack[T], method: Method, progress: Progress) -> list[T]:
-        """What an attack by one method comes to, of every batch in order.
+        """The attempts of one method on every batch, in order.
 
         Raises:
             NotApplicable: the method says nothing about these updates.

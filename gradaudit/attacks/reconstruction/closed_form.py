@@ -44,15 +44,22 @@ class ClosedFormOptions(base.ReconstructionOptions):
     """Options of the closed form."""
 
     layer: str | None = Field(
-        None, description="the fully connected layer; default: the first one that can be used"
+        None,
+        description="Fully connected layer whose gradients are divided (by default the "
+        "first one that can be used).",
     )
     search_steps: int = Field(
-        50, ge=1, description="most steps of the search for the record behind a later layer's input"
+        50,
+        ge=1,
+        description="Largest number of steps of the search for the record behind a later layer's "
+        "input.",
     )
     search_work: float = Field(
-        200.0, gt=0, description="billions of floating-point operations that the search may take"
+        200.0,
+        gt=0,
+        description="Largest number of floating-point operations of the search, in billions.",
     )
-    box: bool = Field(True, description="move the answer into the known range of values")
+    box: bool = Field(True, description="Clip the reconstruction to the known range of values.")
 
 
 class ClosedForm(Reconstruction[ClosedFormOptions]):

@@ -24,7 +24,7 @@ _Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Window:
-    """Where a filter looks: kernel, stride, padding and dilation of rows and of columns."""
+    """A filter's window: kernel, stride, padding and dilation of rows and of columns."""
 
     kernel: _Pair
     stride: _Pair
@@ -139,7 +139,7 @@ class PatchedConvolution:
     def applied(
         self, pictures: Tensor, patches: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
-        """What ``conv2d`` gives, (n, out, down, across)."""
+        """The result of ``conv2d``, (n, out, down, across)."""
         output = times(weight.flatten(1), patches)
         output = output if bias is None else output + bias[:, None]
         places = self.window.places((pictures.shape[2], pictures.shape[3]))
@@ -173,7 +173,7 @@ class ConvolutionsAsProducts(TorchFunctionMode):
 def convolved(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **others: Any
 ) -> Tensor | None:
-    """What ``conv2d`` gives for these arguments, None where it is to do it itself."""
+    """The result of ``conv2d`` for these arguments, None where ``conv2d`` should run itself."""
     way = PatchedConvolution.of(input, weight, bias, *rest, **others)
     return way if way is None else way.applied(input, way.patches(input), weight, bias)
 

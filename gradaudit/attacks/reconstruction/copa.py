@@ -21,11 +21,15 @@ _USUAL_INNER = 500
 class CombinedOptions(base.ReconstructionOptions):
     """Options of COPA."""
 
-    search_steps: int = Field(20, ge=1, description="most steps of the search in a layer")
-    denoise: float = Field(
-        0.0, ge=0, description="weight of total variation denoising at the end (paper: 0.15)"
+    search_steps: int = Field(
+        20, ge=1, description="Largest number of steps of the search in a layer."
     )
-    box: bool = Field(True, description="move the answer into the known range of values")
+    denoise: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the total variation denoising of the reconstruction (paper: 0.15).",
+    )
+    box: bool = Field(True, description="Clip the reconstruction to the known range of values.")
 
 
 class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):

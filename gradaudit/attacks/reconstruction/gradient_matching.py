@@ -48,7 +48,7 @@ class ImprovedDeepLeakage(GradientMatching):
     reads_labels = True
 
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
-        """Known labels, or the one that the signs tell."""
+        """Known labels, or the label that the signs of the last layer's gradient reveal."""
         labels = infer_label(view) if view.labels is None else view.labels
         return Targets.of(view, labels)
 
@@ -66,15 +66,26 @@ class InvertingOptions(MatchingOptions):
     succeeds and smoothing costs (benchmarks/inverting_settings.py).
     """
 
-    objective: Distance = Field("cosine", description="Distance of updates: l2 or cosine.")
+    objective: Distance = Field(
+        "cosine", description="Distance between updates that is minimised: l2 or cosine."
+    )
     tv: float = Field(
         0.1, ge=0, description="Weight of the total variation of pictures; tables have none."
     )
-    box: bool = Field(True, description="Keep the records in the known range at every step.")
-    optimiser: Literal["lbfgs", "adam", "signed-adam"] = Field("adam", description="Optimiser.")
-    iterations: int = Field(2400, ge=1, description="Steps (the paper takes 4,800 to 24,000).")
-    precision: Precision = Field("float32", description="Of the computation.")
-    init: Start = Field("normal", description="Starting records: normal, uniform, pattern, given.")
+    box: bool = Field(
+        True, description="Clip the candidate records to the known range at every step."
+    )
+    optimiser: Literal["lbfgs", "adam", "signed-adam"] = Field(
+        "adam", description="Optimiser of the candidate records."
+    )
+    iterations: int = Field(
+        2400, ge=1, description="Number of optimiser steps (the paper takes 4,800 to 24,000)."
+    )
+    precision: Precision = Field("float32", description="Floating-point precision of the attack.")
+    init: Start = Field(
+        "normal",
+        description="Distribution of the starting records: normal, uniform, pattern or given.",
+    )
 
 
 class InvertingGradients(GradientMatching):
@@ -94,7 +105,7 @@ class InvertingGradients(GradientMatching):
     reads_labels = True
 
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
-        """Known labels, the one that the signs tell, or a batch's estimated ones."""
+        """Known labels, the label that the signs reveal, or a batch's estimated labels."""
         if view.labels is not None or not view.classes:
             return Targets.of(view, view.labels)
         known = infer_label(view) if view.batch == 1 else infer_counts(view, generator)

@@ -335,7 +335,7 @@ class End:
 
 
 class LineSearchDecision(NamedTuple):
-    """What a trial means, by row: ``better`` is one that is the new low end."""
+    """The decision on a trial step, by row: ``better`` where it is the new low end."""
 
     accepted: BoolArray
     better: BoolArray

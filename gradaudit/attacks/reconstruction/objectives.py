@@ -1,4 +1,4 @@
-"""What an attacker minimises: how far a candidate's update is from the shared one, and priors."""
+"""Objectives of reconstruction: distance between the updates, and priors."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ Evaluation = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where each problem ended.
+    """The minimum that each problem reached.
 
     Attributes:
         points: (rows, n).

@@ -44,7 +44,7 @@ class AttackedBatch:
 
 
 class AttackedBatches(Sequence[AttackedBatch]):
-    """What is observed of some batches: kept where memory holds it, else made whenever it is asked.
+    """Observed updates of some batches: kept where memory allows, else computed on each access.
 
     Args:
         observe: makes that of the batch of a number, always the same.
@@ -80,7 +80,7 @@ class AttackedBatches(Sequence[AttackedBatch]):
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """What clients share, and what an attacker sees of it and knows beside it.
+    """The update that clients share, and the attacker's view and further knowledge.
 
     Attributes:
         layers: those whose updates the attacker uses.

@@ -20,8 +20,10 @@ _USUAL_STEPS = 3000
 class RecursiveOptions(base.ReconstructionOptions):
     """Options of R-GAP."""
 
-    solver_steps: int = Field(20_000, ge=1, description="most iterations of LSMR for a layer")
-    box: bool = Field(True, description="move the answer into the known range of values")
+    solver_steps: int = Field(
+        20_000, ge=1, description="Largest number of LSMR iterations for a layer."
+    )
+    box: bool = Field(True, description="Clip the reconstruction to the known range of values.")
 
 
 class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):

@@ -189,12 +189,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def graph(self, results: tuple[Tensor, ...]) -> fx.Graph:
-        """What was recorded; every tensor's node has its ``TensorLayout`` in ``meta``."""
+        """The recorded graph; every tensor's node has its ``TensorLayout`` in ``meta``."""
         self._graph.output(self._written(results))
         return self._graph
 
     def node_of(self, tensor: Tensor) -> fx.Node:
-        """What stands for a tensor: the operation that made it, or else a constant."""
+        """The node of a tensor: the operation that made it, or else a constant."""
         if id(tensor) not in self._nodes:
             name = f"constant_{len(self.constants)}"
             self.constants[name] = tensor

@@ -110,21 +110,34 @@ Precision = Literal["mixed", "float32", "float64"]
 class MatchingOptions(base.ReconstructionOptions):
     """Options of every attack that matches gradients."""
 
-    objective: Distance = Field("l2", description="Distance of updates: l2 or cosine.")
-    tv: float = Field(0.0, ge=0, description="Weight of the total variation of pictures.")
-    box: bool = Field(False, description="Keep the records in the known range at every step.")
-    optimiser: Literal["lbfgs", "adam", "signed-adam"] = Field("lbfgs", description="Optimiser.")
-    iterations: int = Field(
-        300, ge=1, description="Steps; of L-BFGS outer steps of up to 20 inner ones."
+    objective: Distance = Field(
+        "l2", description="Distance between updates that is minimised: l2 or cosine."
     )
-    rate: float = Field(0.1, gt=0, description="Learning rate of Adam.")
-    decay: bool = Field(True, description="Let the rate fall along half a cosine.")
-    init: Start = Field("normal", description="Starting records: normal, uniform, pattern, given.")
+    tv: float = Field(0.0, ge=0, description="Weight of the total variation of pictures.")
+    box: bool = Field(
+        False, description="Clip the candidate records to the known range at every step."
+    )
+    optimiser: Literal["lbfgs", "adam", "signed-adam"] = Field(
+        "lbfgs", description="Optimiser of the candidate records."
+    )
+    iterations: int = Field(
+        300,
+        ge=1,
+        description="Number of optimiser steps; an L-BFGS step has up to 20 inner iterations.",
+    )
+    rate: float = Field(0.1, gt=0, description="Learning rate of the Adam optimiser.")
+    decay: bool = Field(True, description="Reduce the learning rate along half a cosine.")
+    init: Start = Field(
+        "normal",
+        description="Distribution of the starting records: normal, uniform, pattern or given.",
+    )
     adaptive: bool = Field(
-        False, description="Compare only what is not zero in the update, as where it was pruned."
+        False, description="Compare only the update's nonzero elements, as for a pruned update."
     )
     precision: Precision = Field(
-        "mixed", description="Of the computation; mixed is single, then double precision."
+        "mixed",
+        description="Floating-point precision of the attack; mixed is single, then double "
+        "precision.",
     )
 
 
@@ -248,7 +261,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         return self.options.tv
 
     def labels_from(self, view: AttackerView) -> str:
-        """Where the attack has the labels from, in words."""
+        """The source of the attack's labels, in words."""
         return "known" if view.labels is not None else "optimised with the records"
 
     def _check(self, view: AttackerView) -> None:

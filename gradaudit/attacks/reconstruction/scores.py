@@ -168,7 +168,7 @@ def labels_in_common(truth: IntArray, candidates: IntArray) -> IntArray:
 
 @dataclass(frozen=True)
 class TracedRecords:
-    """Where every record of the query set was traced to.
+    """The participant that every record of the query set was traced to.
 
     Attributes:
         participants: (records,) participant behind the nearest reconstruction; −1 where none.

@@ -30,7 +30,7 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Similarities:
-    """What a family of attacks made of updates.
+    """Similarities of a family of attacks' reconstructions to the records.
 
     Attributes:
         own: (members, updates, records, restarts) SSIM to the record behind the update; NaN where a

@@ -1,4 +1,4 @@
-"""Where an attack's records begin, and its labels: known, optimised, or read off the last layer.
+"""Starting records and labels of an attack: known, optimised, or read off the last layer.
 
 Source of the rule of signs: B. Zhao, K. R. Mopuri and H. Bilen, "iDLG: Improved deep leakage from
 gradients" (2020), equation 3: with cross-entropy, row c of the last layer's gradient is
@@ -34,7 +34,7 @@ Start = Literal["normal", "uniform", "pattern", "given"]
 
 
 class UnknownLabels(NotApplicable):
-    """An attacker who is not told the labels cannot find them."""
+    """The attacker neither knows the labels nor can find them."""
 
     def __init__(self, why: str, otherwise: str = "") -> None:
         """Say why, and what else may help than to tell the labels."""
@@ -144,7 +144,7 @@ class Targets:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the free numbers: logits of the classes, one logit of two classes, or targets."""
+        """Shape of the free numbers: class logits, one logit of two classes, or targets."""
         if self.fixed is not None:
             return (0,)
         classes = (self.view.classes,) if self.view.classes else ()

@@ -19,18 +19,25 @@ class InferenceOptions(SharingOptions):
         "128 for distribution, 8 for user).",
     )
     shadow: int = Field(
-        1000, ge=2, description="Records of the same population that the adversary has, at most."
+        1000,
+        ge=2,
+        description="Largest number of records of the same population that the adversary has.",
     )
-    batches: int = Field(400, ge=10, description="Shadow batches that it fits on in each repeat.")
+    batches: int = Field(
+        400,
+        ge=10,
+        description="Number of shadow batches that the adversary is fitted on in each repeat.",
+    )
     trials: int = Field(
-        2000, ge=2, description="Private batches that it has to guess, in all repeats together."
+        2000,
+        ge=2,
+        description="Number of private batches that the adversary has to guess, over all repeats.",
     )
     repeats: int = Field(
         5,
         ge=1,
         le=100,
-        description="Splits of the records into shadow and private ones that the game is played "
-        "on.",
+        description="Number of splits into shadow and private records; the game is played on each.",
     )
     merge_rare: MergeRare = 0
     rounds: int | None = Field(
@@ -41,12 +48,12 @@ class InferenceOptions(SharingOptions):
         "checkpoints the audit trains so many rounds itself (3).",
     )
     learning_rate: float = Field(
-        0.01, gt=0, description="SGD's, in the rounds that the audit trains itself."
+        0.01, gt=0, description="Learning rate of SGD in the rounds that the audit trains itself."
     )
     adaptive: bool = Field(
         True,
-        description="Play an adversary too that knows the defenses and applies them to its own "
-        "updates; it is then the headline.",
+        description="Also play an adversary that knows the defenses and applies them to its shadow "
+        "updates; its result becomes the headline.",
     )
     knows: tuple[str, ...] = Field(
         (),
@@ -55,7 +62,7 @@ class InferenceOptions(SharingOptions):
     )
     prior: Literal["empirical", "uniform"] = Field(
         "empirical",
-        description="How often each value is played, and what the adversary takes for granted.",
+        description="Frequencies of the values among private batches, and the adversary's prior.",
     )
     family: tuple[str, ...] = Field(
         ("forest", "norms"),
@@ -66,7 +73,7 @@ class InferenceOptions(SharingOptions):
         0.2,
         ge=0,
         lt=1,
-        description="Share of the shadow records kept for choosing and calibrating.",
+        description="Share of the shadow records that is kept for model selection and calibration.",
     )
 
     @field_validator("knows", "family", mode="before")
@@ -81,16 +88,22 @@ class InferenceOptions(SharingOptions):
 class DistributionOptions(InferenceOptions):
     """Options of distributional inference."""
 
-    bins: int = Field(6, ge=3, le=64, description="Ratio bins: none, then equal shares of (0, 1].")
+    bins: int = Field(
+        6,
+        ge=3,
+        le=64,
+        description="Number of bins of the share: one for a share of 0, the others divide (0, 1] "
+        "equally.",
+    )
     value: str | None = Field(
-        None, description="The attribute's value that is counted (its rarest one)."
+        None, description="Value of the attribute whose share is guessed (by default the rarest)."
     )
 
 
 class UserOptions(InferenceOptions):
     """Options of user inference."""
 
-    candidates: int = Field(5, ge=2, le=1000, description="Users to choose from.")
+    candidates: int = Field(5, ge=2, le=1000, description="Number of candidate users.")
 
 
 O = TypeVar("O", bound=InferenceOptions)  # noqa: E741 - O for options

@@ -102,7 +102,7 @@ ALL_LAYERS = "all layers"
 
 @dataclass(frozen=True)
 class Adversary:
-    """Who plays a game, by one or several predictive families.
+    """An adversary that guesses by one or several predictive families.
 
     Attributes:
         observations: one of each round, oldest first.
@@ -119,13 +119,13 @@ class Adversary:
     jobs: int = 1
 
     def imputation(self) -> Guesses:
-        """What the known columns alone say: no update is looked at."""
+        """Guesses from the known columns alone, without any update."""
         seed = number(self.seed, "imputation")
         answers = _answers(self.game, self.split, self.families, seed, *self._known())
         return self._pooled({name: [said] for name, said in answers.items()}, ALL_LAYERS)
 
     def guesses(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
-        """What it guesses from every layer, and from the whole update (None).
+        """The adversary's guesses from every layer, and from the whole update (None).
 
         Who sees the whole update pools what all layers together and each layer alone tell, by how
         well each told the batches that were held out.

@@ -1,4 +1,4 @@
-"""The encoder of gradients that tells users apart, and its training.
+"""The encoder of gradients that separates users, and its training.
 
 Source: J. Snell et al., "Prototypical networks for few-shot learning" (2017), as Li et al. 2024,
 section 4.1, use it: a fully connected encoder with one hidden layer, 50 dimensions.

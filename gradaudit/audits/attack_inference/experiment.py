@@ -104,7 +104,7 @@ OWN_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Findings:
-    """What came of one repetition.
+    """Results of one repetition.
 
     Attributes:
         strongest: the adversary of the headline: adaptive, where there are defenses and it plays.
@@ -123,7 +123,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What came of all repetitions.
+    """Results of all repetitions.
 
     Attributes:
         leaks: what noise lets through, by layer and round, in the first.

@@ -41,7 +41,7 @@ _REPLICATES = 200
 
 @dataclass(frozen=True)
 class Leak:
-    """An upper bound on what a layer's updates of all rounds tell, in nats, with its interval.
+    """An upper bound on the information in a layer's updates, in nats, with its interval.
 
     ``information`` is None where there is none, and ``reason`` says why.
     """
@@ -54,7 +54,7 @@ class Leak:
 def information_bounds(
     observations: Sequence[RoundObservation], split: GameSplit, seed: np.random.SeedSequence
 ) -> dict[str | None, list[Leak]]:
-    """What each round's noise lets through, by layer and for the whole update (None)."""
+    """Bounds on the information of each round, by layer and for the whole update (None)."""
     by_scope: dict[str | None, list[Leak]] = {}
     for number, observation in enumerate(observations):
         for scope, leak in _of_round(observation, split, sequence(seed, "round", number)).items():
@@ -214,7 +214,7 @@ def fano_advantage_bound(information: float, prior: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class Channel:
-    """What Gaussian noise leaves of a gradient, as far as some samples of it tell.
+    """The Gaussian channel from a gradient to its noisy release, estimated from samples.
 
     The determinant of a sample covariance is too small wherever there are more elements than
     samples. So half of the samples choose a few directions Q, and the other half give the

@@ -41,7 +41,7 @@ HELD = "held at its mean in every record, since the model takes it"
 
 @dataclass(frozen=True)
 class Answers:
-    """What an adversary says after one round.
+    """An adversary's guesses after one round.
 
     Attributes:
         observed: (trials, values) log-posterior of the batches to guess.
@@ -98,7 +98,7 @@ class InferenceGame(ABC):
         """The records with the secret dealt out anew among them: what is left is no leakage."""
 
     def learners(self, families: Sequence[str]) -> dict[str, JsonValue]:
-        """What the adversary learns by, each with its size: the predictive families."""
+        """The adversary's predictive families, each with its size."""
         return sizes(families)
 
     def prepared(self, records: Records) -> Records:
@@ -135,7 +135,7 @@ class AttributeBased(InferenceGame):
         return column
 
     def merged(self, records: Records) -> dict[str, JsonValue]:
-        """What the report says of rare values that were merged."""
+        """The report's note on rare values that were merged."""
         names = merge_rare(records.attributes[self.attribute], self.fewest)[1]
         return {"merged_values": list(names)} if names else {}
 

@@ -1,4 +1,4 @@
-"""What an adversary looks at: the released updates, and those that it computes itself."""
+"""An adversary's observations: the released updates and its own shadow updates."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class RoundObservation:
         yield None, np.concatenate(mine_of_all, axis=1), np.concatenate(theirs_of_all, axis=1)
 
     def interceptor(self, layers: Sequence[Layer]) -> Interceptor:
-        """What sees the clients' updates of some layers."""
+        """The interceptor of the clients' updates of some layers."""
         return Interceptor(
             self.target,
             self.records,
@@ -160,7 +160,7 @@ class RoundObservation:
 
     @property
     def note(self) -> str:
-        """What the report should say of how updates are computed; empty if nothing."""
+        """The report's note on how updates are computed; empty where there is none."""
         return self.interceptor(self.layers).note
 
     def _by_layer(

@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.001
 
 @dataclass(frozen=True)
 class Guesses:
-    """What one adversary says of the batches to guess.
+    """One adversary's posteriors of the batches to guess.
 
     Attributes:
         posterior: (trials, values) normalised log P(a|G) of all rounds together.

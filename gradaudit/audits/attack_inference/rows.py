@@ -117,7 +117,7 @@ class ScoredRows:
     def fano(
         self, leaks: Mapping[Scope, Sequence[Leak]], details: Details
     ) -> Iterator[Measurement]:
-        """What the noise allows any adversary, after all rounds and after each.
+        """Fano's bound on any adversary's advantage, after all rounds and after each.
 
         The information is estimated from samples; the bound is that of its upper end.
         """

@@ -47,7 +47,7 @@ class Scorer:
 
     @property
     def trials(self) -> int:
-        """Of all repetitions."""
+        """Number of trials of all repetitions."""
         return sum(len(split.observed.labels) for split in self.splits)
 
     @property

@@ -62,7 +62,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Parts:
-    """Who has which records: indices, no record and no user in two of them.
+    """Disjoint parts of the records, as indices; no record and no user is in two of them.
 
     Attributes:
         shadow: what the adversary fits on.
@@ -79,7 +79,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Secret:
-    """What the records of batches are asked about.
+    """The attribute whose value in a batch's records the adversary guesses.
 
     Attributes:
         codes: (records,) indices into ``values``.

@@ -12,12 +12,15 @@ class MaliciousServerOptions(AuditOptions):
     """Options of the check."""
 
     batch_size: int = Field(
-        16, ge=2, description="records in a batch, of whose gradient one record's share is told"
+        16,
+        ge=2,
+        description="Number of records in a batch; the audit measures one record's share of the "
+        "batch's gradient.",
     )
 
     @classmethod
     def deployed(cls, deployment: Deployment) -> dict[str, Any]:
-        """A client's batch; of one record there is no share to tell."""
+        """A client's batch size; a batch of one record has no share to measure."""
         size = deployment.batch_size or deployment.records
         return {"batch_size": size} if size and size > 1 else {}
 

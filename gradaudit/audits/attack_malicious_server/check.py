@@ -1,4 +1,4 @@
-"""What speaks for a malicious server in the model that it sent, layer by layer."""
+"""Signs of a malicious server in the model that it sent, layer by layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ beyond (benchmarks/malicious_server.py)."""
 
 @dataclass(frozen=True)
 class Signs:
-    """What was found at one layer.
+    """Signs of manipulation that were found at one layer.
 
     Attributes:
         bins: rows that are cumulative bins, see ``imprint.bins``.
@@ -44,7 +44,7 @@ class Signs:
 
     @property
     def found(self) -> dict[str, float]:
-        """The signs of an imprint or of fishing that can be told, by name."""
+        """The measurable signs of an imprint or of fishing, by name."""
         values = {name: getattr(self, name) for name in LIMITS}
         return {name: float(value) for name, value in values.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""What each layer's gradient holds of each record: all that the signs of a malicious model need."""
+"""Each record's part in each layer's gradient, from which signs of manipulation are computed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ class LayerGradients:
 
 @dataclass(frozen=True)
 class ModelGradients:
-    """Of all layers, with what the loss itself asks for.
+    """Gradients of single records at all layers, and the loss's gradient by the outputs.
 
     Attributes:
         layers: by name, in order.

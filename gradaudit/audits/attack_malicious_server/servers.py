@@ -1,4 +1,4 @@
-"""What a malicious server does to a model, to try the check on: each changes the model in place."""
+"""Manipulations of a model by a malicious server, to test the check; each works in place."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which labels an attacker recovers from a shared update."""
+"""The audit of labels that an attacker recovers from a shared update."""
 
 from typing import ClassVar
 
@@ -16,8 +16,12 @@ class MembershipOptions(BatchOptions):
         description="dlg, idlg or another method that names labels; repeat to compare; without it: "
         "dlg, and idlg where it applies",
     )
-    batches: int = Field(8, ge=1, description="updates to attack; --samples only lowers it")
-    restarts: int = Field(1, ge=1, le=10_000, description="starting points of each attack")
+    batches: int = Field(
+        8, ge=1, description="Number of updates to attack; --samples only lowers it."
+    )
+    restarts: int = Field(
+        1, ge=1, le=10_000, description="Number of starting points of each attack."
+    )
 
 
 class AttackMembership(Audit[MembershipOptions]):

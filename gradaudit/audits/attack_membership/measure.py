@@ -31,7 +31,7 @@ _READING = 2.0
 
 
 def cost(audit: AttackMembership, subject: Subject) -> AuditCost:
-    """What the restarts on all batches cost at most; signs are read at no cost."""
+    """The largest cost of the restarts on all batches; reading signs costs nothing."""
     options = audit.options
     searching = [m for m in _methods(options).values() if not m.reads_labels]
     updates = options.count(subject)

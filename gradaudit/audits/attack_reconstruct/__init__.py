@@ -1,4 +1,4 @@
-"""What records an attacker rebuilds from a shared update."""
+"""The audit of records that an attacker reconstructs from a shared update."""
 
 from functools import partial
 from typing import ClassVar

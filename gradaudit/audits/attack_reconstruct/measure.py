@@ -119,7 +119,7 @@ class MethodAttempts:
 
 
 def attack_facts(attempts: Sequence[Attempt]) -> dict[str, JsonValue]:
-    """What the attack says of itself; what differs between batches stands as ``batches``, in order.
+    """The attack's own facts; those that differ between batches stand as ``batches``, in order.
 
     Of one batch there is no such list.
     """
@@ -150,7 +150,7 @@ def _number(value: float) -> JsonValue:
 
 
 def cost(audit: AttackReconstruct, subject: Subject) -> AuditCost:
-    """What all restarts of all methods on all batches cost at most."""
+    """The largest cost of all restarts of all methods on all batches."""
     options = audit.options
     methods, updates = _methods(options).values(), options.count(subject)
     steps = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)

@@ -43,9 +43,11 @@ def default_steps_in_words() -> str:
 
 
 class AttackOptions(ClientOptions):
-    """What reconstruction, membership and tracing have in common."""
+    """Options that reconstruction, membership and tracing share."""
 
-    restarts: int = Field(4, ge=1, le=10_000, description="starting points of each attack")
+    restarts: int = Field(
+        4, ge=1, le=10_000, description="Number of starting points of each attack."
+    )
     iterations: int | None = Field(
         None,
         ge=1,
@@ -53,21 +55,27 @@ class AttackOptions(ClientOptions):
         f"({default_steps_in_words()}; {AUTOMATIC_ITERATIONS} where no method is named)",
     )
     objective: Literal["l2", "cosine"] | None = Field(
-        None, description="distance of updates that is minimised"
+        None, description="Distance between updates that is minimised."
     )
-    tv: float | None = Field(None, ge=0, description="weight of the pictures' total variation")
-    box: bool | None = Field(None, description="keep candidates in the known range of values")
-    optimiser: Literal["lbfgs", "adam", "signed-adam"] | None = Field(None, description="optimiser")
-    learning_rate: float | None = Field(None, gt=0, description="learning rate of Adam")
-    decay: bool | None = Field(None, description="let Adam's rate fall along half a cosine")
+    tv: float | None = Field(None, ge=0, description="Weight of the total variation of pictures.")
+    box: bool | None = Field(
+        None, description="Clip the candidate records to the known range of values."
+    )
+    optimiser: Literal["lbfgs", "adam", "signed-adam"] | None = Field(
+        None, description="Optimiser of the candidate records."
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="Learning rate of the Adam optimiser."
+    )
+    decay: bool | None = Field(None, description="Reduce Adam's learning rate along half a cosine.")
     init: Literal["normal", "uniform", "pattern", "given"] | None = Field(
-        None, description="where the attack starts"
+        None, description="Distribution of the starting records."
     )
     adaptive: bool | None = Field(
-        None, description="the attacker compares only what a defense did not set to zero"
+        None, description="Compare only the update's elements that a defense did not set to zero."
     )
     precision: Literal["mixed", "float32", "float64"] | None = Field(
-        None, description="floating-point precision of the attack"
+        None, description="Floating-point precision of the attack."
     )
 
     def flags(self, *, named: bool) -> dict[str, Any]:
@@ -82,9 +90,11 @@ class AttackOptions(ClientOptions):
 
 
 class UpdateOptions(ClientOptions):
-    """Which updates are attacked."""
+    """The choice of the updates that are attacked."""
 
-    batches: int = Field(4, ge=1, description="updates to attack; --samples only lowers it")
+    batches: int = Field(
+        4, ge=1, description="Number of updates to attack; --samples only lowers it."
+    )
     records: tuple[int, ...] = Field(
         (),
         description="attack the batch of these records of the data set, by number from 0, as in "
@@ -96,7 +106,7 @@ class UpdateOptions(ClientOptions):
         description="attack a captured update: a file of gradients (safetensors or a state dict), "
         "or two checkpoints OLD,NEW",
     )
-    every_round: bool = Field(False, description="attack every checkpoint, not only the newest")
+    every_round: bool = Field(False, description="Attack every checkpoint, not only the newest.")
 
     @field_validator("records", "given", mode="before", check_fields=False)
     @classmethod
@@ -141,13 +151,13 @@ class ReconstructOptions(BatchOptions):
         description=f"{names_in_words()}, with options as "
         "NAME:key=value,…; repeat to compare; without it: closed-form where that applies, and dlg",
     )
-    known_labels: bool = Field(False, description="tell the attacker the labels")
+    known_labels: bool = Field(False, description="Give the labels to the attacker.")
     start: Path | None = Field(
-        None, description="a .npy file with the batch that --init given starts from"
+        None, description="Numpy file (.npy) with the batch that --init given starts from."
     )
     success: float = Field(
-        0.1, gt=0, description="relative error up to which a restart counts as a success"
+        0.1, gt=0, description="Largest relative error at which a restart counts as a success."
     )
     save_examples: Path | None = Field(
-        None, description="folder for pictures of originals beside reconstructions (private data)"
+        None, description="Folder for pictures of originals beside reconstructions (private data)."
     )

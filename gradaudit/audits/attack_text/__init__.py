@@ -1,4 +1,4 @@
-"""Which tokens and texts an update gives away."""
+"""The audit of tokens and texts that an update gives away."""
 
 from functools import partial
 from typing import ClassVar
@@ -12,18 +12,22 @@ from gradaudit.audits.base import Audit, Metric
 class TextOptions(UpdateOptions):
     """Options of the attack on texts."""
 
-    batch_size: int = Field(4, ge=1, description="texts behind an update")
-    batches: int = Field(16, ge=1, description="updates to attack; --samples only lowers it")
+    batch_size: int = Field(4, ge=1, description="Number of texts behind an update.")
+    batches: int = Field(
+        16, ge=1, description="Number of updates to attack; --samples only lowers it."
+    )
     decoys: int = Field(
-        32, ge=1, description="other texts that each is to be told from, at every layer"
+        32,
+        ge=1,
+        description="Number of decoy texts that each text is compared with at every layer.",
     )
     given: tuple[int, ...] = Field(
         (),
-        description="texts of the data set, by number from 0, of each of which it is tested "
-        "whether it is behind the first update",
+        description="Texts of the data set, by number from 0; each is tested for presence in the "
+        "first update.",
     )
     search: bool = Field(
-        True, description="search for whole texts; without it layers alone are looked at"
+        True, description="Search for whole texts; without it the audit only measures layers."
     )
 
 
@@ -31,7 +35,7 @@ _of_model = partial(Metric, riskier="higher", per_layer=False)
 
 
 class AttackText(Audit[TextOptions]):
-    """Name the tokens and texts behind an update, and tell at each layer whether a text was there.
+    """Recover the tokens and texts behind an update, and test each layer for a text's presence.
 
     Tokens are read off the rows of the embedding that moved. The gradient Σ_t δ_t a_tᵀ of a linear
     map has its rows in the span of what came in, so a token at a position is possible where what

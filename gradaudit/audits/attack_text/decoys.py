@@ -11,7 +11,7 @@ _POOL = 8
 
 
 def decoys_of(batch: Texts, pool: Texts, count: int, generator: np.random.Generator) -> Texts:
-    """So many decoys for each text, (texts · count, …), those of one text together.
+    """A number of decoys for each text, (texts · count, …), those of one text together.
 
     A decoy is another text at least as long, cut to the length; of several drawn at random those
     are taken whose tokens are as frequent, by the mean logarithm, as the text's, and that begin no

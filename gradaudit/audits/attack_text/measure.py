@@ -1,4 +1,4 @@
-"""Texts: what an attacker names for some updates, and what each layer tells of texts."""
+"""Texts that an attacker recovers from updates, and evidence of texts at each layer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,7 +63,7 @@ def cost(audit: AttackText, subject: Subject) -> AuditCost:
 
 @dataclass
 class BatchAnswers:
-    """What came of some batches; a floor is the same for texts of another batch.
+    """Answers to some batches and their scores; a floor is the score on another batch's texts.
 
     Attributes:
         answers: one a batch.
@@ -120,7 +120,7 @@ class _Attack:
     threat: TextThreat
 
     def rows(self, rows: Rows, progress: Progress) -> Iterator[Measurement]:
-        """Of the model, then of every layer."""
+        """Rows of the model, then of every layer."""
         options, captured = self.options, None
         if options.update is not None:
             captured = captured_update(options.update, self.threat.target, options.rate)

@@ -23,7 +23,7 @@ from gradaudit.text import listed
 
 @dataclass(frozen=True)
 class TextThreat:
-    """What clients with texts share, and what an attacker sees of it.
+    """The update that clients with texts share, and the attacker's view of it.
 
     Attributes:
         layers: those whose updates the attacker uses.
@@ -34,7 +34,7 @@ class TextThreat:
     layers: tuple[Layer, ...]
 
     def view(self, batch: Records, generator: torch.Generator) -> TextView:
-        """What the attacker has of a batch, in float32, as models of texts are trained.
+        """The attacker's view of a batch, in float32, as models of texts are trained.
 
         Raises:
             AuditError: the model cannot be run on the batch.
@@ -111,7 +111,7 @@ def _parts(records: Records) -> tuple[InputPart, ...]:
 
 
 def task_of(records: Records) -> Task:
-    """What the loss asks for, told by the labels."""
+    """The reading task that the labels show the loss to have."""
     if records.labels.dim() == 1:
         return "class"
     ids, labels = texts_of(records).ids, records.labels

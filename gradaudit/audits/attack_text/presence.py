@@ -1,4 +1,4 @@
-"""Whether a text was in the batch, told at each layer by itself.
+"""Tests whether a text was in the batch, from each layer separately.
 
 At a linear map the evidence is the energy of what would come in outside the span, meaned over the
 text's positions: the less, the likelier. At the table of tokens it is how much the rows of the
@@ -52,7 +52,7 @@ class Presence:
 
     @cached_property
     def places(self) -> dict[str, MapsOfOneInput]:
-        """Of each layer with a linear map over positions."""
+        """The maps of each layer with a linear map over positions."""
         view = self.view
         named = {layer.name: _map_of(view, layer) for layer in self.layers}
         return {
@@ -68,12 +68,12 @@ class Presence:
         return next(holding, None)
 
     def span(self, layer: str) -> Span | None:
-        """Of a layer; None where it is void or no linear map."""
+        """The span of a layer's inputs; None where it is void or the layer is no linear map."""
         place = self.places.get(layer)
         return None if place is None else place.span
 
     def evidence(self, texts: Texts) -> dict[str, Tensor]:
-        """How unlikely each text is to have been there, (texts,), by layer that tells."""
+        """Evidence against each text's presence, (texts,), by layer with any evidence."""
         telling = {layer: place for layer, place in self.places.items() if place.span is not None}
         evidence = self._energies(texts, telling)
         rows = row_strengths(self.view)

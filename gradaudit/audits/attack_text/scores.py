@@ -12,7 +12,7 @@ Text = Sequence[int]
 
 @dataclass(frozen=True)
 class TextScores:
-    """Of one batch; shares in [0, 1].
+    """Scores of the texts recovered from one batch; shares in [0, 1].
 
     Attributes:
         tokens: how many of the batch's tokens were named and how many there are.

@@ -1,4 +1,4 @@
-"""Whether a vector may have come in at a linear map, told from the span of the map's gradient.
+"""Tests of vectors as inputs of a linear map, from the span of the map's gradient.
 
 The gradient of a linear map that is used at T positions is G = Σ_t δ_t a_tᵀ, so its rows lie in the
 span of what came in, and where T is less than the map is wide, they leave the rest of the space
@@ -78,7 +78,7 @@ class Span:
 
     @property
     def rank(self) -> int:
-        """Of the span, above the noise."""
+        """Rank of the span, above the noise."""
         return len(self.rows)
 
     @property
@@ -101,7 +101,7 @@ class Span:
         return outside / (blurred + torch.finfo(vectors.dtype).eps ** 2)
 
     def residual(self, vectors: Tensor) -> Tensor:
-        """What of vectors (…, width) lies outside the rows that were found."""
+        """Part of vectors (…, width) that lies outside the span."""
         rows = self.rows.to(vectors)
         return vectors - vectors @ rows.T @ rows
 
@@ -138,12 +138,12 @@ def _right_singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_void(width: int, tokens: int) -> bool:
-    """Whether so many positions may fill a space of this width, so that its span tells nothing."""
+    """Whether the positions may fill a space of this width, so that any vector fits the span."""
     return tokens > most_tokens(width)
 
 
 def most_tokens(width: int) -> int:
-    """How many positions leave enough of a space of this width free to tell what came in."""
+    """Largest number of positions that leave enough of a space of this width free for a test."""
     return width - _SPARE
 
 

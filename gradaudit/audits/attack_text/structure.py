@@ -1,4 +1,4 @@
-"""What comes in where: at which maps a token stands for itself, and at which its context counts."""
+"""A model's linear maps: those whose input depends on a token alone, and on its context."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +34,7 @@ class MapsOfOneInput:
 
     @cached_property
     def span(self) -> Span | None:
-        """Of what came in; None where it is void, or the maps are not shared."""
+        """The span of the maps' inputs; None where it is void, or the maps are not shared."""
         shared = [self.view.gradient(name) for name in self.names if name in self.view.update]
         return Span.of(shared, sum(self.view.inner)) if shared else None
 
@@ -66,7 +66,7 @@ class MapsOfOneInput:
 
     @property
     def rank(self) -> int:
-        """Of the span; 0 without."""
+        """Rank of the span; 0 without one."""
         return 0 if self.span is None else self.span.rank
 
     def misfit(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -89,7 +89,7 @@ class MapsOfOneInput:
         return self.span.energy(self._vectors(ids, lengths))
 
     def outside(self, ids: Tensor) -> Tensor:
-        """What of texts lies outside the span, over its length, (texts, positions, width)."""
+        """Relative part of texts' inputs outside the span, (texts, positions, width)."""
         assert self.span is not None
         vectors = self._vectors(ids, None)
         outside: Tensor = self.span.residual(vectors) / vectors.norm(dim=2, keepdim=True)
@@ -146,7 +146,7 @@ class Structure:
 
     @property
     def deciding(self) -> tuple[MapsOfOneInput, ...]:
-        """Of these the ones that hold all that came in.
+        """The maps whose spans hold all inputs.
 
         Left out are those with a rank far below the others': what came in has no gradient of its
         own there, as in the last block of a model that is asked for a class.

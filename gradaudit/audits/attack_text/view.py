@@ -1,4 +1,4 @@
-"""What an attacker on text has: the model, the update, and how many sequences made it."""
+"""An attacker's view of texts: the model, the update, and its number of sequences."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +22,7 @@ _NO_TOKENS = ("mask", "type", "position", "segment", "length")
 
 @dataclass(frozen=True)
 class TextView:
-    """What an attacker on text is given.
+    """An attacker's view of an update of texts.
 
     Attributes:
         model: weights, architecture and loss.
@@ -64,7 +64,7 @@ class TextView:
         return tuple(length - last for length in self.lengths)
 
     def inputs(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """What the model takes for texts, (texts, …), as its data set would hold them.
+        """The model's inputs for texts, (texts, …), as its data set would hold them.
 
         Args:
             ids: (texts, positions).
@@ -75,7 +75,7 @@ class TextView:
     def seen(
         self, names: Sequence[str], ids: Tensor, lengths: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """What comes in at each of these weights, (texts, positions, width), without gradients.
+        """The input at each of these weights, (texts, positions, width), without gradients.
 
         The model is run no further than to the last of them that it comes to.
 
@@ -90,7 +90,7 @@ class TextView:
         return {name: self.by_text(name, x, ids.shape) for name, x in capture.seen.items()}
 
     def by_text(self, name: str, x: Tensor, shape: torch.Size) -> Tensor:
-        """What came in at a weight for texts of this shape, (texts, positions, width)."""
+        """The input at a weight for texts of this shape, (texts, positions, width)."""
         texts, positions = shape
         if name in self.turned:
             return x.reshape(positions, texts, -1).transpose(0, 1)
@@ -207,7 +207,7 @@ def packed_inputs(parts: Sequence[InputPart], ids: Tensor, lengths: Tensor | Non
 
 
 def tokens_among(parts: Sequence[InputPart]) -> InputPart | None:
-    """The part that holds a text's tokens; None where it cannot be told.
+    """The input part that holds a text's tokens; None where no single part does.
 
     It is called ``input_ids``, or is the only one of whole numbers, one a position, that is no mask
     and says neither positions nor types.

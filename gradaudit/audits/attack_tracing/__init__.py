@@ -1,4 +1,4 @@
-"""Whether an attacker can tell whose record it is from what the participants shared."""
+"""The audit that traces records to the participants that shared their updates."""
 
 from typing import ClassVar
 
@@ -16,11 +16,13 @@ class TracingOptions(AttackOptions):
         description="how records are rebuilt: dlg, idlg, inverting-gradients, …; without it: "
         "closed-form where that applies and nothing defends the updates, else dlg",
     )
-    participants: int = Field(10, ge=2, description="clients that share an update each")
-    updates: int = Field(1, ge=1, description="updates of each participant")
-    repeats: int = Field(1, ge=1, description="repetitions with other records")
-    restarts: int = Field(1, ge=1, le=10_000, description="starting points of each attack")
-    known_labels: bool = Field(False, description="tell the attacker the labels")
+    participants: int = Field(10, ge=2, description="Number of clients; each shares one update.")
+    updates: int = Field(1, ge=1, description="Number of updates of each participant.")
+    repeats: int = Field(1, ge=1, description="Number of repetitions with other records.")
+    restarts: int = Field(
+        1, ge=1, le=10_000, description="Number of starting points of each attack."
+    )
+    known_labels: bool = Field(False, description="Give the labels to the attacker.")
 
 
 class AttackTracing(Audit[TracingOptions]):

@@ -28,7 +28,7 @@ from gradaudit.subject import Subject
 
 
 def cost(audit: AttackTracing, subject: Subject) -> AuditCost:
-    """What the attacks on all participants' updates cost at most.
+    """The largest cost of the attacks on all participants' updates.
 
     By the method that will do: the first one, where one record stands behind an update.
     """

@@ -19,7 +19,8 @@ class CopaOptions(AuditOptions):
     records: int = Field(
         2,
         ge=1,
-        description="records to average over, each measured on its own; --samples only lowers it",
+        description="Number of records to average over, each measured on its own; --samples only "
+        "lowers it.",
     )
     work: float = Field(
         300.0,

@@ -25,18 +25,22 @@ class DpAuditOptions(AuditOptions):
     clip: float | None = Field(
         None,
         gt=0,
-        description="What a mechanism from a file clips to, to craft records by; only for these.",
+        description="L2 norm that a mechanism from a file clips to; crafted records depend on it.",
     )
     noise: Literal["unknown", "gaussian"] = Field(
-        "unknown", description="What a mechanism from a file is declared to add; only for these."
+        "unknown", description="Noise scale that a mechanism from a file declares to add."
     )
     claimed_epsilon: float | None = Field(
-        None, ge=0, description="The claim; exit with 1 where the bound exceeds it."
+        None,
+        ge=0,
+        description="Claimed epsilon; the exit status is 1 where the lower bound exceeds it.",
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="δ of every epsilon.")
-    trials: int = Field(5000, ge=100, description="Releases under each hypothesis, in expectation.")
+    delta: float = Field(1e-5, gt=0, lt=1, description="The δ of every (ε, δ) in the report.")
+    trials: int = Field(
+        5000, ge=100, description="Expected number of releases under each hypothesis."
+    )
     record: str = Field(
-        "crafted", description="Which record (or client) plays: random, crafted, or an index."
+        "crafted", description="The canary record (or client): random, crafted, or an index."
     )
     domain: Literal["feasible", "free"] = Field(
         "feasible",
@@ -46,9 +50,10 @@ class DpAuditOptions(AuditOptions):
     )
     replacement: Literal["worst", "uniform"] = Field(
         "worst",
-        description="The other value: the one that moves the gradient most, or any at random.",
+        description="Choice of the neighbour's value: the one that moves the gradient most, or a "
+        "random one.",
     )
-    companions: int = Field(0, ge=0, description="Other records in the batch.")
+    companions: int = Field(0, ge=0, description="Number of other records in the batch.")
     statistic: Literal["projection", "distance"] = Field(
         "projection",
         description="The likelihood ratio, or the paper's distance; the other one is reported "
@@ -56,33 +61,46 @@ class DpAuditOptions(AuditOptions):
     )
     mode: Literal["implementation", "exact", "one-run"] = Field(
         "implementation",
-        description="Run the mechanism, sample the law of its statistic, or tell from one training "
-        "which canaries were in it.",
+        description="Run the mechanism, sample the law of its statistic, or guess from a single "
+        "training which canaries took part.",
     )
     canaries: Path | None = Field(
         None, description="The folder of a training with --canaries, for --mode one-run."
     )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every bound.")
-    restarts: int = Field(16, ge=0, description="Starts for crafting; 0 leaves it out.")
-    iterations: int = Field(200, ge=2, description="Steps of crafting.")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Confidence level of every bound.")
+    restarts: int = Field(
+        16, ge=0, description="Number of starting points for crafting the canary; 0 skips crafting."
+    )
+    iterations: int = Field(
+        200, ge=2, description="Number of optimiser steps for crafting the canary."
+    )
     relation: Literal["replace", "remove"] = Field(
         "replace",
         description="How neighbours differ: a record's value (or a client's update) is replaced by "
         "another, or the record (or the update) is removed. Removed records are played for a "
         "mechanism from a file, beside --companions.",
     )
-    clients: int = Field(8, ge=2, description="Clients that train, for middleware.")
-    client_records: int = Field(32, ge=1, description="Records of each of these clients.")
+    clients: int = Field(8, ge=2, description="Number of clients that train, for middleware.")
+    client_records: int = Field(32, ge=1, description="Number of records of each of these clients.")
     rate: float = Field(0.1, gt=0, description="Learning rate of these clients.")
     unsent: tuple[str, ...] = Field(
         (), description="Arrays of the state dict that clients do not send: a glob of keys."
     )
-    steps: int | None = Field(None, ge=1, description="Compose the theory over so many steps.")
-    sampling_rate: float = Field(
-        1.0, gt=0, le=1, description="Share of the records in each of these steps' batches."
+    steps: int | None = Field(
+        None, ge=1, description="Number of steps that the theoretical epsilon is composed over."
     )
-    sweep_clip: tuple[float, ...] = Field((), description="Play at these clips too.")
-    sweep_sigma: tuple[float, ...] = Field((), description="Play at these sigmas too.")
+    sampling_rate: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Sampling rate: the share of the records in each of these steps' batches.",
+    )
+    sweep_clip: tuple[float, ...] = Field(
+        (), description="Further clipping norms to play the game at."
+    )
+    sweep_sigma: tuple[float, ...] = Field(
+        (), description="Further noise scales to play the game at."
+    )
     picture: Path | None = Field(
         None, description="Draw both hypotheses' statistics to this .svg or .png."
     )

@@ -107,7 +107,7 @@ def _remark(lower: Measurement, claimed: float | None, promised: float | None) -
 def theory_rows(
     game: Game, options: DpAuditOptions, columns: int, rows: Rows
 ) -> Iterator[Measurement]:
-    """What the mechanism promises for a replaced (headline) and for a removed record.
+    """Rows of the mechanism's guarantee for a replaced (headline) and for a removed record.
 
     Li24 divide epsilon by the number of the table's columns, which has no basis.
     """

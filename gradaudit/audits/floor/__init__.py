@@ -13,10 +13,11 @@ class FloorOptions(AuditOptions):
     sigma: float = Field(
         0.0,
         ge=0,
-        description="deviation of Gaussian noise on the update, where no --defense dp: adds any",
+        description="Standard deviation of Gaussian noise on the update, where no --defense "
+        "dp: adds any.",
     )
     batch_size: int = Field(
-        1, ge=1, description="records in an update, all but one of which the attacker knows"
+        1, ge=1, description="Number of records in an update; the attacker knows all but one."
     )
     prior: str = Field(
         "fitted",
@@ -33,8 +34,8 @@ class FloorOptions(AuditOptions):
         0.1,
         gt=0,
         le=1,
-        description="a reconstruction succeeds whose squared error is at most this share of the "
-        "prior's variance",
+        description="Largest squared error of a successful reconstruction, as a share of "
+        "the prior's variance.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Records drawn from a prior in units that have in common what a genie tells."""
+"""Records drawn from a prior, in units that share the genie's side information."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a genie tells an attacker, so that no average is taken over records that tell unlike much.
+"""Side information from a genie, so that averages are over records of similar information.
 
 Given u of z = u + v, with u of the law N(0, I − T) and v of N(0, T), independent, the record's
 prior is N(u, T), of precision T⁻¹. Who is told u does no worse, so for each T with 0 < T ≤ I
@@ -30,7 +30,7 @@ _TELLING = 3.0
 
 @dataclass(frozen=True)
 class Genie:
-    """What is told of records of a prior, in its leading directions.
+    """A genie: side information on records of a prior, in its leading directions.
 
     Attributes:
         precision: T⁻¹, (leading, leading).

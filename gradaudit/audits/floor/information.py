@@ -1,4 +1,4 @@
-"""What a noisy update tells of records, Ã = C^½ E[JᵀJ] C^½ / σ², from drawn ones.
+"""Fisher information of a noisy update, Ã = C^½ E[JᵀJ] C^½ / σ², from drawn records.
 
 Records are drawn in units: those of one have in common what a ``Genie`` tells, and the label. Each
 unit is kept in two halves, so that one can be held against the other.
@@ -39,7 +39,7 @@ _ELEMENT, _COPIES = 8, 8
 
 @dataclass(frozen=True)
 class Information:
-    """What an update tells of the records of some units. It adds up, and scales with 1/σ².
+    """Information of an update on the records of some units; additive, and scaled by 1/σ².
 
     Attributes:
         halves: Ã averaged over half of a unit, (units, 2, probes, probes).
@@ -147,7 +147,7 @@ def measured(
     advance: Advance = lambda _: None,
     workers: Workers = ALONE,
 ) -> dict[str, Information]:
-    """That of a sample; see ``layer_information``."""
+    """The information of a sample; see ``layer_information``."""
     batch = _batch(view, layers, sample)
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     room = min(_WORKING_SET, memory // 4)

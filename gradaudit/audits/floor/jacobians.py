@@ -23,7 +23,7 @@ Laid = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class JacobianProducts:
-    """What moving records does to one layer's gradient g, up to what no product shows.
+    """Inner products of one layer's gradient g and its Jacobian in some directions.
 
     Attributes:
         products: JᵀJ in the directions, (records, directions, directions).
@@ -52,7 +52,7 @@ class JacobianProducts:
 def jacobian_products(
     batch: Batch, way: Differentiation, directions: Tensor, layers: Sequence[Layer], at_once: int
 ) -> dict[str, JacobianProducts]:
-    """What moving each record of a batch in some directions (directions, …) does to every layer.
+    """Jacobian products of every layer for each record of a batch, by directions (directions, …).
 
     Tangents are taken in ``at_once`` directions at a time.
     """
@@ -72,7 +72,7 @@ def _together(parts: Sequence[Laid]) -> Laid:
 
 
 def sum_of(parts: Sequence[JacobianProducts]) -> JacobianProducts:
-    """Of one or more gradients side by side."""
+    """The products of one or more gradients side by side."""
     first, *others = parts
     for other in others:
         first = first + other

@@ -145,7 +145,7 @@ class NoisyUpdate:
         return next((one for one in self.releases if names <= one.members), None)
 
     def tied_to(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Layers whose information bounds what these tell: themselves, and those tied to them."""
+        """Layers whose information bounds that of these: these, and the layers tied to them."""
         tied = {one for layer in layers if (one := self.release(layer)) is not None and one.tied}
         return [each for each in self.layers if each in layers or self.release(each) in tied]
 
@@ -179,7 +179,7 @@ class NoisyUpdate:
         return {name: parts * fisher[name] for name, parts in found.items()}
 
     def facts(self, options: FloorOptions) -> dict[str, JsonValue]:
-        """What every row says: what the attacker knows, and of what the floor is."""
+        """Facts of every row: the attacker's knowledge, and the quantity that the floor bounds."""
         prior = self.prior
         return {
             "attacker": "knows weights, labels, other records of the batch, noise law and prior",

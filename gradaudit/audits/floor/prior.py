@@ -1,4 +1,4 @@
-"""What the attacker knows of a record beforehand: a Gaussian law, in its own principal directions.
+"""The attacker's prior of a record: a Gaussian law, in its own principal directions.
 
 A record is x = m + Σ_j √λ_j z_j u_j with independent standard normal z_j. Floors are computed in z.
 The leading directions are asked about one by one. The many small ones of wide records are taken in
@@ -112,7 +112,7 @@ class GaussianPrior:
 
     @property
     def still(self) -> Tensor:
-        """Which probes stand for directions without variance, (probes,)."""
+        """Mask of the probes for directions without variance, (probes,)."""
         return self.weights <= _STILL * self.weights.max()
 
     @property

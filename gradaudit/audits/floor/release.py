@@ -38,7 +38,7 @@ class Release:
 
     @classmethod
     def of(cls, defense: Dp, parameters: Sequence[str], records: int) -> Self:
-        """What a defense does to the parameters that it defends."""
+        """The release of the parameters that a defense protects."""
         o = defense.options
         scale = noise_scale(o.per, o.sigma, records)
         return cls(
@@ -58,7 +58,7 @@ class Release:
 
     @property
     def fisher(self) -> float:
-        """What turns JᵀJ of a record's (clipped) gradient into Fisher's information.
+        """Factor from JᵀJ of a record's (clipped) gradient to the Fisher information.
 
         1/s² for noise of deviation s, and for Laplace noise of scale s. A mean of k Laplace numbers
         of scale s√k, of noise on each record, has at most that (Stam 1959: 1/information adds).
@@ -77,7 +77,7 @@ class Release:
 
     @property
     def tied(self) -> bool:
-        """Whether a layer tells of others too, by a norm that is no record's own.
+        """Whether a layer's update depends on other layers through a norm over several records.
 
         Then only what all tell together, unclipped, bounds what one of them does.
         """

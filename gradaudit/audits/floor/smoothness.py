@@ -65,7 +65,7 @@ _SMOOTH_LOSSES = (CrossEntropy, BinaryCrossEntropy, MeanSquaredError)
 def jumps(
     view: FunctionalModel, layers: Sequence[Layer], records: Tensor, labels: Tensor
 ) -> dict[str, str]:
-    """Which layers' gradients may jump, and why: the module, the operation and the remedy.
+    """Layers whose gradients may jump, and why: the module, the operation and the remedy.
 
     A kink makes the gradients of layers before it jump. Those behind it see only its output, which
     is continuous.

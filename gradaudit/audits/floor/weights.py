@@ -1,4 +1,4 @@
-"""Weights of records by how much they tell, so that a few that tell much do not decide a floor.
+"""Weights of records by their information, so that a few informative ones do not decide a floor.
 
 The van Trees inequality inverts the average information. A trained network is sure of most records:
 their gradients tell next to nothing, the average is that of the few others, and the floor lies far
@@ -94,7 +94,7 @@ class Weights:
 
     @classmethod
     def of(cls, pulls: Sequence[JacobianProducts], levels: Tensor, z: Tensor) -> Self:
-        """Of records whose gradients move so.
+        """Weights of records with these Jacobian products.
 
         Args:
             pulls: of each layer.

@@ -14,8 +14,8 @@ class ForwardOptions(AuditOptions):
         0.1,
         gt=0,
         allow_inf_nan=False,
-        description="variance of the noise through which activations are seen, in squared units "
-        "of the activations",
+        description="Variance of the noise that is added to activations, in squared units of the "
+        "activations.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What an update gives away at a glance."""
+"""The audit of a captured update that needs no model and no data."""
 
 from functools import partial
 
@@ -19,10 +19,12 @@ class ObserveOptions(AuditOptions):
         "two checkpoints OLD,NEW",
     )
     rate: float | None = Field(
-        None, gt=0, description="learning rate between two checkpoints OLD,NEW (unknown)"
+        None,
+        gt=0,
+        description="Learning rate between two checkpoints OLD,NEW (by default unknown).",
     )
     batch_size: int | None = Field(
-        None, ge=1, description="records behind the update, where that is known"
+        None, ge=1, description="Number of records behind the update, where that is known."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a captured update gives away: from readings to rows."""
+"""Rows of the readings of a captured update."""
 
 from collections.abc import Iterable, Iterator
 from typing import cast
@@ -81,7 +81,7 @@ def _stored_as(captured: CapturedUpdate) -> torch.dtype:
 
 
 def rows_of(rows: Rows, told: Iterable[ReadingValue]) -> Iterator[Measurement]:
-    """A row of each thing that was told, or of why not."""
+    """A row for each reading, with its value or the reason why there is none."""
     for each in told:
         if each.value is None:
             yield from rows.skipped(each.reason, [each.metric], [each.layer], each.details)

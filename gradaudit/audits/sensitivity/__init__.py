@@ -17,11 +17,12 @@ class SensitivityOptions(AuditOptions):
     probes: int | None = Field(
         None,
         ge=0,
-        description="estimate the F norm from so many random directions and the 1-norm from so "
-        "many columns, each estimate with an interval; 0: exact, whatever it costs; without it: "
-        "exact where that is affordable, else 64, and the report says which",
+        description="Number of random directions for the F norm and of columns for the "
+        "1-norm, each estimate with an interval; 0 is exact, whatever it costs "
+        "(by default exact where that is affordable, else 64, and the report "
+        "says which).",
     )
-    with_bias: bool = Field(False, description="count biases among a layer's gradient")
+    with_bias: bool = Field(False, description="Include the biases in a layer's gradient.")
 
     @field_validator("probes")
     @classmethod
@@ -64,7 +65,7 @@ QUANTILES = (
 
 @dataclass(frozen=True)
 class JacobianNorm:
-    """What a metric is of: a norm of a Jacobian, as it is or over range and ψ."""
+    """The quantity of a metric: a norm of a Jacobian, as it is or over range and ψ."""
 
     reacting: Reacting
     norm: NormName
@@ -95,7 +96,7 @@ class JacobianNorm:
 
     @property
     def unit(self) -> str:
-        """Of its values."""
+        """Unit of the metric's values."""
         return f"{'1' if self.bounded else 'gradient'}/{self.reacting}"
 
 

@@ -130,7 +130,7 @@ class Sample:
 
     @property
     def by_probe(self) -> Array:
-        """What each probe alone says of the mean over records, to first order, (probes,)."""
+        """Each probe's estimate of the mean over records, to first order, (probes,)."""
         alone = self._each_probe()
         return (alone + self.mean) / 2 if self.squared else alone
 

@@ -29,9 +29,8 @@ class SubspaceOptions(AuditOptions):
         200,
         ge=19,
         le=100_000,
-        description="so many times the labels are permuted, those of users where records have "
-        "them; the p-value is at least one over one "
-        "more than that",
+        description="Number of label permutations for the p-value, which is at least 1 / (number + "
+        "1); where records have users, the users' labels are permuted.",
     )
 
 

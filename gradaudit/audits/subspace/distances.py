@@ -45,7 +45,7 @@ _ROUGHLY = 1e-6
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared, and how.
+    """Settings of a comparison of subspaces: the model, splits, seed and memory.
 
     Attributes:
         target: the model; it is left as it was.
@@ -65,7 +65,7 @@ class Comparison:
     def outcomes(
         self, reading: Literal["mean", "samples"], progress: Progress, workers: Workers = ALONE
     ) -> Iterator[tuple[str, Outcome]]:
-        """What was found in every layer, by its name, in no particular order.
+        """The comparisons of every layer, by its name, in no particular order.
 
         The workers share in the permutations.
 

@@ -78,7 +78,7 @@ def splits_of(
 
 
 def orders_of(permuted: Permuted, users: Orders, count: int, seed: int) -> Orders:
-    """Whose label each record has under random permutations, (count, records).
+    """Random permutations of the records' labels, as indices (count, records).
 
     Args:
         permuted: whose labels are permuted.

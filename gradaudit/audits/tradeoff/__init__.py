@@ -49,10 +49,19 @@ class TradeoffOptions(AuditOptions):
     curves: Path | None = Field(None, description="Draw the curves into this SVG or PNG.")
     method: str = Field("dlg", description="How records are rebuilt, with options as NAME:key=v,….")
     iterations: int = Field(
-        30, ge=1, description="Steps of its optimiser; the papers take 300 and more."
+        30,
+        ge=1,
+        description="Number of optimiser steps of the reconstruction attack; the papers "
+        "take 300 and more.",
     )
-    restarts: int = Field(1, ge=1, le=10_000, description="Starting points of each attack.")
-    batches: int = Field(5, ge=1, description="Updates to attack at every setting, the same ones.")
+    restarts: int = Field(
+        1, ge=1, le=10_000, description="Number of starting points of each attack."
+    )
+    batches: int = Field(
+        5,
+        ge=1,
+        description="Number of updates to attack; every setting is attacked on the same ones.",
+    )
     participants: int = Field(
         5, ge=2, description="Clients that the attacked updates are dealt out to, for tracing."
     )
@@ -70,9 +79,9 @@ class TradeoffOptions(AuditOptions):
     )
     epochs: int = Field(1, ge=1, description="Passes of a client in a round (not with fedsgd).")
     training_batch: int = Field(32, ge=1, description="Records in a client's step.")
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="Of the training.")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="Optimizer of the training.")
     learning_rate: float | None = Field(
-        None, gt=0, description=f"Of the training ({RATE}; property 0.01)."
+        None, gt=0, description=f"Learning rate of the training ({RATE}; property 0.01)."
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
     test_share: float | None = Field(
@@ -82,9 +91,19 @@ class TradeoffOptions(AuditOptions):
         description="Share of the records kept to measure accuracy on (without it the data set's "
         "non-members, or 0.2).",
     )
-    shadow: int = Field(1000, ge=2, description="Property: records that the adversary has.")
-    shadow_batches: int = Field(2000, ge=10, description="Property: batches that it fits on.")
-    trials: int = Field(1000, ge=2, description="Property: batches that it has to guess.")
+    shadow: int = Field(
+        1000, ge=2, description="Property: number of records that the adversary has."
+    )
+    shadow_batches: int = Field(
+        2000,
+        ge=10,
+        description="Property: number of shadow batches that the adversary is fitted on.",
+    )
+    trials: int = Field(
+        1000,
+        ge=2,
+        description="Property: number of private batches that the adversary has to guess.",
+    )
 
     _names = field_validator("game", "weights", mode="before")(split_at_commas)
 
@@ -117,7 +136,7 @@ _riskier_lower = partial(Metric, riskier="lower", per_layer=False)
 
 
 class Tradeoff(Audit[TradeoffOptions]):
-    """What a defense leaves of accuracy and takes from attackers, over a grid of its settings.
+    """Accuracy and the attackers' success over a grid of a defense's settings.
 
     Calibrated averaged performance CAP = (1/n) Σ_m Acc_m · dist_m (eq. 1) over the settings m of
     the grid, which is part of the result and stands in the details with all points. Acc is the test

@@ -58,7 +58,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class AttackScores:
-    """What came of it, (batches,) each.
+    """Scores of an attack on each batch, (batches,) each.
 
     Attributes:
         relative_error: ‖x̂ − x‖/‖x‖, mean over a batch's records; 1 where all restarts diverged.

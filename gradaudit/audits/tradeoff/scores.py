@@ -81,7 +81,7 @@ def mean_interval(values: FloatArray, most: float) -> tuple[float, float] | None
 
 
 def position(ratios: FloatArray) -> float | None:
-    """Where a setting stands on the axis: the mean of log10(‖B‖/‖E‖ + 1) over batches.
+    """A setting's position on the axis: the mean of log10(‖B‖/‖E‖ + 1) over batches.
 
     None where some update was not perturbed at all, so that the ratio is infinite.
     """

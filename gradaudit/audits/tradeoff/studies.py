@@ -34,7 +34,7 @@ Weights = Literal["initial", "trained"]
 
 @dataclass(frozen=True)
 class AttackedModel:
-    """What is attacked, and by whom.
+    """The model whose updates are attacked, and the attacker.
 
     Attributes:
         batch_size: records behind an update.
@@ -74,7 +74,7 @@ class StudyPlan:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What a training with a defense ended in.
+    """A model that was trained with a defense.
 
     The model before and after it, with its defenses, and the accuracy on test records.
     """
@@ -97,7 +97,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class Study:
-    """What came of a mechanism.
+    """Results of a mechanism at every setting.
 
     Attributes:
         mechanism: with its grid.

@@ -50,7 +50,8 @@ class VinfoOptions(SharingOptions):
     merge_rare: MergeRare = 0
     prior: Literal["uniform", "empirical"] = Field(
         "uniform",
-        description="What is known without the gradient: nothing, or the values' frequencies.",
+        description="Prior of the attribute without the gradient: uniform, or the values' "
+        "frequencies.",
     )
     paper: bool = Field(
         False,
@@ -69,7 +70,8 @@ class VinfoOptions(SharingOptions):
         "where there are 3,000 records or more.",
     )
     sensitivities: bool = Field(
-        False, description="Correlate the layers' sensitivities with that AUROC too."
+        False,
+        description="Also correlate the layers' sensitivities with the independent attack's AUROC.",
     )
 
     method: tuple[str, ...] = Field(
@@ -105,8 +107,9 @@ class VinfoOptions(SharingOptions):
     )
     known_labels: bool = Field(
         True,
-        description="With --original: tell idlg and inverting-gradients the labels, which their "
-        "papers read off the whole update; dlg searches them in any case.",
+        description="With --original: give the labels to idlg and inverting-gradients, "
+        "whose papers read them off the whole update; dlg searches for them in "
+        "any case.",
     )
 
     @field_validator("together")

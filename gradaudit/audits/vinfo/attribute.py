@@ -187,7 +187,7 @@ class AttributeRows:
 
 
 def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measurement]:
-    """Of several attributes in a round, each layer's rows of the one with the most information."""
+    """Each layer's rows of the attribute with the most information, among several in a round."""
     for layer in dict.fromkeys(row.layer for row in rows):
         of_layer = [row for row in rows if row.layer == layer]
         measured = {

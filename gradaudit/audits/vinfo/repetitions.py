@@ -26,7 +26,7 @@ _FOLD_NAMES = tuple(
 
 @dataclass(frozen=True)
 class Question:
-    """Which attribute of which records is asked about, and how often.
+    """The attribute, records and number of repetitions of an estimate.
 
     Attributes:
         codes: (records,) of all records, indices into ``values``.
@@ -83,7 +83,7 @@ class Repetition:
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """What names its streams of random numbers."""
+        """Words that name the question's streams of random numbers."""
         return ("repetition", self.number, "permuted" if self.permuted else "as it is")
 
     @property

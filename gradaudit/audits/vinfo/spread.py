@@ -1,4 +1,4 @@
-"""What other records could make of an estimate, and what more records would add to it.
+"""Uncertainty of an estimate over other records, and its limit with more records.
 
 Intervals for another sample of as many records, and the limit of the learning curve of those there
 are.
@@ -34,7 +34,7 @@ def mean_curve(found: Sequence[UsableInformation]) -> list[LearningCurvePoint]:
 
 
 def by_a_line(shares: Sequence[float], values: Sequence[float]) -> float:
-    """What is added with records without end, by a line in one over the share of the records.
+    """Increase with unlimited records, by a line in one over the share of the records.
 
     It says too little where the curve has just begun to rise: .02 of the .08 nats that are missed.
     """
@@ -67,7 +67,7 @@ def limit_of_ranking(curve: Sequence[LearningCurvePoint]) -> float | None:
 
 
 def ranked_share(auroc: float) -> float:
-    """Share of a fair coin's entropy that two normal laws with this AUROC tell, in [0, 1].
+    """Mutual information of a fair coin and normal scores with this AUROC, over its entropy.
 
     The log-likelihood ratio of two normal laws that are d apart is N(d²/2, d²) under its own, and
     AUROC = Φ(d/√2); the share is 1 − E log2(1 + exp(−LLR)).
@@ -138,7 +138,7 @@ class RecordUse:
 
 
 def information_interval(found: Sequence[UsableInformation], sampled: RecordUse) -> Interval:
-    """Of the information, in nats; reaches 0 at least, as information is not negative.
+    """Interval of the information, in nats; reaches 0 at least, as information is not negative.
 
     Nadeau and Bengio's, and Wilson's of the information's share of the entropy as of so many
     independent trials as ``RecordUse.trials`` says: the variance between few splits misses batches
@@ -159,7 +159,7 @@ def information_interval(found: Sequence[UsableInformation], sampled: RecordUse)
 
 
 def auroc_interval(found: Sequence[UsableInformation], sampled: RecordUse) -> Interval:
-    """Of the AUROC: Wilson's, as of a share of so many trials as are independent.
+    """Wilson's interval of the AUROC, with the number of independent trials.
 
     Of an AUROC of 1/2, one of ``RecordUse.trials`` counts as 1.25, of one near 0 or 1.9; all of
     them as fewer, where the variance between repetitions (Nadeau and Bengio's) says so. Of samples

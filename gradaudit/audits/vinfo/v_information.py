@@ -63,7 +63,7 @@ class HeldOutScores:
 
     @property
     def score(self) -> FloatArray:
-        """Of the score batches: the log of the members' mean probability."""
+        """Log of the members' mean probability of the score batches."""
         return log_mean(np.stack(self.turns))
 
 
@@ -82,7 +82,7 @@ class FittedFamilies:
     paper: bool = False
 
     def held_out_scores(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
-        """What a family says: in each turn, a member that was fitted on the other folds."""
+        """A family's log-probabilities of every fold, by the member fitted on the other folds."""
         folds, score = [], []
         for turn, fold in enumerate(self.sets.folds):
             member = self._fitted(name, self._turns[turn], sequence(seed, "turn", turn))
@@ -91,14 +91,14 @@ class FittedFamilies:
         return HeldOutScores(tuple(folds), tuple(score))
 
     def held_out_scores_of_one(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
-        """What a member says that was fitted on the first fold alone; of the others, and once."""
+        """Log-probabilities by one member, fitted on the first fold alone, of the other folds."""
         first, *others = self.sets.folds
         member = self._fitted(name, self._training([first]), sequence(seed, "first fold alone"))
         of_others = tuple(member.log_probabilities(fold.features) for fold in others)
         return HeldOutScores(of_others, (member.log_probabilities(self.sets.score.features),))
 
     def calibrated(self, said: HeldOutScores) -> HeldOutScores:
-        """What a family says, as far as it is to be believed."""
+        """A family's log-probabilities after calibration."""
         if self.paper:
             return said
         labels = np.concatenate([fold.labels for fold in self.sets.folds[-len(said.folds) :]])
@@ -134,7 +134,7 @@ IGNORANT = "prior"
 
 
 class LearningCurvePoint(NamedTuple):
-    """What is learned with a share of the adversary's batches.
+    """A point of the learning curve: results with a share of the adversary's batches.
 
     Attributes:
         information: in nats.
@@ -279,7 +279,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Estimator:
-    """Who estimates.
+    """The estimator of V-information: its predictive families and its prior.
 
     Attributes:
         prior: ``uniform``, or ``empirical`` for the frequencies among the adversary's records.

@@ -1,1 +1,1 @@
-"""What the adapters share: from files and arrays to columns, inputs and records."""
+"""Shared parts of the adapters: from files and arrays to columns, inputs and records."""

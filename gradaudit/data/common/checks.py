@@ -1,4 +1,4 @@
-"""What is refused before and after reading: unknown names, too much, too few, no numbers."""
+"""Checks before and after reading: unknown names, too many or too few records, no numbers."""
 
 import math
 from collections.abc import Collection, Iterable

@@ -69,7 +69,7 @@ def packed(
 
 
 def kind_of(array: NDArray[Any]) -> Kind:
-    """What an array holds; bytes of more than one dimension are pictures."""
+    """Kind of an array's values; bytes of more than one dimension are pictures."""
     if array.dtype.kind == "b":
         return "flags"
     pictures = array.dtype == np.uint8 and array.ndim > 2
@@ -101,7 +101,7 @@ _LARGEST_WHOLE = 1 << 24
 def arguments(
     parts: tuple[InputPart, ...], inputs: Tensor
 ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-    """What a model is called with: the inputs as they are without parts, else each by its name.
+    """Arguments of a model's call: the inputs as they are without parts, else each by its name.
 
     Args:
         parts: in the order in which they lie side by side.

@@ -1,4 +1,4 @@
-"""What every adapter of pictures can do to them before the model sees them."""
+"""Options of every picture adapter for preparing pictures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

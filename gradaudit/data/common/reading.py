@@ -20,7 +20,7 @@ _REPLACED, _KEPT = 0.8, 0.1
 
 @dataclass(frozen=True)
 class TextModel:
-    """What a model that reads texts says of itself.
+    """The declared properties of a model that reads texts.
 
     Attributes:
         tokenizer: the folder of its tokenizer.
@@ -40,7 +40,7 @@ class TextModel:
 
 
 def parts_of(length: int) -> tuple[InputPart, ...]:
-    """What transformers' models are called with: tokens, and 1 where they are of the text."""
+    """Arguments of transformers' models: tokens, and a mask, 1 where they are of the text."""
     return InputPart("input_ids", (length,), "tokens"), InputPart(
         "attention_mask", (length,), "tokens"
     )

@@ -1,4 +1,4 @@
-"""What a column serves as: label, attribute, user, membership; and records of such parts."""
+"""Roles of columns (label, attribute, user, membership), and records made of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

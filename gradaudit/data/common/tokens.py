@@ -57,7 +57,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def notes(self) -> dict[str, JsonValue]:
-        """What a report says of it."""
+        """The report's notes on the tokenizer."""
 
     @abstractmethod
     def tokens(self, texts: Sequence[str], length: int, padding: int | None = None) -> Tokens:
@@ -76,7 +76,7 @@ class Hashing(Tokenizer):
 
     @property
     def vocabulary(self) -> int:
-        """As it was given."""
+        """The vocabulary size that was given."""
         return self.size
 
     @property

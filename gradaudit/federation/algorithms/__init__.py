@@ -1,4 +1,4 @@
-"""Who trains when, and what the server makes of it: one algorithm a file."""
+"""Federated algorithms, one a file: the clients' order of training and the server's step."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar

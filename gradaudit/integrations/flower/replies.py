@@ -16,7 +16,7 @@ from gradaudit.sharing.named import NamedUpdate
 
 @dataclass(frozen=True)
 class Form:
-    """What the replies of one round have in common.
+    """The common form of the replies of one round.
 
     Attributes:
         records: names of the records of arrays and of metrics.

@@ -41,7 +41,7 @@ def is_dict(name: str) -> bool:
 
 
 class StandIn:
-    """What stands for such a value: it takes anything and keeps nothing."""
+    """A stand-in for a refused value: it accepts any call and keeps nothing."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -58,7 +58,7 @@ class _Dict:
 
 
 def stand_ins(names: Collection[str]) -> list[Any]:
-    """What the weights-only loader takes for these names: pairs of a stand-in and a name."""
+    """Stand-ins for these names in the weights-only loader: pairs of a stand-in and a name."""
     kinds = {name: _Dict if is_dict(name) else StandIn for name in names}
     return [
         (kind, name.replace("__builtin__", "builtins").replace(" ", "."))

@@ -1,4 +1,4 @@
-"""What kind of file this is, told by its first bytes."""
+"""The kind of a checkpoint file, from its first bytes."""
 
 import stat
 from pathlib import Path

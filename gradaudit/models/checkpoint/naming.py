@@ -1,4 +1,4 @@
-"""Which key of a checkpoint is which of the model's, told through prefixes on either side."""
+"""Matching of a checkpoint's keys to the model's, with prefixes on either side."""
 
 import re
 from collections import Counter
@@ -114,7 +114,7 @@ class Names:
         return [rename for rename, count in counts.most_common(_MOST_TRIED) if count]
 
     def hint(self, naming: Naming) -> str:
-        """What ``--prefix`` would match more keys than a naming does, for a message."""
+        """The ``--prefix`` that would match more keys than a naming does, for a message."""
         tried = [self.under(rename) for rename in (*self.candidates(), *self._replaced())]
         most = max([len(other.keys) for other in tried], default=0)
         if most <= len(naming.keys):

@@ -133,7 +133,7 @@ class _Machine:
             _STEPS[name](self, argument)
 
     def marked(self) -> list[Any]:
-        """What lies above the last mark, taken off with it."""
+        """Pop the values above the last mark, with the mark."""
         items: list[Any] = []
         while (top := self.stack.pop()) is not _MARK:
             items.append(top)

@@ -26,7 +26,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    """What a safetensors file says of itself; nothing of any other file."""
+    """Metadata of a safetensors file; empty for any other file."""
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})

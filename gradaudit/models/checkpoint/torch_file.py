@@ -16,7 +16,7 @@ from gradaudit.text import listed
 
 
 def read_torch(path: Path) -> tuple[object, tuple[str, ...]]:
-    """What is in an archive, with stand-ins for values that are no weights, and notes on these.
+    """Content of an archive, with stand-ins for values that are no weights, and notes on these.
 
     Raises:
         CheckpointError: it is damaged, or would run something when loaded.

@@ -1,4 +1,4 @@
-"""What protecting a layer costs: its weight in the whole, one measure of it a file."""
+"""Costs of protecting a layer: its weight in the model, one measure a file."""
 
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover

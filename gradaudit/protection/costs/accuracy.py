@@ -9,7 +9,7 @@ from gradaudit.protection.updates import UndefendedUpdates
 
 
 class Accuracy(Cost):
-    """What the layer's update does for the loss: ‖ḡ_l‖², with ḡ the mean gradient of all batches.
+    """Decrease of the loss by the layer's update: ‖ḡ_l‖², with ḡ the mean gradient of all batches.
 
     A small step of rate r by what arrives lowers the mean loss by r·Σ_l ‖ḡ_l‖²·(1 − lost_l), so
     that the cost is the share of a round's progress that is lost where hidden layers are not

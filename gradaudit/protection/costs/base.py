@@ -1,4 +1,4 @@
-"""What every measure of cost is: the weight of each layer in the whole."""
+"""Base class of measures of cost: the weight of each layer in the model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

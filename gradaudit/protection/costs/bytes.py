@@ -10,7 +10,7 @@ from gradaudit.protection.updates import UndefendedUpdates
 
 
 class Bytes(Cost):
-    """What of the model's state is the layer's, buffers too: what is encrypted every round."""
+    """Bytes of the layer's state, buffers too, which are encrypted every round."""
 
     name = "bytes"
     summary = "share of the bytes of a message, buffers too, that are encrypted or drowned"

@@ -1,4 +1,4 @@
-"""Which token may stand at which position, told at maps that see each token by itself."""
+"""Candidate tokens at each position, from maps that see each token by itself."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class TokenCandidates:
 
 
 def candidates(view: TextView, structure: Structure) -> TokenCandidates | None:
-    """From the rows of the token table, and the first span; None where neither tells anything.
+    """Candidates from the token table's rows and the first span; None where neither has any.
 
     Without both, the tokens that the head was asked for, which are those of texts.
     """

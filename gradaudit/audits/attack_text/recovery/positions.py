@@ -1,4 +1,4 @@
-"""Which token stood at which position, guessed from the tables of tokens and of positions.
+"""Guesses of the token at each position, from the tables of tokens and of positions.
 
 Both tables are looked up for the same sum, so that the gradient of a token's row is Σ δ over the
 positions at which it stands, and that of a position's row is Σ δ over the tokens that stand there.

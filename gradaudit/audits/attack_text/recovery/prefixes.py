@@ -1,4 +1,4 @@
-"""What comes in for every continuation of a prefix, in one run of a causal model.
+"""Inputs of the maps for every continuation of a prefix, in one run of a causal model.
 
 All continuations of a prefix stand behind it in one text, at the same position, and each sees the
 prefix and itself: a mask of attention and position numbers say so (Miao et al. 2024, SpecInfer,
@@ -52,7 +52,7 @@ class Continuations:
         return cls(view, places, together=alike)
 
     def misfit(self, prefixes: Tensor, candidates: Tensor) -> Tensor:
-        """Of each prefix (n, p) with each candidate (m,) behind it: (places, n, m)."""
+        """Misfits of each prefix (n, p) with each candidate (m,) behind it, (places, n, m)."""
         texts = prefixes.shape[1] + len(candidates)
         size = texts * texts if self.together else len(candidates) * texts * texts
         run = self._together if self.together else self._apart

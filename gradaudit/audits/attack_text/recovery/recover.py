@@ -22,7 +22,7 @@ Text = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Answer:
-    """What an attacker hands in for one update.
+    """An attacker's recovered tokens and texts for one update.
 
     Attributes:
         texts: at most as many as made the update.

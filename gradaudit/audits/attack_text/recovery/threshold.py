@@ -1,4 +1,4 @@
-"""Where what chance makes ends: limits from a sample of the null, on a log scale."""
+"""Thresholds between chance and evidence, from a sample of the null, on a log scale."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which tokens a batch holds, read from the rows of tables: what was looked up, what was asked for.
+"""Tokens of a batch from table rows: those that were looked up, and those that were labels.
 
 The gradient of an embedding is nothing but at the rows that were looked up. Where the same table is
 the head (tied), each row v also holds Σ_t (p_tv − [y_t = v]) h_t, which lies in the span of the T
@@ -68,7 +68,7 @@ def _head(rows: Tensor, tokens: int) -> tuple[Span, Tensor] | None:
 
 
 def labels_asked(view: TextView) -> Tensor | None:
-    """The tokens that the head was asked for, ascending; None where it tells nothing.
+    """The tokens that were labels at the head, ascending; None where the head shows none.
 
     A row v of the head has the gradient Σ_t p_tv h_t − Σ_{y_t = v} h_t over the positions, so the
     rows of labels point against the others (Zhao et al. 2020, iDLG, section 3.1).

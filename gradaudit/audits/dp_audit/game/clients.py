@@ -35,7 +35,7 @@ _ENOUGH = 0.999
 
 @dataclass(frozen=True)
 class TrainedClients:
-    """What some clients' training made of the model that they received.
+    """Updates of clients that trained the model that they received.
 
     Attributes:
         layout: the arrays received, but those that are never sent.

@@ -1,4 +1,4 @@
-"""What can be said of a pair without a game, where the mechanism's law is known.
+"""Verdicts on a pair without a game, where the mechanism's law is known.
 
 Releases can never show that ε is infinite: one that was equal a thousand times may differ the next,
 and code may draw where nobody sees it (``os.getrandom``, ``/dev/urandom``, a library in C). So an
@@ -32,7 +32,7 @@ class DegenerateVerdict:
 def verdict_without_trials(
     mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed
 ) -> DegenerateVerdict | None:
-    """What the law says of a pair, or None where only the game can tell.
+    """The verdict of the law on a pair, or None where only the game can decide.
 
     Equal gradients, or equal noiseless releases, tell nothing apart; a mechanism without noise
     tells everything; a deterministic one tells what it does not release alike.

@@ -1,4 +1,4 @@
-"""What a record of the game may look like: the values of its private column, and the rest of it."""
+"""The domain of a game's record: the values of its private column, and its other columns."""
 
 import math
 from dataclasses import dataclass, replace
@@ -152,7 +152,7 @@ class Domain:
         return replace(self, low=low, high=high, unit=unit, groups=groups)
 
     def confine(self, scores: Tensor) -> Tensor:
-        """What an ascent moves (…, positions), kept within reach of the domain.
+        """Confine the scores of an ascent (…, positions) to the domain's reach.
 
         Numbers come into their range. Of a category the scores relative to the largest count, and
         none falls so far behind that it could not come back.

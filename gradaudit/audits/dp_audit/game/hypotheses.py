@@ -186,11 +186,11 @@ class Hypotheses:
 
 
 class ReleaseScorer(Protocol):
-    """What makes statistics of releases."""
+    """A scorer that computes statistics of releases."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the statistics."""
+        """Names of the statistics."""
 
     def scores(self, releases: Tensor) -> FloatArray:
         """Statistics (names, count) of releases (count, elements)."""
@@ -299,7 +299,7 @@ def laws_of(law: ReleaseLaw | None, hypotheses: Hypotheses, ruler: Ruler) -> Law
 
 
 def way(moved: Tensor, hypotheses: Hypotheses) -> Tensor:
-    """Where a ruler looks: the mean of what the alternatives move the release by, (elements,).
+    """A ruler's direction: the mean shift of the release by the alternatives, (elements,).
 
     Where they cancel in the mean (any direction gives a valid statistic, but that one no power) it
     is the largest of them; where none moves the release, that of the gradients themselves.

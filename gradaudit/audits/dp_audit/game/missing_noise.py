@@ -48,7 +48,7 @@ class Panel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the rows of ``scores``."""
+        """Names of the rows of ``scores``."""
         return (*self.ruler.names, *self.further)
 
     def scores(self, releases: Tensor) -> FloatArray:

@@ -66,7 +66,7 @@ HEADLINE_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Rules:
-    """What is fixed before a game.
+    """Rules that are fixed before a game.
 
     ``trials`` releases under each hypothesis count, in expectation; the mechanism is run, or
     (``exact``) the law of its statistics sampled. The confidence is 1 − α of all ``comparisons``
@@ -105,7 +105,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class StatisticResult:
-    """What one statistic said.
+    """The result of one statistic.
 
     Its value in each trial under the null hypothesis, and under the alternative; the lower bound on
     epsilon, and the paper's estimate, no bound.
@@ -119,7 +119,7 @@ class StatisticResult:
 
 @dataclass(frozen=True)
 class TrialsResult:
-    """What the trials of a game said.
+    """The results of a game's trials.
 
     ``gaussian`` is the bound that holds if the noise is Gaussian; None where that is not declared,
     the trials are too few, the alternative is a mixture, or the projection does not vary.
@@ -314,7 +314,7 @@ def choose_statistics(
 def score(
     series: TrialSeries, decisions: Mapping[Statistic, Decision], rules: Rules
 ) -> dict[Statistic, StatisticResult]:
-    """What each statistic says by what was decided before."""
+    """Results of each statistic under the decisions made before the trials."""
     results = {}
     for name, decision in decisions.items():
         samples = series.samples(name)

@@ -72,7 +72,7 @@ class Game:
 
     @property
     def score(self) -> StatisticResult | None:
-        """What the statistic that is asked for said; None without trials, or of dependent ones."""
+        """Result of the requested statistic; None without trials, or for dependent trials."""
         if isinstance(self.result, DegenerateVerdict) or self.result.dependent:
             return None
         return self.result.scores[self.rules.statistic]
@@ -100,7 +100,7 @@ class Game:
         return self.score.bound.value if self.score is not None else None
 
     def promise(self, relation: Relation | None = None) -> Promise | None:
-        """What the mechanism promises for such a batch; None where nothing is known.
+        """The mechanism's privacy guarantee for such a batch; None where none is known.
 
         The relation is the game's own where none is asked for.
         """
@@ -210,7 +210,7 @@ def played(
     workers: Workers,
     progress: Progress,
 ) -> TrialsResult:
-    """What the trials said, now or before.
+    """Results of the trials, played now or kept from before.
 
     Raises:
         UsageError: as ``play``.

@@ -68,7 +68,7 @@ class RecordGradients:
 
     @property
     def device(self) -> torch.device:
-        """Where gradients are computed."""
+        """Device that gradients are computed on."""
         return self.view.device
 
     @property
@@ -163,7 +163,7 @@ class PairDesign:
 
 @dataclass(frozen=True)
 class RecordSensitivity:
-    """What the gap of a record depends on.
+    """The inputs that a record's gradient gap depends on.
 
     ``judge``, in words ``measured_by``, is the release without noise, or with common noise: gaps
     are measured by it. Crafting maximises the distances, each for its share of the starts; they are
@@ -227,7 +227,7 @@ class RecordSensitivity:
             return torch.cdist(releases, releases, compute_mode=mode).cpu()
 
     def objective(self, distance: Distance, pairs: Tensor, labels: Tensor) -> Objective:
-        """What crafting maximises, as a function of inputs (records, positions) to (records,).
+        """Objective of crafting, as a function of inputs (records, positions) to (records,).
 
         ``pairs`` are indices of the values, (records, 2), of records with these labels, (records,).
         """

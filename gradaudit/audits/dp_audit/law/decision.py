@@ -1,4 +1,4 @@
-"""What is decided before the trials: by which bound they will be judged, at which thresholds.
+"""Decisions before the trials: the bound that will judge them, and its thresholds.
 
 A law, or a pilot in its stead, tells the numbers of errors to be expected at every threshold, and
 so about the bound that each method would give. The better one is taken. That costs nothing:
@@ -120,7 +120,7 @@ Laws = dict[Statistic, ProjectionLaw | DistanceLaw]
 
 @dataclass(frozen=True)
 class PilotLaw:
-    """What pilot releases tell of an unknown law.
+    """An unknown law, estimated from pilot releases.
 
     Where nothing speaks against normal laws (D'Agostino and Pearson's K² of both samples), their
     tails, of one deviation where nothing speaks against that (the ratio of both): they tell more
@@ -187,7 +187,7 @@ Law = ProjectionLaw | DistanceLaw | PilotLaw
 
 @dataclass(frozen=True)
 class Decision:
-    """What is fixed before the trials, and about the bound that it will give if the law holds.
+    """A decision made before the trials, and the bound expected from it if the law holds.
 
     ``low`` and ``high`` are the thresholds, or one twice; guesses in two tails ask that fair coins
     picked the hypotheses. ``expected`` is the bound.

@@ -52,7 +52,7 @@ _BISECTIONS = 45
 
 @dataclass(frozen=True)
 class CanaryGuesses:
-    """So many guesses about canaries, and how many were right."""
+    """Number of guesses about canaries, and of right ones."""
 
     canaries: int
     made: int

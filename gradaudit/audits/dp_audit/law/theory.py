@@ -1,4 +1,4 @@
-"""What a Gaussian or Laplace mechanism promises: exact epsilons, and the classical formula.
+"""Guarantees of Gaussian and Laplace mechanisms: exact epsilons, and the classical formula.
 
 A Gaussian mechanism that moves its release by at most S in L2 norm under noise N(0, σ²I) is exactly
 as private as telling N(0, 1) from N(μ, 1) with μ = S/σ: projecting onto the difference is

@@ -62,7 +62,7 @@ class ReleaseLaw:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a mechanism promises, whatever the records are.
+    """A mechanism's privacy guarantee, for any records.
 
     ``mu`` is the L2 sensitivity over the noise's scale. Epsilon, exact, is that of the worst pair
     of gradients; it goes with ``delta``, 0 for Laplace noise, of which one at δ says nothing.
@@ -125,7 +125,7 @@ class Mechanism(ABC):
     def promise(
         self, relation: Relation, records: int, elements: int, delta: float
     ) -> Promise | None:
-        """What it promises for a batch of so many records; None where nothing is known.
+        """The mechanism's guarantee for a batch of this size; None where none is known.
 
         Neighbouring data sets replace one record, or remove one; gradients have ``elements``
         elements, and 0 < δ < 1.

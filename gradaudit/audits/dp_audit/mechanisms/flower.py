@@ -94,7 +94,7 @@ class FlowerMod(Middleware):
         return cls(mod, text, noise)
 
     def deliver(self, received: Arrays, given: Payload) -> Payload:
-        """What the mod makes of the client's answer.
+        """The client's answer after the mod.
 
         Raises:
             AuditError: it answers with an error, or without arrays.

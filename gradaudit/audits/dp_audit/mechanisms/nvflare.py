@@ -70,7 +70,7 @@ class NvflareFilter(Middleware):
         return cls(filter_, text, noise)
 
     def deliver(self, received: Arrays, given: Payload) -> Payload:
-        """What the filter makes of the client's result.
+        """The client's result after the filter.
 
         Raises:
             AuditError: the filter blocks it, or leaves no arrays.

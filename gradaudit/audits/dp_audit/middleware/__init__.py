@@ -25,7 +25,7 @@ _NEXT_TO_NOTHING = 1e-6
 
 
 class Middleware(Mechanism):
-    """What a client's message passes through before it leaves.
+    """Middleware that a client's message passes through before it leaves.
 
     Attributes:
         form: in which it wants the model.
@@ -52,7 +52,7 @@ class Middleware(Mechanism):
 
     @abstractmethod
     def deliver(self, received: Arrays, given: Payload) -> Payload:
-        """What leaves where the client received one model and answers with another.
+        """The message that leaves where the client received one model and answers with another.
 
         Whatever the middleware raises passes through.
 
@@ -61,7 +61,7 @@ class Middleware(Mechanism):
         """
 
     def sent(self, update: Tensor) -> Payload:
-        """What leaves of an update (elements,).
+        """The message that leaves for an update (elements,).
 
         Raises:
             AuditError: the middleware fails, or what leaves does not fit what was received.
@@ -77,7 +77,7 @@ class Middleware(Mechanism):
         return sent
 
     def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
-        """The update that what leaves tells of: (1, elements) to (elements,)."""
+        """The update in the message that leaves: (1, elements) to (elements,)."""
         return self.layout.update(self.sent(per_sample_gradients[0])).to(
             per_sample_gradients.device
         )

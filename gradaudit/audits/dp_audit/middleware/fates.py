@@ -20,7 +20,7 @@ _CLIPPED = 1 - 1e-3
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one array of a client's update.
+    """The fate of one array of a client's update: how middleware changes it.
 
     Attributes:
         key: its name in the state dict.
@@ -54,7 +54,7 @@ class Fate:
 
     @property
     def words(self) -> str:
-        """What becomes of it, in words."""
+        """The change of the array, in words."""
         if not self.sent:
             return "does not leave"
         if self.before == 0:
@@ -71,7 +71,7 @@ class Fate:
 
 
 def fates(mechanism: Middleware, update: Tensor, seed: Seed) -> list[Fate]:
-    """What becomes of each array of an update (elements,), from ``LOOKS`` messages.
+    """Changes of each array of an update (elements,) by middleware, from ``LOOKS`` messages.
 
     Half the difference between what leaves of an update and of its opposite, under the same
     randomness, is what is left of it without additive noise; where no seed holds the noise fast it
@@ -113,7 +113,7 @@ def as_it_was(key: str, given: Payload, sent: Payload) -> bool:
 def verdict_of_untouched(
     mechanism: Middleware, hypotheses: Hypotheses, looked: list[Fate]
 ) -> DegenerateVerdict | None:
-    """ε is infinite where an array that tells the hypotheses apart leaves as training made it.
+    """ε is infinite where an array that differs between the hypotheses leaves unchanged.
 
     That is said only where the mechanism's law says so. What unknown code left untouched in every
     look it may change the next time: there the game tells how much its releases prove.

@@ -12,7 +12,7 @@ from gradaudit.user_code import first_line, load_callable
 
 
 def named_object(text: str) -> tuple[Any, Spec]:
-    """What ``SCHEME:MODULE:OBJECT?key=value&…`` names, and its spec without the scheme.
+    """The object that ``SCHEME:MODULE:OBJECT?key=value&…`` names, and its spec without the scheme.
 
     Raises:
         UsageError: nothing is named, or no such module, file or object.
@@ -28,7 +28,7 @@ def named_object(text: str) -> tuple[Any, Spec]:
 
 
 def instantiate(found: Callable[..., Any], spec: Spec) -> Any:
-    """What a class or a function makes of the spec's options.
+    """Call a class or a function with the spec's options.
 
     Raises:
         UsageError: an option is wrong, or it cannot be made.

@@ -27,7 +27,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a client received: the arrays (of any shape and type) that its answer is told by."""
+    """Layout of a client's received message: the shapes and types of its arrays."""
 
     received: Arrays
 
@@ -43,7 +43,7 @@ class Layout:
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """Where each array lies in an update."""
+        """Position of each array in an update."""
         ends = accumulate((array.size for array in self.received.values()), initial=0)
         return {key: slice(*at) for key, at in zip(self.received, pairwise(ends), strict=True)}
 
@@ -60,7 +60,7 @@ class Layout:
         return [key for key, array in self.received.items() if array.dtype.kind == "f"]
 
     def payload(self, update: Tensor, form: Form) -> Payload:
-        """The message that tells of an update (elements,): fresh arrays, of the types received."""
+        """The message with an update (elements,): fresh arrays, of the types received."""
         numbers = update.detach().cpu().double().numpy()
         arrays = {}
         for key, received in self.received.items():
@@ -78,7 +78,7 @@ class Layout:
         return update
 
     def update(self, sent: Payload) -> Tensor:
-        """The update (elements,) float32 that a message tells of; zero where a key is not in it."""
+        """The update (elements,) float32 in a message; zero where a key is not in it."""
         numbers = np.zeros(self.elements, np.float32)
         for key, received in self.received.items():
             if key in sent.arrays:
