@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from gradaudit.audits.attack_inference.fano import Channel, advantage_bound, entropy, least_error
+from gradaudit.audits.attack_inference.fano import Channel, advantage_bound, least_error
+from gradaudit.statistics.laws import entropy
 
 
 def uncertainty(error: np.ndarray, values: int) -> np.ndarray:
