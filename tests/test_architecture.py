@@ -1,9 +1,11 @@
 """The arrows between the rooms of the package, and what is light, read from the imports."""
 
 import ast
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 import pytest
@@ -31,7 +33,7 @@ SHARED = {
     "federation": "accuracy data defenses gradients models sharing subject",
     "families": "",
     "games": "",
-    "ranks": "gradients",
+    "ranks": "gradients models",
     "attacks": "data gradients models ranks sharing subject",
     "audits": "defenses deployment models sharing subject",
 }
@@ -94,6 +96,18 @@ LIGHT = (
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 
 
+PRIVATE = {
+    "os._exit": "the documented way to end a process at once",
+    "torch.utils._pytree": "torch.func takes and gives nested gradients, and torch has no public "
+    "name for what maps over them",
+    "torch.utils._python_dispatch": "TorchDispatchMode sees the operators of a backward pass, as "
+    "torch documents; no public module has it",
+    "torch._ops": "OpOverload, the type of operators in graphs of torch.fx and torch.export, which "
+    "no public module exports",
+}
+"""Names of other packages that begin with ``_`` and that the package uses, with the reasons."""
+
+
 class Module(NamedTuple):
     """A module of the package, and what it imports.
 
@@ -117,7 +131,7 @@ def imported(nodes: Iterable[ast.AST]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
         elif isinstance(node, ast.Call) and _is_import_module(node.func):
-            names.update(arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+            names.update(str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant))
     return names
 
 
@@ -219,6 +233,46 @@ def test_no_module_imports_itself_through_others() -> None:
 def ours_alone(names: Iterable[str]) -> set[str]:
     """The modules of the package among names."""
     return set(names) & set(PATHS)
+
+
+def test_private_names_of_other_packages_are_in_the_table() -> None:
+    used = set().union(*(private(ast.parse(path.read_text("utf-8"))) for path in PATHS.values()))
+    assert used == PRIVATE.keys()
+
+
+def test_private_names_are_found() -> None:
+    code = """
+        import torch._C as C, torch.nn as nn
+        from torch._ops import OpOverload
+        from torch.nn.modules.conv import _ConvNd, Conv2d
+        from gradaudit._version import __version__
+        nn.functional._pad(1), self._own, torch.__version__
+    """
+    found = private(ast.parse(dedent(code)))
+    pad = "torch.nn.functional._pad"
+    assert found == {"torch._C", "torch._ops", "torch.nn.modules.conv._ConvNd", pad}
+
+
+def private(tree: ast.AST) -> set[str]:
+    """The private names of other packages, up to the first part that begins with ``_``."""
+    known: dict[str, str] = {}
+    names = imported(ast.walk(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            firsts = [each.name if each.asname else each.name.split(".")[0] for each in node.names]
+            known |= {
+                each.asname or first: first for each, first in zip(node.names, firsts, strict=True)
+            }
+        elif isinstance(node, ast.ImportFrom):
+            known |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, *rest = ast.unparse(node).split(".")
+            names.add(".".join([known.get(first, ""), *rest]))
+    found = (
+        re.match(r"(?!gradaudit\b)[a-z]\w*(\.[a-zA-Z]\w*)*\._(?!_)\w+", name) for name in names
+    )
+    return {match[0] for match in found if match}
 
 
 def test_light_modules_load_nothing_heavy() -> None:

@@ -25,7 +25,7 @@ from gradaudit.cli.capture import capture
 from gradaudit.cli.completion import whole_words
 from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
-from gradaudit.cli.help import HelpCommand, HelpGroup
+from gradaudit.cli.help import HelpCommand, HelpGroup, with_examples
 from gradaudit.cli.init import init
 from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.pipes import let_readers_go
@@ -179,6 +179,7 @@ def build(words: tuple[str, ...] | None = None) -> typer.Typer:
     app = typer.Typer(
         name="gradaudit",
         cls=HelpGroup,
+        rich_markup_mode=None,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -189,7 +190,10 @@ def build(words: tuple[str, ...] | None = None) -> typer.Typer:
         named = words is None or command.name == " ".join(words[: command.name.count(" ") + 1])
         group, _, word = command.name.rpartition(" ")
         _group(groups, group).command(
-            word, help=command.text, rich_help_panel=command.panel, cls=HelpCommand
+            word,
+            help=with_examples(command.text or ""),
+            rich_help_panel=command.panel,
+            cls=HelpCommand,
         )(guarded(command.make() if named else _without_options))
     return app
 

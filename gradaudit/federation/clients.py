@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradaudit.data.common.packing import arguments
 from gradaudit.data.records import Records
@@ -22,7 +21,7 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running
 from gradaudit.models.hf_adapter import frozen_below
 from gradaudit.models.outputs import returned_by
-from gradaudit.models.target import Target
+from gradaudit.models.target import BATCH_NORMS, Target
 from gradaudit.randomness import torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
@@ -74,7 +73,7 @@ class Workplace:
         self.shared = {name: parameters[name] for name in self.names}
         self._own = [p for n, p in parameters.items() if n in self.private]
         self._frozen = {n: t for n, t in model.state_dict().items() if n in frozen_below(model)}
-        self._couples = any(isinstance(module, _BatchNorm) for module in model.modules())
+        self._couples = any(isinstance(module, BATCH_NORMS) for module in model.modules())
         self.canaries: CanaryClients | None = None
 
     def mean(self, sent: Iterable[Contribution], round_: int) -> Contribution:

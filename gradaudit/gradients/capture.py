@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from gradaudit.gradients.operations import (
@@ -93,7 +94,8 @@ class Capture(TorchFunctionMode):
             with self:
                 return attention_in_parts(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
+            with sdpa_kernel(SDPBackend.MATH):
+                return func(*args, **kwargs)
         out = self._apply(func, args, kwargs)
         if func not in (F.embedding, F.embedding_bag):
             return out

@@ -14,7 +14,6 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from gradaudit.data.common.packing import InputPart, arguments
@@ -24,7 +23,7 @@ from gradaudit.gradients.recomputation import without_recomputation
 from gradaudit.gradients.substitutes import OBSERVING, substituting
 from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.outputs import returned_by
-from gradaudit.models.target import Mode, Target
+from gradaudit.models.target import BATCH_NORMS, Mode, Target
 from gradaudit.text import listed
 
 Parameters = Mapping[str, Tensor]
@@ -214,7 +213,7 @@ class FunctionalModel:
         """The first module that normalises a record by those beside it, in words."""
         with running(self.module, self.mode):
             for name, module in self.module.named_modules():
-                if isinstance(module, _BatchNorm) and (
+                if isinstance(module, BATCH_NORMS) and (
                     module.training or module.running_mean is None
                 ):
                     return f"{name or type(module).__name__} normalises by its batch's statistics"

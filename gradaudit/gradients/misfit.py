@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
 
+from gradaudit.models.target import BATCH_NORMS, CONVOLUTIONS
+
+_KINDS = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, nn.Embedding, nn.EmbeddingBag)
 _SIZES = (8, 16, 28, 32, 48, 64, 96, 112, 128, 160, 192, 224, 227, 256, 299)
 """Heights and widths that models of pictures are made for."""
 
@@ -63,7 +64,7 @@ def _watched(model: nn.Module) -> Iterator[LastCall]:
     handles = [
         module.register_forward_pre_hook(hook(name))
         for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, _ConvNd, _BatchNorm, nn.Embedding, nn.EmbeddingBag))
+        if isinstance(module, _KINDS)
     ]
     try:
         yield last

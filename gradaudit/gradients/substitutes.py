@@ -130,8 +130,6 @@ _POOLED: dict[str, Callable[[Tensor], Tensor]] = {
 _Substitute = Callable[[dict[str, Any]], Tensor | None]
 _SUBSTITUTES: dict[Callable[..., Any], tuple[tuple[str, ...], _Substitute]] = {
     F.hardsigmoid: (("input", "inplace"), _hardsigmoid),
-    torch._C._nn.hardsigmoid: (("input",), _hardsigmoid),
-    torch._C._nn.hardsigmoid_: (("input",), _hardsigmoid_),
     torch.ops.aten.hardsigmoid.default: (("input",), _hardsigmoid),
     torch.ops.aten.hardsigmoid_.default: (("input",), _hardsigmoid_),
     F.embedding_bag: ((*_BAG, *_BAG_REST), _embedding_bag),

@@ -15,7 +15,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.loss import _Loss
 
 from gradaudit.data.common.packing import InputPart, in_order, unpacked
 from gradaudit.errors import AuditError, one_line
@@ -27,6 +26,8 @@ from gradaudit.models.losses import (
 from gradaudit.models.outputs import EachOutput, OutputBranch, packed_outputs, unwrap
 from gradaudit.text import listed
 
+_LOSSES = tuple(kind for name, kind in vars(nn).items() if name.endswith("Loss"))
+"""The losses of torch, which take a prediction and its targets."""
 _MOST_CLASSES = 64
 """Classes that a loss is tried on."""
 
@@ -47,7 +48,7 @@ class CustomLoss(Loss):
         self.function = function
         self.name = name
         self.label_parts: tuple[InputPart, ...] = ()
-        self.takes_whole = not (isinstance(function, _Loss) and _binds(function, (None, None)))
+        self.takes_whole = not (isinstance(function, _LOSSES) and _binds(function, (None, None)))
         self._only_prediction = False
         self._layouts: dict[int, OutputBranch] = {}
 

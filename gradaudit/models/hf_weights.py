@@ -62,9 +62,7 @@ def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
     A mixture of experts has its experts side by side in one weight, and apart in files. Empty where
     the library cannot convert it, or does not find all that the model needs.
     """
-    mapping = importlib.import_module("transformers.conversion_mapping")
-    loading = importlib.import_module("transformers.core_model_loading")
-    rules = mapping.get_model_conversion_mapping(model)
+    rules, loading = _rules(model)
     if not any(isinstance(rule, loading.WeightConverter) for rule in rules):
         return {}
     try:
@@ -81,14 +79,19 @@ def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
     return dict(made.state_dict()) if whole else {}
 
 
+def _rules(model: Any) -> tuple[list[Any], Any]:
+    """The rules by which the library converts weights of files, and the module of their types."""
+    mapping = importlib.import_module("transformers.conversion_mapping")
+    loading = importlib.import_module("transformers.core_model_loading")
+    return mapping.get_model_conversion_mapping(model), loading
+
+
 def _any(patterns: Iterable[str], key: str) -> bool:
     return any(re.search(pattern, key) for pattern in patterns)
 
 
 def _renaming(model: nn.Module) -> Callable[[str], str]:
     """What the library calls a weight now that had another name in files."""
-    mapping = importlib.import_module("transformers.conversion_mapping")
-    loading = importlib.import_module("transformers.core_model_loading")
-    known = mapping.get_model_conversion_mapping(model)
-    renamings = [renaming for renaming in known if isinstance(renaming, loading.WeightRenaming)]
+    rules, loading = _rules(model)
+    renamings = [renaming for renaming in rules if isinstance(renaming, loading.WeightRenaming)]
     return lambda key: str(loading.rename_source_key(key, renamings, [])[0])

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
-from gradaudit.models.target import Expected
+from gradaudit.models.target import BATCH_NORMS, Expected
 
+_NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _SHIFT = 1.0
 _SPREAD = 2.0
 """A batch normalisation's inputs are unlike those of training from a mean so many standard
@@ -95,7 +95,7 @@ def watching(model: nn.Module) -> Iterator[ChannelMoments]:
     handles = [
         module.register_forward_pre_hook(lambda _, inputs, name=name: seen.add(name, inputs[0]))
         for name, module in model.named_modules()
-        if isinstance(module, _NormBase) and module.num_batches_tracked
+        if isinstance(module, _NORMS) and module.num_batches_tracked
     ]
     try:
         yield seen

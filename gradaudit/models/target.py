@@ -8,7 +8,6 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from gradaudit.data.common.packing import InputPart
@@ -17,6 +16,9 @@ from gradaudit.models.losses import Loss
 from gradaudit.report import CheckpointRecord
 
 Mode = Literal["eval", "train"]
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def outputs_second(module: nn.Module) -> bool:
 
     So it is in transposed convolutions, and in the linear layer that transformers calls Conv1D.
     """
-    return isinstance(module, _ConvTransposeNd) or hasattr(module, "nf")
+    return isinstance(module, TRANSPOSED) or hasattr(module, "nf")
 
 
 def choose_layers(

@@ -14,14 +14,16 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import CONVOLUTIONS, TRANSPOSED
 from gradaudit.randomness import torch_rng
 from gradaudit.ranks.geometry import Convolution
 
 Look: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
+
+Kinds: TypeAlias = tuple[type[nn.Module], ...]
 
 _AGREE = 1e-9
 _PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -44,10 +46,10 @@ class ConvolutionUse:
 
 def convolutions(model: nn.Module) -> dict[str, nn.Module]:
     """Every convolution of a model by layer name, transposed ones included."""
-    return _named(model, _ConvNd)
+    return _named(model, CONVOLUTIONS)
 
 
-def _named(model: nn.Module, kind: type[nn.Module]) -> dict[str, nn.Module]:
+def _named(model: nn.Module, kind: type[nn.Module] | Kinds) -> dict[str, nn.Module]:
     return {n or "(model)": part for n, part in model.named_modules() if isinstance(part, kind)}
 
 
@@ -64,7 +66,7 @@ def unsuitable(model: nn.Module) -> dict[str, str]:
     reasons = {}
     for name, module in modules.items():
         weight = module._parameters.get("weight")
-        if isinstance(module, _ConvTransposeNd):
+        if isinstance(module, TRANSPOSED):
             reasons[name] = "a transposed convolution: COPA's U is defined for convolutions"
         elif weight is None:
             reasons[name] = "its weight is computed from other parameters, whose gradients differ"

@@ -1,10 +1,19 @@
-"""Tails and quantiles of laws, without ``scipy.stats``, which takes a second to load."""
+"""Entropies, tails and quantiles of laws, without ``scipy.stats``, which takes a second to load."""
 
 from bisect import bisect_left
 
+import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import bdtr, bdtrc, betainc, stdtr, stdtrit
 
 from gradaudit.statistics import CONFIDENCE
+
+
+def entropy(prior: ArrayLike) -> float:
+    """The entropy H(a) in nats of a variable whose values have these probabilities, (values,)."""
+    probabilities = np.asarray(prior, dtype=np.float64)
+    held = probabilities[probabilities > 0] / probabilities.sum()
+    return float(-(held * np.log(held)).sum())
 
 
 def student_quantile(freedom: float) -> float:

@@ -17,10 +17,10 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.conv import _ConvNd
 
 from gradaudit.attacks.layerwise.systems import Vector, float64
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import CONVOLUTIONS
 from gradaudit.randomness import torch_rng
 from gradaudit.ranks.observe import watching
 
@@ -174,7 +174,7 @@ def operations_a_product(model: FunctionalModel, layer: str, record: Tensor) -> 
         layer: the layer that reads Ψ.
         record: (1, …).
     """
-    kinds = (nn.Linear, _ConvNd)
+    kinds = (nn.Linear, *CONVOLUTIONS)
     layers = {name: m for name, m in model.module.named_modules() if isinstance(m, kinds)}
     uses: list[tuple[str, float]] = []
 

@@ -32,6 +32,7 @@ from gradaudit.noise import noise_scale
 from gradaudit.randomness import rng, sequence
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.laws import entropy
 
 NO_NOISE = "no Gaussian noise is added, so the gradient may tell everything"
 _FEWEST, _MOST = 16, 1024
@@ -172,13 +173,6 @@ def _leak(samples: _Samples, split: GameSplit, seed: np.random.SeedSequence) -> 
 
 _DIRECTIONS = 16
 """Directions of the gradient's covariance that are taken one by one; the rest by their trace."""
-
-
-def entropy(prior: ArrayLike) -> float:
-    """H(a) in nats of a prior (values,)."""
-    probabilities = np.asarray(prior, dtype=np.float64)
-    held = probabilities[probabilities > 0] / probabilities.sum()
-    return float(-(held * np.log(held)).sum())
 
 
 def fano_error(information: float, prior: ArrayLike) -> float:

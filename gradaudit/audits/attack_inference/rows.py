@@ -7,18 +7,14 @@ from pydantic import JsonValue
 
 from gradaudit.audits.attack_inference.adversary import Scope
 from gradaudit.audits.attack_inference.experiment import Experiment
-from gradaudit.audits.attack_inference.fano import (
-    Leak,
-    entropy,
-    fano_advantage_bound,
-    sum_of_rounds,
-)
+from gradaudit.audits.attack_inference.fano import Leak
 from gradaudit.audits.attack_inference.readers import Guesses
 from gradaudit.audits.attack_inference.scoring import GAINS, Scorer
 from gradaudit.audits.attack_inference.split import FloatArray
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.games.scores import Score
 from gradaudit.report import Measurement
+from gradaudit.statistics.laws import entropy
 
 _UNCALIBRATED = (
     "log loss alone takes a calibrated posterior, and there were no shadow records left to "

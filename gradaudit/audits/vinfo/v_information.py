@@ -21,6 +21,7 @@ from gradaudit.families.forest import FittedForest, PaperForest
 from gradaudit.games.scores import auroc, log_odds
 from gradaudit.progress import Advance
 from gradaudit.randomness import sequence
+from gradaudit.statistics.laws import entropy
 from gradaudit.workers import one_thread
 
 
@@ -218,11 +219,6 @@ def v_information(
     if not curve:
         return usable
     return replace(usable, curve=_curve(usable, families, believed[chosen], said[ranker], seed))
-
-
-def entropy(prior: FloatArray) -> float:
-    """H(π) in nats, π all positive."""
-    return float(-(prior * np.log(prior)).sum())
 
 
 def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:

@@ -24,7 +24,6 @@ _PARQUET, _ARROW, _STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _ARROW_HEAD = 8
 _ROWS = 1 << 14
 _THRIFT = 16 << 20
-_MAX_BATCHES = 1_000_000
 _VALUE = 8
 """Bytes of a number, of which one list may hold any number in little space."""
 
@@ -140,7 +139,7 @@ def _read_arrow(arrow: Any, path: Path) -> tuple[Any, list[Any]]:
     with arrow.memory_map(str(path)) as source:
         start = _ARROW_HEAD if source.read(len(_ARROW)) == _ARROW else 0
         source.seek(start)
-        for message in _messages(arrow, source):
+        for message in arrow.ipc.MessageReader.open_stream(source):
             if is_compressed(message.metadata.to_pybytes()):
                 raise DataError(
                     f"{path}: is compressed Arrow, which can unpack to any size; write it without "
@@ -155,12 +154,3 @@ def _read_arrow(arrow: Any, path: Path) -> tuple[Any, list[Any]]:
             expect_few_cells(rows, batch.num_columns, str(path))
             batches.append(batch)
         return stream.schema, batches
-
-
-def _messages(arrow: Any, source: Any) -> Iterator[Any]:
-    reader = arrow.ipc.MessageReader.open_stream(source)
-    for _ in range(_MAX_BATCHES):
-        try:
-            yield reader.read_next_message()
-        except StopIteration:
-            return

@@ -55,7 +55,7 @@ class Frame:
 
     def largest(self, name: str) -> int:
         """The largest number of a column of whole ones that are not below 0; else −1."""
-        if not import_module("pyarrow.types").is_integer(self.schema.field(name).type):
+        if not _types().is_integer(self.schema.field(name).type):
             return -1
         array = self.array(name)
         return int(array.max()) if array.min() >= 0 else -1
@@ -63,7 +63,7 @@ class Frame:
     def cells(self, name: str) -> list[str]:
         """A column as text, empty where there is none; a DataError where it holds more."""
         kind = self.schema.field(name).type
-        if not _is_plain(import_module("pyarrow.types"), kind):
+        if not _is_plain(_types(), kind):
             raise DataError(
                 f"{self.origin}: column {quote(name)} holds {printable(str(kind), 60)}; numbers, "
                 f"text or dates are needed, or leave it out with drop={printable(name, 60)}"
@@ -73,6 +73,11 @@ class Frame:
         texts = [once.setdefault(text, text) for text in cells]
         names = {str(code): label for code, label in enumerate(self.names.get(name, ()))}
         return [names.get(text, text) for text in texts] if names else texts
+
+
+def _types() -> Any:
+    """The predicates of Arrow's types, of a library that need not be installed."""
+    return import_module("pyarrow.types")
 
 
 class _Cells(Mapping[str, Sequence[str]]):
@@ -94,7 +99,7 @@ class _Cells(Mapping[str, Sequence[str]]):
 
 def _numbers(chunk: Any, origin: str) -> NDArray[Any]:
     """A piece of a column as an array (records, …)."""
-    kinds, shape = import_module("pyarrow.types"), [len(chunk)]
+    kinds, shape = _types(), [len(chunk)]
     while (
         kinds.is_list(chunk.type)
         or kinds.is_large_list(chunk.type)
