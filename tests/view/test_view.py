@@ -394,6 +394,7 @@ def test_the_sign_off_says_what_it_rests_on() -> None:
     [
         (Place(), "the whole update"),
         (Place(("a",)), "a"),
+        (Place(("2", "4")), "layer 2 and layer 4"),
         (Place(("a", "b", "c")), "a, b and c"),
         (Place(("a", "b"), whole=True), "a, b and the whole update"),
         (Place(("a", "b", "c", "d")), "a, b, c and 1 more"),
