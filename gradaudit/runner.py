@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _LEAST_MEMORY = 1 << 24
 """Bytes of a chunk of work below which no less is tried."""
-CUT_SHORT = "the time that it was given was up"
+CUT_SHORT = "its share of the time was up (a longer --budget gives more)"
 
 
 def run(

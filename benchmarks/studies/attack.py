@@ -295,7 +295,7 @@ def full() -> Iterator[Cell]:
             for share in (0.02, 0.1, 0.5):
                 for alike in ("independent", "little", "similar", "the same"):
                     yield _shares(number, size, share, alike)
-    for number in (5, 10, 16, 20):
+    for number in (5, 10, 16, 20, 30, 40):
         for alike in ("little", "one in 20 apart"):
             yield _shares(number, 64, TEXT, alike)
 
@@ -314,7 +314,7 @@ STUDY = Study(
         "The interval of the true positive rate also spans where the threshold may lie, and is "
         "cautious where hardly anything is found; below 100 separate batches of other values it "
         "starts at 0.",
-        "Where one update in 20 is missed as a whole, most samples of ten hold no such update, and "
-        "no interval both shows .86 to exceed .75 of ten updates and covers then: it is marked.",
+        "Where one update in 20 is missed as a whole, most samples of ten hold no such update: the "
+        "ends of the interval allow for 1/20 as many updates that the sample missed.",
     ),
 )

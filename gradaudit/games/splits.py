@@ -84,10 +84,9 @@ def expect_enough(
     held = int((codes == rarest).sum())
     share = max(1, min(len(part) for part in parts.values())) / len(codes)
     raise NotApplicable(
-        f"{what}: {held} of the records looked at have the value {values[rarest]!r}, which leaves "
-        f"{counts[place, rarest]} in {list(parts)[place]}; {fewest} are needed in each "
-        f"set, about {int(np.ceil(fewest / share))} in all: give more records (or users), or "
-        "smaller batches"
+        f"{held} of the records looked at have the value {values[rarest]!r} of {what}, and about "
+        f"{int(np.ceil(fewest / share))} are needed, {fewest} in each set; {list(parts)[place]} "
+        f"has {counts[place, rarest]}: give more records (or users), or smaller batches"
     )
 
 

@@ -56,6 +56,7 @@ class Pace:
         Raises:
             AuditError: the model cannot be run on the records.
         """
+        _load_gradients()
         single = _timed(subject, torch.float32)
         if subject.target.precision is torch.float32:
             return cls(single, single)
@@ -75,6 +76,14 @@ class Pace:
         double = cost.double and subject.target.precision is torch.float64
         passes = self.double if double else self.single
         return passes.together * cost.passes + passes.alone * cost.calls + cost.seconds
+
+
+def _load_gradients() -> None:
+    """Take one trivial gradient, as the first one in a process loads torch's compiler for a second.
+
+    A first pass that takes so long would be taken for the model's own time.
+    """
+    torch.func.grad(torch.sum)(torch.zeros(1))
 
 
 def _timed(subject: Subject, dtype: torch.dtype) -> Passes:

@@ -22,7 +22,7 @@ from gradaudit.stopping import Stopped, reporting
 from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 
-NO_TIME = "there was no time for it: a longer --budget runs it"
+NO_TIME = "there was no time for it (a longer --budget runs it)"
 STOPPED = "the command was interrupted before it was done"
 NOT_READING = "it looks at the clients' data, and the scan at a captured update alone"
 

@@ -198,7 +198,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         question=known.question if known else None,
         layers=place.layers,
         clause=said,
-        sentence=_sentence(findings, first, said, place),
+        sentence=_sentence(findings, first, said, place, plain=bool(row and known and known.says)),
         number=number_of(first, measured, place) if measured else "",
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if first.outcome in BEYOND else "",
@@ -208,14 +208,18 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     )
 
 
-def _sentence(findings: Sequence[Finding], finding: Finding, said: str, place: Place) -> str:
+def _sentence(
+    findings: Sequence[Finding], finding: Finding, said: str, place: Place, *, plain: bool
+) -> str:
+    """A finding's clause with what it leaves open; ``plain`` where the clause has plain words."""
     if finding.outcome == "unmeasured":
         if finding.metric == "*":
             return finding.message
         where = f" in {place}" if place.layers else ""
         others = {x.message for x in findings} - {finding.message}
         more = f"; {len(others)} more reasons" if others else ""
-        return f"{finding.metric}{where}: {finding.message}{more}"
+        about = f"whether {said} " if plain else f"{finding.metric}{where}: "
+        return f"{about}{finding.message}{more}"
     if finding.outcome == "unclear":
         return f"{_UNDECIDED}whether {said}"
     accepted = _ACCEPTED.get(finding.outcome)

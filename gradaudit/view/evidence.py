@@ -17,7 +17,7 @@ def beyond(finding: Finding, place: Place) -> str:
 
 def number_of(finding: Finding, row: Measurement, place: Place) -> str:
     """``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
-    where = f" in {finding.layer}" if finding.layer and place.several else ""
+    where = f" in {Place((finding.layer,))}" if finding.layer and place.several else ""
     most = finding.max is not None
     limit = f"limit {finding.max if most else finding.min:.10g}"
     value = f"{finding.metric} {estimate(row)}{_played(row)}{where}{_corrected(finding)}"

@@ -31,8 +31,8 @@ class Place(NamedTuple):
         return len(self.layers) + self.whole > 1
 
     def __str__(self) -> str:
-        """``conv1 and fc1``, ``every layer and the whole update``."""
-        names = self.layers
+        """``conv1 and fc1``, ``layer 2``, ``every layer and the whole update``."""
+        names = tuple(f"layer {name}" if name.isdecimal() else name for name in self.layers)
         if self.every or len(names) > MOST_PLACES:
             names = (EVERY_LAYER if self.every else f"{len(names):,} layers",)
         whole = () if names and not self.whole else (WHOLE_UPDATE,)

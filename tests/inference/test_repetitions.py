@@ -144,5 +144,5 @@ def test_one_value_is_refused() -> None:
 
 
 def test_too_few_records_are_refused() -> None:
-    with pytest.raises(NotApplicable, match=r"trait: .* 10 are needed in each set"):
+    with pytest.raises(NotApplicable, match=r"of trait, .* are needed, 10 in each set"):
         list(repetitions(question(records=60)))

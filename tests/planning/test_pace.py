@@ -1,5 +1,7 @@
 """What audits are expected to take at a pace."""
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,6 +47,23 @@ def test_double_precision_is_not_taken_to_be_faster() -> None:
 def test_a_subject_in_single_precision_has_one_pace() -> None:
     pace = Pace.of(subject().in_precision(torch.float32))
     assert pace.single == pace.double
+
+
+FIRST = """
+import sys, torch
+from gradaudit.planning import pace
+def timed(*_):
+    before = set(sys.modules)
+    torch.func.grad(torch.sum)(torch.zeros(1))
+    sys.exit(len(set(sys.modules) - before))
+pace._timed = timed
+pace.Pace.of(None)
+"""
+
+
+@pytest.mark.slow
+def test_what_the_first_gradient_of_a_process_loads_is_no_part_of_a_timed_pass() -> None:
+    assert subprocess.run([sys.executable, "-c", FIRST], check=False).returncode == 0
 
 
 class Clipped(torch.autograd.Function):

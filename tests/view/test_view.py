@@ -213,7 +213,8 @@ WORST: list[tuple[str, list[Any]]] = [
         [row("leak.bits", "fc1", 3.0), row("leak.total", None, 1.0)],
     ),
     (
-        "UNDECIDED|: leak.bits in fc1: could not be measured: NaN",
+        "UNDECIDED|: whether a server can tell a batch's private attribute from fc1 could not be "
+        "measured: NaN",
         [failed_row("leak.bits", "fc1", "NaN"), row("leak.note", "fc1", 1)],
     ),
     ("UNDECIDED|: nothing in this report was measured", []),
@@ -393,6 +394,7 @@ def test_the_sign_off_says_what_it_rests_on() -> None:
     [
         (Place(), "the whole update"),
         (Place(("a",)), "a"),
+        (Place(("2", "4")), "layer 2 and layer 4"),
         (Place(("a", "b", "c")), "a, b and c"),
         (Place(("a", "b"), whole=True), "a, b and the whole update"),
         (Place(("a", "b", "c", "d")), "a, b, c and 1 more"),

@@ -78,7 +78,7 @@ def test_a_large_private_set_is_cut_by_values_to_a_batch_of_each_at_least(
 @pytest.mark.parametrize(
     ("rare", "private", "words"),
     [
-        (75, 300, "32 are needed in each set, about 80 in all"),
+        (75, 300, "about 80 are needed, 32 in each set"),
         (300, 50, "give --samples 64, or batches of at most 25"),
     ],
 )
@@ -244,7 +244,7 @@ def test_shadow_users_stay_within_the_adversarys_records() -> None:
             people(),
             replace(SETUP, batch_size=90),
             NotApplicable,
-            "90 are needed",
+            "90 in each set",
         ),
         (AttributeGame("sex"), people(), replace(SETUP, shadow=6), UsageError, "--shadow 6"),
         (DistributionGame("sex"), people(), SETUP, UsageError, "take at least 5"),
