@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.attack_inference.adversary import Scope
 from gradaudit.audits.attack_inference.experiment import Experiment
-from gradaudit.audits.attack_inference.fano import Leak
+from gradaudit.audits.attack_inference.fano import Leak, fano_advantage_bound, sum_of_rounds
 from gradaudit.audits.attack_inference.readers import Guesses
 from gradaudit.audits.attack_inference.scoring import GAINS, Scorer
 from gradaudit.audits.attack_inference.split import FloatArray

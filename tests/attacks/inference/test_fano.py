@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from gradaudit.audits.attack_inference.fano import Channel, fano_error
+from gradaudit.audits.attack_inference.fano import Channel, fano_advantage_bound, fano_error
 from gradaudit.statistics.laws import entropy
 
 
