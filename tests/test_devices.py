@@ -60,7 +60,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("attack distribution", TABLE, {**GAME, "batch_size": 6}),
     ("attack user", USERS, {**GAME, "batch_size": 4}),
     ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 4}),
-    ("attack table", TABLE, {"batch_size": 2, "batches": 1, "decoys": 4, "patience": 1}),
+    ("attack table", TABLE, {"batch_size": 2, "batches": 1}),
     (
         "tradeoff",
         TABLE,
