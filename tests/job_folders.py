@@ -18,6 +18,8 @@ class Net(nn.Module):
         self.norm.num_batches_tracked = None
 """
 """A model whose arrays are real numbers with dimensions: a count without any leaves in clear."""
+COUNTING = NET[: NET.index("        del self.norm")]
+"""The same with BatchNorm's count of batches."""
 
 DP = '''
 import numpy as np
@@ -238,6 +240,9 @@ num-server-rounds = 5
     (package / "server_app.py").write_text(
         "from flwr.app import ArrayRecord\nfrom flwr.serverapp import ServerApp\n"
         "from flwr.serverapp.strategy import *\nfrom tiny.net import Net\n"
+        "from flwr.supercore.privacy_accounting import *\n"
+        "from flwr.supercore.privacy_accounting import NeighboringRelation, SamplingMethod\n"
+        "from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant\n"
         "app = ServerApp()\n@app.main()\ndef main(grid, context):\n"
         f"    strategy = {strategy}\n"
         "    strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()),\n"

@@ -13,6 +13,7 @@ pytest.importorskip("nvflare")
 pytest.importorskip("flwr")
 
 from job_folders import (
+    COUNTING,
     builtin,
     chain,
     dp,
@@ -142,6 +143,10 @@ FLOWER: dict[str, tuple[Make, set[str]]] = {
         {"unwired-mod", "server-noise-too-small", "mean-weighted-by-counts"},
     ),
 }
+ACCOUNTANT = (
+    "accountant=RdpAccountant(PrivacyConfig(1e-5, 4, NeighboringRelation.ADD_OR_REMOVE_ONE, "
+    "SamplingMethod.NO_AMPLIFICATION))"
+)
 EVEN = """
 from flwr.app import MetricRecord
 def even(message, context, call_next):
@@ -296,6 +301,35 @@ def test_where_there_is_no_epsilon_the_reason_stands(make: Make, why: str, tmp_p
     assert row.value is None
     assert why in str(row.reason or row.details["why"])
     assert row.infinite is why.startswith("infinite")
+
+
+def test_a_whole_number_that_leaves_as_it_is_is_a_finding(tmp_path: Path) -> None:
+    """BatchNorm's count of batches, which neither clip nor noise of this mod changes."""
+    folder = flower_app(tmp_path / "a", f"even, {LOCAL}", client=EVEN)
+    (folder / "tiny" / "net.py").write_text(COUNTING, encoding="utf-8")
+    found = audited(folder, JobOptions())
+    assert names(found) == {"numbers-in-clear"}
+    assert "norm.num_batches_tracked leaves in clear" in found.strength[""].why
+
+
+@pytest.mark.parametrize("mods", ["", "even"])
+def test_the_epsilon_of_a_mean_stands_beside_that_of_flowers_accountant(
+    mods: str, tmp_path: Path
+) -> None:
+    """Its RDP says 57.3 after 50 rounds of multiplier one; exactly it is 54.4."""
+    strategy = central("ServerSideFixedClipping", **FIXED, more=ACCOUNTANT)
+    folder = flower_app(tmp_path, mods, client=EVEN, strategy=strategy)
+    report = report_of(folder, JobOptions(rounds=50), {})
+    rows = {str(row.variant.get("relation")): row for row in report.select("job.epsilon_client")}
+    assert rows["remove"].value == pytest.approx(54.4, abs=0.1)
+    assert rows["None"].value == pytest.approx(159.4, abs=0.1)
+    assert rows["None"].details["framework_accountant"] == pytest.approx(57.3, abs=0.1)
+
+
+def test_a_mean_that_is_weighted_by_counts_has_no_epsilon(tmp_path: Path) -> None:
+    folder = flower_app(tmp_path, strategy=central("ServerSideFixedClipping", **FIXED))
+    (row,) = report_of(folder, JobOptions(), {}).select("job.epsilon_client", variant={})
+    assert row.reason == "unbounded by what is known: the mean weighs clients by their counts"
 
 
 def test_the_rows_keep_the_contract_and_the_command_writes_them(tmp_path: Path) -> None:

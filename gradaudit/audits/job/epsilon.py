@@ -1,19 +1,20 @@
 """Epsilon of a job's rounds, where the law of the noise is known; else why there is none."""
 
 import math
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from scipy.stats import chi2
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_composed
-from gradaudit.audits.job.chains import JobChain
+from gradaudit.audits.job.chains import JobChain, LoadedJob
 from gradaudit.audits.job.probing import Probe
 from gradaudit.noise import Noise
 
 RELATIONS: tuple[Relation, ...] = ("remove", "replace")
 UNKNOWN = "unbounded by what is known: "
+_AGREES = 0.95
+"""Share of a known multiplier from which the measured one agrees with it."""
 _CHANCE = 1e-4
 """Chance that an array of the common noise is taken for one of less."""
 
@@ -70,6 +71,30 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
     )
 
 
+def strength_of_release(job: LoadedJob, measured: Any) -> Strength:
+    """What a round of the server's release is worth, where Flower's own classes add the noise.
+
+    The law is that of fixed clipping around ``FedAvg``, as Flower's accountant demands too: noise
+    of z·C/n on a mean that one client moves by C/n. It counts where the measured release agrees.
+    A client that is absent counts as one whose update is zero.
+    """
+    names = [type(layer).__name__ for layer in job.server.layers]
+    whole = [key for key in job.layout.received if key not in job.layout.real]
+    if not names[0].endswith("FixedClipping"):
+        return Strength(None, f"{UNKNOWN}the law of {names[0]}")
+    if names[1:] != ["FedAvg"]:
+        return Strength(None, f"{UNKNOWN}how far a client moves the mean of {names[-1]}")
+    if whole:
+        return Strength(None, f"{UNKNOWN}{whole[0]} is averaged without a clip")
+    if measured.uneven < _AGREES * measured.even:
+        return Strength(None, f"{UNKNOWN}the mean weighs clients by their counts")
+    declared = job.server.strategy.num_sampled_clients
+    multiplier = measured.promised * min(1.0, measured.clients / declared)
+    if measured.even < _AGREES * multiplier:
+        return Strength(None, f"{UNKNOWN}the mean has less noise than {names[0]} promises")
+    return Strength(multiplier, "the law of the strategy's noise, known from its source")
+
+
 def _in_clear(probe: Probe) -> str:
     """Why two clients are told apart for certain, or empty."""
     if probe.untouched:
@@ -80,8 +105,8 @@ def _in_clear(probe: Probe) -> str:
         return "the noise of two rounds is the same"
     if not probe.noisy:
         return "no filter or mod adds noise"
-    if probe.numbers:
-        return f"{probe.numbers[0]} leaves in clear"
+    if numbers := [*probe.numbers, *probe.counts]:
+        return f"{numbers[0]} leaves in clear"
     if not probe.clipped or probe.on_weights or probe.fixed_length:
         return "no clip before the noise bounds what a client changes"
     return ""
@@ -109,18 +134,20 @@ def _elements(kind: str) -> int:
 
 
 def by_accountant(strategy: Any, rounds: int) -> float | None:
-    """Epsilon of the framework's own accountant after so many rounds; None where there is none."""
+    """Epsilon of the framework's own accountant after so many rounds; None where there is none.
+
+    It is the job's own, which counts these rounds from here on: it cannot be copied.
+    """
     accountant = getattr(strategy, "accountant", None)
     if accountant is None:
         return None
     from flwr.supercore.privacy_accounting import GaussianPrivacyEvent
 
-    ledger = deepcopy(accountant)
     event = GaussianPrivacyEvent(
         noise_multiplier=strategy.noise_multiplier,
         sample_size=strategy.num_sampled_clients,
-        population_size=ledger.config.population_size,
+        population_size=accountant.config.population_size,
     )
     for _ in range(rounds):
-        ledger.compose(event)
-    return float(ledger.get_privacy_spent().epsilon)
+        accountant.compose(event)
+    return float(accountant.get_privacy_spent().epsilon)

@@ -54,10 +54,11 @@ def faults_of(
             f"{listed(probe.bare, 6)} leave without noise, though others get some",
             "add noise to every array that leaves",
         )
-    if probe.noisy and probe.numbers:
+    numbers = [*probe.numbers, *probe.counts]
+    if probe.noisy and numbers:
         yield fault(
             "numbers-in-clear",
-            f"{listed(probe.numbers)} leave as they are: counts and metrics follow from the data",
+            f"{listed(numbers)} leave as they are: counts and metrics follow from the data",
             "send a constant, or remove them by a filter or mod",
         )
 

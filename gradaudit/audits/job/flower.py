@@ -7,6 +7,7 @@ taken; nothing is sent.
 Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``) and ``clientapp/client_app.py``.
 """
 
+import copy
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -228,6 +229,24 @@ def record_of(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
 
 
+class _Uncounted:
+    """In place of an accountant where a release is only simulated."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def would_exceed(self, event: Any) -> bool:
+        """Never."""
+        return False
+
+    def compose(self, event: Any) -> None:
+        """Count nothing."""
+
+    def get_privacy_spent(self) -> Any:
+        """Nothing."""
+        return SimpleNamespace(epsilon=0.0, delta=0.0, num_releases=0)
+
+
 class Server:
     """A strategy that was about to start, and the messages that it would send.
 
@@ -252,8 +271,16 @@ class Server:
             found.append(inner)
         return found
 
-    def asked(self, kind: str) -> list[Message]:
-        """The messages of the first round.
+    def fresh(self) -> Any:
+        """A copy of the strategy as it is before its first round, whose accountant counts nothing.
+
+        Flower's accountant holds modules, which cannot be copied.
+        """
+        ledgers = [a for x in self.layers if (a := getattr(x, "accountant", None)) is not None]
+        return copy.deepcopy(self.strategy, {id(a): _Uncounted(a.config) for a in ledgers})
+
+    def asked(self, kind: str, strategy: Any = None) -> list[Message]:
+        """The messages of the first round, by this strategy or by a copy of the server's own.
 
         Raises:
             AuditError: there are fewer clients than the strategy waits for, or it fails.
@@ -263,7 +290,8 @@ class Server:
         if self.clients < max(fewest, getattr(innermost, "min_train_nodes", 0)):
             raise AuditError(f"the strategy waits for {fewest} clients: --clients {self.clients}")
         config = ConfigRecord(dict(self.train_config or {}))
-        configure = getattr(self.strategy, f"configure_{kind}")
+        strategy = self.fresh() if strategy is None else strategy
+        configure = getattr(strategy, f"configure_{kind}")
         with quiet():
             return list(configure(1, self.arrays, config, NobodyOnline(self.clients)))
 

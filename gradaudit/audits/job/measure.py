@@ -18,7 +18,13 @@ from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware.payload import Layout
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob, Outgoing
-from gradaudit.audits.job.epsilon import RELATIONS, Strength, by_accountant, strength_of
+from gradaudit.audits.job.epsilon import (
+    RELATIONS,
+    Strength,
+    by_accountant,
+    strength_of,
+    strength_of_release,
+)
 from gradaudit.audits.job.findings import (
     failing,
     faults_of,
@@ -193,12 +199,7 @@ def _look_at_server(found: Audited, options: JobOptions) -> None:
     found.server = measured
     found.faults += server.server_faults(found.job, measured, file)
     found.faults += server.wrong_way(found.job, chain, file, options.seed)
-    least = min(measured.even, measured.uneven)
-    clear = least == 0
-    uneven = "; with one client of nine times the others' examples" if least < measured.even else ""
-    why = f"noise that the released mean has{uneven}"
-    why = "infinite, because nothing clips the updates" if clear else why
-    found.central = Strength(None if clear else least, why, clear)
+    found.central = strength_of_release(found.job, measured)
 
 
 def report_of(folder: Path, options: JobOptions, provenance: dict[str, JsonValue]) -> Report:

@@ -100,6 +100,12 @@ class Probe:
         return [fate.key for fate in self.fates if fate.carries_on]
 
     @property
+    def counts(self) -> list[str]:
+        """Arrays of whole numbers that leave as they are, such as BatchNorm's count of batches."""
+        whole = (fate for fate in self.fates if fate.kind.startswith(("int", "uint", "bool")))
+        return [fate.key for fate in whole if fate.sent and fate.untouched]
+
+    @property
     def bare(self) -> list[str]:
         """Arrays that leave changed but without noise, though others get some."""
         touched = [f for f in self.carrying if not f.untouched and f.after > 0]
