@@ -159,6 +159,7 @@ CORRECT: dict[str, Make] = {
     "a filter of weights that leaves out a layer": filtered(
         builtin("exclude_vars.ExcludeVars", exclude_vars="^norm"), dp()
     ),
+    "a large clip": filtered(dp(clip=3000.0)),
     "compression before": filtered(
         builtin("percentile_privacy.PercentilePrivacy", gamma=0.1), dp()
     ),

@@ -22,6 +22,10 @@ from gradaudit.randomness import Seed, number, sequence
 LENGTHS = (1e-2, 1.0, 1e2, 1e4)
 """L2 norms of the simulated updates: a clip that lies between two of them shows."""
 LONG = len(LENGTHS) - 2
+LONGER = (1e5, 1e6)
+"""Further lengths, tried where the distance still grows at the last of ``LENGTHS``."""
+_ALIKE = 1e-6
+"""Relative spread of norms that rounding makes; noise on d numbers spreads them by √(1/2d)."""
 _SAME = 0.02
 """Relative distance below which two norms count as equal: rounding of float32 weights."""
 _NUMBERS = 4_000_000
@@ -63,7 +67,7 @@ class Probe:
     @cached_property
     def clipped(self) -> bool:
         """Whether no update is too long for the chain: the distance stops growing."""
-        return self.spans[-1] <= self.spans[-2] * (1 + _SAME) and self.spans[-1] < 2 * LENGTHS[-1]
+        return self.spans[-1] <= self.spans[-2] * (1 + _SAME)
 
     @property
     def sensitivity(self) -> float:
@@ -79,7 +83,7 @@ class Probe:
     @property
     def own_clip(self) -> bool:
         """Whether the update is scaled by a factor that follows from the update itself."""
-        factors = [s / (2 * length) for s, length in zip(self.spans, LENGTHS, strict=True)]
+        factors = [s / (2 * length) for s, length in zip(self.spans, LENGTHS, strict=False)]
         steady = max(factors) - min(factors) <= _SAME * max(factors)
         grows = len(set(self.noise)) > 1 and self.noise[-1] > 10 * self.noise[LONG] > 0
         return not self.clipped and (grows or (steady and factors[-1] < 1 - 5 * _SAME))
@@ -131,7 +135,7 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     given = layout.payload(long.float(), chain.form)
     sent = chain.sent(long.float())
     halved = _halved(layout, sent.arrays)
-    spans = tuple(_span(common, unit * length) for length in LENGTHS)
+    spans = _spans(common, unit)
     return Probe(
         fates=looked,
         spans=spans,
@@ -192,6 +196,17 @@ def _span(common: CommonNoise, update: Tensor) -> float:
     return float((there - back).norm())
 
 
+def _spans(common: CommonNoise, unit: Tensor) -> tuple[float, ...]:
+    """Distances for each of ``LENGTHS``, and for ``LONGER`` where they still grow."""
+    spans = [_span(common, unit * length) for length in LENGTHS]
+    for length in LONGER if spans[-1] > spans[-2] * (1 + _SAME) else ():
+        try:
+            spans.append(_span(common, unit * length))
+        except AuditError:  # as of half precision, in which so long an update is infinite
+            break
+    return tuple(spans)
+
+
 def _parts(layout: Layout, update: Tensor) -> dict[str, Tensor]:
     """The update where one of the largest arrays alone is moved, by the whole norm."""
     parts = {}
@@ -232,7 +247,7 @@ def _fixed_length(releases: Tensor) -> bool:
     lengths = releases.norm(dim=1)
     spread = float(lengths.std()) if len(lengths) > 1 else 0.0
     elements = (releases.var(dim=0) > 0).sum()
-    return bool(elements > 0 and float(lengths.mean()) > 0 and spread < 1e-4 * lengths.mean())
+    return bool(elements > 0 and float(lengths.mean()) > 0 and spread < _ALIKE * lengths.mean())
 
 
 def _halved(layout: Layout, arrays: Mapping[str, np.ndarray]) -> bool:
