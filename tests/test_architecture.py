@@ -46,6 +46,7 @@ AUDITS = {
     "copa_metric": "",
     "floor": "",
     "dp_audit": "",
+    "job": "dp_audit",
     "attack_inference": "",
     "attack_reconstruct": "",
     "attack_membership": "attack_reconstruct",
@@ -81,8 +82,8 @@ ROOMS = {
     "protection": "audits audits.floor data defenses gathering gradients judging models planning "
     "runner sharing subject",
     "api": "audits config data deployment models opening runner subject",
-    "cli": "audits config defenses deployment explaining formats gathering judging models observer "
-    "opening planning protection runner scaling subject sweeping training view zoo",
+    "cli": "audits audits.job config defenses deployment explaining formats gathering judging "
+    "models observer opening planning protection runner scaling subject sweeping training view zoo",
     "__init__": "api formats judging models observer",
     "__main__": "cli",
 }

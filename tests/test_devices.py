@@ -123,8 +123,8 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
 L-BFGS waits once an evaluation, 20 to 30 times an outer step, as its line search is on the CPU;
 what goes in chunks or blocks waits a few times for each.
 """
-ELSEWHERE = {"observe"}
-"""Reads updates from files."""
+ELSEWHERE = {"observe", "job"}
+"""Read updates from files, or simulate them."""
 DRAWING = {"dp-audit", "tradeoff"}
 """Draw noise on the device, where seeds mean other numbers."""
 

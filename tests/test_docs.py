@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from command_line import run
+from job_folders import builtin, chain, nvflare_job, privacy_policy
 from language_models import SENTENCES, folder_of
 from late import Late
 from report_builder import make_report, row
@@ -94,6 +95,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_text("\n".join(["income,sex,age,hours", *rows]))
     folder_of(folder / "DIR", "GPT2LMHeadModel")
     (folder / "FILE.csv").write_text("\n".join(["COL", *SENTENCES]))
+    nvflare_job(folder / "JOB", [chain(builtin("svt_privacy.SVTPrivacy"))])
+    privacy_policy(folder / "privacy.json", {"open": []}, "open")
     pictures = np.random.default_rng(0).random((12, 3, 32, 32), "f4")
     np.savez(folder / "pictures.npz", x=pictures, y=np.arange(12) % 10)
     (folder / "policy.yaml").write_text(policies("README.md")[0])

@@ -148,6 +148,9 @@ class Audit(Generic[O]):
 
     They can show a risk; a layer that only proxies looked at is else not tested, never low.
     """
+    brings_model: ClassVar[bool] = False
+    """Whether it opens a model of its own: scans and sweeps pass over it, and its command is its
+    own too."""
     Options: ClassVar[type[AuditOptions]] = AuditOptions
     examples: ClassVar[tuple[str, ...]] = (
         "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes -a sex",

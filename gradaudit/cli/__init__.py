@@ -27,6 +27,7 @@ from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
 from gradaudit.cli.help import HelpCommand, HelpGroup, with_examples
 from gradaudit.cli.init import init
+from gradaudit.cli.job import job
 from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.pipes import let_readers_go
 from gradaudit.cli.plan import plan
@@ -140,6 +141,8 @@ _RUNS: dict[str, Callable[..., None]] = {
     "train": train,
     "capture": capture,
 }
+_OWN_MODEL: dict[str, Callable[..., None]] = {"job": job}
+"""Commands of the audits that bring their own model."""
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,
@@ -211,6 +214,9 @@ def listed_commands() -> Iterator[_Command]:
     """Every command, the audits' among them."""
     yield from (_made(name, command, None) for name, command in _RUNS.items())
     for name, audit in audits().items():
+        if audit.brings_model:
+            yield _made(name, _OWN_MODEL[name], PANEL)
+            continue
         panel = None if " " in name else PANEL
         alone, swept = (_audit_text(audit, group) for group in ("", "sweep "))
         yield _Command(name, partial(audit_command, audit), alone, panel)

@@ -81,7 +81,7 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Si
     """
     if settings.quick and settings.thorough:
         raise UsageError("--quick and --thorough: choose one")
-    known = audits()
+    known = {name: audit for name, audit in audits().items() if not audit.brings_model}
     wanted = {name for asked in settings.audits for name in _named(asked, known)}
     return [
         sizes_of(audit, settings.exactness, section(file, name))

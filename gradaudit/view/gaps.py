@@ -84,7 +84,8 @@ def _layers(lines: Sequence[LayerLine]) -> Iterator[Gap]:
 def _unasked(report: Report) -> Iterator[Gap]:
     """Installed audits that the report has no row of; not by name where they are most of them."""
     present = {_member(row) for row in report.measurements}
-    idle = [name for name in audits() if name not in present]
+    asked = {name for name, audit in audits().items() if not audit.brings_model}
+    idle = [name for name in audits() if name in asked - present]
     if len(idle) > len(present):
         yield Gap("every other audit", NOT_ASKED)
     elif idle:

@@ -227,7 +227,7 @@ def test_every_array_of_a_local_dp_message_is_told() -> None:
         (
             FILTERS + "convert_weights:ConvertWeights?direction=diff_to_weights",
             "norm.weight",
-            "not clipped, no noise",
+            "leaves as training made it",
         ),
     ],
 )

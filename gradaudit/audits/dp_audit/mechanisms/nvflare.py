@@ -21,8 +21,9 @@ class NvflareFilter(Middleware):
     """A ``Filter`` or ``DXOFilter`` on the results of a client's task.
 
     It gets a DXO of weight differences, or of weights where it filters only these, with one local
-    step; the task's data are the weights received. Its instance lives through all releases, as in a
-    client, and nothing tells it that a run starts.
+    step. Its instance lives through all releases, as in a client, and nothing tells it that a run
+    starts. ``TASK_DATA`` of its context is None: NVFlare's ``ClientRunner`` (2.9) clears the
+    received weights before it runs result filters, so ``ConvertWeights`` converts nothing there.
 
     ``PercentilePrivacy``, ``ExcludeVars`` and ``ConvertWeights`` draw nothing: what they leave of
     two updates is the same or differs for certain. ``SVTPrivacy`` draws; what it accounts for is
@@ -76,7 +77,7 @@ class NvflareFilter(Middleware):
             AuditError: the filter blocks it, or leaves no arrays.
         """
         context = self._context()
-        context.set_prop(self._task, self._shareable(received, "weights"), sticky=False)
+        context.set_prop(self._task, None, private=True, sticky=False)
         with _silent():
             answer = self.dxo_filter.process(self._shareable(given.arrays, given.form), context)
             left = self._dxo.from_shareable(answer)

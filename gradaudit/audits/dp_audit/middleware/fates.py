@@ -70,8 +70,8 @@ class Fate:
         return self.sent and self.ratio is not None and self.ratio < _CLIPPED
 
 
-def fates(mechanism: Middleware, update: Tensor, seed: Seed) -> list[Fate]:
-    """Changes of each array of an update (elements,) by middleware, from ``LOOKS`` messages.
+def fates(mechanism: Middleware, update: Tensor, seed: Seed, looks: int = LOOKS) -> list[Fate]:
+    """Changes of each array of an update (elements,), from two or more messages of middleware.
 
     Half the difference between what leaves of an update and of its opposite, under the same
     randomness, is what is left of it without additive noise; where no seed holds the noise fast it
@@ -82,7 +82,7 @@ def fates(mechanism: Middleware, update: Tensor, seed: Seed) -> list[Fate]:
     """
     layout = mechanism.layout
     with reproducible(sequence(seed, "looks"), update.device):
-        sent = [mechanism.sent(update.float()) for _ in range(LOOKS)]
+        sent = [mechanism.sent(update.float()) for _ in range(looks)]
     released = torch.stack([layout.update(one) for one in sent]).double()
     deviation = released.std(dim=0)
     left = _left(mechanism, update, released, sequence(seed, "left"))
@@ -96,6 +96,7 @@ def fates(mechanism: Middleware, update: Tensor, seed: Seed) -> list[Fate]:
             noise=float(deviation[at].square().mean().sqrt()) if deviation[at].numel() else 0.0,
             sent=any(key in one.arrays for one in sent),
             untouched=all(as_it_was(key, given, one) for one in sent),
+            looks=looks,
         )
         for key, at in layout.places.items()
     ]

@@ -1,0 +1,144 @@
+"""A federated job as it was loaded: the chains that results pass through, and its faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
+
+Level = Literal["error", "warning", "note"]
+Carries = Literal["update", "model", "numbers"]
+"""What a task's result holds: an update, the local model, or metrics without arrays."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a job, with the change that repairs it.
+
+    Attributes:
+        name: its name in words joined by hyphens.
+        says: what is wrong, a clause.
+        repair: what to change, a clause in the imperative.
+        file: the file to change, relative to the job's folder.
+        key: the key or function in that file.
+        task: the task or chain that it is found in.
+        level: ``error`` where privacy is lost, ``warning`` where it may be, ``note`` where only
+            utility is.
+    """
+
+    name: str
+    says: str
+    repair: str
+    file: str
+    key: str
+    task: str = ""
+    level: Level = "error"
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A client's result: arrays, their form, and the numbers that travel beside them."""
+
+    arrays: Arrays
+    form: Form
+    numbers: Mapping[str, float]
+
+
+Carry = Callable[[Arrays, Outgoing], Outgoing]
+"""Of the arrays received and the training's result to what leaves."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One filter or mod of a chain.
+
+    Attributes:
+        name: of its class or function.
+        source: where it is configured: a file and a key.
+        part: the object itself.
+        alone: what this filter or mod does by itself.
+    """
+
+    name: str
+    source: str
+    part: Any
+    alone: Carry
+
+
+class JobChain(Middleware):
+    """The filters or mods that the result of one task passes through, in order.
+
+    Attributes:
+        task: name of the task.
+        links: filters or mods, the first that a result meets first.
+        carries: what the result holds.
+        numbers: metrics, counts and meta data that the training sends beside its arrays.
+        scope: of the site's privacy policy, or empty.
+        chosen: whether this is the scope that the job runs in.
+        file: where a filter or mod is added.
+        key: the key of that file.
+        counts: which of the numbers count records or steps.
+        needs_protection: whether nothing after this chain protects what leaves.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        links: Sequence[Link],
+        form: Form,
+        carry: Carry,
+        *,
+        carries: Carries = "update",
+        numbers: Mapping[str, float] | None = None,
+        scope: str = "",
+        chosen: bool = True,
+        file: str = "",
+        key: str = "",
+        law: ClippedGaussian | None = None,
+    ) -> None:
+        super().__init__(f"{task} [{scope}]" if scope else task, None, law)
+        self.task, self.links, self.form, self.carry = task, tuple(links), form, carry
+        self.carries, self.numbers = carries, dict(numbers or {})
+        self.scope, self.chosen, self.file, self.key = scope, chosen, file, key
+        self.needs_protection = True
+
+    def leaves(self, given: Outgoing) -> Outgoing:
+        """What leaves of a result. Whatever the filters or mods raise passes through."""
+        copies = {key: array.copy() for key, array in given.arrays.items()}
+        return self.carry(self.layout.received, replace(given, arrays=copies))
+
+    def deliver(self, received: Arrays, given: Payload) -> Payload:
+        """The arrays that leave where the client received one model and answers with another."""
+        left = self.carry(received, Outgoing(given.arrays, given.form, self.numbers))
+        return Payload(left.arrays, left.form)
+
+
+@dataclass
+class LoadedJob:
+    """A job folder as it was loaded, without any training.
+
+    Attributes:
+        framework: ``nvflare`` or ``flower``.
+        model: how the model was named.
+        layout: the arrays of the model that clients receive.
+        chains: one for each task whose results leave a client, under each scope of the site.
+        faults: found in the configuration.
+        rounds: that the job runs; None where it does not say.
+        clients: that take part in a round; None where the job does not say.
+        server: the strategy that releases the mean, where the framework has one.
+        notes: what could not be told.
+    """
+
+    framework: Literal["nvflare", "flower"]
+    model: str
+    layout: Layout
+    chains: list[JobChain]
+    faults: list[Fault] = field(default_factory=list)
+    rounds: int | None = None
+    clients: int | None = None
+    server: Any = None
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,153 @@
+"""Epsilon of a job's rounds, where the law of the noise is known; else why there is none."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.stats import chi2
+
+from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_composed
+from gradaudit.audits.job.chains import JobChain, LoadedJob
+from gradaudit.audits.job.probing import Probe
+from gradaudit.noise import Noise
+
+RELATIONS: tuple[Relation, ...] = ("remove", "replace")
+UNKNOWN = "unbounded by what is known: "
+_AGREES = 0.95
+"""Share of a known multiplier from which the measured one agrees with it."""
+_CHANCE = 1e-4
+"""Chance that an array of the common noise is taken for one of less."""
+
+
+@dataclass(frozen=True)
+class Strength:
+    """What a round is worth against one client: noise over what the client moves, or why nothing.
+
+    Attributes:
+        multiplier: noise over the clip, so that a client replaced moves twice the clip; None where
+            nothing bounds it or its law is not known.
+        why: what the multiplier stands on, or why there is none.
+        clear: whether something leaves in clear, so that epsilon is infinite.
+    """
+
+    multiplier: float | None
+    why: str
+    clear: bool = False
+
+    def epsilon(self, rounds: int, delta: float, relation: Relation) -> float | None:
+        """Epsilon of so many rounds for a client; None where it is not known."""
+        if self.clear:
+            return math.inf
+        if self.multiplier is None:
+            return None
+        return epsilon_composed(self.multiplier, rounds, delta, relation=relation)
+
+    def of_a_record(self, rounds: int, delta: float) -> float | None:
+        """Epsilon for a record, at most: it may turn the client's update into any other."""
+        return self.epsilon(rounds, delta, "replace")
+
+
+def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
+    """What a round of a client's own noise is worth.
+
+    Args:
+        chain: of the training.
+        probe: what it does.
+        noise: the law that the user declares.
+    """
+    if reason := _in_clear(probe):
+        return Strength(None, f"infinite, because {reason}", clear=True)
+    if chain.known is not None and chain.lawful:
+        known = chain.known
+        return Strength(known.sigma / known.clip, "the law of LocalDpMod, known from its source")
+    if noise != "gaussian":
+        return Strength(None, f"{UNKNOWN}the law of the noise (--noise gaussian declares it)")
+    if not probe.steady:
+        return Strength(None, f"{UNKNOWN}no seed repeats the noise, so no distance is exact")
+    if probe.halved:
+        return Strength(None, f"{UNKNOWN}noise of half precision follows no Gaussian law")
+    return Strength(
+        2 * _least_noise(probe) / probe.sensitivity, "measured, at 97.5 %; Gaussian as declared"
+    )
+
+
+def strength_of_release(job: LoadedJob, measured: Any) -> Strength:
+    """What a round of the server's release is worth, where Flower's own classes add the noise.
+
+    The law is that of fixed clipping around ``FedAvg``, as Flower's accountant demands too: noise
+    of z·C/n on a mean that one client moves by C/n. It counts where the measured release agrees.
+    A client that is absent counts as one whose update is zero.
+    """
+    names = [type(layer).__name__ for layer in job.server.layers]
+    whole = [key for key in job.layout.received if key not in job.layout.real]
+    if not names[0].endswith("FixedClipping"):
+        return Strength(None, f"{UNKNOWN}the law of {names[0]}")
+    if names[1:] != ["FedAvg"]:
+        return Strength(None, f"{UNKNOWN}how far a client moves the mean of {names[-1]}")
+    if whole:
+        return Strength(None, f"{UNKNOWN}{whole[0]} is averaged without a clip")
+    if measured.uneven < _AGREES * measured.even:
+        return Strength(None, f"{UNKNOWN}the mean weighs clients by their counts")
+    declared = job.server.strategy.num_sampled_clients
+    multiplier = measured.promised * min(1.0, measured.clients / declared)
+    if measured.even < _AGREES * multiplier:
+        return Strength(None, f"{UNKNOWN}the mean has less noise than {names[0]} promises")
+    return Strength(multiplier, "the law of the strategy's noise, known from its source")
+
+
+def _in_clear(probe: Probe) -> str:
+    """Why two clients are told apart for certain, or empty."""
+    if probe.untouched:
+        return f"{probe.untouched[0]} leaves in clear"
+    if probe.bare:
+        return f"{probe.bare[0]} leaves without noise"
+    if probe.repeats:
+        return "the noise of two rounds is the same"
+    if not probe.noisy:
+        return "no filter or mod adds noise"
+    if numbers := [*probe.numbers, *probe.counts]:
+        return f"{numbers[0]} leaves in clear"
+    if not probe.clipped or probe.on_weights or probe.fixed_length:
+        return "no clip before the noise bounds what a client changes"
+    return ""
+
+
+def _least_noise(probe: Probe) -> float:
+    """A lower bound of the noise on the array that gets the least, at 97.5 %.
+
+    Arrays whose deviations agree to what chance allows are taken together.
+    """
+    free = {f.key: (f.looks - 1) * _elements(f.kind) for f in probe.carrying}
+    squares = {f.key: f.noise**2 * free[f.key] for f in probe.carrying}
+    pooled = sum(squares.values()) / max(1, sum(free.values()))
+    ends = {key: chi2.ppf(_CHANCE, n) for key, n in free.items()}
+    if all(squares[key] >= pooled * ends[key] for key in free):
+        squares, free = {"": sum(squares.values())}, {"": sum(free.values())}
+    bounds = [math.sqrt(squares[k] / float(chi2.ppf(0.975, free[k]))) for k in free if free[k]]
+    return min(bounds, default=0.0)
+
+
+def _elements(kind: str) -> int:
+    """Elements of an array by its type and shape in words: ``float32 3×4``."""
+    shape = kind.rpartition(" ")[2]
+    return 1 if shape == "0-d" else math.prod(int(part) for part in shape.split("×"))
+
+
+def by_accountant(strategy: Any, rounds: int) -> float | None:
+    """Epsilon of the framework's own accountant after so many rounds; None where there is none.
+
+    It is the job's own, which counts these rounds from here on: it cannot be copied.
+    """
+    accountant = getattr(strategy, "accountant", None)
+    if accountant is None:
+        return None
+    from flwr.supercore.privacy_accounting import GaussianPrivacyEvent
+
+    event = GaussianPrivacyEvent(
+        noise_multiplier=strategy.noise_multiplier,
+        sample_size=strategy.num_sampled_clients,
+        population_size=accountant.config.population_size,
+    )
+    for _ in range(rounds):
+        accountant.compose(event)
+    return float(accountant.get_privacy_spent().epsilon)

@@ -1,0 +1,247 @@
+"""Names the faults of a job from what its chains do, each with its repair."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob
+from gradaudit.audits.job.probing import Probe, idle
+from gradaudit.text import listed
+
+_DECLARED = ("noise_multiplier", "sigma_multiplier", "multiplier")
+_CLIPS = ("clip", "clipping_norm", "max_grad_norm", "max_norm", "clip_norm")
+"""Attributes by which filters and mods commonly say what they promise."""
+_OF_A_PROMISE = 0.9
+"""Measured noise below this share of what is declared is too little: 16 draws are within 5 %."""
+_IDLE: Mapping[str, tuple[str, str]] = {
+    "ExcludeVars": ("pattern-matches-nothing", "name the model's arrays in exclude_vars"),
+    "PercentilePrivacy": ("filter-fails-open", "give gamma above 0 and percentile within 0 to 100"),
+    "ConvertWeights": (
+        "converts-nothing",
+        "let the executor send differences (params_transfer_type DIFF) and remove the filter",
+    ),
+}
+"""NVFlare's filters that leave results as they are, by class: the fault's name and its repair."""
+
+
+def faults_of(
+    chain: JobChain, probe: Probe, *, private: bool, fixed_seed: bool = False
+) -> Iterator[Fault]:
+    """The faults of a chain that carries arrays.
+
+    Args:
+        chain: of a task.
+        probe: what it does.
+        private: whether the server adds noise, so that the chain need not.
+        fixed_seed: whether a job that is loaded anew draws the same noise again.
+    """
+    fault = partial(Fault, file=chain.file, key=chain.key, task=chain.task)
+    yield from _idle_links(chain)
+    if private:
+        return
+    if set(probe.untouched) >= {fate.key for fate in probe.carrying}:
+        yield _unfiltered(chain)
+        return
+    yield from _noise_faults(chain, probe, fixed_seed)
+    if probe.untouched:
+        yield fault(
+            "untouched-arrays",
+            f"{listed(probe.untouched, 6)} leave bit for bit as training made them",
+            "let the filter or mod clip and blur every array, or keep these on the client",
+        )
+    if probe.bare:
+        yield fault(
+            "arrays-without-noise",
+            f"{listed(probe.bare, 6)} leave without noise, though others get some",
+            "add noise to every array that leaves",
+        )
+    numbers = [*probe.numbers, *probe.counts]
+    if probe.noisy and numbers:
+        yield fault(
+            "numbers-in-clear",
+            f"{listed(numbers)} leave as they are: counts and metrics follow from the data",
+            "send a constant, or remove them by a filter or mod",
+        )
+
+
+def _unfiltered(chain: JobChain) -> Fault:
+    name = "model-unfiltered" if chain.carries == "model" else "update-unfiltered"
+    passes = listed([link.name for link in chain.links])
+    through = f" through {passes}" if passes else ", as nothing filters it"
+    return Fault(
+        name,
+        f"the result of {chain.task} leaves as training made it{through}",
+        "add a filter or mod that clips the update and adds noise",
+        chain.file,
+        chain.key,
+        chain.task,
+    )
+
+
+def _noise_faults(chain: JobChain, probe: Probe, fixed_seed: bool) -> Iterator[Fault]:
+    fault = partial(Fault, file=chain.file, key=chain.key, task=chain.task)
+    if probe.on_weights:
+        yield fault(
+            "noise-on-weights",
+            "clipping acts on the weights and not on their difference to those received",
+            "subtract the weights received before clipping",
+        )
+    if probe.repeats and not probe.on_weights:
+        yield fault(
+            "noise-fixed-seed" if fixed_seed else "noise-reused",
+            "every round draws the same noise from a fixed seed, and differences cancel it"
+            if fixed_seed
+            else "the noise of the first round is used again, and differences cancel it",
+            "draw from a generator that no constant seeds"
+            if fixed_seed
+            else "draw new noise in each round",
+        )
+    elif not probe.noisy:
+        yield fault(
+            "no-noise",
+            f"{listed([link.name for link in chain.links])} draw no noise",
+            "add a filter or mod that adds noise after the clip",
+        )
+    else:
+        yield from _clip_faults(chain, probe)
+
+
+def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
+    fault = partial(Fault, file=chain.file, key=chain.key, task=chain.task)
+    if probe.fixed_length:
+        yield fault(
+            "clip-after-noise",
+            "what leaves has the same norm in every round, so the clip acts after the noise",
+            "clip first, then add noise",
+        )
+    elif probe.own_clip and not probe.on_weights:
+        yield fault(
+            "clip-from-own-data",
+            "the clip follows from the client's own update, so it bounds nothing",
+            "clip to a constant that no client's data decides",
+        )
+    elif not probe.clipped:
+        yield fault(
+            "no-clip",
+            "longer updates leave longer: nothing bounds what a client can change",
+            "clip the update to a constant norm before the noise",
+        )
+    elif probe.by_parts and _beyond_declared(chain, probe) is not False:
+        yield fault(
+            "clip-per-array",
+            f"arrays are clipped one by one: together two updates lie {probe.sensitivity:.3g} "
+            f"apart, where one array gives {max(probe.alone.values()):.3g}",
+            "clip the update as a whole, or scale the noise by the joint sensitivity",
+            level="error" if _beyond_declared(chain, probe) else "warning",
+        )
+    if probe.halved:
+        first = probe.halved_first
+        yield fault(
+            "float16-before-noise" if first else "float16-after-noise",
+            "the update is rounded to half precision before noise of half precision is added"
+            if first
+            else "what leaves is rounded to half precision after the noise, which costs no privacy",
+            "add the noise in single precision, then round",
+            level="error" if first else "note",
+        )
+    if probe.clipped and not probe.fixed_length:
+        yield from _below_declared(chain, probe)
+
+
+def _beyond_declared(chain: JobChain, probe: Probe) -> bool | None:
+    """Whether the sensitivity is beyond that of the clip that a filter or mod declares.
+
+    None where none declares any.
+    """
+    declared = [_attribute(link.part, _CLIPS) for link in chain.links]
+    clips = [clip for clip in declared if clip is not None]
+    return any(probe.sensitivity > 2.1 * clip for clip in clips) if clips else None
+
+
+def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:
+    """Noise that is less than the filter or mod itself says, by its attributes."""
+    for link in chain.links:
+        multiplier = _attribute(link.part, _DECLARED)
+        clip = _attribute(link.part, _CLIPS)
+        noise = probe.noise[-2]
+        if multiplier is None or clip is None or noise >= _OF_A_PROMISE * multiplier * clip:
+            continue
+        times = multiplier * clip / noise
+        yield Fault(
+            "noise-below-declared",
+            f"{link.name} says noise of {multiplier * clip:.3g} and adds {noise:.3g}, "
+            f"{times:.3g} times less, as where it is divided by the number of clients",
+            "add the whole noise on each client, or account for what is added",
+            link.source.split()[0],
+            link.name,
+            chain.task,
+        )
+
+
+def _attribute(part: object, names: tuple[str, ...]) -> float | None:
+    values = [getattr(part, name, None) for name in names]
+    return next((float(v) for v in values if isinstance(v, int | float) and v > 0), None)
+
+
+def _idle_links(chain: JobChain) -> Iterator[Fault]:
+    """Privacy filters of NVFlare that leave a long update exactly as it is."""
+    for i, link in enumerate(chain.links):
+        kinds = getattr(link.part, "data_kinds", None)
+        sent = "WEIGHT_DIFF" if chain.form == "differences" else "WEIGHTS"
+        passed_over = kinds is not None and len(kinds) > 0 and sent not in kinds
+        if not (passed_over or (link.name in _IDLE and idle(chain, i, 0))):
+            continue
+        name, repair = _IDLE.get(link.name, ("filter-passes-kind", ""))
+        if passed_over:
+            name, repair = "filter-passes-kind", f"give it data_kinds with {sent}"
+        yield Fault(
+            name,
+            f"{link.name} leaves results of {chain.task} ({sent}) exactly as they are",
+            repair,
+            link.source.split()[0],
+            link.source.partition(" ")[2] or link.name,
+            chain.task,
+        )
+
+
+def numbers_fault(chain: JobChain, numbers: tuple[str, ...]) -> Fault:
+    """The fault of a task whose metrics leave as they are."""
+    return Fault(
+        "metrics-unfiltered",
+        f"{listed(numbers)} of {chain.task} leave as they are",
+        "filter them, or do not send them: validate on the server's own data",
+        chain.file,
+        chain.key,
+        chain.task,
+    )
+
+
+def failing(chain: JobChain, why: str) -> Fault:
+    """The fault of a chain that fails on every result, so that its task gives nothing."""
+    return Fault(
+        "chain-fails",
+        f"results of {chain.task} become errors: {why}",
+        "put the mod or filter on the training alone",
+        chain.file,
+        chain.key,
+        chain.task,
+        level="note",
+    )
+
+
+def weaker_scope(job: LoadedJob, strength: Mapping[str, float]) -> Iterator[Fault]:
+    """The scope that the job runs in, where another of the site protects more.
+
+    ``strength`` is the noise over the sensitivity of the training's chain, by scope.
+    """
+    chosen = next((chain.scope for chain in job.chains if chain.chosen), "")
+    if not strength or chosen not in strength:
+        return
+    best = max(strength, key=lambda name: strength[name])
+    if strength[best] > strength[chosen] * 1.1:
+        yield Fault(
+            "weaker-scope",
+            f"the job runs in the scope {chosen!r}, and the site's scope {best!r} protects more",
+            f'write "scope": "{best}" in meta.json, or let the site remove the scope {chosen!r}',
+            "meta.json",
+            "scope",
+        )

@@ -1,0 +1,374 @@
+"""Loads a job, runs its chains on simulated updates, and reports."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import torch
+from pydantic import JsonValue
+
+from gradaudit._version import __version__
+from gradaudit.audits.base import AuditCost
+from gradaudit.audits.dp_audit.game.hypotheses import reproducible
+from gradaudit.audits.dp_audit.middleware.payload import Layout
+from gradaudit.audits.job import Job, JobOptions
+from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob, Outgoing
+from gradaudit.audits.job.epsilon import (
+    RELATIONS,
+    Strength,
+    by_accountant,
+    strength_of,
+    strength_of_release,
+)
+from gradaudit.audits.job.findings import (
+    failing,
+    faults_of,
+    numbers_fault,
+    weaker_scope,
+)
+from gradaudit.audits.job.probing import Probe, left_numbers, probe, simulated
+from gradaudit.audits.rows import Rows
+from gradaudit.errors import AuditError, NotApplicable, UsageError, one_line
+from gradaudit.progress import Progress
+from gradaudit.randomness import Seed, sequence
+from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord, Variant, utc_now
+from gradaudit.subject import Subject
+
+_ROUNDING = 1e-3
+"""Relative distance of two releases of the same noise, around other weights of single precision."""
+_HOW = "give a folder: gradaudit job JOB"
+
+
+def run(audit: Job, subject: Subject, progress: Progress) -> Iterable[Measurement]:
+    """Refuse: a job brings its own model.
+
+    Raises:
+        NotApplicable: always.
+    """
+    raise NotApplicable(f"a job brings its own model; {_HOW}")
+
+
+def cost(audit: Job, subject: Subject) -> AuditCost:
+    """Refuse, as ``run`` does.
+
+    Raises:
+        NotApplicable: always.
+    """
+    raise NotApplicable(f"a job brings its own model; {_HOW}")
+
+
+@dataclass
+class Audited:
+    """A job with what was found.
+
+    Attributes:
+        job: as it was loaded.
+        folder: of the job.
+        probes: of the chains that carry arrays, by position in ``job.chains``.
+        faults: each with its repair.
+        numbers: of every chain, those that leave as they are, by position.
+        strength: of the training's chain by scope.
+        central: of the server's release, where it adds noise.
+        server: noise of the released mean, where the job has a strategy that adds any.
+    """
+
+    job: LoadedJob
+    folder: Path
+    probes: dict[int, Probe] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    numbers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    strength: dict[str, Strength] = field(default_factory=dict)
+    central: Strength | None = None
+    server: object = None
+
+    @property
+    def errors(self) -> list[Fault]:
+        """The faults by which privacy is lost."""
+        return [fault for fault in self.faults if fault.level == "error"]
+
+
+def load(folder: Path, options: JobOptions) -> LoadedJob:
+    """Load a job folder by the framework that it is of.
+
+    Raises:
+        UsageError: it is no job, its framework is not installed, or a file in it is wrong.
+    """
+    folder = folder.resolve()
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; name that of a Flower app or an NVFlare job")
+    if any(folder.glob("meta.*")):
+        loader = _loader("nvflare", "NVFlare")
+        return cast("LoadedJob", loader.load(folder, options.site, options.model, options.client))
+    if (folder / "pyproject.toml").is_file():
+        loader = _loader("flower", "Flower")
+        return cast("LoadedJob", loader.load(folder, options.model, options.clients))
+    raise UsageError(
+        f"{folder}: neither meta.json (an NVFlare job) nor pyproject.toml (a Flower app) is there"
+    )
+
+
+def _loader(name: str, title: str) -> ModuleType:
+    try:
+        return import_module(f"gradaudit.audits.job.{name}")
+    except ImportError as error:
+        raise UsageError(
+            f"job: {title} is not installed ({error}); install gradaudit[{name}]"
+        ) from error
+
+
+def audited(folder: Path, options: JobOptions) -> Audited:
+    """Load a job and look at what leaves.
+
+    Raises:
+        UsageError: it cannot be loaded.
+    """
+    job = load(folder, options)
+    found = Audited(job, folder, faults=list(job.faults))
+    central = _central(job)
+    for i, chain in enumerate(job.chains):
+        _look(found, i, chain, options, private=central)
+    if central:
+        _look_at_server(found, options)
+    ranks = {name: s.multiplier or 0.0 for name, s in found.strength.items()}
+    found.faults += weaker_scope(job, ranks)
+    found.faults = list(dict.fromkeys(found.faults))
+    return found
+
+
+def _central(job: LoadedJob) -> bool:
+    if job.server is None:
+        return False
+    return bool(import_module("gradaudit.audits.job.server").adds_noise(job))
+
+
+def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, private: bool) -> None:
+    """Probe one chain and name its faults; those of scopes that the job is not in are no faults."""
+    faults: list[Fault] = []
+    try:
+        if chain.carries == "numbers":
+            given = Outgoing({}, chain.form, chain.numbers)
+            found.numbers[i] = left_numbers(chain, given)
+            faults += [numbers_fault(chain, found.numbers[i])] if found.numbers[i] else []
+            faults = [] if private else faults
+        else:
+            done = found.probes[i] = probe(chain, options.seed)
+            found.numbers[i] = done.numbers
+            seeded = done.repeats and not private and _same_again(found, i, options)
+            faults += faults_of(chain, done, private=private, fixed_seed=seeded)
+            if chain.carries == "update":
+                found.strength[chain.scope] = strength_of(chain, done, options.noise)
+    except (Exception, SystemExit) as error:  # whatever the user's filters and mods raise
+        words = str(error) if isinstance(error, AuditError) else one_line(error)
+        faults.append(failing(chain, words))
+    found.faults += faults if chain.chosen else []
+
+
+def _same_again(found: Audited, i: int, options: JobOptions) -> bool:
+    """Whether a job that is loaded anew draws the same noise, whatever the global generators do."""
+    chain, again = found.job.chains[i], load(found.folder, options).chains[i]
+    update = simulated(chain.layout, options.seed).float()
+    released = [
+        _release(each, update, sequence(options.seed, "again", k))
+        for k, each in enumerate((chain, again))
+    ]
+    return bool(torch.dist(released[0], released[1]) < _ROUNDING * released[0].norm())
+
+
+def _release(chain: JobChain, update: torch.Tensor, seed: Seed) -> torch.Tensor:
+    with reproducible(seed, update.device):
+        return chain.layout.update(chain.sent(update))
+
+
+def _look_at_server(found: Audited, options: JobOptions) -> None:
+    """Measure what the strategy releases, and name its faults."""
+    server = import_module("gradaudit.audits.job.server")
+    chain = next((c for c in found.job.chains if c.carries == "update"), None)
+    if chain is None:
+        return
+    file = "the ServerApp"
+    try:
+        measured = server.multiplier(found.job, chain, options.seed)
+    except AuditError as error:
+        found.faults.append(failing(chain, str(error)))
+        return
+    found.server = measured
+    found.faults += server.server_faults(found.job, measured, file)
+    found.faults += server.wrong_way(found.job, chain, file, options.seed)
+    found.central = strength_of_release(found.job, measured)
+
+
+def report_of(folder: Path, options: JobOptions, provenance: dict[str, JsonValue]) -> Report:
+    """Audit a job and report it.
+
+    Raises:
+        UsageError: it cannot be loaded.
+    """
+    started = utc_now()
+    found = audited(folder, options)
+    return Report(
+        tool={"name": "gradaudit", "version": __version__},
+        target=target_of(found.job),
+        data={"adapter": "no data: updates are simulated"},
+        provenance={
+            "seed": options.seed,
+            "started": started,
+            "finished": utc_now(),
+            "audits": {"job": options.model_dump(mode="json")},
+            "model_notes": list(found.job.notes),
+            "versions": {"torch": str(torch.__version__)},
+            "broken": {},
+            **provenance,
+        },
+        measurements=list(rows_of(found, options)),
+    )
+
+
+def target_of(job: LoadedJob) -> TargetRecord:
+    """The job's model: its arrays gathered by the layer that holds them."""
+    sizes: dict[str, int] = {}
+    for key, array in job.layout.received.items():
+        name = layer_of(key)
+        sizes[name] = sizes.get(name, 0) + array.size
+    return TargetRecord(
+        model=f"{job.framework}: {job.model}",
+        parameters=sum(sizes.values()),
+        layers=[
+            LayerRecord(name=name, kind="arrays", parameters=size, position=i)
+            for i, (name, size) in enumerate(sizes.items())
+        ],
+        loss="none",
+        mode="train",
+    )
+
+
+def layer_of(key: str) -> str:
+    """The layer that an array belongs to: its key without the last part."""
+    return key.rpartition(".")[0] or "(model)"
+
+
+def rows_of(found: Audited, options: JobOptions) -> Iterator[Measurement]:
+    """Every row of the report."""
+    rows = Rows(Job)
+    yield _faults_row(rows, found)
+    for i, fault in enumerate(found.faults, start=1):
+        variant: Variant = {"fault": fault.name, "number": i}
+        yield rows.of(variant).measured("faults", 1.0, details=_json(asdict(fault)))
+    for i, chain in enumerate(found.job.chains):
+        yield from _chain_rows(rows, found, i, chain)
+    yield from _untouched_rows(rows, found)
+    yield from _server_rows(rows, found)
+    yield from _epsilon_rows(rows, found, options)
+
+
+def _json(value: object) -> dict[str, JsonValue]:
+    return cast("dict[str, JsonValue]", json.loads(json.dumps(value)))
+
+
+def _faults_row(rows: Rows, found: Audited) -> Measurement:
+    names = [f"{fault.name} ({fault.level})" for fault in found.faults]
+    return rows.measured("faults", float(len(found.errors)), details={"faults": list(names)})
+
+
+def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator[Measurement]:
+    variant: Variant = {"task": chain.task}
+    of = rows.of({**variant, "scope": chain.scope} if chain.scope else variant)
+    links: list[JsonValue] = [{"name": x.name, "source": x.source} for x in chain.links]
+    details: dict[str, JsonValue] = {"links": links, "chosen": chain.chosen, "key": chain.key}
+    yield of.measured("chain", float(len(links)), details=details)
+    numbers, done = found.numbers.get(i, ()), found.probes.get(i)
+    arrays = done.untouched if done else []
+    yield of.measured(
+        "unfiltered",
+        float(len(arrays) + len(numbers)),
+        details={"arrays": list(arrays), "numbers": list(numbers)},
+    )
+    if done is None:
+        return
+    exact = {"exact": done.steady, "clipped_by_parts": done.by_parts}
+    yield of.measured("sensitivity", done.sensitivity, details=_json(exact))
+    noise = {fate.key: fate.noise for fate in done.fates}
+    yield of.measured("noise", done.noise[-2], details={"by_array": _json(noise)})
+    yield of.measured("repeats", float(done.repeats))
+
+
+def _untouched_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
+    """For each layer its arrays that leave as training made them, in the job's own scope."""
+    done = [
+        found.probes[i] for i, c in enumerate(found.job.chains) if i in found.probes and c.chosen
+    ]
+    keys = {key for each in done for key in each.untouched}
+    layout: Layout = found.job.layout
+    for layer in dict.fromkeys(map(layer_of, layout.received)):
+        own = [key for key in layout.received if key in keys and layer_of(key) == layer]
+        if done:
+            yield rows.measured(
+                "untouched", float(len(own)), layer=layer, details=_json({"arrays": own})
+            )
+        else:
+            yield from rows.skipped("no task's result could be looked at", ["untouched"], [layer])
+
+
+def _server_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
+    if found.server is None:
+        why = "no strategy of the server adds noise"
+        yield from rows.skipped(why, ["server_multiplier"])
+        return
+    values = asdict(found.server)  # type: ignore[call-overload]
+    yield rows.measured("server_multiplier", min(values["even"], values["uneven"]), details=values)
+
+
+def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[Measurement]:
+    """Epsilon under both units and relations; the headline is a client replaced."""
+    rounds = options.rounds or found.job.rounds or 1
+    chosen = next((c.scope for c in found.job.chains if c.chosen and c.carries == "update"), "")
+    strength = found.central or found.strength.get(chosen)
+    metrics = ("epsilon_client", "epsilon_record")
+    if strength is None:
+        yield from rows.skipped("no training task's result could be looked at", metrics)
+        return
+    strength = _with_others(found, strength)
+    told: dict[str, JsonValue] = {"rounds": rounds, "delta": options.delta, "why": strength.why}
+    told["adversary"] = "sees the released means" if found.central else "sees each client's result"
+    told |= _accountant(found, rounds)
+    for metric in metrics:
+        for relation in RELATIONS:
+            of = (
+                rows.of({}, told)
+                if relation == "replace"
+                else rows.of({"relation": "remove"}, told)
+            )
+            value = (
+                strength.of_a_record(rounds, options.delta)
+                if metric == "epsilon_record"
+                else strength.epsilon(rounds, options.delta, relation)
+            )
+            if value is None:
+                yield from of.skipped(strength.why, [metric])
+            else:
+                yield of.measured(metric, value)
+
+
+def _with_others(found: Audited, strength: Strength) -> Strength:
+    """The same, unless another task's result leaves in clear."""
+    if found.central is not None or strength.clear:
+        return strength
+    for i, chain in enumerate(found.job.chains):
+        clear = list(found.numbers.get(i, ()))
+        clear += found.probes[i].untouched if i in found.probes else []
+        if chain.chosen and chain.carries != "update" and clear:
+            return Strength(
+                None, f"infinite, because {clear[0]} of {chain.task} leaves in clear", True
+            )
+    return strength
+
+
+def _accountant(found: Audited, rounds: int) -> dict[str, JsonValue]:
+    if found.central is None:
+        return {}
+    value = by_accountant(found.job.server.strategy, rounds)
+    return {} if value is None or math.isinf(value) else {"framework_accountant": value}

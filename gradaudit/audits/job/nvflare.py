@@ -1,0 +1,390 @@
+"""Loads an NVFlare job folder: the filters that a client's results pass through, no executor.
+
+Source: NVFlare 2.9, ``private/fed_json_config.py``, ``apis/utils/task_utils.py`` (``get_filters``)
+and ``private/fed/client/client_runner.py``, whose own code composes the chains here.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, SystemVarName
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.utils.task_utils import apply_filters, get_filters
+from nvflare.fuel.utils.class_utils import instantiate_class
+from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.private.fed.app.fl_conf import PrivacyConfiger
+from nvflare.private.fed_json_config import FedJsonConfigurator
+from nvflare.private.privacy_manager import Scope
+from torch import nn
+
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
+from gradaudit.audits.job.chains import Fault, JobChain, Link, LoadedJob, Outgoing
+from gradaudit.audits.job.folder import fresh_imports, quiet
+from gradaudit.errors import UsageError
+from gradaudit.models.building import load_model
+from gradaudit.user_code import first_line
+
+RESULTS, DATA = Scope.TASK_RESULT_FILTERS_NAME, Scope.TASK_DATA_FILTERS_NAME
+STEPS = MetaKey.NUM_STEPS_CURRENT_ROUND
+NUMBERS = {STEPS: 1.0, str(MetaKey.INITIAL_METRICS): 0.3}
+"""Meta data that NVFlare's client API sends beside an update."""
+_NOT_BUILT = re.compile(r"^(components|executors|handlers|workflows)\b")
+_USUAL_TASKS = ("train", "validate", "submit_model")
+_KINDS: dict[Form, str] = {"differences": DataKind.WEIGHT_DIFF, "weights": DataKind.WEIGHTS}
+_SWARM = "SwarmClientController"
+
+
+class FilterTables(FedJsonConfigurator):  # type: ignore[misc]
+    """NVFlare's own tables of filters, with executors, components and workflows not built."""
+
+    def process_config_element(self, config_ctx: Any, node: Any) -> None:
+        """Build filters alone."""
+        if not _NOT_BUILT.match(node.path()):
+            super().process_config_element(config_ctx, node)
+
+
+def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -> LoadedJob:
+    """Load an NVFlare job, with its chains under every scope of the site's privacy policy.
+
+    Args:
+        folder: of the job, with ``meta.json`` (or ``.conf``, ``.yml``).
+        site_policy: the site's ``privacy.json``.
+        model: where the job names no model that can be built.
+        site: name of the client.
+
+    Raises:
+        UsageError: a file is missing or wrong, or the model is not known.
+    """
+    meta = _configuration(folder / "meta.json")
+    root = folder / _app(folder, meta, site)
+    with fresh_imports([root / "custom"]), quiet():
+        conf = _tables(root, site)
+        client = dict(conf.config_data)
+        server = _configuration(root / "config" / "config_fed_server.json", needed=False)
+        named, layout = _model([server, client], model, folder)
+        scopes = _scopes(site_policy, meta)
+        job = LoadedJob("nvflare", named, layout, [])
+        where = str(Path(conf.config_file_names[0]).resolve().relative_to(folder.resolve()))
+        tasks = _tasks(client, conf)
+        for name, scope, chosen in scopes:
+            for task in tasks:
+                job.chains.append(_chain(task, conf, client, layout, (name, scope, chosen), where))
+        job.faults += [*_dead_chains(conf, client, tasks, where), *_unwired(client, where)]
+        job.rounds, job.clients = _told(server, "num_rounds"), _told(server, "num_clients")
+        job.clients = job.clients or _told(server, "min_clients")
+    return job
+
+
+def _configuration(path: Path, *, needed: bool = True) -> dict[str, Any]:
+    """A configuration in any format that NVFlare reads, by the name of its JSON file."""
+    try:
+        found = ConfigFactory.load_config(str(path))
+    except Exception as error:  # whatever a parser raises
+        raise UsageError(f"{path}: cannot be read: {first_line(error)}") from error
+    if found is None and needed:
+        raise UsageError(f"{path}: is missing (.conf and .yml need pyhocon and omegaconf)")
+    return {} if found is None else dict(found.to_dict())
+
+
+def _app(folder: Path, meta: Mapping[str, Any], site: str) -> str:
+    """The folder of the app that is deployed to this client."""
+    for app, sites in meta.get("deploy_map", {}).items():
+        names = [s if isinstance(s, str) else s.get("sites", []) for s in sites]
+        flat = [x for n in names for x in ([n] if isinstance(n, str) else n)]
+        if "@ALL" in flat or site in flat:
+            return str(app)
+    raise UsageError(
+        f"{folder}/meta.json: deploy_map deploys no app to {site!r}; name the client with --client"
+    )
+
+
+def _tables(root: Path, site: str) -> FilterTables:
+    """NVFlare's filter tables for the client, built by its own code."""
+    base = root / "config" / "config_fed_client.json"
+    variables = dict.fromkeys(
+        (
+            SystemVarName.ROOT_URL,
+            SystemVarName.CP_URL,
+            SystemVarName.RELAY_URL,
+        ),
+        "",
+    )
+    variables |= {
+        SystemVarName.SITE_NAME: site,
+        SystemVarName.JOB_ID: "job",
+        SystemVarName.WORKSPACE: str(root),
+        SystemVarName.JOB_CUSTOM_DIR: str(root / "custom"),
+        SystemVarName.JOB_CONFIG_DIR: str(root / "config"),
+        SystemVarName.SECURE_MODE: True,
+    }
+    try:
+        found = ConfigFactory.load_config(str(base))
+        if found is None:
+            raise UsageError(f"{base}: is missing")
+        conf = FilterTables(
+            config_file_name=str(found.file_path),
+            base_pkgs=["nvflare"],
+            module_names=["apis", "app_common", "widgets"],
+            exclude_libs=True,
+            is_server=False,
+            sys_vars=variables,
+        )
+        conf.configure()
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:  # ConfigError, or whatever a filter raises
+        raise UsageError(f"{base}: {first_line(error)}") from error
+    return conf
+
+
+def _model(
+    configs: Sequence[Mapping[str, Any]], spec: str | None, folder: Path
+) -> tuple[str, Layout]:
+    """The model of the job: the user's, else the first module that the configuration names."""
+    if spec is not None:
+        return spec, Layout.of(load_model(spec).state_dict())
+    for config in configs:
+        for path, arguments in _modules(config, config):
+            try:
+                model = instantiate_class(path, arguments)
+            except Exception as error:  # whatever the user's code raises
+                raise UsageError(f"{folder}: model {path}: {first_line(error)}") from error
+            if isinstance(model, nn.Module):
+                return path, Layout.of(model.state_dict())
+    raise UsageError(f"{folder}: names no model that can be built; give --model FILE.py:factory")
+
+
+def _modules(node: Any, config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every ``model`` of a component's arguments: its class path and its arguments."""
+    if isinstance(node, Mapping):
+        model = node.get("model")
+        if isinstance(model, Mapping) and isinstance(model.get("path"), str):
+            path = re.sub(r"\{(\w+)\}", lambda m: str(config.get(m[1], m[0])), model["path"])
+            yield path, dict(model.get("args") or {})
+        for value in node.values():
+            yield from _modules(value, config)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _modules(value, config)
+
+
+def _scopes(policy: Path | None, meta: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
+    """The scopes of the site's policy: name, scope, and whether the job runs in it."""
+    if policy is None:
+        return [("", None, True)]
+    try:
+        workspace = SimpleNamespace(get_site_privacy_file_path=lambda: str(policy))
+        reader = PrivacyConfiger(workspace, names_only=False)
+        reader.configure()
+    except (Exception, SystemExit) as error:  # ConfigError, or whatever a filter raises
+        raise UsageError(f"{policy}: {first_line(error)}") from error
+    manager, wanted = reader.privacy_manager, meta.get("scope", "")
+    chosen = manager.get_scope(wanted)
+    if chosen is None:
+        raise UsageError(
+            f"meta.json: scope {wanted!r} is none of {policy}, so the site refuses the job; its "
+            f"scopes are: {', '.join(sorted(manager.name_to_scopes))}"
+        )
+    return [(n, scope, scope is chosen) for n, scope in manager.name_to_scopes.items()]
+
+
+def _tasks(client: Mapping[str, Any], conf: FilterTables) -> list[str]:
+    """The tasks whose results leave the client."""
+    patterns = [t for e in client.get("executors", []) for t in e.get("tasks", [])]
+    keyed = [key.rpartition("/")[0] for key in conf.result_filter_table if "*" not in key]
+    known = [*(p for p in patterns if "*" not in p), *_USUAL_TASKS, *keyed]
+    return list(dict.fromkeys(t for t in known if any(fnmatch(t, p) for p in patterns)))
+
+
+def _executors(client: Mapping[str, Any], task: str) -> Iterator[Mapping[str, Any]]:
+    for each in client.get("executors", []):
+        if any(fnmatch(task, pattern) for pattern in each.get("tasks", [])):
+            yield each.get("executor", {})
+
+
+def _swarm(client: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The arguments of the swarm's controller on the client, where there is one."""
+    for each in client.get("executors", []):
+        executor = each.get("executor", {})
+        if str(executor.get("path", "")).endswith(_SWARM):
+            return dict(executor.get("args") or {})
+    return None
+
+
+def _chain(
+    task: str,
+    conf: FilterTables,
+    client: Mapping[str, Any],
+    layout: Layout,
+    scope: tuple[str, Any, bool],
+    where: str,
+) -> JobChain:
+    """The chain of one task under one scope."""
+    swarm = _swarm(client)
+    learns = swarm is not None and task == swarm.get("learn_task_name", "train")
+    prefix = (swarm or {}).get("task_name_prefix", "swarm")
+    sent_as = f"{prefix}_report_learn_result" if learns else task
+    kind, table = (DATA, conf.data_filter_table) if learns else (RESULTS, conf.result_filter_table)
+    name, site_scope, chosen = scope
+    context = _context(site_scope)
+    filters = get_filters(kind, context, table, sent_as, FilterKey.OUT)
+    site = 0 if site_scope is None else len(getattr(site_scope, kind).get(FilterKey.OUT, []))
+    numbers_only = "validate" in task
+    links = [
+        Link(
+            type(each).__name__,
+            f"privacy.json scope {name}" if i < site else f"{where} {kind}",
+            each,
+            partial(_through, each, site_scope),
+        )
+        for i, each in enumerate(filters)
+    ]
+    chain = JobChain(
+        sent_as,
+        links,
+        _form(client, task),
+        partial(_sent, kind, table, sent_as, site_scope),
+        carries="numbers" if numbers_only else "model" if task == "submit_model" else "update",
+        numbers={"accuracy": 0.3} if numbers_only else NUMBERS,
+        scope=name,
+        chosen=chosen,
+        file=where,
+        key=f"{kind} of the task {sent_as}, direction out",
+    )
+    return chain.receiving(layout)
+
+
+def _form(client: Mapping[str, Any], task: str) -> Form:
+    """The form in which the executor of a task answers."""
+    if task == "submit_model":
+        return "weights"
+    for executor in _executors(client, task):
+        kind = (executor.get("args") or {}).get("params_transfer_type")
+        if kind is not None:
+            return "differences" if str(kind).upper().endswith("DIFF") else "weights"
+    return "differences"
+
+
+def _context(scope: Any) -> FLContext:
+    """The context of a client in which result filters run: without the task's data."""
+    context = FLContext()
+    context.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
+    context.set_prop(FLContextKey.TASK_DATA, None, private=True, sticky=False)
+    return context
+
+
+def _sent(
+    kind: str, table: Any, task: str, scope: Any, received: Arrays, given: Outgoing
+) -> Outgoing:
+    """What leaves of a result, by NVFlare's own ``apply_filters``."""
+    with quiet():
+        context = _context(scope)
+        left = apply_filters(kind, _shareable(given), context, table, task, FilterKey.OUT)
+        return _outgoing(left, given)
+
+
+def _through(filter_: Filter, scope: Any, received: Arrays, given: Outgoing) -> Outgoing:
+    """What one filter makes of a result."""
+    with quiet():
+        return _outgoing(filter_.process(_shareable(given), _context(scope)), given)
+
+
+def _shareable(given: Outgoing) -> Shareable:
+    if not given.arrays:
+        return DXO(DataKind.METRICS, dict(given.numbers)).to_shareable()
+    data = {key: np.array(array) for key, array in given.arrays.items()}
+    return DXO(_KINDS[given.form], data, meta=dict(given.numbers)).to_shareable()
+
+
+def _outgoing(left: Shareable, given: Outgoing) -> Outgoing:
+    dxo = from_shareable(left)
+    if dxo.data_kind == DataKind.METRICS:
+        return Outgoing({}, given.form, dict(dxo.data))
+    form: Form = "weights" if dxo.data_kind == DataKind.WEIGHTS else "differences"
+    numbers = {k: float(v) for k, v in dxo.meta.items() if isinstance(v, int | float)}
+    return Outgoing({k: np.asarray(v) for k, v in dxo.data.items()}, form, numbers)
+
+
+def _told(server: Mapping[str, Any], key: str) -> int | None:
+    """A number of the server's first workflow that has it."""
+    for workflow in server.get("workflows", []):
+        value = (workflow.get("args") or {}).get(key)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _dead_chains(
+    conf: FilterTables, client: Mapping[str, Any], tasks: Sequence[str], where: str
+) -> Iterator[Fault]:
+    """Filters of the job that no result ever passes through."""
+    swarm = _swarm(client)
+    learn = None if swarm is None else swarm.get("learn_task_name", "train")
+    for key, filters in conf.result_filter_table.items():
+        task, _, direction = key.rpartition("/")
+        names = ", ".join(type(each).__name__ for each in filters)
+        about = {"file": where, "key": f"task_result_filters of {task}", "task": task}
+        if direction == FilterKey.IN and f"{task}/{FilterKey.OUT}" not in conf.result_filter_table:
+            yield Fault(
+                "filter-direction-in",
+                f"{names} run on results that come in, so results leave the client without them",
+                'write "direction": "out", or leave the key out',
+                **about,
+            )
+        elif "*" in task:
+            yield Fault(
+                "filter-task-wildcard",
+                f"NVFlare looks filters up by the exact task name, so {names} for {task!r} never "
+                "run",
+                f"name each task: {json.dumps(list(tasks))}",
+                **about,
+            )
+        elif learn is not None and task == learn:
+            yield Fault(
+                "swarm-result-filters-dead",
+                f"swarm learning calls the executor directly, so {names} never run on its models",
+                "move them to task_data_filters of swarm_report_learn_result, direction out",
+                **about,
+            )
+        elif task not in tasks and not _runs_elsewhere(conf, filters, tasks):
+            yield Fault(
+                "filter-wrong-task",
+                f"no executor has the task {task!r}, so {names} never run",
+                f"name one of the executors' tasks: {json.dumps(list(tasks))}",
+                **about,
+            )
+
+
+def _runs_elsewhere(conf: FilterTables, filters: object, tasks: Sequence[str]) -> bool:
+    """Whether the same chain is that of another task too, which an executor has."""
+    table = conf.result_filter_table
+    return any(table.get(f"{task}/{FilterKey.OUT}") is filters for task in tasks)
+
+
+def _unwired(client: Mapping[str, Any], where: str) -> Iterator[Fault]:
+    """Filters among the components, which NVFlare builds and never runs."""
+    for i, component in enumerate(client.get("components", [])):
+        path = str(component.get("path", ""))
+        module, _, name = path.rpartition(".")
+        try:
+            found = getattr(__import__(module, fromlist=[name]), name, None) if module else None
+        except Exception:
+            continue
+        if isinstance(found, type) and issubclass(found, Filter):
+            yield Fault(
+                "unwired-filter",
+                f"{name} is a component that no chain of filters names, so it never runs",
+                "move it to task_result_filters of the task that it is for",
+                file=where,
+                key=f"components[{i}]",
+            )

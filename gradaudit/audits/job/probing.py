@@ -1,0 +1,285 @@
+"""What a chain does to updates, measured by running it on simulated ones.
+
+With common random numbers two releases share their noise, which cancels in their difference: two
+calls give the exact distance of a pair of updates. No training is run; updates are random.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, reproducible
+from gradaudit.audits.dp_audit.middleware.fates import LOOKS, Fate, fates
+from gradaudit.audits.dp_audit.middleware.payload import Layout
+from gradaudit.audits.job.chains import JobChain, Outgoing
+from gradaudit.errors import AuditError
+from gradaudit.randomness import Seed, number, sequence
+
+LENGTHS = (1e-2, 1.0, 1e2, 1e4)
+"""L2 norms of the simulated updates: a clip that lies between two of them shows."""
+LONG = len(LENGTHS) - 2
+LONGER = (1e5, 1e6)
+"""Further lengths, tried where the distance still grows at the last of ``LENGTHS``."""
+_ALIKE = 1e-6
+"""Relative spread of norms that rounding makes; noise on d numbers spreads them by √(1/2d)."""
+_SAME = 0.02
+"""Relative distance below which two norms count as equal: rounding of float32 weights."""
+_NUMBERS = 4_000_000
+"""Numbers of all releases of one update, which are held in memory at once."""
+_TINY = 2.0**-13
+"""Relative change that float16 rounds away and float32 keeps."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a chain does.
+
+    Attributes:
+        fates: array by array, of an update of norm ``LENGTHS[LONG]``.
+        spans: distance of what leaves of u and of -u, for each of ``LENGTHS``; without noise.
+        alone: the same where the update lies in one array alone, at ``LENGTHS[LONG]``.
+        noise: root mean square of the noise on the elements that leave, for each of ``LENGTHS``.
+        repeats: whether two rounds get the same noise.
+        steady: whether the same seed gives the same release, so that distances are exact.
+        on_weights: whether what leaves depends on the weights that were received.
+        fixed_length: whether what leaves has the same norm in every round, noise and all.
+        halved: whether what leaves is of half precision.
+        halved_first: whether it is rounded to half precision before the noise is added.
+        numbers: of the result, those that leave as they are.
+    """
+
+    fates: tuple[Fate, ...]
+    spans: tuple[float, ...]
+    alone: Mapping[str, float]
+    noise: tuple[float, ...]
+    repeats: bool
+    steady: bool
+    on_weights: bool
+    fixed_length: bool
+    halved: bool
+    halved_first: bool
+    numbers: tuple[str, ...]
+
+    @cached_property
+    def clipped(self) -> bool:
+        """Whether no update is too long for the chain: the distance stops growing."""
+        return self.spans[-1] <= self.spans[-2] * (1 + _SAME)
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest distance that two updates leave at; infinite where nothing clips them."""
+        return max(self.spans) if self.clipped else np.inf
+
+    @property
+    def by_parts(self) -> bool:
+        """Whether arrays are clipped one by one, and not the update as a whole."""
+        parts = [span for span in self.alone.values() if span > 0]
+        return self.clipped and len(parts) > 1 and max(self.spans) > max(parts) * (1 + 5 * _SAME)
+
+    @property
+    def own_clip(self) -> bool:
+        """Whether the update is scaled by a factor that follows from the update itself."""
+        factors = [s / (2 * length) for s, length in zip(self.spans, LENGTHS, strict=False)]
+        steady = max(factors) - min(factors) <= _SAME * max(factors)
+        grows = len(set(self.noise)) > 1 and self.noise[-1] > 10 * self.noise[LONG] > 0
+        return not self.clipped and (grows or (steady and factors[-1] < 1 - 5 * _SAME))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether any element gets noise that differs from round to round."""
+        return max(self.noise) > 0
+
+    @property
+    def carrying(self) -> list[Fate]:
+        """The arrays that leave and that training changed."""
+        return [fate for fate in self.fates if fate.sent and fate.before > 0]
+
+    @property
+    def untouched(self) -> list[str]:
+        """Arrays that leave bit for bit as training made them."""
+        return [fate.key for fate in self.fates if fate.carries_on]
+
+    @property
+    def counts(self) -> list[str]:
+        """Arrays of whole numbers that leave as they are, such as BatchNorm's count of batches."""
+        whole = (fate for fate in self.fates if fate.kind.startswith(("int", "uint", "bool")))
+        return [fate.key for fate in whole if fate.sent and fate.untouched]
+
+    @property
+    def bare(self) -> list[str]:
+        """Arrays that leave changed but without noise, though others get some."""
+        touched = [f for f in self.carrying if not f.untouched and f.after > 0]
+        return [f.key for f in touched if f.noise == 0] if self.noisy else []
+
+
+def probe(chain: JobChain, seed: Seed) -> Probe:
+    """Run a chain on simulated updates.
+
+    Raises:
+        AuditError: a filter or mod fails, or blocks the result.
+    """
+    layout = chain.layout
+    unit = simulated(layout, seed)
+    looked = tuple(fates(chain, unit * LENGTHS[LONG], seed, _looks(layout, LOOKS)))
+    untouched = layout.where([fate.key for fate in looked if fate.carries_on])
+    if untouched.any() and not untouched[unit != 0].all():
+        unit = torch.where(untouched, 0.0, unit)  # what is untouched is no part of any clip
+        unit = unit / unit.norm()
+    releases = [_draws(chain, unit * length, sequence(seed, i)) for i, length in enumerate(LENGTHS)]
+    common = CommonNoise(chain, sequence(seed, "common"))
+    long = unit * LENGTHS[LONG]
+    given = layout.payload(long.float(), chain.form)
+    sent = chain.sent(long.float())
+    halved = _halved(layout, sent.arrays)
+    spans = _spans(common, unit)
+    return Probe(
+        fates=looked,
+        spans=spans,
+        alone={k: _span(common, part) for k, part in _parts(layout, long).items()},
+        noise=tuple(_noise(drawn) for drawn in releases),
+        repeats=_repeats(chain, long, releases[LONG]),
+        steady=common.repeats(long[None]),
+        on_weights=_on_weights(chain, unit, seed),
+        fixed_length=_fixed_length(releases[LONG]),
+        halved=halved,
+        halved_first=halved and _rounds_first(common, unit * LENGTHS[0]),
+        numbers=left_numbers(chain, Outgoing(given.arrays, chain.form, chain.numbers)),
+    )
+
+
+def simulated(layout: Layout, seed: Seed) -> Tensor:
+    """A random update (elements,) of norm one that moves every array of real numbers."""
+    generator = torch.Generator().manual_seed(number(seed, "update"))
+    made = torch.randn(layout.elements, generator=generator, dtype=torch.float64)
+    made[~layout.where(layout.real)] = 0
+    unit: Tensor = made / made.norm()
+    return unit
+
+
+def left_numbers(chain: JobChain, given: Outgoing) -> tuple[str, ...]:
+    """The numbers of a result that leave as they are, whatever they are."""
+    others = replace(given, numbers={key: 7 * value for key, value in given.numbers.items()})
+    first, second = (chain.leaves(each).numbers for each in (given, others))
+    return tuple(
+        key
+        for key in given.numbers
+        if key in first and first[key] == given.numbers[key] and second[key] == others.numbers[key]
+    )
+
+
+def _looks(layout: Layout, most: int) -> int:
+    """Releases of one update: fewer where each holds many numbers."""
+    return max(2, min(most, _NUMBERS // max(1, layout.elements)))
+
+
+def _draws(chain: JobChain, update: Tensor, seed: Seed) -> Tensor:
+    """Releases of the same update, (count, elements)."""
+    count = _looks(chain.layout, 8)
+    with reproducible(seed, update.device):
+        sent = [chain.layout.update(chain.sent(update.float())) for _ in range(count)]
+    return torch.stack(sent).double()
+
+
+def _noise(releases: Tensor) -> float:
+    """Root mean square over elements with noise of its deviation; 0 without any."""
+    variance = releases.var(dim=0)
+    noisy = variance > 0
+    return float(variance[noisy].mean().sqrt()) if noisy.any() else 0.0
+
+
+def _span(common: CommonNoise, update: Tensor) -> float:
+    there, back = common(torch.stack([update, -update]), update[None][:0])
+    return float((there - back).norm())
+
+
+def _spans(common: CommonNoise, unit: Tensor) -> tuple[float, ...]:
+    """Distances for each of ``LENGTHS``, and for ``LONGER`` where they still grow."""
+    spans = [_span(common, unit * length) for length in LENGTHS]
+    for length in LONGER if spans[-1] > spans[-2] * (1 + _SAME) else ():
+        try:
+            spans.append(_span(common, unit * length))
+        except AuditError:  # as of half precision, in which so long an update is infinite
+            break
+    return tuple(spans)
+
+
+def _parts(layout: Layout, update: Tensor) -> dict[str, Tensor]:
+    """The update where one of the largest arrays alone is moved, by the whole norm."""
+    parts = {}
+    largest = sorted(layout.real, key=lambda key: -layout.received[key].size)
+    for key in largest[: 4 if layout.elements > _NUMBERS // 4 else 32]:
+        part = torch.zeros_like(update)
+        part[layout.places[key]] = update[layout.places[key]]
+        if part.any():
+            parts[key] = part * (update.norm() / part.norm())
+    return parts
+
+
+def _repeats(chain: JobChain, update: Tensor, releases: Tensor) -> bool:
+    """Whether all rounds are alike, and yet not what the update alone would give.
+
+    A chain without noise is odd: what leaves of u and of -u adds up to nothing.
+    """
+    if _noise(releases) > 0:
+        return False
+    back = chain.layout.update(chain.sent(-update.float())).double()
+    return bool((releases[0] + back).norm() > 1e-3 * releases[0].norm())
+
+
+def _on_weights(chain: JobChain, unit: Tensor, seed: Seed) -> bool:
+    """Whether other weights received change what leaves of the same update."""
+    layout = chain.layout
+    larger = Layout({k: a * 3 if k in layout.real else a for k, a in layout.received.items()})
+    update = unit * LENGTHS[1]
+    common = sequence(seed, "weights")
+    here, there = (
+        CommonNoise(other, common)(update, update[None][:0])
+        for other in (chain, chain.receiving(larger))
+    )
+    return bool((here - there).norm() > 0.05 * max(float(here.norm()), 1e-12))
+
+
+def _fixed_length(releases: Tensor) -> bool:
+    lengths = releases.norm(dim=1)
+    spread = float(lengths.std()) if len(lengths) > 1 else 0.0
+    elements = (releases.var(dim=0) > 0).sum()
+    return bool(elements > 0 and float(lengths.mean()) > 0 and spread < _ALIKE * lengths.mean())
+
+
+def _halved(layout: Layout, arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether every array of single precision leaves on the grid of half precision."""
+    keys = [k for k in layout.real if k in arrays and layout.received[k].dtype.itemsize >= 4]
+    with np.errstate(over="ignore"):
+        return bool(keys) and all(
+            np.array_equal(arrays[k], np.asarray(arrays[k]).astype(np.float16)) for k in keys
+        )
+
+
+def _rounds_first(common: CommonNoise, update: Tensor) -> bool:
+    """Whether a change that half precision rounds away never shows in what leaves."""
+    nearly = update * (1 + _TINY)
+    here, there = common(torch.stack([update, nearly]), update[None][:0])
+    return torch.equal(here, there)
+
+
+def idle(chain: JobChain, position: int, seed: Seed) -> bool:
+    """Whether one filter or mod leaves a long update exactly as it gets it."""
+    layout = chain.layout
+    update = simulated(layout, seed) * LENGTHS[-1]
+    payload = layout.payload(update.float(), chain.form)
+    given = Outgoing(payload.arrays, chain.form, chain.numbers)
+    copies = replace(given, arrays={key: np.array(a) for key, a in given.arrays.items()})
+    try:
+        left = chain.links[position].alone(layout.received, copies)
+    except (AuditError, Exception):
+        return False
+    return (
+        left.form == given.form
+        and left.numbers == given.numbers
+        and left.arrays.keys() == given.arrays.keys()
+        and all(np.array_equal(left.arrays[k], given.arrays[k]) for k in given.arrays)
+    )

@@ -1,0 +1,224 @@
+"""The noise that a Flower strategy's released mean really has, by running its own aggregation."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import MetricRecord, RecordDict
+from torch import Tensor
+
+from gradaudit.audits.dp_audit.game.hypotheses import reproducible
+from gradaudit.audits.dp_audit.middleware.payload import Payload
+from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob
+from gradaudit.audits.job.flower import record_of, replied
+from gradaudit.audits.job.folder import quiet
+from gradaudit.audits.job.probing import simulated
+from gradaudit.errors import AuditError
+from gradaudit.randomness import Seed, sequence
+
+_LONG, _HEAVY = 1e3, 9
+"""Norm of the updates, and examples of the heaviest client as a multiple of the others'."""
+_NUMBERS, _MESSAGES, _FEWEST = 5_000, 2_000, 16
+"""Noise numbers that a deviation is estimated from, messages that this may take, least draws."""
+_KEPT = 0.95
+"""Share of the promised multiplier from which it counts as kept: 5,000 numbers are within 2 %."""
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """Noise of the released mean over the most that one client moves it.
+
+    Attributes:
+        promised: by the strategy, or None where it says nothing.
+        even: where all clients have as many examples.
+        uneven: where one client has nine times as many as each other.
+        clients: that answered.
+    """
+
+    promised: float | None
+    even: float
+    uneven: float
+    clients: int
+
+
+def adds_noise(job: LoadedJob) -> bool:
+    """Whether the server's strategy promises noise on the mean."""
+    return job.server is not None and promised(job) is not None
+
+
+def promised(job: LoadedJob) -> float | None:
+    """The noise multiplier of the strategy, where it has one above zero."""
+    for layer in job.server.layers:
+        value = getattr(layer, "noise_multiplier", None)
+        if isinstance(value, int | float) and value > 0:
+            return float(value)
+    return None
+
+
+def multiplier(job: LoadedJob, chain: JobChain, seed: Seed) -> Multiplier:
+    """Run the strategy's aggregation on simulated updates.
+
+    Raises:
+        AuditError: the strategy fails, or releases nothing.
+    """
+    clients = len(job.server.asked("train"))
+    even, uneven = [1] * clients, [_HEAVY, *[1] * (clients - 1)]
+    noise = _noise(job, chain, even, seed)
+    alike = _moved(job, chain, even, seed)
+    try:
+        apart = _moved(job, chain, uneven, seed)
+    except AuditError:  # Flower's accountant refuses a mean of clients that weigh differently
+        apart = alike
+    return Multiplier(promised(job), _over(noise, alike), _over(noise, apart), clients)
+
+
+def _over(noise: float, moved: float) -> float:
+    return noise / moved if moved else np.inf
+
+
+def _updates(job: LoadedJob, clients: int, seed: Seed) -> list[Tensor]:
+    return [simulated(job.layout, sequence(seed, "client", i)) * _LONG for i in range(clients)]
+
+
+def _noise(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -> float:
+    """Deviation of the noise on an element of the released mean."""
+    updates = _updates(job, len(counts), seed)
+    draws = torch.stack(
+        [_released(job, chain, updates, counts, sequence(seed, i)) for i in range(_draws(job))]
+    )
+    variance = draws.var(dim=0)
+    return float(variance[variance > 0].mean().sqrt()) if (variance > 0).any() else 0.0
+
+
+def _moved(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -> float:
+    """Half the distance that the first client moves the mean by, with the noise held fast."""
+    updates, common = _updates(job, len(counts), seed), sequence(seed, "common")
+    there = _released(job, chain, updates, counts, common)
+    back = _released(job, chain, [-updates[0], *updates[1:]], counts, common)
+    return float((there - back).norm()) / 2
+
+
+def _draws(job: LoadedJob) -> int:
+    """Releases of the same updates: enough numbers in all, of not too many messages."""
+    enough = _NUMBERS // max(1, job.layout.elements)
+    affordable = _MESSAGES // max(1, job.clients or 1)
+    return max(_FEWEST, min(enough, affordable))
+
+
+def _released(
+    job: LoadedJob, chain: JobChain, updates: Sequence[Tensor], counts: Sequence[int], seed: Seed
+) -> Tensor:
+    """What the server releases in a first round, as an update (elements,)."""
+    server = copy.copy(job.server)
+    server.strategy = job.server.fresh()
+    with reproducible(seed, updates[0].device), quiet():
+        messages = server.asked("train", server.strategy)
+        replies = [
+            replied(message, chain, server.config, _content(job, update, count))
+            for message, update, count in zip(messages, updates, counts, strict=True)
+        ]
+        try:
+            arrays, _ = server.strategy.aggregate_train(1, replies)
+        except (Exception, SystemExit) as error:  # whatever the user's strategy raises
+            raise AuditError(f"the strategy fails to aggregate: {error}") from error
+    if not arrays:
+        raise AuditError("the strategy releases nothing: every reply is an error")
+    released = {key: array.numpy() for key, array in arrays.items()}
+    return job.layout.update(Payload(released, "weights")).double()
+
+
+def _content(job: LoadedJob, update: Tensor, count: int) -> RecordDict:
+    arrays = job.layout.payload(update.float(), "weights").arrays
+    metrics = MetricRecord({"num-examples": count, "train_loss": 0.3})
+    return RecordDict({"arrays": record_of(arrays), "metrics": metrics})
+
+
+def server_faults(job: LoadedJob, found: Multiplier, file: str) -> list[Fault]:
+    """The faults by which the released mean has less noise than the strategy promises."""
+    if found.promised is None:
+        return []
+    name = type(job.server.strategy).__name__
+    faults = []
+    declared = getattr(job.server.strategy, "num_sampled_clients", found.clients)
+    if found.clients < declared:
+        faults.append(
+            Fault(
+                "fewer-clients",
+                f"{name} divides its noise by {declared} clients and {found.clients} take part: "
+                f"the multiplier is {found.even:.3g} instead of {found.promised:.3g}",
+                f"set num_sampled_clients={found.clients}",
+                file,
+                f"{name}(num_sampled_clients=)",
+                "server",
+            )
+        )
+    elif found.even < _KEPT * found.promised:
+        faults.append(_too_little(job, found, name, file))
+    if found.uneven < _KEPT * min(found.even, found.promised):
+        faults.append(
+            Fault(
+                "mean-weighted-by-counts",
+                f"the mean weighs clients by num-examples: with one client of {_HEAVY} times the "
+                f"others' examples the multiplier is {found.uneven:.3g} instead of "
+                f"{found.promised:.3g}",
+                "send num-examples=1 from every client",
+                file,
+                "weighted_by_key",
+                "server",
+            )
+        )
+    return faults
+
+
+def _too_little(job: LoadedJob, found: Multiplier, name: str, file: str) -> Fault:
+    adaptive = "Adaptive" in name
+    why = (
+        "draws its noise with the clip of the next round, which is smaller"
+        if adaptive
+        else "adds less noise than it promises"
+    )
+    return Fault(
+        "adaptive-clip-noise" if adaptive else "server-noise-too-small",
+        f"{name} {why}: the multiplier is {found.even:.3g} instead of {found.promised:.3g}",
+        "use fixed clipping (DifferentialPrivacyServerSideFixedClipping)"
+        if adaptive
+        else "clip every update before the mean, or raise the noise",
+        file,
+        name,
+        "server",
+    )
+
+
+def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> list[Fault]:
+    """Adaptive clipping that shrinks its clip when most updates are clipped (flwr 1.41)."""
+    strategy = job.server.strategy
+    before = getattr(strategy, "clipping_norm", None)
+    if "Adaptive" not in type(strategy).__name__ or before is None:
+        return []
+    server = copy.copy(job.server)
+    server.strategy = job.server.fresh()
+    trial = copy.copy(job)
+    trial.server = server
+    count = len(server.asked("train"))
+    updates = [simulated(job.layout, sequence(seed, i)) * 1e-3 * before for i in range(count)]
+    with reproducible(seed, updates[0].device), quiet():
+        replies = [
+            replied(m, chain, server.config, _content(job, u, 1))
+            for m, u in zip(server.asked("train", server.strategy), updates, strict=True)
+        ]
+        server.strategy.aggregate_train(1, replies)
+    if server.strategy.clipping_norm <= before:
+        return []
+    return [
+        Fault(
+            "adaptive-clip-direction",
+            f"no update reaches the clip of {before:.3g}, and {type(strategy).__name__} raises it "
+            f"to {server.strategy.clipping_norm:.3g}: it moves away from the quantile",
+            "use fixed clipping (DifferentialPrivacyServerSideFixedClipping)",
+            file,
+            type(strategy).__name__,
+            "server",
+        )
+    ]

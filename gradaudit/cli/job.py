@@ -1,0 +1,101 @@
+"""``gradaudit job``: what leaves the clients of a whole federated job."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gradaudit.audits.job import Job, JobOptions
+from gradaudit.cli.options import CONFIG, configured, options_of, with_options
+from gradaudit.cli.perform import (
+    asked,
+    expect_writable,
+    require_complete,
+    show,
+    stdout_for_the_report,
+)
+from gradaudit.config import OutputSettings, section, settle
+from gradaudit.report import Measurement, Report
+from gradaudit.text import printable
+
+FOLDER = inspect.Parameter(
+    "folder",
+    inspect.Parameter.KEYWORD_ONLY,
+    annotation=Annotated[
+        Path, typer.Argument(help="Folder of an NVFlare job or a Flower app.", show_default=False)
+    ],
+)
+
+
+def _job(**flags: Any) -> None:
+    """Audit a whole federated job: every filter and mod, and the epsilon that it really has.
+
+    gradaudit job JOB
+    gradaudit job JOB --site privacy.json --rounds 50 -o job.json
+
+    JOB is an NVFlare job (meta.json) or a Flower app (pyproject.toml). Its filters and mods are
+    code that is run, on simulated updates; its training is not.
+    """
+    folder = flags.pop("folder")
+    config, file = configured(flags)
+    output = settle(OutputSettings, flags, file)
+    options = settle(JobOptions, flags, section(file, Job.name))
+    expect_writable(output, config, folder, options)
+    with stdout_for_the_report():
+        from gradaudit.audits.job.measure import report_of
+
+        report = report_of(folder, options, asked(config))
+    if output.shape == "table":
+        for line in told(report):
+            typer.echo(printable(line, limit=None))
+        typer.echo()
+    show(report, output)
+    require_complete(report)
+
+
+job = with_options(
+    _job,
+    [
+        FOLDER,
+        *options_of(JobOptions, "Options"),
+        CONFIG,
+        *options_of(OutputSettings, "Output"),
+    ],
+)
+
+
+def told(report: Report) -> Iterator[str]:
+    """The chains, faults and epsilons of a job, in lines."""
+    for row in report.select("job.chain"):
+        yield _chain(row)
+    yield ""
+    faults = [row.details for row in report.select("job.faults") if row.variant]
+    yield f"{len(faults)} finding{'s' * (len(faults) != 1)}" if faults else "no findings"
+    for fault in faults:
+        yield f"{fault['level']} {fault['name']} ({fault['task'] or 'job'}): {fault['says']}"
+        yield f"    repair: {fault['repair']} [{fault['file']}: {fault['key']}]"
+    yield ""
+    for metric in ("epsilon_client", "epsilon_record"):
+        for row in report.select(f"job.{metric}"):
+            yield _epsilon(row)
+
+
+def _chain(row: Measurement) -> str:
+    links = row.details.get("links")
+    names = (
+        [str(x["name"]) for x in links if isinstance(x, dict)] if isinstance(links, list) else []
+    )
+    scope = f" (scope {row.variant['scope']})" if "scope" in row.variant else ""
+    return f"{row.variant['task']}{scope}: training -> {' -> '.join([*names, 'server'])}"
+
+
+def _epsilon(row: Measurement) -> str:
+    unit = row.metric.removeprefix("epsilon_")
+    how = "added or removed" if row.variant else "replaced"
+    if row.number is None:
+        return f"epsilon, a {unit} {how}: none; {row.reason}"
+    value = "infinite" if row.infinite else f"{row.value:.4g}"
+    about = f"{row.details['rounds']} rounds, delta {row.details['delta']:g}"
+    return f"epsilon, a {unit} {how}: {value} ({about}; {row.details['why']})"

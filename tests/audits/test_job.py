@@ -1,0 +1,369 @@
+"""Whole jobs: each planted fault is named with its repair, and correct jobs give no finding."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run
+
+pytest.importorskip("nvflare")
+pytest.importorskip("flwr")
+
+from job_folders import (
+    COUNTING,
+    builtin,
+    chain,
+    dp,
+    flower_app,
+    nvflare_job,
+    privacy_policy,
+)
+
+from gradaudit.audits.contract import breaches
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.job import Job, JobOptions
+from gradaudit.audits.job.epsilon import Strength
+from gradaudit.audits.job.measure import Audited, audited, report_of
+from gradaudit.errors import UsageError
+
+pytestmark = pytest.mark.slow
+Make = Callable[[Path], Path]
+SWARM = {
+    "tasks": ["swarm_*"],
+    "executor": {
+        "path": "nvflare.app_common.ccwf.SwarmClientController",
+        "args": {"learn_task_name": "train"},
+    },
+}
+LOCAL = "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"
+
+
+def names(found: Audited) -> set[str]:
+    """The faults by which privacy is lost or may be."""
+    return {fault.name for fault in found.faults if fault.level != "note"}
+
+
+def filtered(*filters: Any, **more: Any) -> Make:
+    """An NVFlare job with one chain on its training."""
+    return lambda folder: nvflare_job(folder, [chain(*filters, **more)])
+
+
+def app(mods: str = "", **more: Any) -> Make:
+    """A Flower app."""
+    return lambda folder: flower_app(folder, mods, **more)
+
+
+def central(wrapper: str, *, fewest: int = 4, of: int = 4, **more: Any) -> str:
+    """A strategy that adds noise to the mean of so many clients."""
+    inner = (
+        f"FedAvg(fraction_train=0.1, fraction_evaluate=0.0, min_train_nodes={fewest}, "
+        f"min_available_nodes={of})"
+    )
+    return f"DifferentialPrivacy{wrapper}({inner}, {', '.join(map(str, more.values()))})"
+
+
+FIXED: dict[str, Any] = {"multiplier": 1.0, "clip": 0.5, "clients": 4}
+NVFLARE: dict[str, tuple[Make, set[str]]] = {
+    "no filter": (nvflare_job, {"update-unfiltered"}),
+    "no clip": (filtered(dp("no-clip")), {"no-clip"}),
+    "clip per layer": (filtered(dp("per-array")), {"clip-per-array"}),
+    "own clip": (filtered(dp("own-clip")), {"clip-from-own-data"}),
+    "noise over clients": (filtered(dp("divided")), {"noise-below-declared"}),
+    "fixed seed": (filtered(dp("fixed-seed")), {"noise-fixed-seed"}),
+    "noise again": (filtered(dp("reused")), {"noise-reused"}),
+    "buffers": (filtered(dp("buffers")), {"untouched-arrays"}),
+    "clip after noise": (filtered(dp("noise-first")), {"clip-after-noise"}),
+    "float16": (filtered(dp("float16")), {"float16-before-noise"}),
+    "counts": (filtered(dp(keep_meta=True)), {"numbers-in-clear"}),
+    "wildcard": (filtered(dp(), tasks=["*"]), {"filter-task-wildcard", "update-unfiltered"}),
+    "in": (filtered(dp(), direction="in"), {"filter-direction-in", "update-unfiltered"}),
+    "wrong task": (filtered(dp(), tasks=["tain"]), {"filter-wrong-task", "update-unfiltered"}),
+    "regex": (
+        filtered(builtin("exclude_vars.ExcludeVars", exclude_vars="^bn"), dp()),
+        {"pattern-matches-nothing"},
+    ),
+    "gamma of zero": (
+        filtered(builtin("percentile_privacy.PercentilePrivacy", gamma=0)),
+        {"filter-fails-open", "update-unfiltered"},
+    ),
+    "no noise": (
+        filtered(builtin("percentile_privacy.PercentilePrivacy", gamma=0.01)),
+        {"no-noise"},
+    ),
+    "weights": (
+        lambda folder: nvflare_job(folder, [chain(dp())], form="FULL"),
+        {"noise-on-weights"},
+    ),
+    "conversion": (
+        lambda folder: nvflare_job(
+            folder,
+            [chain(builtin("convert_weights.ConvertWeights", direction="weights_to_diff"), dp())],
+            form="FULL",
+        ),
+        {"converts-nothing", "noise-on-weights"},
+    ),
+    "unwired": (
+        lambda folder: nvflare_job(folder, client={"components": [{"id": "dp", **dp()}]}),
+        {"unwired-filter", "update-unfiltered"},
+    ),
+    "validate and submit_model": (
+        lambda folder: nvflare_job(
+            folder, [chain(dp())], tasks=["train", "validate", "submit_model"]
+        ),
+        {"metrics-unfiltered", "model-unfiltered"},
+    ),
+    "swarm": (
+        lambda folder: nvflare_job(folder, [chain(dp())], executors=[SWARM]),
+        {"swarm-result-filters-dead", "update-unfiltered"},
+    ),
+}
+FLOWER: dict[str, tuple[Make, set[str]]] = {
+    "no mod": (app(), {"update-unfiltered"}),
+    "on weights": (app("DpMod('weights')"), {"noise-on-weights"}),
+    "fixed seed": (app("DpMod('fixed-seed')"), {"noise-fixed-seed"}),
+    "noise again": (app("DpMod('reused')"), {"noise-reused"}),
+    "no clip": (app("DpMod('no-clip')"), {"no-clip"}),
+    "clip outermost": (app("DpMod('noise-first')"), {"clip-after-noise"}),
+    "counts": (app("DpMod(counts=True)"), {"numbers-in-clear"}),
+    "local without counts": (app(LOCAL), {"numbers-in-clear"}),
+    "unwired mod": (app(client=f"dp = {LOCAL}"), {"unwired-mod", "update-unfiltered"}),
+    "weighted mean": (
+        app(strategy=central("ServerSideFixedClipping", **FIXED)),
+        {"mean-weighted-by-counts"},
+    ),
+    "fewer clients": (
+        app("DpMod()", strategy=central("ServerSideFixedClipping", fewest=2, **FIXED)),
+        {"fewer-clients"},
+    ),
+    "client-side clip without its mod": (
+        app(strategy=central("ClientSideFixedClipping", **FIXED)),
+        {"unwired-mod", "server-noise-too-small", "mean-weighted-by-counts"},
+    ),
+}
+ACCOUNTANT = (
+    "accountant=RdpAccountant(PrivacyConfig(1e-5, 4, NeighboringRelation.ADD_OR_REMOVE_ONE, "
+    "SamplingMethod.NO_AMPLIFICATION))"
+)
+EVEN = """
+from flwr.app import MetricRecord
+def even(message, context, call_next):
+    answer = call_next(message, context)
+    answer.content["metrics"] = MetricRecord({"num-examples": 1})
+    return answer
+"""
+CORRECT: dict[str, Make] = {
+    "a filter": filtered(dp()),
+    "a filter of weights that leaves out a layer": filtered(
+        builtin("exclude_vars.ExcludeVars", exclude_vars="^norm"), dp()
+    ),
+    "a large clip": filtered(dp(clip=3000.0)),
+    "compression before": filtered(
+        builtin("percentile_privacy.PercentilePrivacy", gamma=0.1), dp()
+    ),
+    "half precision after": filtered(dp("float16-after")),
+    "in and out": filtered(dp(), direction="inout"),
+    "several tasks": lambda folder: nvflare_job(
+        folder,
+        [chain(dp(), tasks=["train", "submit_model"])],
+        tasks=["train"],
+    ),
+    "swarm": lambda folder: nvflare_job(
+        folder,
+        executors=[SWARM],
+        client={
+            "task_data_filters": [chain(dp(), tasks=["swarm_report_learn_result"], direction="out")]
+        },
+    ),
+    "metrics replaced": lambda folder: nvflare_job(
+        folder,
+        [chain(dp()), chain({"path": "filters.NoMetrics", "args": {}}, tasks=["validate"])],
+        tasks=["train", "validate"],
+    ),
+    "a mod": app("DpMod()"),
+    "a mod of the app": app(app_mods="DpMod()"),
+    "local": app(LOCAL, app_mods="even", client=EVEN),
+    "server": app("even", client=EVEN, strategy=central("ServerSideFixedClipping", **FIXED)),
+    "server with the client's clip": app(
+        "even, fixedclipping_mod",
+        client=EVEN,
+        strategy=central("ClientSideFixedClipping", **FIXED),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NVFLARE)
+def test_a_fault_of_an_nvflare_job_is_named(name: str, tmp_path: Path) -> None:
+    make, expected = NVFLARE[name]
+    assert names(audited(make(tmp_path), JobOptions())) == expected
+
+
+@pytest.mark.parametrize("name", FLOWER)
+def test_a_fault_of_a_flower_app_is_named(name: str, tmp_path: Path) -> None:
+    make, expected = FLOWER[name]
+    found = audited(make(tmp_path), JobOptions())
+    assert names(found) == expected
+    assert all(fault.repair and fault.file and fault.key for fault in found.faults)
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_job_gives_no_finding(name: str, tmp_path: Path) -> None:
+    assert names(audited(CORRECT[name](tmp_path), JobOptions())) == set()
+
+
+def test_adaptive_clipping_of_flower_moves_the_wrong_way_and_draws_too_little(
+    tmp_path: Path,
+) -> None:
+    """With every client clipped the next clip is e^(-lr/2) of this one (flwr 1.41)."""
+    many: dict[str, Any] = {
+        "multiplier": 1.0,
+        "clients": 20,
+        "initial": 0.1,
+        "quantile": 0.5,
+        "rate": 1.0,
+    }
+    strategy = central("ServerSideAdaptiveClipping", fewest=20, of=20, **many)
+    folder = flower_app(tmp_path, "even", client=EVEN, strategy=strategy)
+    found = audited(folder, JobOptions())
+    assert names(found) == {"adaptive-clip-noise", "adaptive-clip-direction"}
+    server: Any = found.server
+    assert server.even / server.promised == pytest.approx(math.exp(-0.5), rel=0.2)
+
+
+def test_a_job_in_the_weaker_scope_of_its_site_is_told(tmp_path: Path) -> None:
+    scopes = {"public": [dp(noise_multiplier=0.1)], "strict": [dp()]}
+    policy = privacy_policy(tmp_path / "privacy.json", scopes, "public")
+    options = JobOptions(site=policy, noise="gaussian")
+    weak = audited(nvflare_job(tmp_path / "a"), options)
+    assert names(weak) == {"weaker-scope"}
+    assert names(audited(nvflare_job(tmp_path / "b", meta={"scope": "strict"}), options)) == set()
+    with pytest.raises(UsageError, match=r"scope 'other' is none of .*; its scopes are: public"):
+        audited(nvflare_job(tmp_path / "c", meta={"scope": "other"}), options)
+
+
+def test_the_site_filters_come_before_those_of_the_job(tmp_path: Path) -> None:
+    scopes = {"only": [builtin("exclude_vars.ExcludeVars", exclude_vars="^norm")]}
+    policy = privacy_policy(tmp_path / "privacy.json", scopes, "only")
+    found = audited(nvflare_job(tmp_path / "job", [chain(dp())]), JobOptions(site=policy))
+    (one,) = found.job.chains
+    assert [link.name for link in one.links] == ["ExcludeVars", "DpFilter"]
+
+
+def test_mods_of_the_app_wrap_those_of_the_function(tmp_path: Path) -> None:
+    """What a reply meets first is the innermost mod."""
+    folder = flower_app(tmp_path, "arrays_size_mod", app_mods="DpMod()")
+    (one,) = audited(folder, JobOptions()).job.chains
+    assert [link.name for link in one.links] == ["arrays_size_mod", "DpMod"]
+
+
+def test_epsilon_follows_from_noise_and_sensitivity(tmp_path: Path) -> None:
+    """A bound: the noise is at least what is taken for it, and nearly that."""
+    found = audited(filtered(dp())(tmp_path), JobOptions(noise="gaussian"))
+    (probed,) = found.probes.values()
+    assert probed.sensitivity == pytest.approx(2, rel=1e-3)
+    strength = found.strength[""]
+    assert strength.multiplier is not None
+    assert 0.9 < strength.multiplier < 1.02
+    exact = epsilon_gaussian(2 * math.sqrt(5) / strength.multiplier, 1e-5)
+    assert strength.epsilon(5, 1e-5, "replace") == pytest.approx(exact)
+
+
+def test_epsilon_of_many_rounds_is_that_of_a_privacy_loss_distribution() -> None:
+    """Fifty rounds of multiplier one: 54.4 where a client is absent, 159.4 where replaced."""
+    from dp_accounting import GaussianDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    strength = Strength(1.0, "known")
+    ledger = PLDAccountant().compose(GaussianDpEvent(1.0), 50)
+    removed = strength.epsilon(50, 1e-5, "remove")
+    assert removed == pytest.approx(ledger.get_epsilon(1e-5), rel=1e-3)
+    assert removed == pytest.approx(54.4, abs=0.1)
+    assert strength.epsilon(50, 1e-5, "replace") == pytest.approx(159.4, abs=0.1)
+    assert strength.of_a_record(50, 1e-5) == strength.epsilon(50, 1e-5, "replace")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (nvflare_job, "infinite, because first.weight leaves in clear"),
+        (filtered(dp(keep_meta=True)), "infinite, because NUM_STEPS_CURRENT_ROUND leaves in clear"),
+        (
+            lambda f: nvflare_job(f, [chain(dp())], tasks=["train", "validate"]),
+            "infinite, because accuracy of validate leaves in clear",
+        ),
+        (filtered(dp()), "unbounded by what is known: the law of the noise"),
+    ],
+)
+def test_where_there_is_no_epsilon_the_reason_stands(make: Make, why: str, tmp_path: Path) -> None:
+    report = report_of(make(tmp_path), JobOptions(), {})
+    (row,) = report.select("job.epsilon_client", variant={})
+    assert row.value is None
+    assert why in str(row.reason or row.details["why"])
+    assert row.infinite is why.startswith("infinite")
+
+
+def test_a_whole_number_that_leaves_as_it_is_is_a_finding(tmp_path: Path) -> None:
+    """BatchNorm's count of batches, which neither clip nor noise of this mod changes."""
+    folder = flower_app(tmp_path / "a", f"even, {LOCAL}", client=EVEN)
+    (folder / "tiny" / "net.py").write_text(COUNTING, encoding="utf-8")
+    found = audited(folder, JobOptions())
+    assert names(found) == {"numbers-in-clear"}
+    assert "norm.num_batches_tracked leaves in clear" in found.strength[""].why
+
+
+@pytest.mark.parametrize("mods", ["", "even"])
+def test_the_epsilon_of_a_mean_stands_beside_that_of_flowers_accountant(
+    mods: str, tmp_path: Path
+) -> None:
+    """Its RDP says 57.3 after 50 rounds of multiplier one; exactly it is 54.4."""
+    strategy = central("ServerSideFixedClipping", **FIXED, more=ACCOUNTANT)
+    folder = flower_app(tmp_path, mods, client=EVEN, strategy=strategy)
+    report = report_of(folder, JobOptions(rounds=50), {})
+    rows = {str(row.variant.get("relation")): row for row in report.select("job.epsilon_client")}
+    assert rows["remove"].value == pytest.approx(54.4, abs=0.1)
+    assert rows["None"].value == pytest.approx(159.4, abs=0.1)
+    assert rows["None"].details["framework_accountant"] == pytest.approx(57.3, abs=0.1)
+
+
+def test_a_mean_that_is_weighted_by_counts_has_no_epsilon(tmp_path: Path) -> None:
+    folder = flower_app(tmp_path, strategy=central("ServerSideFixedClipping", **FIXED))
+    (row,) = report_of(folder, JobOptions(), {}).select("job.epsilon_client", variant={})
+    assert row.reason == "unbounded by what is known: the mean weighs clients by their counts"
+
+
+def test_the_rows_keep_the_contract_and_the_command_writes_them(tmp_path: Path) -> None:
+    job, file = nvflare_job(tmp_path / "job", [chain(dp("buffers"))]), tmp_path / "report.json"
+    done = run("job", str(job), "-o", str(file), "--rounds", "3")
+    assert done.status == 0, done.err
+    assert "train: training -> DpFilter -> server" in done.out
+    assert "error untouched-arrays (train): norm.running_mean, norm.running_var" in done.out
+    assert "repair: let the filter or mod clip and blur every array" in done.out
+    assert "infinite, because norm.running_mean leaves in clear" in done.out
+    report = report_of(job, JobOptions(), {})
+    layers = [layer.name for layer in report.target.layers]
+    assert breaches(Job, report.measurements, layers) == []
+    (row,) = report.select("job.untouched", layer="norm")
+    assert row.details["arrays"] == ["norm.running_mean", "norm.running_var"]
+    assert json.loads(file.read_text())["measurements"]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "neither meta.json (an NVFlare job) nor pyproject.toml (a Flower app) is there"),
+        ({"meta.json": "{}"}, "deploy_map deploys no app to 'site-1'"),
+        ({"meta.json": "{"}, "meta.json: cannot be read"),
+        ({"pyproject.toml": "[project]"}, "pyproject.toml"),
+    ],
+)
+def test_what_is_no_job_is_told_in_one_line(
+    files: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = run("job", str(tmp_path))
+    assert done.status == 2
+    assert said in done.err
+    assert done.err.count("\n") == 1
