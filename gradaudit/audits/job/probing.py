@@ -129,7 +129,10 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     if untouched.any() and not untouched[unit != 0].all():
         unit = torch.where(untouched, 0.0, unit)  # what is untouched is no part of any clip
         unit = unit / unit.norm()
-    releases = [_draws(chain, unit * length, sequence(seed, i)) for i, length in enumerate(LENGTHS)]
+    noise = tuple(
+        _noise(_draws(chain, unit * length, sequence(seed, i))) for i, length in enumerate(LENGTHS)
+    )
+    drawn = _draws(chain, unit * LENGTHS[LONG], sequence(seed, LONG))
     common = CommonNoise(chain, sequence(seed, "common"))
     long = unit * LENGTHS[LONG]
     given = layout.payload(long.float(), chain.form)
@@ -140,11 +143,11 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
         fates=looked,
         spans=spans,
         alone={k: _span(common, part) for k, part in _parts(layout, long).items()},
-        noise=tuple(_noise(drawn) for drawn in releases),
-        repeats=_repeats(chain, long, releases[LONG]),
+        noise=noise,
+        repeats=_repeats(chain, long, drawn),
         steady=common.repeats(long[None]),
         on_weights=_on_weights(chain, unit, seed),
-        fixed_length=_fixed_length(releases[LONG]),
+        fixed_length=_fixed_length(drawn),
         halved=halved,
         halved_first=halved and _rounds_first(common, unit * LENGTHS[0]),
         numbers=left_numbers(chain, Outgoing(given.arrays, chain.form, chain.numbers)),
