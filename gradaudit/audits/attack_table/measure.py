@@ -90,7 +90,7 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
     _expect_table(subject.records)
     if options.save_examples is not None:
         expect_folder(options.save_examples)
-    methods = {name: _attack_named(name) for name in options.method or _AUTOMATIC}
+    methods = {name: _attack_named(name) for name in options.method or _usual(subject.records)}
     for target, variant in attacked_rounds(subject, options):
         sharing = options.sharing(subject.defenses, subject.hidden)
         threat = ThreatModel(target, sharing, subject.layers, options.known_labels)
@@ -100,6 +100,11 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
         columns = TableColumns.of(subject.records, _others(subject, campaign.drawn))
         attack = _Attack(options, columns, campaign)
         yield from attack.rows(Rows(type(audit), variant), methods, progress)
+
+
+def _usual(records: Records) -> tuple[str, ...]:
+    """Names of the attacks without ``--method``; tableak needs a schema of categories."""
+    return _AUTOMATIC if records.features else _AUTOMATIC[:1]
 
 
 def _expect_table(records: Records) -> None:
