@@ -308,7 +308,10 @@ def test_an_audit_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
     output = ["--samples", 4, "-o", tmp_path / "report.json", "-q"]
     expect_light(
         [[audit, *model, *weights, *output] for audit in ("forward", "sensitivity")],
-        {"scipy.stats", "scipy.optimize", "sklearn", "matplotlib", "torchvision", "pandas"},
+        {
+            *("scipy.stats", "scipy.optimize", "sklearn", "matplotlib", "torchvision", "pandas"),
+            "transformers",
+        },
     )
 
 

@@ -175,10 +175,17 @@ def reading_of(model: nn.Module) -> TextModel | None:
     )
 
 
+def _is_of_transformers(model: nn.Module) -> bool:
+    """Whether the library defines a model's class, so that it is installed and loaded."""
+    return any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__)
+
+
 def expect_data_of(model: nn.Module, spec: str) -> None:
     """Refuse texts of a file for a model of a folder that takes other inputs: a UsageError."""
+    if not spec.startswith("text:") or not _is_of_transformers(model):
+        return
     task = _task_of(type(model).__name__)
-    if task is not None and task in _GIVEN_BY and spec.startswith("text:"):
+    if task is not None and task in _GIVEN_BY:
         raise UsageError(
             f"--data {spec}: the model is made for {task} and takes no texts of a file; return "
             f"{_GIVEN_BY[task]} from a function, as in --data FILE.py:factory"
