@@ -394,7 +394,8 @@ def test_probes_are_never_silent(by: str) -> None:
         estimate = row.details["estimate"]
         assert isinstance(estimate, dict)
         assert estimate["probes"] == 10
-        assert "estimated from 10 directions" in str(row.details["method"])
+        of = "10 directions" if norm == "f" else f"10 of {30 if by == 'input' else 20} columns"
+        assert f"estimated from {of}" in str(row.details["method"])
         assert "all columns" in str(one(exact, f"{by}_{norm}{ENDS[by]}", "0").details["method"])
         low, high = estimate["interval"]
         assert low < (one(exact, f"{by}_{norm}{ENDS[by]}", "0").value or 0) < high

@@ -387,7 +387,7 @@ def test_no_attribute_is_refused_with_those_that_exist() -> None:
     ("codes", "message"),
     [
         (np.zeros(200, dtype=np.int64), "every record looked at has the value 'value 0'"),
-        (np.r_[np.ones(12), np.zeros(188)].astype(np.int64), "trait: 12 .* 10 are needed"),
+        (np.r_[np.ones(12), np.zeros(188)].astype(np.int64), "12 .* of trait, .* 10 in each set"),
     ],
 )
 def test_a_hopeless_attribute_is_refused(codes: np.ndarray, message: str) -> None:
