@@ -39,9 +39,10 @@ from flwr.supercore.object_ref import load_app
 
 from gradaudit.audits.dp_audit.mechanisms.flower import FlowerMod
 from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
+from gradaudit.audits.dp_audit.middleware.loading import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
 from gradaudit.audits.job.chains import Fault, JobChain, Link, LoadedJob, Outgoing
-from gradaudit.audits.job.folder import fresh_imports, quiet
+from gradaudit.audits.job.folder import fresh_imports
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.models.building import load_model
 from gradaudit.user_code import first_line

@@ -1,6 +1,5 @@
 """Loading the code of a job's folder without leaving traces in this process."""
 
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,14 +23,3 @@ def fresh_imports(folders: Sequence[Path]) -> Iterator[None]:
             file = getattr(module, "__file__", None)
             if file and any(str(Path(file).resolve()).startswith(f"{root}/") for root in inside):
                 del sys.modules[name]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the lines that a framework logs for every result."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)

@@ -27,9 +27,10 @@ from nvflare.private.fed_json_config import FedJsonConfigurator
 from nvflare.private.privacy_manager import Scope
 from torch import nn
 
+from gradaudit.audits.dp_audit.middleware.loading import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
 from gradaudit.audits.job.chains import Fault, JobChain, Link, LoadedJob, Outgoing
-from gradaudit.audits.job.folder import fresh_imports, quiet
+from gradaudit.audits.job.folder import fresh_imports
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
 from gradaudit.user_code import first_line

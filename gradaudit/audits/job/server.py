@@ -10,10 +10,10 @@ from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
+from gradaudit.audits.dp_audit.middleware.loading import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Payload
 from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob
 from gradaudit.audits.job.flower import record_of, replied
-from gradaudit.audits.job.folder import quiet
 from gradaudit.audits.job.probing import simulated
 from gradaudit.errors import AuditError
 from gradaudit.randomness import Seed, sequence

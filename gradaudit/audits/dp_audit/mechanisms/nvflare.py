@@ -1,15 +1,12 @@
 """An NVFlare filter, run on what NVFlare's clients answer with."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from gradaudit.audits.dp_audit.mechanisms import OPTION
 from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.loading import instantiate, library, named_object
+from gradaudit.audits.dp_audit.middleware.loading import instantiate, library, named_object, quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.noise import Noise
@@ -78,7 +75,7 @@ class NvflareFilter(Middleware):
         """
         context = self._context()
         context.set_prop(self._task, None, private=True, sticky=False)
-        with _silent():
+        with quiet():
             answer = self.dxo_filter.process(self._shareable(given.arrays, given.form), context)
             left = self._dxo.from_shareable(answer)
         kinds = {kind: form for form, kind in _KINDS.items()}
@@ -92,14 +89,3 @@ class NvflareFilter(Middleware):
     def _shareable(self, arrays: Arrays, form: Form) -> Any:
         copies = {key: array.copy() for key, array in arrays.items()}
         return self._dxo.DXO(getattr(self._dxo.DataKind, _KINDS[form]), copies).to_shareable()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without the lines that filters log for every result."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)

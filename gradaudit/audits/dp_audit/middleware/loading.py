@@ -1,7 +1,9 @@
 """The object that a spec of middleware names, and what it is made with."""
 
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -63,3 +65,14 @@ def library(module: str, title: str, extra: str) -> Any:
         raise UsageError(
             f"{OPTION} {extra}: {title} is not installed; install gradaudit[{extra}]"
         ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress the lines that a framework logs for every result."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
