@@ -1,4 +1,4 @@
-"""Which faults no test sees: mutants of five rooms, and the tests of each against it.
+"""Which faults no test sees: mutants of the rooms below, and their tests against each.
 
     python benchmarks/mutants.py [ROOM … | ROOM/MODULE …] [--sample COUNT] [--seed SEED]
 
@@ -46,7 +46,8 @@ from cosmic_ray.plugins import get_operator, operator_names
 
 LOADED = (hypothesis, pytest, scipy.stats, sklearn.ensemble, torch)
 ROOT = Path(__file__).parents[1]
-ROOMS = ("dp", "judging", "ranks", "inference", "statistics")
+PACKAGE, TESTS = ROOT / "gradaudit", ROOT / "tests"
+ROOMS = ("audits/dp_audit", "audits/vinfo", "games", "judging", "ranks", "statistics")
 FATES = ("killed", "survived", "timed out")
 SECONDS = 240
 """For the tests of a mutant, at most."""
@@ -60,10 +61,6 @@ class Mutant:
     path: Path
     operator: str
     occurrence: int
-
-    @property
-    def room(self) -> str:
-        return self.path.parent.name
 
     @property
     def module(self) -> str:
@@ -151,7 +148,7 @@ class Watch:
     """A pytest plugin: which lines every test passes, how long it takes, and whether it is slow."""
 
     def __init__(self, room: str) -> None:
-        self.folder = f"{ROOT}/gradaudit/{room}/"
+        self.folder = f"{PACKAGE / room}/"
         self.test = ""
         self.passing: dict[str, dict[int, set[str]]] = {}
         self.seconds: dict[str, float] = {}
@@ -189,7 +186,7 @@ class Asked:
         """
         lines = self.passing.get(str(mutant.path), {})
         passed = {test for line in mutant.place for test in lines.get(line, ())}
-        own = f"tests/{mutant.room}/test_{mutant.path.stem}.py::"
+        own = f"{own_tests(mutant.path).relative_to(ROOT)}::"
         known = (test for test in self.tests if test not in self.slow or test.startswith(own))
         return [test for test in known if "" in passed or test in passed]
 
@@ -216,11 +213,9 @@ def asked(name: str) -> Asked:
 
 
 def _watched(name: str) -> Asked:
-    room = name.partition("/")[0]
-    place = ROOT / "tests" / room
-    own = [place / f"test_{path.stem}.py" for path in modules(name)]
-    own = [path for path in own if path.exists()]
-    quick = ["-m", "not slow", str(place), *(f"--ignore={path}" for path in own)]
+    room = name if (PACKAGE / name).is_dir() else name.rpartition("/")[0]
+    own = [path for path in map(own_tests, modules(name)) if path.exists()]
+    quick = ["-m", "not slow", str(TESTS / room), *(f"--ignore={path}" for path in own)]
     watch = Watch(room)
     sys.settrace(watch.trace)
     for run in (map(str, own), quick):
@@ -263,9 +258,14 @@ def reaped(pid: int, until: float) -> str:
     return "timed out"
 
 
+def own_tests(path: Path) -> Path:
+    """The file of tests that mirrors a module."""
+    return TESTS / path.parent.relative_to(PACKAGE) / f"test_{path.stem}.py"
+
+
 def modules(name: str) -> list[Path]:
-    place = ROOT / "gradaudit" / name
-    return sorted(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    place = PACKAGE / name
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
 
 
 def chosen(name: str, sample: int | None, seed: int) -> Iterator[Mutant]:

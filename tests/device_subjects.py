@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from attacks.inference.people import with_users
-from attacks.text.sentences import texts, transformer
+from audits.attack_inference.people import with_users
+from audits.attack_text.sentences import texts, transformer
 
 words = partial(texts, 12)
 model_of_words = partial(transformer, width=48)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from attacks.inference.people import people, subject, with_users
 from attacks.reconstruction.scenes import records
-from attacks.text import sentences
+from audits.attack_inference.people import people, subject, with_users
+from audits.attack_text import sentences
 from safetensors.torch import save_file
 from torch import nn
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import torch
-from attacks.inference.people import people, subject
+from audits.attack_inference.people import people, subject
 
 from gradaudit.latest import Latest
 from gradaudit.sharing.context import context_of

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attacks.text.sentences import subject, transformer
+from audits.attack_text.sentences import subject, transformer
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions

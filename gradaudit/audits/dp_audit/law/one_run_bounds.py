@@ -28,7 +28,8 @@ that are in are shifted by μ of their deviations. ε(μ̂, δ) of the two means
 bound (G. Andrew et al., "One-shot empirical privacy estimation for federated learning" (2024),
 section 3); the lower end of μ's interval is one if all else in the releases is Gaussian.
 
-All three agree with ``jax_privacy.auditing`` on the same guesses (``tests/dp/test_one_run.py``).
+All three agree with ``jax_privacy.auditing`` on the same guesses
+(``tests/audits/dp_audit/law/test_one_run.py``).
 """
 
 from collections.abc import Callable

@@ -1,0 +1,406 @@
+"""The inference attacks as audits: rows, headlines, adversaries, knowledge, bad requests."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from audits.attack_inference.people import people, subject, with_users
+from torch import nn
+
+from gradaudit import workers
+from gradaudit.audits import audits
+from gradaudit.audits.attack_inference import experiment
+from gradaudit.data.records import Records
+from gradaudit.errors import GradauditError, NotApplicable, UsageError
+from gradaudit.latest import Latest
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.sharing.context import Context
+from gradaudit.subject import Subject
+from gradaudit.units import Units
+
+SMALL: dict[str, Any] = {
+    "batch_size": 8,
+    "trials": 80,
+    "batches": 80,
+    "shadow": 200,
+    "family": "logistic",
+    "repeats": 1,
+    "rounds": 1,
+}
+"""One round, the only one or the last."""
+LOOKING = ("attribute", "distribution")
+SCORES = {"asr", "auroc", "advantage", "tpr_at_1pct_fpr"}
+
+
+def attack(name: str, audited: Subject, **options: Any) -> list[Measurement]:
+    audit = audits()[f"attack {name}"]
+    return list(audit(audit.Options.model_validate({**SMALL, **options})).run(audited, Silent()))
+
+
+def test_games_of_a_scan_look_once_at_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, begin = [], Context.__init__
+
+    def counted(self: Context, *of: Any, **how: Any) -> None:
+        made.append(of)
+        begin(self, *of, **how)
+
+    monkeypatch.setattr(Context, "__init__", counted)
+    audited = subject(people(), "sex")
+    alone = [attack(name, replace(audited, latest=Latest()), repeats=2) for name in LOOKING]
+    assert len(made) == 2
+    together = [attack(name, audited, repeats=2) for name in LOOKING]
+    assert len(made) == 3
+    assert together == alone
+
+
+def one(
+    rows: list[Measurement], metric: str, layer: str | None = None, **variant: Any
+) -> Measurement:
+    (row,) = (r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant))
+    return row
+
+
+def value(rows: list[Measurement], metric: str, layer: str | None = None, **variant: Any) -> float:
+    found = one(rows, metric, layer, **variant).value
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[Measurement]:
+    return attack("attribute", subject(people(), "sex", rounds=2), rounds=2)
+
+
+def test_every_layer_and_the_whole_update_are_measured(plain: list[Measurement]) -> None:
+    for layer in (None, "0", "2"):
+        for metric in (*SCORES, "fano_bound"):
+            row = one(plain, metric, layer)
+            assert row.status == "measured"
+            assert row.audit == "attack"
+            assert row.interval is not None
+            assert row.interval[0] <= (row.value or 0) <= row.interval[1]
+            assert row.interval[0] >= 0
+            assert row.interval[1] <= 1
+            assert one(plain, metric, layer, round=0).value is not None
+            assert one(plain, metric, layer, round=1).value is not None
+    keys = [row.key for row in plain]
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_numbers_are_those_of_any_number_of_workers(plain: list[Measurement]) -> None:
+    two = replace(subject(people(), "sex", rounds=2), jobs=2)
+    assert attack("attribute", two, rounds=2) == plain
+
+
+@pytest.mark.parametrize("repeats", [1, 2])  # fits are shared out, or whole repetitions
+def test_workers_share_in_what_is_played_and_it_is_kept(
+    repeats: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 0.0)
+    shipped: list[object] = []
+    ship = workers._shipped
+    monkeypatch.setattr(workers, "_shipped", lambda task: shipped.append(task) or ship(task))
+    about, options = subject(people(), "sex"), {"repeats": repeats, "trials": 80 * repeats}
+    alone = attack("attribute", about, **options)
+    assert not shipped
+    assert attack("attribute", replace(about, jobs=2, units=Units(tmp_path)), **options) == alone
+    assert len(shipped) == 2 if repeats == 2 else len(shipped) > 2
+    monkeypatch.setattr(experiment, "_played", shipped.pop)  # which takes no repetition
+    assert len([*tmp_path.iterdir()]) == repeats
+    assert attack("attribute", replace(about, units=Units(tmp_path)), **options) == alone
+
+
+def test_a_column_of_the_inputs_is_found_and_a_shuffled_one_is_not(
+    plain: list[Measurement],
+) -> None:
+    assert value(plain, "auroc") > 0.95
+    assert value(plain, "advantage") > 0.7
+    floor = one(plain, "auroc", attribute_permuted=True)
+    assert floor.interval is not None
+    assert floor.interval[0] < 0.6
+    beside = one(plain, "auroc").details["permuted"]
+    assert beside == {"value": floor.value, "interval": list(floor.interval)}
+
+
+def test_a_gain_is_what_is_above_the_same_adversary_of_a_shuffled_secret(
+    plain: list[Measurement],
+) -> None:
+    for layer in (None, "0", "2"):
+        row = one(plain, "auroc_gain", layer)
+        assert row.details["learners"] == {"logistic": "linear"}
+        floor = value(plain, "auroc", layer, attribute_permuted=True)
+        assert row.value == pytest.approx(value(plain, "auroc", layer) - floor)
+        assert row.interval is not None
+        assert row.interval[0] < (row.value or 0) < row.interval[1]
+        right = value(plain, "asr", layer) - value(plain, "asr", layer, attribute_permuted=True)
+        blind = float(one(plain, "asr").details["blind_guess"])  # type: ignore[arg-type]
+        assert value(plain, "advantage_gain", layer) == pytest.approx(right / (1 - blind))
+
+
+def test_few_separate_batches_widen_intervals_and_are_judged(plain: list[Measurement]) -> None:
+    enough = attack("attribute", subject(people(), "sex"), batch_size=1)
+    few, many = (one(rows, "auroc", attribute_permuted=True) for rows in (plain, enough))
+    assert not few.imprecise
+    assert few.interval is not None
+    assert many.interval is not None
+    assert few.interval[1] - few.interval[0] > many.interval[1] - many.interval[0]
+
+
+def test_repetitions_play_on_other_splits_and_share_the_trials() -> None:
+    rows = attack("attribute", subject(people(), "sex"), trials=160, repeats=3)
+    assert one(rows, "asr").n == 160
+    assert one(rows, "asr").details["repetitions"] == 3
+    reads = one(rows, "auroc").details["reads"]
+    assert isinstance(reads, dict)
+    assert set(reads) <= {"all layers", "0", "2"}
+    assert sum(reads.values()) == pytest.approx(1)  # type: ignore[arg-type]
+
+
+def test_rare_values_are_merged_on_demand() -> None:
+    audited = subject(people(), "race")
+    with pytest.raises(NotApplicable, match="--merge-rare 200"):
+        attack("attribute", audited, batch_size=80)
+    fewest = int(np.bincount(audited.records.attributes["race"].codes).min())
+    rows = attack("attribute", audited, batch_size=20, shadow=400, merge_rare=fewest + 1)
+    details = one(rows, "asr").details
+    assert details["values"][-1] == "other"  # type: ignore[index]
+    assert len(details["merged_values"]) >= 2  # type: ignore[arg-type]
+
+
+def test_the_headline_says_what_the_adversary_was_given(plain: list[Measurement]) -> None:
+    given = one(plain, "asr").details
+    assert given["batch_size"] == 8
+    assert given["defense"] == "none"
+    assert given["labels_of_the_batch"] == "not known"
+    assert given["rounds"] == 2
+    assert given["secret"] == "sex"
+    assert given["shadow_records"] == 160
+    assert given["blind_guess"] == pytest.approx(max(given["prior"]), abs=1e-6)  # type: ignore[type-var, arg-type]
+
+
+def test_without_noise_fanos_bound_is_vacuous(plain: list[Measurement]) -> None:
+    row = one(plain, "fano_bound")
+    assert (row.value, row.details["vacuous"]) == (1, True)
+    assert "noise" in str(row.details["because"])
+
+
+def test_advantage_is_that_of_the_success_rate(plain: list[Measurement]) -> None:
+    blind = float(one(plain, "asr").details["blind_guess"])  # type: ignore[arg-type]
+    for layer in (None, "0", "2"):
+        rate = value(plain, "asr", layer)
+        assert value(plain, "advantage", layer) == pytest.approx(max(rate - blind, 0) / (1 - blind))
+
+
+def test_the_same_seed_gives_the_same_rows(plain: list[Measurement]) -> None:
+    assert attack("attribute", subject(people(), "sex", rounds=2), rounds=2) == plain
+
+
+def test_a_property_is_not_read_from_its_own_column(plain: list[Measurement]) -> None:
+    """Sex goes with the label alone (by construction), and its own column says nothing."""
+    rows = attack("property", subject(people(), "sex"), repeats=2, trials=200)
+    assert one(rows, "asr").details["column"]
+    assert value(rows, "auroc", "0") < value(plain, "auroc", "0", round=1)
+
+
+def test_a_share_is_found_from_a_column_of_the_inputs() -> None:
+    rows = attack("distribution", subject(people(), "sex"), batch_size=20, batches=120)
+    assert value(rows, "auroc") > value(rows, "auroc", attribute_permuted=True) + 0.1
+    assert one(rows, "asr").details["values"] == [
+        "0",
+        "(0, 0.2]",
+        "(0.2, 0.4]",
+        "(0.4, 0.6]",
+        "(0.6, 0.8]",
+        "(0.8, 1]",
+    ]
+    assert one(rows, "asr").details["blind_guess"] == pytest.approx(1 / 6)
+
+
+def test_users_are_found_by_other_records_of_theirs() -> None:
+    rows = attack("user", subject(with_users(20)), shadow=1000, rounds=1)
+    assert value(rows, "asr") > 0.4  # one in five by chance
+    assert value(rows, "asr", attribute_permuted=True) < 0.4
+    assert one(rows, "asr").details["attacked_users"] == 7
+    assert one(rows, "asr").details["learners"] == {"encoder": "128 hidden units"}
+
+
+def test_the_adaptive_adversary_sees_through_the_sign_and_the_static_one_is_beside_it() -> None:
+    rows = attack("attribute", subject(people(), "sex", defense="sign"), repeats=2, trials=200)
+    headline = one(rows, "auroc")
+    assert headline.details["adversary"] == "adaptive"
+    assert headline.details["defense"] == "sign"
+    static = value(rows, "auroc", adversary="static")
+    assert value(rows, "auroc") > static
+    only = attack("attribute", subject(people(), "sex", defense="sign"), adaptive=False)
+    assert one(only, "auroc").details["adversary"] == "static"
+    assert not [row for row in only if "adversary" in row.variant]
+
+
+def test_noise_that_drowns_all_bounds_every_adversary() -> None:
+    audited = subject(people(), "sex", rounds=2, defense="dp:clip=0.1,sigma=20,per=sum")
+    rows = attack("attribute", audited, rounds=2)
+    for layer in (None, "0", "2"):
+        bound = one(rows, "fano_bound", layer)
+        assert bound.details["is_a_bound"] is True
+        assert (bound.value or 0) < 0.5
+        low = one(rows, "advantage", layer).interval
+        assert low is not None
+        assert low[0] <= (bound.value or 0)
+        assert (bound.value or 0) >= value(rows, "fano_bound", layer, round=0)
+
+
+def test_little_noise_is_no_bound() -> None:
+    audited = subject(people(), "sex", defense="dp:clip=1,sigma=0.001,per=sum")
+    assert value(attack("attribute", audited), "fano_bound") == 1
+
+
+def test_noise_on_one_layer_bounds_that_layer_alone() -> None:
+    audited = subject(people(), "sex", defense="dp:clip=0.1,sigma=20,per=sum,layers=0")
+    rows = attack("attribute", audited)
+    assert value(rows, "fano_bound", "0") < 1
+    assert value(rows, "fano_bound", "2") == 1
+    assert "some layers" in str(one(rows, "fano_bound").details["because"])
+
+
+def test_known_columns_have_a_baseline_of_their_own() -> None:
+    rows = attack("attribute", subject(people(), "sex"), knows="label,age", family="logistic")
+    baseline = value(rows, "auroc", knowledge="imputation")
+    assert baseline > 0.6
+    assert value(rows, "auroc") > 0.9
+    assert one(rows, "asr").details["knows"] == ["label", "age"]
+    assert one(rows, "asr").details["labels_of_the_batch"] == "known"
+
+
+def test_several_attributes_and_the_worst_of_them() -> None:
+    rows = attack("attribute", subject(people(), "race", "sex"), batch_size=4)
+    each = [value(rows, "auroc", attribute=name) for name in ("race", "sex")]
+    assert value(rows, "auroc") == max(each)
+    assert one(rows, "auroc").details["riskiest_by"] == ["attribute"]
+
+
+def test_a_model_without_checkpoints_is_trained_in_rounds() -> None:
+    records = people()
+    rows = attack("attribute", subject(records, "sex"), rounds=3)
+    given = one(rows, "asr").details
+    assert (given["rounds"], given["rounds_from"]) == (3, "own training")
+    assert given["test_accuracy"]["n"] == 80  # type: ignore[index, call-overload]
+    assert one(rows, "asr", round=2).value is not None
+
+
+def test_several_families_are_believed_as_far_as_held_out_batches_bear_them_out() -> None:
+    rows = attack("attribute", subject(people(), "sex"), family="logistic,prior", batch_size=4)
+    headline = one(rows, "asr").details
+    assert list(headline["learners"]) == ["logistic", "prior"]  # type: ignore[arg-type]
+    assert str(headline["family"]).startswith("logistic")
+    assert sum(headline["reads"].values()) == pytest.approx(1)  # type: ignore[union-attr, arg-type]
+    assert set(headline["reads"]) <= {"0", "2", "all layers"}  # type: ignore[arg-type]
+    assert one(rows, "log_loss").status == "measured"
+    estimate = one(rows, "fano_bound", information="estimate")
+    assert estimate.details["is_a_bound"] is False
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    audited = subject(people(), "sex", defense="dp:clip=1,sigma=0.1")
+    before = {name: p.clone() for name, p in audited.target.model.state_dict().items()}
+    attack("attribute", audited, rounds=2)
+    for name, parameter in audited.target.model.state_dict().items():
+        assert torch.equal(parameter, before[name])
+
+
+def test_a_layer_that_cannot_know_is_blind() -> None:
+    """A model of the age alone: its gradient tells nothing of a race that goes with nothing."""
+
+    class Age(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(1, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x[:, :1])
+
+    torch.manual_seed(0)
+    target = Target(Age(), CrossEntropy())
+    audited = Subject((target,), people(1200), target.layers, attributes=("race",), seed=1)
+    rows = attack("attribute", audited, trials=200, rounds=1, prior="uniform")
+    interval = one(rows, "auroc").interval
+    assert interval is not None
+    assert interval[0] <= 0.5
+
+
+def numbered(records: Records) -> Records:
+    return replace(records, users=np.array([f"{i}" for i in range(len(records))]))
+
+
+@pytest.mark.parametrize(
+    ("name", "audited", "options", "error", "words"),
+    [
+        ("attribute", subject(people()), {}, NotApplicable, "--attribute"),
+        ("property", subject(people()), {}, NotApplicable, "--attribute"),
+        ("distribution", subject(people()), {}, NotApplicable, "--attribute"),
+        ("user", subject(people()), {}, NotApplicable, "user=COL"),
+        ("user", subject(numbered(people())), {}, NotApplicable, "0 of 400 users"),
+        ("attribute", subject(people(), "sox"), {}, UsageError, "no such attribute"),
+        ("attribute", subject(people(), "sex"), {"knows": "agge"}, UsageError, "no column 'agge'"),
+        ("attribute", subject(people(), "sex"), {"knows": "sex"}, UsageError, "guessed"),
+        ("attribute", subject(people(), "race"), {"trials": 2}, UsageError, "--trials 2"),
+        ("attribute", subject(people(), "sex"), {"batch_size": 200}, NotApplicable, "200"),
+        ("attribute", subject(people(), "sex", rounds=2), {"rounds": 3}, UsageError, "2 check"),
+        ("attribute", subject(people(), "sex"), {"family": "tree"}, UsageError, "tree"),
+    ],
+)
+def test_wrong_requests(
+    name: str, audited: Subject, options: Any, error: type[GradauditError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        attack(name, audited, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"knows": "a,,b"},
+        {"family": ""},
+        {"held_out": 1.0},
+        {"trials": 1},
+        {"batch_size": 0},
+        {"reduce": "maxpool:0"},
+        {"prior": "flat"},
+        {"rounds": 0},
+        {"learning_rate": 0},
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        audits()["attack attribute"].Options.model_validate(options)
+
+
+def test_what_a_dry_run_says() -> None:
+    audit = audits()["attack attribute"]
+    assert audit(audit.Options()).cost(subject(people())).passes == 0
+    cost = audit(audit.Options()).cost(subject(people(), "sex"))
+    assert cost.passes == 5 * 3 * 2 * 400
+    assert cost.seconds > 0
+
+
+def test_a_perturbed_update_fools_only_those_who_do_not_know() -> None:
+    """Li et al. 2024, figure 5: the perturbation helps an adversary who knows of it."""
+    audited = subject(people(), "sex", defense="perturb:bound=0.5,step=0.2")
+    runs = [attack("attribute", replace(audited, seed=seed), rounds=2) for seed in range(2)]
+    knowing = [value(rows, "auroc") for rows in runs]
+    fooled = [value(rows, "auroc", adversary="static") for rows in runs]
+    assert min(knowing) > 0.9
+    assert max(fooled) < 0.1  # worse than guessing
+
+
+@pytest.mark.parametrize("options", [{"reduce": "pca:5"}, {"reduce": "maxpool:3"}, {"others": 2}])
+def test_other_ways_of_looking(options: dict[str, Any]) -> None:
+    pruned = subject(people(), "sex", defense="prune:0.5")
+    rows = attack("attribute", pruned, trials=160, repeats=2, **options)
+    assert {row.status for row in rows if row.metric in SCORES} == {"measured"}
+    assert value(rows, "auroc") > 0.5

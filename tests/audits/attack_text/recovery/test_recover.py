@@ -1,0 +1,143 @@
+"""Whole attacks on small transformers: every word comes back, and none of what was not shared."""
+
+import pytest
+import torch
+from audits.attack_text.sentences import LENGTH, texts, transformer, view
+from torch import Tensor, nn
+
+from gradaudit.audits.attack_text.observing import TextThreat
+from gradaudit.audits.attack_text.recovery.prefixes import Continuations
+from gradaudit.audits.attack_text.recovery.recover import recover
+from gradaudit.audits.attack_text.structure import Structure
+from gradaudit.defenses import parse_defense
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.progress import Silent
+from gradaudit.sharing.protocol import SharingProtocol
+
+
+class Last(nn.Module):
+    """The first two scores at the last position."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(texts, positions) to (texts, 2)."""
+        scores: Tensor = self.inner(ids)
+        return scores[:, -1, :2]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("hide", [(), ("words",), ("words", "places")])
+def test_texts_of_a_causal_model_come_back_word_for_word(tied: bool, hide: tuple[str, ...]) -> None:
+    made, truth = view(5, tied=tied, hide=hide)
+    answer = recover(made, Structure.of(made), 0, Silent())
+    headless = tied and "words" in hide
+    expected = {text[:-1] if headless else text for text in truth}
+    assert set(answer.texts) == expected
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_with_the_same_beginning_come_back_word_for_word(tied: bool, seed: int) -> None:
+    """They fill fewer dimensions than there are positions."""
+    made, truth = view(4, tied=tied, shared=3, seed=seed)
+    found = recover(made, Structure.of(made), 0, Silent()).texts
+    assert {text[:-1] for text in found} == {text[:-1] for text in truth}
+    assert tied or set(found) == set(truth)
+
+
+@pytest.mark.slow
+def test_a_text_that_is_there_twice_comes_back() -> None:
+    for causal in (True, False):
+        made, truth = view(2, causal=causal, shared=LENGTH)
+        assert set(recover(made, Structure.of(made), 0, Silent()).texts) == set(truth)
+
+
+def test_texts_of_a_causal_model_that_is_asked_for_a_class_come_back() -> None:
+    """In its last block what came in has no gradient but at the last position."""
+    target = Target(Last(transformer()).eval(), CrossEntropy())
+    batch = texts(3, causal=False)
+    made = TextThreat(target, SharingProtocol(), target.layers).view(batch, torch.Generator())
+    assert made.task == "class"
+    answer = recover(made, Structure.of(made), 0, Silent())
+    assert set(answer.texts) == set(map(tuple, batch.inputs.tolist()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_texts_of_an_encoder_come_back_word_for_word(count: int) -> None:
+    made, truth = view(count, causal=False)
+    answer = recover(made, Structure.of(made), 0, Silent())
+    assert set(answer.texts) == set(truth)
+
+
+def test_words_alone_come_back_where_no_block_is_shared() -> None:
+    blocks = tuple(f"blocks.{k}.{name}" for k in (0, 1) for name in ("out", "wide", "narrow"))
+    made, truth = view(3, hide=(*blocks, "blocks.1.qkv", "head"))
+    answer = recover(made, Structure.of(made), 0, Silent())
+    inner = {word for text in truth for word in text[:-1]}
+    assert set(answer.tokens) == inner
+    assert not set(answer.texts) & set(truth)
+
+
+def test_words_come_back_that_the_head_alone_was_asked_for() -> None:
+    made, truth = view(4, hide=("words", *(f"blocks.{k}.{n}" for k in (0, 1) for n in _MAPS)))
+    answer = recover(made, Structure.of(made), 0, Silent())
+    asked = {word for text in truth for word in text[1:]}
+    assert set(answer.tokens) <= asked
+    assert len(set(answer.tokens)) > len(asked) / 2
+
+
+def test_nothing_is_named_where_neither_a_span_nor_the_table_is_shared() -> None:
+    made, _ = view(2, hide=("words", *(f"blocks.{k}.{n}" for k in (0, 1) for n in _MAPS), "head"))
+    answer = recover(made, Structure.of(made), 0, Silent())
+    assert answer.texts == answer.tokens == ()
+
+
+_MAPS = ("qkv", "out", "wide", "narrow")
+
+
+def test_structure_is_found_by_trying() -> None:
+    made, _ = view(2)
+    found = Structure.of(made)
+    local = {name for place in found.places if place.local for name in place.names}
+    assert local == {"blocks.0.qkv.weight"}
+    assert found.causal
+    assert found.positional
+    other, _ = view(2, causal=False)
+    assert not Structure.of(other).causal
+
+
+def test_continuations_are_those_of_whole_texts() -> None:
+    """A plain model takes no tree of continuations; each is run by itself."""
+    made, truth = view(3)
+    places = Structure.of(made).mixed
+    continuations = Continuations.at(made, places)
+    assert not continuations.together
+    prefixes, words = torch.tensor([text[:3] for text in truth]), torch.arange(4, 9)
+    misfits = continuations.misfit(prefixes, words)
+    assert misfits.shape == (len(places), 3, 5)
+    alone = torch.cat([prefixes[1], words[2:3]])[None]
+    for place, found in zip(places, misfits, strict=True):
+        expected = place.misfit(alone)[0, -1]
+        torch.testing.assert_close(found[1, 2], expected, rtol=1e-2, atol=1e-4)
+
+
+def test_positions_are_as_many_as_the_texts_fill() -> None:
+    made, _ = view(4)
+    assert made.tokens == 4 * LENGTH
+    assert made.inner == (LENGTH - 1,) * 4
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("defense", ["sign", "prune:0.99", "selective:0.01"])
+def test_defended_updates_give_an_answer_of_no_more_than_there_was(
+    tied: bool, defense: str
+) -> None:
+    made, truth = view(3, tied=tied, defenses=(parse_defense(defense),))
+    answer = recover(made, Structure.of(made), 0, Silent())
+    assert len(answer.texts) <= 3
+    assert len(answer.tokens) <= sum(map(len, truth))

@@ -1,0 +1,77 @@
+"""Tokens read off the rows of tables, and tokens that a head was asked for."""
+
+import pytest
+import torch
+from audits.attack_text.sentences import view
+from torch import Tensor
+
+from gradaudit.audits.attack_text.recovery.vocabulary import (
+    labels_asked,
+    row_strengths,
+    tokens_read,
+)
+from gradaudit.defenses import parse_defense
+
+
+def inner(truth: list[tuple[int, ...]]) -> set[int]:
+    return {token for text in truth for token in text[:-1]}
+
+
+def told(tokens: Tensor | None) -> set[int]:
+    assert tokens is not None
+    return set(tokens.tolist())
+
+
+@pytest.mark.parametrize("defense", [None, "sign"])
+def test_rows_of_a_table_of_its_own_move_where_they_were_looked_up(defense: str | None) -> None:
+    defenses = () if defense is None else (parse_defense(defense),)
+    made, truth = view(9, defenses=defenses)
+    assert told(tokens_read(made)) == inner(truth)
+
+
+def test_rows_of_a_table_tell_where_most_were_looked_up() -> None:
+    made, truth = view(32, records=32)
+    assert made.vocabulary / 2 < len(inner(truth)) < made.vocabulary
+    assert told(tokens_read(made)) == inner(truth)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_table_that_is_the_head_tells_what_was_looked_up_from_what_was_asked_for(
+    seed: int,
+) -> None:
+    made, truth = view(4, tied=True, seed=seed)
+    assert told(tokens_read(made)) == inner(truth)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_under_noise_rows_tell_nothing_for_certain(tied: bool) -> None:
+    made, _ = view(4, tied=tied, defenses=(parse_defense("dp:clip=1,sigma=1,per=release"),))
+    assert tokens_read(made) is None
+
+
+def test_nothing_is_read_of_a_table_that_is_not_shared() -> None:
+    made, _ = view(4, hide=("words",))
+    assert tokens_read(made) is None
+    assert row_strengths(made) is None
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_rows_of_tokens_that_were_there_are_stronger(tied: bool) -> None:
+    made, truth = view(4, tied=tied)
+    strengths = row_strengths(made)
+    assert strengths is not None
+    there = torch.zeros(made.vocabulary, dtype=torch.bool)
+    there[sorted(inner(truth))] = True
+    assert strengths[there].min() > strengths[~there].max()
+
+
+def test_the_head_tells_most_of_what_it_was_asked_for_and_nothing_else() -> None:
+    found, asked = [], []
+    for seed in range(4):
+        made, truth = view(4, seed=seed)
+        found.append(told(labels_asked(made)))
+        asked.append({token for text in truth for token in text[1:]})
+    assert all(one <= other for one, other in zip(found, asked, strict=True))
+    assert sum(map(len, found)) > 0.75 * sum(map(len, asked))
+    hidden, _ = view(4, hide=("head",))
+    assert labels_asked(hidden) is None
