@@ -58,7 +58,7 @@ def folder_of(path: Path, architecture: str, **settings: Any) -> Path:
     """A folder with a model such as ``GPT2LMHeadModel``, its weights and its tokenizer."""
     transformers = library("transformers")
     family = next(name for name in _SHAPES if architecture.startswith(name))
-    tokenizer = tokenizer_in(path, ends=family != "GPT2")
+    tokenizer = tokenizer_in(path, ends=family != "GPT2", types=family == "Bert")
     config = getattr(transformers, f"{family}Config")(
         vocab_size=len(tokenizer),
         bos_token_id=None,
@@ -82,8 +82,11 @@ def adapter_of(path: Path, folder: Path, architecture: str, **settings: Any) -> 
     return path
 
 
-def tokenizer_in(path: Path, *, ends: bool = False) -> Any:
-    """A tokenizer of the words in ``SENTENCES``, saved into a folder."""
+def tokenizer_in(path: Path, *, ends: bool = False, types: bool = False) -> Any:
+    """A tokenizer of the words in ``SENTENCES``, saved into a folder.
+
+    With ``ends`` it puts tokens around texts, and with ``types`` says which a pair's tokens are of.
+    """
     tokenizers = library("tokenizers")
     words = sorted({word for sentence in SENTENCES for word in sentence.split()})
     known = {word: k for k, word in enumerate([*SPECIAL.values(), *words])}
@@ -92,10 +95,13 @@ def tokenizer_in(path: Path, *, ends: bool = False) -> Any:
     if ends:
         named = [(SPECIAL[name], known[SPECIAL[name]]) for name in ("cls", "sep")]
         made.post_processor = tokenizers.processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", special_tokens=named
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=named
         )
     special = {f"{name}_token": token for name, token in SPECIAL.items()}
-    saved = library("transformers").PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    names = ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"]
+    saved = library("transformers").PreTrainedTokenizerFast(
+        tokenizer_object=made, model_input_names=names, **special
+    )
     saved.save_pretrained(path)
     return saved
 

@@ -20,7 +20,12 @@ from gradaudit.view.facts import data_facts, title, warnings
 from gradaudit.view.preparation import preparation
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt")
-TABLES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz"}
+TABLES = {
+    ".csv": "csv:{}?label=COL",
+    ".parquet": "parquet:{}?label=COL",
+    ".npz": "npz:{}?label=COL",
+    ".jsonl": "text:{}?text=COL&label=COL",
+}
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 200
 _MOST_SHOWN = 30
@@ -46,7 +51,7 @@ class SpecCandidates:
         return cls(
             [*(f"{file.name}:{name}" for file in files for name in _factories(file)), *saved],
             [file.name for file in files if file.suffix in WEIGHTS],
-            [f"{TABLES[f.suffix]}:{f.name}?label=COL" for f in files if f.suffix in TABLES],
+            [TABLES[f.suffix].format(f.name) for f in files if f.suffix in TABLES],
             [f"{f.name} has {', '.join(_header(f))}" for f in files if f.suffix == ".csv"],
         )
 

@@ -1,5 +1,6 @@
-"""Texts in CSV files, as tokens of hashed words or of a tokenizer."""
+"""Texts in tables, as tokens of hashed words or of a tokenizer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import JsonValue
 
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.checks import choose
+from gradaudit.data.common.arrow import is_arrow, read_frames
 from gradaudit.data.common.class_order import in_order
 from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.reading import (
@@ -20,6 +21,7 @@ from gradaudit.data.common.reading import (
 from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
 from gradaudit.data.common.tables import TextTable, read_table
 from gradaudit.data.common.tokens import Hashing, Pretrained, Tokenizer, Tokens, tokens_of
+from gradaudit.data.hf_datasets import open_folder
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
@@ -28,7 +30,12 @@ _LENGTH = 128
 
 @dataclass(frozen=True, kw_only=True)
 class TextFile(DataAdapter):
-    """A column of texts in a CSV file, plain or compressed by gzip, as tokens.
+    """A column of texts in a table, as tokens.
+
+    The table is a CSV file or one of JSON lines, plain or compressed by gzip, a Parquet or Arrow
+    file, or a folder that ``datasets`` wrote by ``save_to_disk``. Two columns, with a comma between
+    them, are the pairs of texts that the tokenizer joins, as premise and hypothesis; the longer of
+    two is cut first.
 
     With a model ``hf:DIR`` they are those of the folder's tokenizer, and the model gets a mask of
     the padding with them. Else each word in lower case has the token 1 + CRC-32 mod (vocabulary −
@@ -40,7 +47,7 @@ class TextFile(DataAdapter):
     80 % are masked, 10 % become any token and 10 % stay.
 
     Attributes:
-        text: column of the texts.
+        text: column of the texts, or two with a comma.
         label: column of the task's label, where that is no token.
         attribute: columns of private attributes; a quantity is split in halves at its median.
         user: column that says whose record it is.
@@ -50,11 +57,12 @@ class TextFile(DataAdapter):
         tokenizer: folder of a tokenizer, where it is not the model's own.
         task: whether the label is a class, a number, or the next or a masked token; told by the
             model, or the label's values, if not said.
+        split: which of a folder's; ``test`` where none is named.
     """
 
     name: ClassVar[str] = "text"
-    summary: ClassVar[str] = "texts in a column of a CSV file, as tokens"
-    example: ClassVar[str] = "text:FILE.csv?text=COL&label=COL&attribute=COL&length=128"
+    summary: ClassVar[str] = "texts in a column (or pairs in two) of a table, as tokens"
+    example: ClassVar[str] = "text:FILE?text=COL[,COL]&label=COL&attribute=COL&length=128"
 
     text: str
     label: str | None = None
@@ -65,33 +73,62 @@ class TextFile(DataAdapter):
     vocabulary: int = 10_000
     tokenizer: str | None = None
     task: Literal["classification", "regression", "next-token", "masked-token"] | None = None
+    split: str | None = None
 
     def load(self) -> Records:
         """Read and tokenise the texts."""
         if self._length < 1 or self.vocabulary < 2:
             raise UsageError(f"text:{self.source}: length is at least 1 and vocabulary at least 2")
-        table = read_table(Path(self.source))
-        tokens, labels = self._told(self._tokens(table), table)
+        table, classes = self._table()
+        columns = self._columns(table)
+        tokens, labels = self._told(self._tokens(table, columns), table)
         notes: dict[str, JsonValue] = {"length": self._length, **self._tokenizer.notes()}
+        if len(columns) > 1:
+            notes["pairs"] = [*columns]
         records = assemble(
             Inputs(packed_tokens(tokens) if self.reading else tokens.ids, notes=notes),
             labels,
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),
-            notes=left_aside(table.cells, self._served(table)),
+            notes=left_aside(table.cells, (*columns, *self._served(table))),
         )
-        return self._for_model(records) if self.reading else records
+        if classes and records.classes:
+            records = in_order(records, classes, self.source)
+        return self._for_model(records, tokens.types is not None) if self.reading else records
+
+    def _table(self) -> tuple[TextTable, tuple[str, ...]]:
+        """The table, and the order of the label's classes where the file has one."""
+        path = Path(self.source).expanduser()
+        if path.is_dir():
+            saved = open_folder(path, self.split)
+            known = self.label is not None and self.label in saved.frame.schema.names
+            return saved.frame.table(), saved.class_names(self.label or "") if known else ()
+        if self.split is not None:
+            raise UsageError(f"text:{self.source}: has no splits; leave out split=")
+        if is_arrow(path):
+            return read_frames([path], "parquet", self.source).table(), ()
+        return read_table(path), ()
+
+    def _columns(self, table: TextTable) -> tuple[str, ...]:
+        """The columns of the texts."""
+        columns = table.names([self.text])
+        if len(columns) not in (1, 2):
+            raise UsageError(
+                f"text:{self.source}: text={self.text}: names {len(columns)} columns; name one, or "
+                "two that are pairs"
+            )
+        return columns
 
     def _served(self, table: TextTable) -> tuple[str | None, ...]:
-        """The columns that something is read from."""
+        """The columns that something beside the texts is read from."""
         attributes = table.names(self.attribute)
-        return (self.text, self.label, *attributes, self.user, self.member)
+        return (self.label, *attributes, self.user, self.member)
 
-    def _for_model(self, records: Records) -> Records:
-        """With tokens and mask apart, and its own classes in its order."""
+    def _for_model(self, records: Records, types: bool) -> Records:
+        """With tokens, mask and types apart, and its own classes in its order."""
         assert self.reading is not None
-        records = replace(records, parts=parts_of(self._length))
+        records = replace(records, parts=parts_of(self._length, types=types))
         if records.classes and set(records.classes) <= set(self.reading.classes):
             return in_order(records, self.reading.classes, self.source)
         return records
@@ -115,8 +152,8 @@ class TextFile(DataAdapter):
             return Pretrained(Path(self.tokenizer).expanduser())
         return Pretrained(self.reading.tokenizer) if self.reading else Hashing(self.vocabulary)
 
-    def _tokens(self, table: TextTable) -> Tokens:
-        texts = table.cells[choose(self.text, table.cells, table.file, "column")]
+    def _tokens(self, table: TextTable, columns: Sequence[str]) -> Tokens:
+        texts = [table.cells[name] for name in columns]
         padding = self.reading.padding if self.reading else None
         tokens = tokens_of(self._tokenizer, texts, self._length, table.file, padding)
         if self.reading and (largest := int(tokens.ids.max())) >= self.reading.vocabulary:
@@ -125,7 +162,7 @@ class TextFile(DataAdapter):
                 f"has embeddings of {self.reading.vocabulary:,}; name the tokenizer that it was "
                 "trained with, by tokenizer=DIR"
             )
-        return tokens
+        return tokens if self.reading and self.reading.types else replace(tokens, types=None)
 
     def _told(self, tokens: Tokens, table: TextTable) -> tuple[Tokens, Labels]:
         """The tokens as the model gets them, and what it is to tell."""

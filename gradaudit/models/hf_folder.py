@@ -10,6 +10,7 @@ import copyreg
 import importlib
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -172,6 +173,7 @@ def reading_of(model: nn.Module) -> TextModel | None:
         positions=_positions(model),
         padding=config.pad_token_id,
         classes=class_names(model),
+        types="token_type_ids" in signature(model.forward).parameters,
     )
 
 

@@ -24,6 +24,7 @@ _WORDS: Mapping[str, str] = {
     "normalized": "pictures normalised by",
     "transform": "pictures prepared by",
     "tokenizer": "tokens of",
+    "pairs": "pairs of the texts of",
     "length": "tokens a record",
     "inputs": "inputs by name",
     "targets": "targets by name",

@@ -77,6 +77,6 @@ def test_bad_requests(csv_file: Write, options: str, message: str) -> None:
 
 def test_tokens_that_would_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "MAX_BYTES", 100)
-    assert tokens_of(Hashing(10), ["a"] * 3, 4, "t").ids.nbytes == 96
+    assert tokens_of(Hashing(10), [["a"] * 3], 4, "t").ids.nbytes == 96
     with pytest.raises(DataError, match=r"t: numbers of shape \(4, 4\)"):
-        tokens_of(Hashing(10), ["a"] * 4, 4, "t")
+        tokens_of(Hashing(10), [["a"] * 4], 4, "t")

@@ -13,8 +13,12 @@ from typing import Any
 
 from gradaudit.data.common.arrow_frame import Frame
 from gradaudit.data.common.arrow_message import is_compressed
-from gradaudit.data.common.checks import expect_no_bomb, unpacked_limit
-from gradaudit.data.common.tables import expect_few_cells, expect_names
+from gradaudit.data.common.checks import (
+    expect_few_cells,
+    expect_names,
+    expect_no_bomb,
+    unpacked_limit,
+)
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import expect_file
 from gradaudit.text import printable
@@ -62,6 +66,12 @@ def read_frames(
     if not len(frame):
         raise DataError(f"{origin}: there are no records")
     return frame
+
+
+def is_arrow(path: Path) -> bool:
+    """Whether a file is Parquet or Arrow by its first bytes; a UsageError where there is none."""
+    with _sound(expect_file(path)), path.expanduser().open("rb") as stream:
+        return stream.read(_ARROW_HEAD).startswith((_PARQUET, _ARROW, _STREAM))
 
 
 def _read(arrow: Any, path: Path) -> tuple[Any, list[Any]]:

@@ -1,7 +1,7 @@
 """Checks before and after reading: unknown names, too many or too few records, no numbers."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,11 @@ MAX_COLUMN_BYTES = 1 << 28
 
 MAX_TEXT_BYTES = 1 << 30
 """What a text file may hold, unpacked."""
+
+MAX_COLUMNS = 100_000
+
+MAX_CELLS = 20_000_000
+"""Records times columns; as text in memory a cell takes 8 to some 100 bytes."""
 
 MAX_RATIO = 50
 """How many times its size a file may unpack to, above what is small in any case."""
@@ -111,4 +116,31 @@ def expect_finite(numbers: NDArray[Any], origin: str) -> None:
         raise DataError(
             f"{origin}: {broken.sum()} of {len(numbers)} records hold NaN or infinity (first in "
             f"record {broken.argmax() + 1}); repair them or leave them out"
+        )
+
+
+def expect_names(names: Sequence[str], origin: str) -> None:
+    """Refuse too many columns, none, or two of one name, with a DataError."""
+    if len(names) > MAX_COLUMNS:
+        raise DataError(
+            f"{origin}: has {len(names)} columns, over the limit of {MAX_COLUMNS}; keep fewer, or "
+            "store them in a NumPy archive"
+        )
+    if not names:
+        raise DataError(f"{origin}: is empty; a header line and records are needed")
+    places: dict[str, int] = {}
+    for place, name in enumerate(names, start=1):
+        if places.setdefault(name, place) != place:
+            raise DataError(
+                f"{origin}: columns {places[name]} and {place} are both called {quote(name)}; "
+                "rename one"
+            )
+
+
+def expect_few_cells(rows: int, columns: int, origin: str) -> None:
+    """Refuse tables of over 20 million cells, with a DataError."""
+    if rows * columns > MAX_CELLS:
+        raise DataError(
+            f"{origin}: has over {MAX_CELLS} cells ({columns} columns); use fewer records, or "
+            "store them in a NumPy archive"
         )

@@ -29,6 +29,7 @@ class TextModel:
         positions: tokens of a text that it can take; None without a limit.
         padding: the token that it takes for none.
         classes: names of the classes that it tells apart, where it names them.
+        types: whether it takes which of a pair's texts a token is of.
     """
 
     tokenizer: Path
@@ -37,18 +38,19 @@ class TextModel:
     positions: int | None = None
     padding: int | None = None
     classes: tuple[str, ...] = ()
+    types: bool = False
 
 
-def parts_of(length: int) -> tuple[InputPart, ...]:
-    """Arguments of transformers' models: tokens, and a mask, 1 where they are of the text."""
-    return InputPart("input_ids", (length,), "tokens"), InputPart(
-        "attention_mask", (length,), "tokens"
-    )
+def parts_of(length: int, *, types: bool = False) -> tuple[InputPart, ...]:
+    """Arguments of transformers' models: tokens, a mask, 1 where they are of the text; types."""
+    names = ("input_ids", "attention_mask", *(("token_type_ids",) if types else ()))
+    return tuple(InputPart(name, (length,), "tokens") for name in names)
 
 
 def packed_tokens(tokens: Tokens) -> NDArray[np.int64]:
-    """(records, 2 · length) as ``parts_of`` takes it apart."""
-    return np.concatenate([tokens.ids, tokens.present.astype(np.int64)], axis=1)
+    """(records, 2 · length), or 3 · length with types, as ``parts_of`` takes it apart."""
+    types = [] if tokens.types is None else [tokens.types]
+    return np.concatenate([tokens.ids, tokens.present.astype(np.int64), *types], axis=1)
 
 
 def next_tokens(tokens: Tokens) -> NDArray[np.int64]:

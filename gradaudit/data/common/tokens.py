@@ -4,7 +4,7 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -34,12 +34,14 @@ class Tokens:
     """Tokens of texts, and which of them are of the text: (records, length) each.
 
     The rest, at the end, is padding. ``special`` are those of the text that stand for no part of
-    it, such as its beginning and its end.
+    it, such as its beginning and its end. ``types`` says of a pair's tokens, 0 or 1, which of the
+    two texts they are of, where the tokenizer does.
     """
 
     ids: NDArray[np.int64]
     present: NDArray[np.bool_]
     special: NDArray[np.bool_]
+    types: NDArray[np.int64] | None = None
 
 
 class Tokenizer(ABC):
@@ -60,8 +62,20 @@ class Tokenizer(ABC):
         """The report's notes on the tokenizer."""
 
     @abstractmethod
-    def tokens(self, texts: Sequence[str], length: int, padding: int | None = None) -> Tokens:
-        """The first tokens of each text, padded at the end with a token, or one of its own."""
+    def tokens(
+        self,
+        texts: Sequence[str],
+        length: int,
+        padding: int | None = None,
+        seconds: Sequence[str] | None = None,
+    ) -> Tokens:
+        """The first tokens of each text, padded at the end with a token, or one of its own.
+
+        With ``seconds``, each text and its second are a pair, of which the longer is cut first.
+
+        Raises:
+            UsageError: the tokenizer takes no pairs, or cannot be read.
+        """
 
 
 @dataclass(frozen=True)
@@ -87,8 +101,19 @@ class Hashing(Tokenizer):
         """The size of the vocabulary."""
         return {"vocabulary": self.size}
 
-    def tokens(self, texts: Sequence[str], length: int, padding: int | None = None) -> Tokens:
-        """Hashed words."""
+    def tokens(
+        self,
+        texts: Sequence[str],
+        length: int,
+        padding: int | None = None,
+        seconds: Sequence[str] | None = None,
+    ) -> Tokens:
+        """Hashed words of single texts."""
+        if seconds is not None:
+            raise UsageError(
+                "two columns of texts are a pair of a tokenizer's; name its folder by "
+                "tokenizer=DIR in --data (hashed words are of one column)"
+            )
         rows = [self._of(text, length) for text in texts]
         return _padded(rows, length, padding or 0, frozenset())
 
@@ -134,12 +159,24 @@ class Pretrained(Tokenizer):
         kind = type(self._library).__name__
         return {"tokenizer": f"{kind} of {self.folder.name}", "vocabulary": self.vocabulary}
 
-    def tokens(self, texts: Sequence[str], length: int, padding: int | None = None) -> Tokens:
+    def tokens(
+        self,
+        texts: Sequence[str],
+        length: int,
+        padding: int | None = None,
+        seconds: Sequence[str] | None = None,
+    ) -> Tokens:
         """With special tokens where it puts them; padded with its own padding, or its end."""
-        rows = self._library(list(texts), truncation=True, max_length=length)["input_ids"]
+        pair = [list(part) for part in (texts, seconds) if part is not None]
+        made = self._library(*pair, truncation=True, max_length=length)
         special = self._library.pad_token_id, self._library.eos_token_id, 0
         filling = next(token for token in (padding, *special) if token is not None)
-        return _padded(rows, length, filling, frozenset(self._library.all_special_ids))
+        tokens = _padded(
+            made["input_ids"], length, filling, frozenset(self._library.all_special_ids)
+        )
+        if seconds is None or "token_type_ids" not in made:
+            return tokens
+        return replace(tokens, types=_padded(made["token_type_ids"], length, 0, frozenset()).ids)
 
 
 def _padded(
@@ -154,12 +191,17 @@ def _padded(
 
 
 def tokens_of(
-    tokenizer: Tokenizer, texts: Sequence[str], length: int, origin: str, padding: int | None = None
+    tokenizer: Tokenizer,
+    texts: Sequence[Sequence[str]],
+    length: int,
+    origin: str,
+    padding: int | None = None,
 ) -> Tokens:
-    """The first tokens of each text.
+    """The first tokens of each text, or of each pair where there are two columns of texts.
 
     Raises:
+        UsageError: the tokenizer takes no pairs.
         DataError: they would take too much memory.
     """
-    expect_to_fit((len(texts), length), origin, _TOKEN_BYTES)
-    return tokenizer.tokens(texts, length, padding)
+    expect_to_fit((len(texts[0]), length), origin, _TOKEN_BYTES)
+    return tokenizer.tokens(texts[0], length, padding, *texts[1:])
