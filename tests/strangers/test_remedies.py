@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from command_line import run
 from report_builder import make_report, skipped
 from torch import nn
+from torch.distributed.checkpoint import format_utils
 
 from gradaudit.accuracy import task_accuracy
 from gradaudit.config import SubjectSettings
@@ -127,6 +129,22 @@ def test_an_onnx_model_is_told_how_to_be_converted(
 ) -> None:
     with pytest.raises(error, match=r"from onnx2torch import convert.*--model FILE\.py:factory"):
         load(onnx.rename(onnx.with_suffix(suffix)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", ["", ".metadata", "__0_0.distcp"])
+def test_a_distributed_checkpoint_is_told_how_to_be_converted(tmp_path: Path, named: str) -> None:
+    model, folder = nn.Linear(2, 3), tmp_path / "saved"
+    dcp.save({"model": model.state_dict(), "step": 3}, checkpoint_id=folder, no_dist=True)
+    with pytest.raises(CheckpointError, match=r"a pickle that could run code") as caught:
+        load_checkpoint(folder / named)
+    command = str(caught.value).partition("`")[2].partition("`")[0].split()
+    assert command[:4] == ["python", "-m", format_utils.__name__, "dcp_to_torch"]
+    assert Path(command[4]) == folder
+    format_utils.dcp_to_torch_save(folder, tmp_path / command[5])
+    found = load_checkpoint(tmp_path / command[5])
+    assert all(torch.equal(found.state[k], v) for k, v in model.state_dict().items())
+    assert "left aside: step" in found.notes
 
 
 NO_TIME = {"left_out": True}

@@ -74,6 +74,24 @@ def is_onnx(path: Path) -> bool:
         return _name_of(stream.read(_HEAD)) == _ONNX or path.suffix == ".onnx"
 
 
+def expect_not_distributed(path: Path) -> None:
+    """Refuse the folder of a distributed checkpoint of torch, or a file in it.
+
+    Its ``.metadata``, which says where the tensors lie, is a pickle, and is not read.
+
+    Raises:
+        CheckpointError: it is one; the message says how it is converted.
+    """
+    inside = path.suffix == ".distcp" or path.name == ".metadata"
+    folder = path.parent if inside else path
+    if inside or (folder / ".metadata").is_file() or any(folder.glob("*.distcp")):
+        raise CheckpointError(
+            f"{describe(path)}: is a distributed checkpoint, whose .metadata is a pickle that "
+            "could run code; where you trust who wrote it, convert it by `python -m "
+            f"torch.distributed.checkpoint.format_utils dcp_to_torch {describe(folder)} weights.pt`"
+        )
+
+
 def kind_of(path: Path) -> Kind:
     """Tell a checkpoint's format by its content.
 
@@ -83,6 +101,7 @@ def kind_of(path: Path) -> Kind:
     """
     name = describe(path)
     size = _size(path, name)
+    expect_not_distributed(path)
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD)

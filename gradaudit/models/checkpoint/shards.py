@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
-from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe
+from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe, expect_not_distributed
 from gradaudit.text import listed, printable
 
 MAX_INDEX_BYTES = 16 << 20
@@ -36,6 +36,7 @@ def weights_in(folder: Path) -> Path:
             raise CheckpointError(
                 f"{describe(folder)}: is a directory of several weights ({names}); name one of them"
             )
+    expect_not_distributed(folder)
     raise CheckpointError(
         f"{describe(folder)}: is a directory without model.safetensors{INDEX} or one file "
         "*.safetensors; name the checkpoint file inside it"
