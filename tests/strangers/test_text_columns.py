@@ -127,8 +127,8 @@ def test_pairs_are_joined_as_the_tokenizer_does(shelf: Shelf, tmp_path: Path, fa
     spec = f"text:{data}?text=premise,hypothesis&label=y&length=20"
     subject = open_subject(SubjectSettings(model=f"hf:{folder}", data=spec, device="cpu"))
     scope = preparation(run(subject, []))
-    assert "not used: id, sex, old" in scope
-    assert "pairs of the texts of: premise, hypothesis" in scope
+    assert "not used: id, sex and old" in scope
+    assert "pairs of the texts of: premise and hypothesis" in scope
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     model.config.pad_token_id = tokenizer.pad_token_id
