@@ -110,13 +110,13 @@ def audit(
         },
         federation.of_subject() if federation else {},
     )
-    records = None if isinstance(data, str) else records_of(data, "data")
-    if records is not None:
-        records = replace(records, adapter=records.adapter or "memory")
+    given: object = None if isinstance(data, str) else data
+    if isinstance(data, Records):
+        given = replace(records_of(data, "data"), adapter=data.adapter or "memory")
     subject = open_subject(
         settings,
         model=None if isinstance(model, str) else model,
-        records=records,
+        records=given,
         loss=None if isinstance(loss, str) else loss,
     )
     subject = replace(subject, jobs=use_cluster(executor, jobs), deployment=federation)

@@ -11,6 +11,8 @@ from torch import nn
 from gradaudit.config import SubjectSettings
 from gradaudit.data import expect_attributes, load_records
 from gradaudit.data.common.class_order import in_order
+from gradaudit.data.common.items import ItemLayout
+from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.deployment import read_deployment
@@ -22,6 +24,7 @@ from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
 from gradaudit.models.hf_weights import as_named_here
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
+from gradaudit.models.outputs import positional_arguments
 from gradaudit.models.preprocessing import expected_of_run
 from gradaudit.models.target import (
     Expected,
@@ -52,10 +55,12 @@ def open_subject(
     settings: SubjectSettings,
     *,
     model: nn.Module | None = None,
-    records: Records | None = None,
+    records: object | None = None,
     loss: Loss | None = None,
 ) -> Subject:
     """Load everything that an audit needs; what is given in memory is taken as it is.
+
+    Records in memory that are no ``Records`` are made such, as of a user's function.
 
     Raises:
         UsageError: a model, loss, data set, defense or device is missing or unknown.
@@ -72,12 +77,8 @@ def open_subject(
         model = model.to(choose_device(settings.device))
     else:
         model, notes = unwrapped(model)
-    if records is None:
-        spec = _needed(settings.data, "--data")
-        expect_data_of(model, spec)
-        records = load_records(spec, attributes=settings.attribute, reading=reading_of(model))
-        if "classes=" not in spec:
-            records = _in_order_of(class_names(model), records, spec)
+    if not isinstance(records, Records):
+        records = _records_for(model, settings) if records is None else _from_memory(model, records)
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),
@@ -116,6 +117,24 @@ def open_subject(
         expected=expected,
         deployment=read_deployment(settings.deployment) if settings.deployment else None,
     )
+
+
+def _records_for(model: nn.Module, settings: SubjectSettings) -> Records:
+    """The records that ``--data`` names, as the model takes them."""
+    spec = _needed(settings.data, "--data")
+    expect_data_of(model, spec)
+    records = load_records(
+        spec,
+        attributes=settings.attribute,
+        reading=reading_of(model),
+        takes=positional_arguments(model),
+    )
+    return records if "classes=" in spec else _in_order_of(class_names(model), records, spec)
+
+
+def _from_memory(model: nn.Module, data: object) -> Records:
+    records = records_of(data, "data", ItemLayout(takes=positional_arguments(model)))
+    return replace(records, adapter=records.adapter or "memory")
 
 
 def with_fitting_labels(records: Records, loss: Loss) -> Records:

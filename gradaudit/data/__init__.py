@@ -34,7 +34,11 @@ def adapters() -> dict[str, type[DataAdapter]]:
 
 
 def load_records(
-    spec: str, *, attributes: Sequence[str] = (), reading: TextModel | None = None
+    spec: str,
+    *,
+    attributes: Sequence[str] = (),
+    reading: TextModel | None = None,
+    takes: tuple[int, int] | None = None,
 ) -> Records:
     """The records that a DATA spec names.
 
@@ -43,6 +47,7 @@ def load_records(
         attributes: private attributes that the records must have, beyond those of the spec;
             ``member`` is membership in the training set, where the data knows it.
         reading: how the model that gets them reads texts, if it does.
+        takes: how many arguments it takes by position, at least and at most, where known.
 
     Raises:
         UsageError: the adapter, an option, a file, a column or an attribute is unknown or missing.
@@ -51,7 +56,7 @@ def load_records(
     parsed = parse_spec(spec)
     adapter = _adapter(parsed)
     columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
-    chosen = replace(adapter.of(parsed, filter(None, columns)), reading=reading)
+    chosen = replace(adapter.of(parsed, filter(None, columns)), reading=reading, takes=takes)
     if reading is None and chosen.classes is not None and getattr(chosen, "task", "") is None:
         told: dict[str, Any] = {"task": "classification"}
         chosen = replace(chosen, **told)

@@ -1,20 +1,30 @@
 """Data from a function in the user's own file."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
-from gradaudit.errors import DataError, GradauditError, UsageError
+from gradaudit.errors import DataError, GradauditError
 from gradaudit.specs import Spec, arguments
 from gradaudit.user_code import first_line, load_callable
 
-_LABELS = "labels"
-"""The option that says ``none`` of records without labels, unless the function has one."""
+
+def _layout(*, labels: Literal["given", "none"] = "given", inputs: int | None = None) -> ItemLayout:
+    """The options of every function, unless it has one of that name itself."""
+    return ItemLayout(unlabelled=labels == "none", inputs=inputs)
+
+
+_WORDS = tuple(inspect.signature(_layout).parameters)
+
+
+def _pairs(spec: Spec, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
+    return tuple(pair for pair in spec.pairs if pair[0] in keys)
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
@@ -31,7 +41,8 @@ class UserFactory(DataAdapter):
     The options of the spec are the function's keyword parameters. It may return ``Records``, a
     pair (inputs, labels), a mapping of ``inputs``, ``labels``, ``attributes``, ``users``,
     ``members`` and ``classes``, or a ``Dataset`` or ``DataLoader`` of torch. Its items are pairs
-    (input, label), triples with an attribute, or mappings of an input (``image``,
+    (input, label), triples with an attribute (or, where the model takes several arguments or
+    ``inputs=N`` is said, as many inputs before the label), or mappings of an input (``image``,
     ``pixel_values``, ``input_ids``, ``x``, …), a label (``label``, ``y``, …) and attributes.
     Inputs may be a mapping too, of the model's keyword arguments (tensors, tokens, masks); in an
     item that is a mapping, arrays beside the input are such arguments. Labels may be a mapping or a
@@ -39,7 +50,7 @@ class UserFactory(DataAdapter):
     labels: then the arrays of an item, or a tuple of arrays, are all inputs.
 
     Attributes:
-        unlabelled: whether ``labels=none`` was said.
+        layout: what was said of the parts of an item, by ``labels=none`` and ``inputs=N``.
     """
 
     name: ClassVar[str] = "file"
@@ -49,26 +60,22 @@ class UserFactory(DataAdapter):
     example: ClassVar[str] = "path/to/file.py:factory?k=v"
 
     factory: Callable[[], Any]
-    unlabelled: bool = False
+    layout: ItemLayout = ItemLayout()  # noqa: RUF009 - it is frozen
 
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:
         """The function that a spec names, with its options; its attributes are its own affair."""
         function = load_callable(spec.name, "--data")
-        unlabelled = bool(spec.values(_LABELS)) and not _takes(function, _LABELS)
-        if unlabelled and spec.values(_LABELS) != ("none",):
-            raise UsageError(
-                f"{spec.text}: write labels=none of records without labels, or nothing"
-            )
-        if unlabelled:
-            spec = replace(spec, pairs=tuple(pair for pair in spec.pairs if pair[0] != _LABELS))
-        factory = partial(function, **arguments(spec, function))
-        return cls(source=spec.name, factory=factory, unlabelled=unlabelled)
+        ours = [key for key, _ in spec.pairs if key in _WORDS and not _takes(function, key)]
+        said = arguments(replace(spec, pairs=_pairs(spec, ours)), _layout)
+        rest = _pairs(spec, [key for key, _ in spec.pairs if key not in ours])
+        factory = partial(function, **arguments(replace(spec, pairs=rest), function))
+        return cls(source=spec.name, factory=factory, layout=_layout(**said))
 
     def load(self) -> Records:
         """Call the function."""
         try:
-            return records_of(self.factory(), self.source, unlabelled=self.unlabelled)
+            return records_of(self.factory(), self.source, replace(self.layout, takes=self.takes))
         except GradauditError:
             raise
         except (Exception, SystemExit) as error:

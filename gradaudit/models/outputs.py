@@ -158,6 +158,10 @@ def _holds(part: object) -> bool:
     return isinstance(part, (OutputLeaf, OutputBranch))
 
 
+_MANY = 1 << 10
+"""Arguments that a model takes at most by position where it takes any number."""
+
+
 class EachOutput(tuple[Any, ...]):
     """Outputs of a model of one argument for each of several arguments."""
 
@@ -183,6 +187,17 @@ def returned_by(
     if each and len(args) > 1 and not _binds(module, args) and _binds(module, args[:1]):
         return EachOutput(run(one) for one in args)
     return run(*args, **kwargs)
+
+
+def positional_arguments(module: nn.Module) -> tuple[int, int] | None:
+    """How many arguments a model takes by position, at least and at most; None if not known."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return sum(p.default is p.empty for p in places), _MANY if open_ended else len(places)
 
 
 def _binds(module: nn.Module, args: Sequence[Tensor]) -> bool:

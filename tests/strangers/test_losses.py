@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data import describe, load_records
+from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import AuditError, DataError, UsageError
 from gradaudit.federation.server import train_rounds
@@ -244,7 +245,7 @@ EVERY = pytest.mark.parametrize("name", CASES)
 def subject_of(case: Case, function: Callable[..., Tensor] | None = None) -> Subject:
     torch.manual_seed(0)
     loss = CustomLoss(function or case.loss, "losses.py:loss")
-    records = records_of(case.data, "data.py:make", unlabelled=case.unlabelled)
+    records = records_of(case.data, "data.py:make", ItemLayout(unlabelled=case.unlabelled))
     settings = SubjectSettings(device="cpu")
     return open_subject(settings, model=case.model(), records=records, loss=loss)
 
@@ -373,7 +374,7 @@ def test_three_arrays_are_no_attribute() -> None:
     items = list(zip(X, OTHER, THIRD, strict=True))
     with pytest.raises(DataError, match="say labels=none, and the three are inputs"):
         records_of(items, "data.py:make")
-    records = records_of(items, "data.py:make", unlabelled=True)
+    records = records_of(items, "data.py:make", ItemLayout(unlabelled=True))
     assert (records.attributes, records.unlabelled) == ({}, True)
     assert [part.name for part in records.parts] == ["0", "1", "2"]
     assert torch.equal(records.inputs, torch.cat([X, OTHER, THIRD], dim=1))
@@ -382,7 +383,7 @@ def test_three_arrays_are_no_attribute() -> None:
 def test_a_value_beside_inputs_without_labels_is_an_attribute() -> None:
     people = np.array(["ann", "bob"] * 3)
     items = [((x, other), who) for x, other, who in zip(X, OTHER, people, strict=True)]
-    records = records_of(items, "data.py:make", unlabelled=True)
+    records = records_of(items, "data.py:make", ItemLayout(unlabelled=True))
     assert records.attributes["attribute"].values == ("ann", "bob")
     assert torch.equal(records.inputs, torch.cat([X, OTHER], dim=1))
 

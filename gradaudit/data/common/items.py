@@ -3,13 +3,16 @@
 An item is a pair (input, label), a triple with the private attribute as the third (one value, or a
 mapping of several), or a mapping: of these parts by name, where an array (a mask, a second picture)
 that is left is one more input of the model, and a single value an attribute. An input may be a
-mapping itself, of the model's arguments.
+mapping itself, of the model's arguments. Where the model takes several arguments, or ``inputs=N``
+is said, as many parts of a tuple are inputs, and the label is behind them.
 
 Without labels (``labels=none``) every array of an item is an input of the model: an array alone,
 several in a pair or a triplet, or those of a mapping; a single value beside them is an attribute.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +39,42 @@ NO_LABELS = "of records without labels say labels=none"
 Item = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class ItemLayout:
+    """What is said, or known, of the parts of an item.
+
+    Attributes:
+        unlabelled: whether there are no labels, so that all arrays are inputs.
+        inputs: how many parts of a tuple are inputs; told by the model where it is not said.
+        takes: how many arguments the model takes by position, at least and at most, where known.
+    """
+
+    unlabelled: bool = False
+    inputs: int | None = None
+    takes: tuple[int, int] | None = None
+
+    def inputs_of(self, item: Sequence[Any], origin: str) -> int:
+        """How many parts of a tuple are inputs.
+
+        Raises:
+            DataError: both one and two may be.
+        """
+        least, most = self.takes or (1, 1)
+        if self.inputs is not None:
+            return self.inputs
+        if len(item) < 3 or isinstance(item[0], Mapping):
+            return 1
+        if least > 1:
+            return least
+        if most > 1 and _is_array(item[1]):
+            raise DataError(
+                f"{origin} has {len(item)} parts, and the model takes one argument or more: say "
+                f"inputs=2 in --data where the first two are inputs, inputs=1 where the second is "
+                f"the label; or {NAME_THEM}"
+            )
+        return 1
+
+
 def is_data_set(returned: object) -> bool:
     """Whether it gives items: a loader, or what has a length and a place for each."""
     if isinstance(returned, (np.ndarray, torch.Tensor, str, bytes, Mapping)):
@@ -44,17 +83,19 @@ def is_data_set(returned: object) -> bool:
     return given or isinstance(returned, (DataLoader, IterableDataset))
 
 
-def columns_of(returned: Any, origin: str, *, unlabelled: bool = False) -> dict[str, list[Any]]:
+def columns_of(
+    returned: Any, origin: str, layout: ItemLayout = ItemLayout()
+) -> dict[str, list[Any]]:
     """The parts ``inputs``, ``labels``, ``users``, ``members`` and attributes by name.
 
     A data set is read once, from its first item to its last, a loader batch by batch; what these
-    draw from torch is drawn under seed 0. Where they are ``unlabelled`` there are no ``labels``.
+    draw from torch is drawn under seed 0. Where ``layout`` says so there are no ``labels``.
 
     Raises:
         DataError: there are no items, one is no pair, triple or mapping, or they are too many.
     """
     columns: dict[str, list[Any]] = {}
-    size, named = 0, _inputs_alone if unlabelled else _named
+    size, named = 0, _inputs_alone if layout.unlabelled else partial(_named, layout)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         for index, item in enumerate(_items(returned, origin)):
@@ -132,25 +173,34 @@ def _split(part: Any) -> Sequence[Any]:
     return part  # type: ignore[no-any-return]
 
 
-def _named(item: object, origin: str) -> Item:
+def _named(layout: ItemLayout, item: object, origin: str) -> Item:
     """An item's parts by name."""
     if isinstance(item, Mapping):
         return _of_mapping(item, origin)
-    if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
-        many = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
+    parts = list(item) if isinstance(item, (tuple, list)) else []
+    count = layout.inputs_of(parts, origin)
+    if len(parts) - count not in (1, 2):
+        many = f" of {len(parts)}" if isinstance(item, (tuple, list)) else ""
+        needed = "a pair (input, label), a triple with an attribute, or a mapping"
+        if count > 1:
+            needed = f"{count} inputs and a label, with an attribute or without, or a mapping"
+        raise DataError(f"{origin} is {type(item).__name__}{many}; {needed} is needed; {NO_LABELS}")
+    if count == 1 and len(parts) == 3 and _is_alike(parts[0], parts[2]):
         raise DataError(
-            f"{origin} is {type(item).__name__}{many}; a pair (input, label), a triple with an "
-            f"attribute, or a mapping is needed; {NO_LABELS}"
+            f"{origin} has a third part of the input's shape {tuple(np.shape(parts[2]))}, which is "
+            f"no attribute; {NO_LABELS}, and the three are inputs, as a triplet's; say inputs=2 "
+            f"where the third is the label of two inputs; else {NAME_THEM}"
         )
-    if len(item) == 3 and _is_array(item[2]) and np.shape(item[2]) == np.shape(item[0]):
-        raise DataError(
-            f"{origin} has a third part of the input's shape {tuple(np.shape(item[2]))}, which is "
-            f"no attribute; {NO_LABELS}, and the three are inputs, as a triplet's; else {NAME_THEM}"
-        )
-    known = {"inputs": item[0], "labels": item[1]}
-    third = item[2] if len(item) == 3 else {}
-    attributes = third if isinstance(third, Mapping) else {ATTRIBUTE: third}
-    return {**{str(name): value for name, value in attributes.items()}, **known}
+    inputs = parts[0] if count == 1 else {str(place): parts[place] for place in range(count)}
+    behind = parts[count + 1] if len(parts) > count + 1 else {}
+    attributes = behind if isinstance(behind, Mapping) else {ATTRIBUTE: behind}
+    named = {str(name): value for name, value in attributes.items()}
+    return {**named, "inputs": inputs, "labels": parts[count]}
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    """Whether two parts are arrays of one shape."""
+    return _is_array(other) and np.shape(other) == np.shape(one)
 
 
 def _inputs_alone(item: object, origin: str) -> Item:

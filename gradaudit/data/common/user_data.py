@@ -16,6 +16,7 @@ from gradaudit.data.common.columns import DataColumn, Inputs, numeric_features
 from gradaudit.data.common.items import (
     NAME_THEM,
     NO_LABELS,
+    ItemLayout,
     are_arrays,
     columns_of,
     is_array_of_records,
@@ -43,7 +44,11 @@ Named = Sequence[tuple[str, Picture]]
 _PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
 
 
-def records_of(returned: Any, origin: str, *, unlabelled: bool = False) -> Records:
+def records_of(
+    returned: Any,
+    origin: str,
+    layout: ItemLayout = ItemLayout(),  # noqa: B008 - it is frozen
+) -> Records:
     """Records of what a user's function returned.
 
     Args:
@@ -52,28 +57,29 @@ def records_of(returned: Any, origin: str, *, unlabelled: bool = False) -> Recor
             ``classes`` (names), with ``inputs`` an array or a mapping of the model's arguments to
             arrays; or a data set or ``DataLoader`` of items (see ``items``).
         origin: the function, for messages.
-        unlabelled: whether there are no labels: then a tuple is of inputs, in their order.
+        layout: what is known of an item's parts; without labels a tuple is of inputs, in their
+            order.
 
     Raises:
         DataError: it is none of these, or the parts are not of the same records.
     """
     if isinstance(returned, Records):
         return _checked(returned, origin)
-    if unlabelled:
-        return _unlabelled(returned, origin)
+    if layout.unlabelled:
+        return _unlabelled(returned, origin, layout)
     if isinstance(returned, tuple) and len(returned) == 2:
         return records_of_parts({"inputs": returned[0], "labels": returned[1]}, origin)
     if isinstance(returned, Mapping):
         return records_of_parts(returned, origin)
     if is_data_set(returned):
-        return records_of_items(returned, origin)
+        return records_of_items(returned, origin, layout=layout)
     raise DataError(
         f"{origin}: returns {type(returned).__name__}; return Records, a pair (inputs, labels), a "
         f"mapping of {', '.join(_PARTS)}, or a data set or loader of such items"
     )
 
 
-def _unlabelled(returned: Any, origin: str) -> Records:
+def _unlabelled(returned: Any, origin: str, layout: ItemLayout) -> Records:
     if isinstance(returned, Mapping):
         if returned.get("labels") is not None:
             raise DataError(f"{origin}: returns labels; leave out labels=none")
@@ -84,7 +90,7 @@ def _unlabelled(returned: Any, origin: str) -> Records:
         inputs = {str(place): part for place, part in enumerate(returned)}
         return records_of_parts({"inputs": inputs, "labels": None}, origin)
     if is_data_set(returned):
-        return records_of_items(returned, origin, unlabelled=True)
+        return records_of_items(returned, origin, layout=layout)
     raise DataError(
         f"{origin}: returns {type(returned).__name__}; without labels return inputs, a tuple of "
         "several, a mapping of parts, or a data set or loader of items"
@@ -179,7 +185,7 @@ def records_of_items(
     origin: str,
     prepare: Callable[[Named, str], Inputs] | None = None,
     *,
-    unlabelled: bool = False,
+    layout: ItemLayout = ItemLayout(),  # noqa: B008 - it is frozen
 ) -> Records:
     """Records of a data set or a loader (see ``items``), of which pictures are prepared.
 
@@ -187,14 +193,16 @@ def records_of_items(
         dataset: what gives the items, or batches of them.
         origin: the data, for messages.
         prepare: makes inputs of named pictures; as they are without it.
-        unlabelled: whether the items have no labels, and all their arrays are inputs.
+        layout: what is known of an item's parts.
 
     Raises:
         DataError: it is empty, an item cannot be understood, or the inputs differ in size.
     """
-    columns = columns_of(dataset, origin, unlabelled=unlabelled)
+    columns = columns_of(dataset, origin, layout)
     inputs, notes = _inputs_of_items(columns.pop("inputs"), origin, prepare or _as_they_are)
-    labels = None if unlabelled else _labels_of_items(columns.pop("labels"), f"{origin}: labels")
+    labels = (
+        None if layout.unlabelled else _labels_of_items(columns.pop("labels"), f"{origin}: labels")
+    )
     names = getattr(getattr(dataset, "dataset", dataset), "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
     parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
