@@ -21,9 +21,9 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
 from gradaudit import zoo
-from gradaudit.attacks.layerwise.inversion import Inversion, layer_input
 from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
 from gradaudit.attacks.layerwise.systems import Vector, float64
+from gradaudit.attacks.reconstruction.closed_form import Inversion, layer_input
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradaudit.audits.attack_inference.encoder import (
+from gradaudit.audits.attack_inference.user import (
     BATCH,
     DECAY,
     DIMENSIONS,

@@ -39,9 +39,8 @@ import torch
 from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.reconstruction.scores import shuffled_distance
-from gradaudit.audits.tradeoff.attacking import Attack, attacked, has_secret
+from gradaudit.audits.tradeoff.attacking import Attack, attacked, cap, cap_interval, has_secret
 from gradaudit.audits.tradeoff.mechanisms import DefenseSetting, read_mechanism
-from gradaudit.audits.tradeoff.scores import cap, cap_interval
 from gradaudit.audits.tradeoff.studies import train
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense

@@ -30,9 +30,8 @@ from gradaudit.families import trees
 from gradaudit.families.base import Features
 from gradaudit.families.forest import times_drawn
 from gradaudit.gradients.differentiation import Batch, fastest
-from gradaudit.gradients.fast.rank_two import rank_two_norms
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import NORMS, exact_norms, norms_of
+from gradaudit.gradients.norms import NORMS, exact_norms, norms_of, rank_two_norms
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents
 from gradaudit.gradients.trace import Trace

@@ -19,10 +19,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.chain import Activation, Stage
-from gradaudit.attacks.layerwise.combined import CombinedSolver, RecordActivations
 from gradaudit.attacks.layerwise.recursion import RecoveredRecord, SolvedLayer, Solver, best_of
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System
+from gradaudit.attacks.reconstruction.copa import CombinedSolver, RecordActivations
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.r_gap import LeastSquares
 from gradaudit.data.records import Records

@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, check
-from gradaudit.audits.attack_malicious_server.movement import State
+from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, State, check
 from gradaudit.audits.attack_malicious_server.servers import (
     Imprint,
     bin_rows,

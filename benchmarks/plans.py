@@ -39,11 +39,10 @@ from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
 from gradaudit.judging import Policy
 from gradaudit.opening import open_subject
-from gradaudit.protection.asking import needed
+from gradaudit.protection.asking import fitting, needed
 from gradaudit.protection.guards import OPEN
 from gradaudit.protection.plan import Plan
 from gradaudit.protection.planner import Planner
-from gradaudit.protection.sizing import fitting
 from gradaudit.zoo import build
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", "../shared")) / "data"

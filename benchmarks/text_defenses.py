@@ -22,9 +22,8 @@ import torch
 from text_sequences import opened
 from torch import Tensor
 
-from gradaudit.audits.attack_text.decoys import decoys_of
 from gradaudit.audits.attack_text.observing import TextThreat, texts_of
-from gradaudit.audits.attack_text.presence import Presence, Texts, wins
+from gradaudit.audits.attack_text.presence import Presence, Texts, decoys_of, wins
 from gradaudit.audits.attack_text.recovery.recover import recover
 from gradaudit.audits.attack_text.scores import TextScores, scores_of
 from gradaudit.audits.attack_text.structure import Structure

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
-from gradaudit.gradients.flops import flops
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.memory import flops
 from gradaudit.models.losses import CrossEntropy, Loss, classes_second
 from gradaudit.models.preprocessing import PROBABLY, ChannelMoments, watching
 from gradaudit.models.target import Expected, Target

@@ -31,7 +31,7 @@ from gradaudit.errors import (
 from gradaudit.fingerprint import fingerprint
 from gradaudit.gathering import AuditRows, gather
 from gradaudit.gradients.precision import full_single_precision
-from gradaudit.gradients.recomputation import recomputes
+from gradaudit.gradients.substitutes import recomputes
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.stopping import TimeIsUp, time_limit

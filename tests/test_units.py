@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
+from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement
 from gradaudit.units import FOLDER, NOTHING_KEPT, Units, locked, units_beside

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import log_expit, ndtr
 
 from gradaudit.audits.attack_inference.game import PropertyGame
-from gradaudit.audits.attack_inference.scoring import Scorer
+from gradaudit.audits.attack_inference.rows import Scorer
 from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.audits.attack_inference.user import UserGame
 from gradaudit.data.records import Attribute, Records

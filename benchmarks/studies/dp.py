@@ -18,8 +18,8 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.signal import lfilter
 
-from gradaudit.audits.dp_audit.game.degenerate import verdict_without_trials
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
+from gradaudit.audits.dp_audit.game.missing_noise import verdict_without_trials
 from gradaudit.audits.dp_audit.game.play import (
     Rules,
     TrialSeries,

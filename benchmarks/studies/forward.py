@@ -6,8 +6,7 @@ from functools import cache, partial
 import numpy as np
 
 from gradaudit.audits.forward import Forward
-from gradaudit.audits.forward.activations import Pairs
-from gradaudit.audits.forward.measure import rows_of
+from gradaudit.audits.forward.measure import Pairs, rows_of
 from gradaudit.audits.rows import Rows
 from gradaudit.report import Measurement
 from studies.base import Cell, Outcome, Study, interval

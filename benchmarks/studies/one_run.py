@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
-from gradaudit.audits.dp_audit.law.one_run_bounds import one_run_bounds
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.one_run import one_run_bounds
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.federation.server import FederatedTraining

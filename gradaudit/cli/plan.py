@@ -77,7 +77,7 @@ def _plan(**flags: Any) -> None:
         expect_picture(settings.picture)
     with unfinished(settings) as units:
         with opened(settings) as subject:
-            from gradaudit.protection.reporting import plan_report
+            from gradaudit.protection.plan import plan_report
 
             plan = found(subject, settings, policy, ladders, left, units)
             report = plan_report(plan, subject.target.model, settings.cost, asked(config))
@@ -98,9 +98,8 @@ def found(
     units: Units,
 ) -> Plan:
     """The plan for these settings; what is too long to import where help is asked for."""
-    from gradaudit.protection.asking import needed
+    from gradaudit.protection.asking import fitting, needed
     from gradaudit.protection.planner import Planner
-    from gradaudit.protection.sizing import fitting
 
     return Planner(
         subject,
@@ -144,7 +143,7 @@ plan = with_options(
 def _write(plan: Plan, report: Report, settings: PlanSettings, policy: Policy) -> None:
     """The picture and the report's files, then what is shown."""
     if settings.picture:
-        from gradaudit.protection.picture import draw_frontier
+        from gradaudit.protection.plan import draw_frontier
 
         draw_frontier(settings.picture, plan, settings.cost)
     for path, format_ in writers(settings.files):

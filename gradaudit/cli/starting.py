@@ -16,8 +16,7 @@ from gradaudit.config import ScanSettings, SubjectSettings
 from gradaudit.judging import default_policy_yaml
 from gradaudit.report import Report
 from gradaudit.text import printable
-from gradaudit.view.facts import data_facts, title, warnings
-from gradaudit.view.preparation import preparation
+from gradaudit.view.facts import data_facts, preparation, title, warnings
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt")
 TABLES = {

@@ -10,7 +10,7 @@ from gradaudit.judging import Policy, says, verdict
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text
-from gradaudit.view.preparation import preparation
+from gradaudit.view.facts import preparation
 
 
 class Junit(Format):

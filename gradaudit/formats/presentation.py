@@ -1,11 +1,99 @@
-"""The functions by which a report prints, saves and shows itself."""
+"""How a report prints, saves and shows itself: at a glance, as a table of pandas, in any format."""
 
+from collections import Counter
+from collections.abc import Iterator
+from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gradaudit.errors import UsageError
 from gradaudit.formats import format_for
-from gradaudit.formats.frame import dataframe
-from gradaudit.formats.glance import glance, notebook
-from gradaudit.report import Report
+from gradaudit.formats.results import summary
+from gradaudit.judging.risk import LEVELS, Risk, risks_of, sign_of, with_findings
+from gradaudit.report import Measurement, Report
+from gradaudit.text import printable, variant_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_AS_THEY_ARE = ("audit", "metric", "layer", "confidence", "unit", "n", "status", "reason")
+COLUMNS = (*_AS_THEY_ARE[:3], "variant", "value", "low", "high", *_AS_THEY_ARE[3:])
+
+
+def dataframe(report: Report) -> "DataFrame":
+    """One line a row, in the order of the report, with the columns ``COLUMNS``.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        from pandas import DataFrame
+    except ImportError as error:
+        raise UsageError("a data frame needs pandas: pip install 'gradaudit[pandas]'") from error
+    return DataFrame([_line(row) for row in report.measurements], columns=COLUMNS)
+
+
+def _line(row: Measurement) -> dict[str, object]:
+    low, high = row.interval or (None, None)
+    values = {name: getattr(row, name) for name in _AS_THEY_ARE}
+    words = variant_text(row.variant)
+    return {**values, "variant": words, "value": row.number, "low": low, "high": high}
+
+
+MOST_LAYERS = 6
+_COLOURS = {"high": "#b3261e", "medium": "#9a6700", "low": "#1a7f37"}
+
+_GREY = "#6e6e6e"
+
+Line = tuple[str, Risk]
+
+
+def glance(report: Report) -> str:
+    """The subject, the verdict and the riskiest layers, in at most ten lines."""
+    layers = _riskiest(report)
+    width = max((len(name) for name, _ in layers), default=0)
+    lines = [_title(report), *_facts(report)]
+    lines += [f"  {name:<{width}}  {risk}" for name, risk in layers[:MOST_LAYERS]]
+    if len(layers) > MOST_LAYERS:
+        lines.append(f"  … and {len(layers) - MOST_LAYERS} layers that are no riskier")
+    return "\n".join(lines)
+
+
+def notebook(report: Report) -> str:
+    """The same as HTML without style sheets or scripts, with every layer."""
+    rows = "".join(
+        f"<tr><th scope='row' style='text-align:left'>{escape(name)}</th>"
+        f"<td style='text-align:left;color:{_colour(risk)}'>"
+        f"{escape(str(risk))}</td></tr>"
+        for name, risk in _riskiest(report)
+    )
+    said = "".join(f"<p>{escape(line)}</p>" for line in (_title(report), *_facts(report)))
+    return f"<div>{said}<table><tbody>{rows}</tbody></table></div>"
+
+
+def _colour(risk: Risk) -> str:
+    return _COLOURS.get(sign_of(risk.level, risk.possible) or "", _GREY)
+
+
+def _title(report: Report) -> str:
+    target = report.target
+    size = f"{target.parameters:,} parameters in {len(target.layers)} layers"
+    return f"gradaudit report of {printable(target.model)}, {size}"
+
+
+def _facts(report: Report) -> Iterator[str]:
+    counts = Counter[str](row.status for row in report.measurements)
+    shown = ("measured", "skipped", "failed")
+    yield ", ".join(f"{counts[word]} rows {word}" for word in shown if counts[word]) or "no rows"
+    yield summary(with_findings(report))
+
+
+def _riskiest(report: Report) -> list[Line]:
+    """Layers with their risk, the riskiest first, and as they come in the model."""
+    risks = risks_of(with_findings(report))
+    lines = [(printable(name), risk) for name, risk in risks.items() if name is not None]
+    return sorted(lines, key=lambda line: LEVELS.index(line[1].level))
+
 
 __all__ = ["dataframe", "glance", "notebook", "save"]
 

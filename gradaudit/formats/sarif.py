@@ -34,7 +34,7 @@ from gradaudit.judging import Policy, known_metrics, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import inert_json, printable
-from gradaudit.view.preparation import preparation
+from gradaudit.view.facts import preparation
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"

@@ -19,8 +19,7 @@ from torch.overrides import TorchFunctionMode
 from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.misfit import misfit
-from gradaudit.gradients.recomputation import without_recomputation
-from gradaudit.gradients.substitutes import OBSERVING, substituting
+from gradaudit.gradients.substitutes import OBSERVING, substituting, without_recomputation
 from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import BATCH_NORMS, Mode, Target

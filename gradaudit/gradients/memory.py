@@ -1,4 +1,4 @@
-"""How much memory a computation takes, and layers in blocks that fit: peaks by watching tensors.
+"""How much memory a computation takes, layers in blocks that fit it, and its operations counted.
 
 What compares all records needs all of an element at once, while models give all elements of some
 records: a layer that does not fit is taken in ranges of elements, at one run for each.
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 Array = NDArray[np.float64]
 Stream = Callable[[Sequence[str]], Iterable[Mapping[str, Tensor]]]
@@ -172,3 +173,34 @@ def as_array(values: Tensor) -> Array:
     """A tensor as a float64 array on the CPU."""
     array: Array = values.detach().cpu().to(torch.float64).numpy()
     return array
+
+
+def flops(function: Callable[[], object]) -> int:
+    """Operations of the matrix products, convolutions and attention that a call carries out.
+
+    Two for each multiplication, by torch's formulas: what ``FlopCounterMode`` counts, which loads
+    the compiler. All else counts nothing.
+    """
+    counter = Counter()
+    with counter:
+        function()
+    return counter.total
+
+
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what is carried out within it; ``total`` is the operations so far."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        formula: Any = flop_registry.get(getattr(func, "_overloadpacket", func))
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=output)
+        return output

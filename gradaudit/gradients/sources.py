@@ -21,8 +21,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Variable
-from gradaudit.gradients.fast.rank_two import rank_two_norms
-from gradaudit.gradients.norms import Directions, Norm, Norms, norms_of, side_by_side
+from gradaudit.gradients.norms import (
+    Directions,
+    Norm,
+    Norms,
+    norms_of,
+    rank_two_norms,
+    side_by_side,
+)
 from gradaudit.gradients.operations import Uses
 from gradaudit.gradients.trace import Gradients
 

@@ -1,6 +1,7 @@
-"""Audits that a policy's rules need."""
+"""Audits that a policy's rules need, made so exactly that time is left for trials."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -9,6 +10,8 @@ from gradaudit.audits.floor import Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
+from gradaudit.planning.pace import Pace
+from gradaudit.subject import Subject
 
 
 def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Sequence[Size], ...]:
@@ -51,3 +54,34 @@ def judges(rule: Rule, audit: Audit[Any], metric: Metric) -> bool:
 def is_floor(metric: str) -> bool:
     """Whether a metric is a bound on every attacker, which there is not without noise."""
     return metric.startswith(f"{Floor.name}.")
+
+
+_SHARE = 0.25
+"""Of the time, what the first measurement may take; as much is kept for that on fresh records, and
+half is left for trials."""
+
+
+def fitting(
+    ladders: Sequence[Sequence[Size]], subject: Subject, seconds: float
+) -> tuple[Size, ...]:
+    """A size of every audit, the most exact where all together fit.
+
+    Else those that take longest are made less exactly, as long as there is a smaller size.
+
+    Args:
+        ladders: the sizes of each audit, the most exact last.
+        subject: what is to be protected.
+        seconds: that a plan may take.
+    """
+    pace = Pace.of(subject)
+
+    def estimate(size: Size) -> float:
+        return pace.seconds(size.audit, replace(subject, samples=subject.samples or size.samples))
+
+    left = [[(estimate(size), size) for size in sizes] for sizes in ladders]
+    while sum(sizes[-1][0] for sizes in left) > _SHARE * seconds:
+        shorter = [sizes for sizes in left if len(sizes) > 1]
+        if not shorter:
+            break
+        max(shorter, key=lambda sizes: sizes[-1][0]).pop()
+    return tuple(sizes[-1][1] for sizes in left)

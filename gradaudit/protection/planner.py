@@ -13,14 +13,21 @@ from gradaudit.progress import Progress
 from gradaudit.protection.asking import is_floor
 from gradaudit.protection.blurring import Blurring
 from gradaudit.protection.bounds import FloorBounds
-from gradaudit.protection.clock import Clock
 from gradaudit.protection.costs import choose_cost
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
 from gradaudit.protection.lessons import Choices, ProtectionVerdict
-from gradaudit.protection.parts import half_of, split_records
 from gradaudit.protection.plan import Plan, Trial
 from gradaudit.protection.search import PassedProtection, Search
-from gradaudit.protection.trial import Bench, floors_lacking, lost_judgements, shortfall, verdict_of
+from gradaudit.protection.trial import (
+    Bench,
+    Clock,
+    floors_lacking,
+    half_of,
+    lost_judgements,
+    shortfall,
+    split_records,
+    verdict_of,
+)
 from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Report
 from gradaudit.subject import Subject

@@ -1,15 +1,20 @@
-"""A trial: a protection measured on some records, and judged by the policy."""
+"""A trial: a protection measured on its records in its time, and judged by the policy."""
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
+from gradaudit.errors import AuditError
 from gradaudit.gathering import AuditRows
 from gradaudit.judging import Policy, Rule, gate, known_metrics
 from gradaudit.judging.policy import layer_matches
@@ -18,12 +23,88 @@ from gradaudit.progress import Progress, Silent
 from gradaudit.protection.asking import asks, is_floor, judges
 from gradaudit.protection.guards import Guard, Protection
 from gradaudit.protection.lessons import ProtectionVerdict
-from gradaudit.protection.settings import defense_specs
+from gradaudit.protection.plan import defense_specs
 from gradaudit.protection.updates import UndefendedUpdates
+from gradaudit.randomness import rng
 from gradaudit.report import Finding, Measurement, Report
 from gradaudit.runner import Outcome, Run, measured
 from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
+
+
+class Clock:
+    """When another trial may be begun, and how long it may take.
+
+    A plan is measured on fresh records at last, fewer than those of the first measurement, so the
+    time that this took is kept for it.
+
+    Args:
+        left: seconds that are left of the budget.
+    """
+
+    def __init__(self, left: Callable[[], float]) -> None:
+        self._left = left
+        self._opening = self._slowest = 0.0
+        self._patience = -float("inf")
+        self.satisfied = False
+        """Whether some trial passed."""
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """The first measurement; where it took all the time, as much again may bring a plan."""
+        begun = time.monotonic()
+        yield
+        now = time.monotonic()
+        self._opening, self._patience = now - begun, now + (now - begun)
+
+    @contextmanager
+    def trial(self) -> Iterator[float]:
+        """A trial, and the seconds that it may take."""
+        begun = time.monotonic()
+        yield self.left
+        self._slowest = max(self._slowest, time.monotonic() - begun)
+
+    @property
+    def left(self) -> float:
+        """Seconds for trials; until one passes at least as many as the first measurement took."""
+        left = self._left() - self._opening
+        return left if self.satisfied else max(left, self._patience - time.monotonic())
+
+    def more(self) -> bool:
+        """Whether another trial may be begun: there is time for the longest so far."""
+        return self.left > self._slowest
+
+
+def split_records(records: Records, rounds: int, seed: int) -> list[Records]:
+    """Half of the records for the search, and as many equal parts of the others as asked for.
+
+    No user is in two of them.
+
+    Raises:
+        AuditError: there are fewer records, or users, than parts.
+    """
+    owners = _owners(records)
+    order = rng(seed, "protection", "parts").permutation(owners.max() + 1)
+    if len(order) < 2 * (rounds + 1):
+        raise AuditError(f"{len(order)} records or users are too few for a search and {rounds}")
+    half = len(order) // 2
+    groups = [order[:half], *np.array_split(order[half:], rounds)]
+    return [records.take(np.flatnonzero(np.isin(owners, group))) for group in groups]
+
+
+def half_of(records: Records, seed: int, number: int) -> Records:
+    """Half of the records, drawn at random by users; another one for each number."""
+    owners = _owners(records)
+    order = rng(seed, "protection", "halves", number).permutation(owners.max() + 1)
+    return records.take(np.flatnonzero(np.isin(owners, order[: len(order) // 2])))
+
+
+def _owners(records: Records) -> NDArray[np.int64]:
+    """Whose each record is, by number; each its own where there are no users."""
+    if records.users is None:
+        return np.arange(len(records))
+    return np.unique(records.users, return_inverse=True)[1].astype(np.int64)
+
 
 _JUDGED = ("failed", "unclear", "passed")
 _MOST = 1e6

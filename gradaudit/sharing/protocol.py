@@ -14,8 +14,7 @@ from gradaudit.defenses import Chain, Defense
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, layers_of, shared_parameters
 from gradaudit.randomness import rng
-from gradaudit.sharing.local import LocalTraining
-from gradaudit.sharing.optimizers import OptimizerName
+from gradaudit.sharing.local import LocalTraining, OptimizerName
 from gradaudit.sharing.reduction import Reduction, reduction_for
 from gradaudit.sharing.rows import GradientRows
 

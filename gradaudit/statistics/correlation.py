@@ -9,9 +9,15 @@ from scipy.special import ndtri
 
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.laws import student_p, student_quantile
-from gradaudit.statistics.ranking import rank
 
 FloatArray = NDArray[np.float64]
+
+
+def rank(values: FloatArray) -> FloatArray:
+    """Ranks (n,) from 1; ties share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[place])
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,9 @@ _LARGEST = 1 - 1e-15
 
 
 def pearson(
-    x: FloatArray, y: FloatArray, clusters: Sequence[int] | None = None
+    x: FloatArray,
+    y: FloatArray,
+    clusters: Sequence[int] | None = None,
 ) -> Correlation | None:
     """Correlation of points (n,), or None of fewer than five, or of ones that do not vary.
 

@@ -1,16 +1,80 @@
-"""Intervals of means, and of rates from counts that may be effective ones."""
+"""Intervals of means, rates and quantiles, and of means and ratios of means by the bootstrap.
+
+Gaffke's interval of a mean of values in [0, 1], which holds for any number of values.
+
+For the upper end the sample gets one more value, the largest possible, and each of the n + 1 values
+gets a random weight: weights are uniform over all that sum to one (Dirichlet's law, as in the
+Bayesian bootstrap). The 97.5 % quantile of the weighted mean is the upper end; the lower end is the
+same with the smallest possible value added. Of values that are 0 or 1 this is exactly Clopper and
+Pearson's interval, and of one value x it is Markov's inequality, [.025 x, 1 − .025 (1 − x)].
+
+Source: N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on the mean of a
+nonnegative variable" (2005); E. Learned-Miller and P. S. Thomas, "A new confidence interval for the
+mean of a bounded random variable" (2019), who conjecture that it holds for every law and every n:
+no proof for all laws is known, nor any law for which it fails. Simulated here: 3 to 40 updates of 4
+and 64 records with shares of .02 to .86, independent, beta-binomial (correlated by 1/16 and 2/5),
+all alike, and with one update in ten or twenty of which an attack names nothing: the interval holds
+the truth in 95 to 100 % of studies in every case (``benchmarks/studies/attack.py`` plays them).
+
+Exact confidence intervals of quantiles from order statistics, for any law and any sample size.
+
+Of n independent values, the number that lie at or below the q-quantile is binomial (n, q), whatever
+the law. So the a-th smallest value lies above the quantile with probability P(B ≤ a − 1) at most,
+and the b-th smallest below it with P(B ≥ b) at most (W. Thompson 1936; H. David and H. Nagaraja,
+"Order statistics", 2003, section 7.1). Few values bound a quantile on one side only.
+
+Intervals of means and of ratios of means by the bootstrap, where values are skewed.
+
+Percentiles of redrawn means know nothing of the tail that a sample has not seen. The bootstrap-t
+(P. Hall, "Theoretical comparison of bootstrap confidence intervals", 1988) asks how far the means
+of redraws lie from the sample's in their own standard errors: where a redraw misses the tail its
+mean and its error are both too small, and the interval grows on the side where the tail is. Here it
+works on logarithms, so that intervals of positive numbers stay positive. Of means of 10 to 200
+records with lognormal values (σ ≤ 1) and label sensitivities of trained models it covers 88 to 97 %
+at a nominal 95, of lognormal values with σ = 2.5 only 76 to 81 %: no row is judged by it.
+``benchmarks/studies/sensitivity.py`` plays it.
+"""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
+from scipy.special import bdtr, betaincinv
 
+from gradaudit.randomness import rng
 from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.gaffke import gaffke
 from gradaudit.statistics.laws import student_quantile
+from gradaudit.text import UNBOUNDED
 
 FloatArray = NDArray[np.float64]
+DRAWS = 5000
+"""Random weights, so that the level of an end is known to 9 % of itself."""
+
+
+def gaffke(values: FloatArray, sizes: FloatArray) -> tuple[float, float]:
+    """The interval of the mean of independent values, each of which counts as often as its size.
+
+    Sizes may differ: the added extreme value has the largest one, and the mean is a ratio of sums.
+
+    Args:
+        values: (values,) in [0, 1], one or more.
+        sizes: (values,) positive.
+    """
+    weights = _exponential(len(values)) * np.append(sizes, sizes.max())
+    weights /= weights.sum(axis=1, keepdims=True)
+    rest = weights[:, :-1] @ values
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(rest, tail), np.quantile(rest + weights[:, -1], 1 - tail)
+    return float(max(low, 0.0)), float(min(high, 1.0))
+
+
+@lru_cache(maxsize=4)
+def _exponential(number: int) -> FloatArray:
+    """Weights before they are scaled to sum to one, (draws, number + 1); the same every time."""
+    return rng(0, "gaffke").standard_exponential((DRAWS, number + 1))
+
+
 Interval = tuple[float, float]
 _CLUSTERS = 10
 """Fewest clusters whose variance is trusted."""
@@ -124,3 +188,96 @@ def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
             seen = 1 / (1 + _UNSEEN)
             low, high = max(low, least * seen), min(high, 1 - (1 - most) * seen)
     return rate, (min(low, rate), max(high, rate))
+
+
+def quantile_interval(lows: FloatArray, highs: FloatArray, share: float, tail: float) -> Interval:
+    """An interval of the quantile of positive numbers, each of which is known within two ends.
+
+    Args:
+        lows: (values,) the least that each number can be; the number itself where it is exact.
+        highs: (values,) the most.
+        share: of the law that lies at or below the quantile, in (0, 1).
+        tail: probability that the quantile lies below the interval, and that it lies above.
+
+    Returns:
+        The interval. Zero is its lower end where too few values bound the quantile from below, and
+        ``UNBOUNDED`` its upper end where fewer than ``fewest_values`` bound it from above.
+    """
+    below, above = order_statistics(len(lows), share, tail)
+    low = float(np.sort(lows)[below - 1]) if below else 0.0
+    high = float(np.sort(highs)[above - 1]) if above <= len(highs) else UNBOUNDED
+    return low, high
+
+
+def order_statistics(count: int, share: float, tail: float) -> tuple[int, int]:
+    """Ranks, from 1, of the values that bound a quantile from below and from above.
+
+    The lower one is 0, and the upper one ``count`` + 1, where no value does.
+
+    >>> order_statistics(12, 0.5, 0.025), order_statistics(12, 0.9, 0.025)
+    ((3, 10), (8, 13))
+    """
+    at_most = bdtr(np.arange(count + 1.0), count, share)
+    below = int(np.count_nonzero(at_most <= tail))
+    above = int(np.count_nonzero(at_most < 1 - tail)) + 1
+    return below, above
+
+
+def fewest_values(share: float, tail: float) -> int:
+    """How many values it takes to bound a quantile from above.
+
+    >>> fewest_values(0.5, 0.025), fewest_values(0.9, 0.025)
+    (6, 36)
+    """
+    return math.ceil(math.log(tail) / math.log(share))
+
+
+REPLICATES = 2000
+FEWEST = 4
+"""Records below which redraws that repeat one record are too many."""
+_SAME = 1e-10
+
+
+@lru_cache(maxsize=1)
+def bootstrap_counts(count: int, seed: int) -> FloatArray:
+    """How often each of ``count`` records is drawn with replacement, (replicates, count)."""
+    times = rng(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), REPLICATES)
+    return times.astype(np.float64)
+
+
+def ratio_interval(
+    numerators: FloatArray, denominators: FloatArray, draws: FloatArray
+) -> tuple[float, float] | None:
+    """Bootstrap-t interval, in logarithms, of a ratio of means; with ones below, of a mean.
+
+    Args:
+        numerators: (records,), not negative.
+        denominators: (records,), not negative and not all zero.
+        draws: (replicates, records) as ``bootstrap_counts`` gives them.
+
+    Returns:
+        The interval, of no width where all records agree; None of fewer than four records.
+    """
+    if len(numerators) < FEWEST:
+        return None
+    ratio = float(numerators.sum() / denominators.sum())
+    residuals = numerators - ratio * denominators
+    error = float(np.sqrt(np.square(residuals).sum()) / denominators.sum())
+    if error <= _SAME * ratio or ratio == 0:
+        return ratio, ratio
+    moved, below = draws @ residuals, draws @ denominators
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = moved / below  # the redrawn ratio less the ratio
+        products = np.stack([residuals**2, residuals * denominators, denominators**2], axis=1)
+        squares, mixed, lengths = (draws @ products).T
+        spread = squares - 2 * change * mixed + change**2 * lengths
+        kept = spread > _SAME * squares
+        errors = np.sqrt(spread[kept]) / below[kept] / (ratio + change[kept])
+        studentised = np.log1p(change[kept] / ratio) / errors
+    low, high = np.quantile(studentised, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    reach = error / ratio
+    return ratio * _exp(-high * reach), ratio * _exp(-low * reach)
+
+
+def _exp(power: float) -> float:
+    return math.exp(min(power, 700.0))

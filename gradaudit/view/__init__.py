@@ -3,11 +3,10 @@
 Verdict, scope, findings, layers, not tested, provenance; the last line repeats the verdict.
 """
 
-from gradaudit.view.arrays import ArrayLine
 from gradaudit.view.cells import Cell, LayerLine, MetricColumn
 from gradaudit.view.concerns import Concern
 from gradaudit.view.gaps import Gap
-from gradaudit.view.layers import Layers
+from gradaudit.view.layers import ArrayLine, Layers
 from gradaudit.view.model import View, view
 from gradaudit.view.scope import Scope
 from gradaudit.view.verdict import ReportVerdict

@@ -8,12 +8,11 @@ from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Measurement, Report
 from gradaudit.text import variant_text
-from gradaudit.view.arrays import ArrayLine, arrays_of
 from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import provenance_facts
 from gradaudit.view.gaps import Gap, gaps_of
-from gradaudit.view.layers import Layers, Lookup, chosen_metrics, layers_of
+from gradaudit.view.layers import ArrayLine, Layers, Lookup, arrays_of, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
 from gradaudit.view.verdict import ReportVerdict, verdict_of
 

@@ -8,8 +8,7 @@ from pydantic import JsonValue
 from gradaudit.gathering import member_of
 from gradaudit.report import LEARNERS, Measurement, Report
 from gradaudit.text import listed
-from gradaudit.view.facts import checkpoint_notes, data_facts, joined, title, warnings
-from gradaudit.view.preparation import preparation
+from gradaudit.view.facts import checkpoint_notes, data_facts, joined, preparation, title, warnings
 from gradaudit.view.wording import abridged, batch_size, secret_of
 
 MOST_GAMES = 6

@@ -10,7 +10,7 @@ from report_builder import infinite_row, row, skipped_row
 from gradaudit.formats.strips import StripAxis, axis_of, cell_words, shape, strip
 from gradaudit.text import UNBOUNDED
 from gradaudit.view import Cell, LayerLine, MetricColumn
-from gradaudit.view.floors import PermutationFloor
+from gradaudit.view.cells import PermutationFloor
 
 AUROC = MetricColumn("leak.bits", sign=1, chance=0.5, limits=(("high", 0.75),))
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.gradients import buffers
-from gradaudit.gradients.buffers import Buffers
+from gradaudit.gradients import per_sample
+from gradaudit.gradients.per_sample import Buffers
 
 LIKE = torch.zeros(0)
 
 
 @pytest.fixture(autouse=True)
 def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_WORTH", 0)
+    monkeypatch.setattr(per_sample, "_WORTH", 0)
 
 
 def place(tensor: Tensor) -> int:
@@ -60,7 +60,7 @@ def test_shape_and_type(dtype) -> None:
 
 
 def test_small_tensors_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_WORTH", 1 << 20)
+    monkeypatch.setattr(per_sample, "_WORTH", 1 << 20)
     held = Buffers()
     held.empty((1000,), LIKE)
     assert not held._arrays

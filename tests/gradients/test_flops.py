@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gradaudit.gradients.flops import flops
+from gradaudit.gradients.memory import flops
 
 MODELS = {
     "convolution": (nn.Conv2d(3, 8, 3, stride=2, groups=1), (2, 3, 9, 9)),

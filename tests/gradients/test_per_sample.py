@@ -10,10 +10,10 @@ from cases import CASES, RECORDS, Case
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients import buffers, per_sample
-from gradaudit.gradients.buffers import Buffers
+from gradaudit.gradients import per_sample
 from gradaudit.gradients.memory import peak_bytes
 from gradaudit.gradients.per_sample import (
+    Buffers,
     PerSampleGradients,
     per_sample_gradients,
 )
@@ -271,7 +271,7 @@ def test_a_single_record_and_a_chosen_layer():
 
 @EACH
 def test_chunks_that_are_kept_are_not_written_over(case, monkeypatch):
-    monkeypatch.setattr(buffers, "_WORTH", 0)
+    monkeypatch.setattr(per_sample, "_WORTH", 0)
     gradients, found = whole(case)
     by_one = replace(gradients, chunk=1, buffers=Buffers())
     let_go = [{name: rows.clone() for name, rows in chunk.items()} for chunk in by_one]
@@ -281,7 +281,7 @@ def test_chunks_that_are_kept_are_not_written_over(case, monkeypatch):
 
 
 def test_what_is_left_half_way_gives_its_memory_back(monkeypatch):
-    monkeypatch.setattr(buffers, "_WORTH", 0)
+    monkeypatch.setattr(per_sample, "_WORTH", 0)
     gradients = replace(of_case(CASES[0]), chunk=1, buffers=Buffers())
     begun = iter(gradients)
     next(begun)

@@ -22,13 +22,12 @@ from gradaudit.errors import AuditError
 from gradaudit.judging import Policy, gate
 from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
-from gradaudit.protection import clock
+from gradaudit.protection import trial
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.parts import half_of, split_records
+from gradaudit.protection.plan import framework_settings, options
 from gradaudit.protection.planner import Planner
-from gradaudit.protection.settings import framework_settings, options
-from gradaudit.protection.trial import Bench, verdict_of
+from gradaudit.protection.trial import Bench, half_of, split_records, verdict_of
 from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Measurement, Report
 from gradaudit.subject import Subject
@@ -164,7 +163,7 @@ def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
     """It began at 0 and was done at 10; trials that take no time follow until one passes."""
     rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
     ticks = itertools.chain([0.0], itertools.repeat(10.0))
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(trial, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     plan = planned(subject, rule, left=lambda: -1.0)
     assert plan.protection.hidden == ("fc1",)
     guards = [guard for trial in plan.trials for guard in set(trial.protection.guards)]

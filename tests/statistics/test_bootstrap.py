@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradaudit.statistics.bootstrap import REPLICATES, bootstrap_counts, ratio_interval
+from gradaudit.statistics.intervals import REPLICATES, bootstrap_counts, ratio_interval
 from tests.coverage import assert_covers
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from gradaudit.statistics.gaffke import gaffke
+from gradaudit.statistics.intervals import gaffke
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 3), (3, 3), (2, 10), (9, 10), (20, 40)])

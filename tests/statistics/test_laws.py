@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from gradaudit.statistics.correlation import rank
 from gradaudit.statistics.laws import (
     binomial_at_least,
     binomial_exceeded,
     binomial_limit,
     binomial_quantile,
+    normality,
     student_p,
     student_quantile,
 )
-from gradaudit.statistics.normality import normality
-from gradaudit.statistics.ranking import rank
 
 
 @pytest.mark.parametrize("freedom", [1, 2.5, 30, 1e6])

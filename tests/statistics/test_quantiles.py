@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from gradaudit.statistics.quantiles import fewest_values, order_statistics, quantile_interval
+from gradaudit.statistics.intervals import fewest_values, order_statistics, quantile_interval
 from gradaudit.text import UNBOUNDED
 from tests.coverage import assert_covers
 

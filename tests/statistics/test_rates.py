@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, t
 
-from gradaudit.statistics.gaffke import gaffke
-from gradaudit.statistics.intervals import clopper_pearson, clustered, difference, wilson
+from gradaudit.statistics.intervals import clopper_pearson, clustered, difference, gaffke, wilson
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 20), (3, 20), (20, 20)])

@@ -17,7 +17,7 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.huggingface import library
 from gradaudit.opening import open_subject
 from gradaudit.runner import run
-from gradaudit.view.preparation import preparation
+from gradaudit.view.facts import preparation
 
 ROWS: list[dict[str, Any]] = [
     {

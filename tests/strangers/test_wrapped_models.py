@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import Records
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.recomputation import recomputes
+from gradaudit.gradients.substitutes import recomputes
 from gradaudit.opening import open_subject
 from gradaudit.runner import run
 from gradaudit.sharing.local import LocalTraining

@@ -1,5 +1,18 @@
-"""The closed form: a fully connected layer's input from the gradients of its weight and bias."""
+"""The closed form: a fully connected layer's input from the gradients of its weight and bias.
 
+The record behind what a layer reads: Ψ(x) = o by least squares, and whether o determines x.
+
+Fan et al. 2020, theorem 2.1, with Ψ the layers before: the record is Ψ⁻¹(o), which is determined
+near the record where Ψ's Jacobian has full column rank (condition 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 from math import isfinite
 from weakref import WeakKeyDictionary
 
@@ -7,18 +20,188 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, JsonValue
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.layerwise.closed_form import SingleLayer, readers
-from gradaudit.attacks.layerwise.inversion import Inversion, layer_input, operations_a_product
 from gradaudit.attacks.layerwise.levenberg_marquardt import LeastSquaresMinimum, minimise
 from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
+from gradaudit.attacks.layerwise.systems import Vector, float64
 from gradaudit.attacks.reconstruction import base
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import CONVOLUTIONS
 from gradaudit.progress import Progress
+from gradaudit.randomness import torch_rng
+from gradaudit.ranks.observe import watching
+
+JACOBIAN_ELEMENTS = 20_000_000
+"""The largest Jacobian whose rank is taken."""
+_FEW, _TOGETHER = 1024, 64
+"""Unknowns up to which a Jacobian is made as a matrix, and its columns at a time."""
+_FULL = 1e-10
+"""The least eigenvalue of JᵀJ over the largest that rounding cannot have made."""
+_ROUNDS = 3
+_LEAST_OPERATIONS = 1e7
+"""What a product costs of the smallest model, where calls take all the time, in operations."""
+_PASSES_A_PRODUCT = 4
+"""Forward passes that a product and one with the transpose take together, about."""
+
+
+def layer_input(model: FunctionalModel, layer: str) -> Callable[[Tensor], Tensor]:
+    """Ψ: what a layer reads, flat, of a record (1, …)."""
+    module = model.module.get_submodule(layer)
+
+    def read(record: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+
+        def look(_: str, inputs: Tensor, output: Tensor) -> Tensor:
+            seen.append(inputs)
+            return output
+
+        with watching({layer: module}, look):
+            model.outputs({}, record)
+        return seen[0].flatten()
+
+    return read
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Ψ(x) = o as a least squares problem in the flat record x.
+
+    Attributes:
+        read: Ψ.
+        wanted: o, (inputs of the layer,).
+        shape: of a record.
+    """
+
+    read: Callable[[Tensor], Tensor]
+    wanted: Tensor
+    shape: tuple[int, ...]
+
+    @cached_property
+    def scale(self) -> float:
+        """‖o‖."""
+        return float(self.wanted.norm()) or 1.0
+
+    def residuals(self, z: Vector) -> Vector:
+        """Ψ(x) − o."""
+        with torch.no_grad():
+            return float64(self.read(self._record(z)) - self.wanted)
+
+    def jacobian(self, z: Vector) -> LinearOperator:
+        """The Jacobian of Ψ at x, from two tapes that are recorded once.
+
+        The first gives Jᵀu; it is linear in u, so that the tape of Jᵀu for any u gives J v. Of few
+        unknowns the matrix itself is made so, many columns at a time.
+        """
+        shape = (len(self.wanted), len(z))
+        record = self._record(z).requires_grad_()
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            read = self.read(record)
+            if not read.requires_grad:
+                return aslinearoperator(csr_array(shape))
+            any_left = torch.zeros_like(read, requires_grad=True)
+            (pulled,) = torch.autograd.grad(read, record, any_left, create_graph=True)
+        if len(z) <= _FEW:
+            along = torch.split(torch.eye(len(z)).to(record), _TOGETHER)
+            columns = [
+                torch.autograd.grad(
+                    pulled,
+                    any_left,
+                    steps.reshape(-1, *record.shape),
+                    retain_graph=True,
+                    is_grads_batched=True,
+                )[0]
+                for steps in along
+            ]
+            return aslinearoperator(float64(torch.cat(columns)).T)
+
+        def apply(step: Vector) -> Vector:
+            pushed = torch.autograd.grad(pulled, any_left, self._record(step), retain_graph=True)
+            return float64(pushed[0])
+
+        def transposed(left: Vector) -> Vector:
+            given = torch.from_numpy(left.ravel()).to(read)
+            return float64(torch.autograd.grad(read, record, given, retain_graph=True)[0].flatten())
+
+        return LinearOperator(shape, matvec=apply, rmatvec=transposed, dtype="float64")
+
+    def determined(self, z: Vector) -> bool | None:
+        """Whether Ψ's Jacobian at x has full column rank; None where it is too large to tell."""
+        if len(self.wanted) < len(z):
+            return False
+        if math.prod(self.shape) * len(self.wanted) > JACOBIAN_ELEMENTS:
+            return None
+        return full_column_rank(self._matrix(self._record(z)))
+
+    def _matrix(self, record: Tensor) -> Tensor:
+        """The Jacobian, (inputs of the layer, elements of the record)."""
+        jacobian: Tensor = torch.func.jacrev(self.read, chunk_size=64)(record)
+        return jacobian.reshape(len(self.wanted), -1)
+
+    def _record(self, z: Vector) -> Tensor:
+        return torch.from_numpy(z.ravel()).to(self.wanted).reshape(1, *self.shape)
+
+
+def full_column_rank(matrix: Tensor) -> bool:
+    """Whether the columns of (rows, columns) are independent, to rounding.
+
+    A Cholesky factor of MᵀM − ε I shows that they are; a vector of length one that M maps to
+    rounding errors, from inverse iteration on MᵀM + ε I, that they are not. What is neither costs
+    the singular values.
+    """
+    gram = matrix.mT @ matrix
+    size = float(gram.diagonal().max()) or 1.0
+    shift = _FULL * size * torch.eye(len(gram)).to(gram)
+    if not int(torch.linalg.cholesky_ex(gram - shift).info):
+        return True
+    tolerance = max(matrix.shape) * torch.finfo(matrix.dtype).eps * size**0.5
+    if float((matrix @ _smallest(gram + _FULL * shift)).norm()) <= tolerance:
+        return False
+    return int(torch.linalg.matrix_rank(matrix)) == matrix.shape[1]
+
+
+def _smallest(gram: Tensor) -> Tensor:
+    """About the eigenvector (n,) of the least eigenvalue, of length one."""
+    draws = torch_rng(0, "closed form", "rank")
+    vector = torch.randn(len(gram), 1, generator=draws, dtype=torch.float64).to(gram)
+    factor, info = torch.linalg.cholesky_ex(gram)
+    for _ in range(0 if int(info) else _ROUNDS):
+        vector = torch.cholesky_solve(vector, factor)
+        vector = vector / vector.norm()
+    unit: Tensor = vector[:, 0] / vector.norm()
+    return unit
+
+
+def operations_a_product(model: FunctionalModel, layer: str, record: Tensor) -> float:
+    """About how many floating-point operations two products with Ψ's Jacobian take.
+
+    Counted are the products of fully connected and convolutional layers up to ``layer``.
+
+    Args:
+        model: a functional copy.
+        layer: the layer that reads Ψ.
+        record: (1, …).
+    """
+    kinds = (nn.Linear, *CONVOLUTIONS)
+    layers = {name: m for name, m in model.module.named_modules() if isinstance(m, kinds)}
+    uses: list[tuple[str, float]] = []
+
+    def look(name: str, inputs: Tensor, output: Tensor) -> Tensor:
+        uses.append((name, 2.0 * layers[name].weight[0].numel() * output.numel()))
+        return output
+
+    with torch.no_grad(), watching(layers, look):
+        model.outputs({}, record)
+    before = sum(count for _, count in takewhile(lambda use: use[0] != layer, uses))
+    return max(_PASSES_A_PRODUCT * before, _LEAST_OPERATIONS)
+
 
 _PRODUCTS_A_STEP = 16
 """Products that a step usually takes, about a call each: LeNet at 32×32 and 64×64 and AlexNet took

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from gradaudit.audits.attack_inference.game import Answers, InferenceGame
 from gradaudit.audits.attack_inference.observation import RoundObservation
-from gradaudit.audits.attack_inference.readers import Guesses, calibrated, pooled
-from gradaudit.audits.attack_inference.rounds import combine, pool
+from gradaudit.audits.attack_inference.readers import Guesses, calibrated, combine, pool, pooled
 from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError

@@ -1,11 +1,13 @@
 """Signs of a malicious server in the model that it sent, layer by layer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
-from gradaudit.audits.attack_malicious_server.fishing import concentration, starved
-from gradaudit.audits.attack_malicious_server.imprint import bins, traps
-from gradaudit.audits.attack_malicious_server.movement import State, times_farther
+import torch
+from torch import Tensor
+
 from gradaudit.audits.attack_malicious_server.sensing import (
     LinearMap,
     ModelGradients,
@@ -14,6 +16,182 @@ from gradaudit.audits.attack_malicious_server.sensing import (
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import Layer, Target
+
+NEGLIGIBLE = 0.01
+"""Of the mean gain."""
+LEAST = 1e-20
+"""A residual's norm below which what is carried back may be lost to single precision's range."""
+
+
+def starved(norms: Tensor, residuals: Tensor) -> float | None:
+    """The share of records that the loss asks something of, and the layer hears nothing of.
+
+    A record's gradient is its residual, the loss's gradient by the outputs, carried back to the
+    layer. However well a model has learnt some records, what is carried back of one unit of the
+    residual differs by small factors between them. Where the weights of all classes but one are
+    taken away, only records of that class carry anything back, and in a batch with one of them the
+    update is that record's.
+
+    Source: Y. Wen et al., "Fishing for user data in large-batch federated learning via gradient
+    magnification" (2022), sections 3.1 and 3.2.
+
+    Args:
+        norms: (records,) ‖g_i‖ of the layer.
+        residuals: (records,) norms of the loss's gradient by the outputs.
+
+    Returns:
+        The share; None where the loss asks nothing of any record, or the layer has no gradient.
+    """
+    asked = residuals > LEAST
+    gains = norms[asked] / residuals[asked]
+    if not len(gains) or not gains.any():
+        return None
+    return float((gains < NEGLIGIBLE * gains.mean()).double().mean())
+
+
+def concentration(weight: Tensor) -> float | None:
+    """How far the squared norms of the last layer's rows lie in one of them: 0 where all are equal.
+
+    (1 − n/C)/(1 − 1/C) with n = (Σ‖w_c‖²)²/Σ‖w_c‖⁴ rows in effect, of C: 1 where one class has all
+    weights, as fishing for a class or for a feature of it has them.
+
+    Args:
+        weight: (classes, inputs).
+
+    Returns:
+        The share; None of a single row, or where all are zero.
+    """
+    squares = weight.double().square().sum(dim=1)
+    if len(squares) < 2 or not squares.any():
+        return None
+    effective = squares.sum() ** 2 / squares.square().sum()
+    return float((1 - effective / len(squares)) / (1 - 1 / len(squares)))
+
+
+ALIGNED = 0.9
+"""Cosine from which two rows ask the same question of what comes in."""
+MIDDLE = (0.1, 0.9)
+"""Shares of units that a row is active for, between which it can be one of several bins."""
+RARE = 0.05
+"""Share of units up to which a row is active only rarely."""
+FEWEST_INPUTS = 4
+"""Of fewer inputs, rows are alike by themselves."""
+
+
+def bins(active: Tensor, weight: Tensor) -> int | None:
+    """How many rows alike, each active for fewer units than the one before and for none beside.
+
+    Such rows are cumulative bins: what the gradients of two of them differ by is that of the units
+    between, and one of several dozen bins holds a single record. Trained layers have rows that
+    are alike, or nested, but hardly one after the other that is both: in honest rounds no chain
+    had more than 2, where 8 bins give 6 (benchmarks/malicious_server.py).
+
+    Source: L. Fowl et al., "Robbing the Fed: directly obtaining private data in federated learning
+    with modified models" (2022), section 4.
+
+    Args:
+        active: (units, rows), whether a unit's loss moves with what the row gives out.
+        weight: (rows, inputs).
+
+    Returns:
+        The longest chain; None where the rows have too few inputs to be told apart.
+    """
+    if weight.shape[1] < FEWEST_INPUTS:
+        return None
+    share = active.double().mean(dim=0)
+    kept = (share >= MIDDLE[0]) & (share <= MIDDLE[1])
+    if not kept.any():
+        return 0
+    order = share[kept].argsort()
+    sets, rows = active[:, kept][:, order].double(), weight[kept][order].double()
+    return _longest_chain(_nested(sets) & _alike(rows))
+
+
+def _nested(sets: Tensor) -> Tensor:
+    """(rows, rows), whether row j's units are some, not all, of row k's."""
+    sizes, common = sets.sum(dim=0), sets.mT @ sets
+    return (common == sizes[:, None]) & (sizes[:, None] < sizes)
+
+
+def _alike(rows: Tensor) -> Tensor:
+    directions = torch.nn.functional.normalize(rows, dim=1)
+    return directions @ directions.mT >= ALIGNED
+
+
+def _longest_chain(before: Tensor) -> int:
+    """Over rows in an order in which only earlier ones come before."""
+    lengths = torch.ones(len(before), dtype=torch.long)
+    for row in range(1, len(before)):
+        lengths[row] += (lengths[:row] * before[:row, row]).max()
+    return int(lengths.max())
+
+
+def traps(active: Tensor) -> float | None:
+    """The share of the rows that are active for hardly any unit, of those active at all.
+
+    A row that one record of a batch is active for has that record's input as its gradient. Half of
+    what untrained rows see turns them on; trap weights are drawn so that hardly anything does.
+
+    Source: F. Boenisch et al., "When the curious abandon honesty: federated learning is not
+    private" (2023), section 5.
+
+    Args:
+        active: (units, rows), whether a unit's loss moves with what the row gives out.
+
+    Returns:
+        The share; None where no row is active for any unit.
+    """
+    share = active.double().mean(dim=0)
+    live = share[share > 0]
+    return float((live <= RARE).double().mean()) if len(live) else None
+
+
+State = Mapping[str, Tensor]
+SMALL = 0.05
+"""A move of less than this share of a layer's norm counts as one of it."""
+
+
+def moves(before: State, now: State) -> dict[str, float]:
+    """‖w − w₀‖/‖w₀‖ of each layer's parameters together, by the layer's name.
+
+    Parameters that only one of the two has are passed over; a layer that was zero moved by 1.
+    """
+    layers: dict[str, list[str]] = {}
+    for name, tensor in now.items():
+        if name in before and before[name].shape == tensor.shape:
+            layers.setdefault(name.rpartition(".")[0] or "(model)", []).append(name)
+    return {layer: _move(before, now, names) for layer, names in layers.items()}
+
+
+def _move(before: State, now: State, names: Sequence[str]) -> float:
+    old, new = ([state[n].detach().double().cpu() for n in names] for state in (before, now))
+    moved = sum(float((b - a).square().sum()) for a, b in zip(old, new, strict=True))
+    norm = sum(float(a.square().sum()) for a in old)
+    return (moved / norm) ** 0.5 if norm else float(moved > 0)
+
+
+def times_farther(history: Sequence[State]) -> dict[str, float]:
+    """How many times farther each layer moved in the last round than was to be expected.
+
+    To be expected is the median of the other layers' moves in that round, or the layer's own
+    longest move in an earlier one, whichever is longer, and ``SMALL`` at least.
+
+    Args:
+        history: the parameters after each round, oldest first; at least two.
+
+    Returns:
+        By layer; none for a layer with nothing to compare it with.
+    """
+    rounds = [moves(before, now) for before, now in pairwise(history)]
+    *earlier, last = rounds
+    found = {}
+    for layer, move in last.items():
+        others = [other for name, other in last.items() if name != layer]
+        known = [*([median(others)] if others else []), *(r[layer] for r in earlier if layer in r)]
+        if known:
+            found[layer] = move / max(*known, SMALL)
+    return found
+
 
 FEWEST = 32
 """Records of which the signs can be told from chance."""

@@ -4,12 +4,18 @@ from collections.abc import Iterator
 
 import torch
 from pydantic import JsonValue
+from torch import Tensor
 
 from gradaudit.audits.attack_malicious_server import AttackMaliciousServer
-from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, expect, signs_of
-from gradaudit.audits.attack_malicious_server.movement import State, moves
+from gradaudit.audits.attack_malicious_server.check import (
+    LIMITS,
+    Signs,
+    State,
+    expect,
+    moves,
+    signs_of,
+)
 from gradaudit.audits.attack_malicious_server.sensing import LayerGradients, gradients_of_records
-from gradaudit.audits.attack_malicious_server.shares import dominated, record_shares
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.gradients.per_sample import PREPARING
@@ -18,6 +24,40 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import student
 from gradaudit.subject import Subject
+
+DOMINATED = 0.9
+"""Share of a row's gradient from which it is one record's."""
+
+
+def record_shares(norms: Tensor, batch: int) -> Tensor:
+    """max_i ‖g_i‖ / Σ_i ‖g_i‖ of each batch: 1/records where all weigh the same, 1 of one alone.
+
+    Args:
+        norms: (records, …) ‖g_i‖, of a layer or of each of its rows.
+        batch: records in a batch; those that make no whole batch are left out.
+
+    Returns:
+        (batches, …); NaN where no record has a gradient.
+    """
+    kept = norms[: len(norms) // batch * batch]
+    batches = kept.reshape(-1, batch, *norms.shape[1:])
+    return batches.amax(dim=1) / batches.sum(dim=1)
+
+
+def dominated(rows: Tensor, batch: int) -> float | None:
+    """The share of rows whose gradient of a batch is one record's, of all that have a gradient.
+
+    Args:
+        rows: (records, rows) of each row's norm.
+        batch: records in a batch.
+
+    Returns:
+        The mean over batches and rows; None where no row has a gradient.
+    """
+    shares = record_shares(rows, batch)
+    known = shares[~torch.isnan(shares)]
+    return float((known >= DOMINATED).double().mean()) if len(known) else None
+
 
 _RECORDS = 128
 _PASSES = 1.5

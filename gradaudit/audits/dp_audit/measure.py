@@ -15,13 +15,13 @@ import numpy as np
 
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
-from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
+from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules
 from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_on, settings
 from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
-from gradaudit.audits.dp_audit.keys import key_rows
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.fates import key_rows
 from gradaudit.audits.dp_audit.one_run import OF_A_RUN, one_run_rows
 from gradaudit.audits.dp_audit.rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows

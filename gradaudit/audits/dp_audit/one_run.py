@@ -1,25 +1,184 @@
-"""Rows of one training with canaries: bounds and an estimate of the whole run's epsilon."""
+"""Rows of one training with canaries: bounds and an estimate of the whole run's epsilon.
 
-from collections.abc import Iterator
+Epsilon from one run: many canaries, each let in by a coin of its own, and guesses about them.
+
+Canaries j = 1 … m are in a run or not as independent fair coins say; everything else is as it is.
+From what the run gave out, guesses are made about r of them, of which v are right. No coin is
+looked at for which are guessed about.
+
+**Bound.** If the run is (ε, δ)-private with respect to each canary, then W right guesses have
+
+    P(W ≥ v) ≤ β + 2mδ · max_{1≤i≤v} P(v > B ≥ v − i)/i,  β = P(B ≥ v),  B ~ Bin(r, e^ε/(1 + e^ε)).
+
+An ε at which the right side is below α is refuted, and all smaller ones are, whose promises are
+stronger: the largest that is refuted is a lower bound at 1 − α. (T.
+Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1) training run" (2023), theorem 5.2,
+with a level of 1/2 for each coin.)
+
+**Sharper, if the trade-off is Gaussian.** Of a mechanism whose trade-off curve between a canary's
+absence and presence is f_μ(x) = Φ(Φ⁻¹(1 − x) − μ), the right and wrong guesses obey a recursion in
+f_μ alone: with r_v = αv/m and h_v = α(r − v)/m, for i from v − 1 down to 0
+
+    h_i = max(h_{i+1}, Φ(Φ⁻¹(r_{i+1}) − μ)),   r_i = r_{i+1} + i/(r − i) · (h_i − h_{i+1}),
+
+and μ is refuted where r_0 + h_0 > r/m. (S. Mahloujifar, L. Melis and K. Chaudhuri, "Auditing
+f-differential privacy in one run" (2024), algorithm 3.) It is a bound for Gaussian mechanisms, also
+composed, and for no other.
+
+**An estimate.** Inner products of releases with random directions are normal; those of canaries
+that are in are shifted by μ of their deviations. ε(μ̂, δ) of the two means is an estimate and no
+bound (G. Andrew et al., "One-shot empirical privacy estimation for federated learning" (2024),
+section 3); the lower end of μ's interval is one if all else in the releases is Gaussian.
+
+All three agree with ``jax_privacy.auditing`` on the same guesses
+(``tests/audits/dp_audit/law/test_one_run.py``).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
+from scipy.special import bdtrc, expit, ndtr, ndtri
 
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.law.estimates import GaussianBound, gaussian_bound
-from gradaudit.audits.dp_audit.law.one_run_bounds import (
-    OneRunBound,
-    expect,
-    one_run_bounds,
-    one_run_ceiling,
-)
-from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_gaussian
 from gradaudit.audits.dp_audit.rows import UNLIKELY
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.canary_scores import CanaryScores
 from gradaudit.report import Measurement
+
+SHARES = (1.0, 0.5, 0.25, 0.125)
+"""Shares of the canaries that are guessed about; the best counts, with α divided by how many."""
+FEWEST = 20
+"""Canaries in, and out, of which anything can be said."""
+_HIGHEST = 100.0
+_BISECTIONS = 45
+
+
+@dataclass(frozen=True)
+class CanaryGuesses:
+    """Number of guesses about canaries, and of right ones."""
+
+    canaries: int
+    made: int
+    right: int
+
+
+@dataclass(frozen=True)
+class OneRunBound:
+    """A lower bound on ε, and the guesses that it rests on, the most telling of those tried."""
+
+    value: float
+    guesses: CanaryGuesses
+
+
+def p_value(guesses: CanaryGuesses, epsilon: float, delta: float) -> float:
+    """How likely so many guesses are right, at most, if the run is (ε, δ)-private."""
+    right, rate = guesses.right, expit(epsilon)
+    tails = _at_least(right - np.arange(right + 1), guesses.made, rate)
+    more = (tails[1:] - tails[0]) / np.arange(1, right + 1)
+    owed = 2 * guesses.canaries * delta * float(more.max(initial=0.0))
+    return min(float(tails[0]) + owed, 1.0)
+
+
+@cache
+def epsilon_one_run(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
+    """The bound from guesses that no coin had a say in, at 0 ≤ δ < 1, with probability 1 − α."""
+    return _largest(lambda epsilon: p_value(guesses, epsilon, delta) < alpha)
+
+
+def mu_one_run(guesses: CanaryGuesses, *, alpha: float) -> float:
+    """The lower bound on μ, if the trade-off is Gaussian, with probability 1 − α."""
+    return _largest(lambda mu: _refuted(guesses, mu, alpha))
+
+
+@cache
+def epsilon_one_run_gaussian(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
+    """The lower bound on ε, if the trade-off is Gaussian, at 0 < δ < 1, with probability 1 − α."""
+    return epsilon_gaussian(mu_one_run(guesses, alpha=alpha), delta)
+
+
+def guessed(scores: FloatArray, included: NDArray[np.bool_], share: float) -> CanaryGuesses:
+    """The highest scores guessed to be in, as many of the lowest to be out; half the share each.
+
+    Of (canaries,) scores, which are higher of those that are in, and what their coins said.
+    """
+    side = int(share * len(scores) / 2)
+    order = np.argsort(scores, kind="stable")
+    right = int(included[order[len(order) - side :]].sum() + (~included[order[:side]]).sum())
+    return CanaryGuesses(len(scores), 2 * side, right)
+
+
+def one_run_bounds(
+    scores: FloatArray, included: NDArray[np.bool_], *, delta: float, alpha: float
+) -> tuple[OneRunBound, OneRunBound]:
+    """Both bounds from scores, each with probability 1 − α: of any run, and of a Gaussian one.
+
+    Raises:
+        NotApplicable: too few canaries are in, or out.
+    """
+    expect(included)
+    tried = [guessed(scores, included, share) for share in SHARES]
+    each = alpha / len(tried)
+    plain = [OneRunBound(epsilon_one_run(g, delta=delta, alpha=each), g) for g in tried]
+    sharper = [OneRunBound(epsilon_one_run_gaussian(g, delta=delta, alpha=each), g) for g in tried]
+    return max(plain, key=lambda bound: bound.value), max(sharper, key=lambda bound: bound.value)
+
+
+def one_run_ceiling(canaries: int, *, delta: float, alpha: float) -> float:
+    """The most that so many canaries can show: all guessed about, and none wrong."""
+    return epsilon_one_run(
+        CanaryGuesses(canaries, canaries, canaries), delta=delta, alpha=alpha / len(SHARES)
+    )
+
+
+def expect(included: NDArray[np.bool_]) -> None:
+    """Enough canaries in, and out.
+
+    Raises:
+        NotApplicable: too few.
+    """
+    fewest = int(min(included.sum(), (~included).sum()))
+    if fewest < FEWEST:
+        raise NotApplicable(
+            f"only {fewest} of {len(included)} canaries are on one side; {FEWEST} are needed on "
+            "each: train with more --canaries"
+        )
+
+
+def _at_least(counts: ArrayLike, trials: int, rate: float) -> FloatArray:
+    """P(Bin ≥ count), elementwise."""
+    counts = np.asarray(counts, float)
+    tails = bdtrc(np.maximum(counts - 1, 0), trials, rate)
+    return np.asarray(np.where(counts <= 0, 1.0, tails))
+
+
+def _refuted(guesses: CanaryGuesses, mu: float, alpha: float) -> bool:
+    made, right, canaries = guesses.made, guesses.right, guesses.canaries
+    r, h = alpha * right / canaries, alpha * (made - right) / canaries
+    for i in range(right - 1, -1, -1):
+        higher = max(h, float(ndtr(ndtri(r) - mu)))
+        if higher == h:
+            break
+        r, h = min(r + i / (made - i) * (higher - h), 1.0), higher
+    return r + h > made / canaries
+
+
+def _largest(refuted: Callable[[float], bool]) -> float:
+    """The largest number that is refuted, where smaller ones are too; 0 where none is."""
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, _HIGHEST
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
 
 LIMITS = (
     "A bound that is not exceeded proves no privacy: it speaks of clients of random directions, "

@@ -7,8 +7,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.dp_audit import DpAuditOptions
-from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
-from gradaudit.audits.dp_audit.game.missing_noise import lone_repeats
+from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict, lone_repeats
 from gradaudit.audits.dp_audit.game.play import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game
 from gradaudit.audits.dp_audit.law.estimates import GaussianBound

@@ -14,11 +14,10 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gradaudit.audits.floor.drawn import PriorSample
+from gradaudit.audits.floor.drawn import PriorSample, WeightedAverages, Weights
 from gradaudit.audits.floor.jacobians import JacobianProducts, jacobian_products
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release, clipped
-from gradaudit.audits.floor.weights import WeightedAverages, Weights
 from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of

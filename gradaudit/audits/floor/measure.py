@@ -12,11 +12,9 @@ from torch import Tensor
 
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.floor import Floor, FloorOptions
-from gradaudit.audits.floor.functionals import Functional, nats, share
-from gradaudit.audits.floor.given import prior_of_file
+from gradaudit.audits.floor.functionals import Functional, log_chance, nats, share, success
 from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
-from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.reconstruction import log_chance, success
+from gradaudit.audits.floor.prior import GaussianPrior, prior_of_file
 from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
 from gradaudit.audits.floor.van_trees import van_trees_bound

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
+from gradaudit.audits.dp_audit.middleware import ClippedGaussian, Middleware
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
 
 Level = Literal["error", "warning", "note"]

@@ -38,8 +38,7 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.object_ref import load_app
 
 from gradaudit.audits.dp_audit.mechanisms.flower import FlowerMod
-from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
-from gradaudit.audits.dp_audit.middleware.loading import quiet
+from gradaudit.audits.dp_audit.middleware import ClippedGaussian, quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
 from gradaudit.audits.job.chains import Fault, JobChain, Link, LoadedJob, Outgoing
 from gradaudit.audits.job.folder import fresh_imports

@@ -27,7 +27,7 @@ from nvflare.private.fed_json_config import FedJsonConfigurator
 from nvflare.private.privacy_manager import Scope
 from torch import nn
 
-from gradaudit.audits.dp_audit.middleware.loading import quiet
+from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
 from gradaudit.audits.job.chains import Fault, JobChain, Link, LoadedJob, Outgoing
 from gradaudit.audits.job.folder import fresh_imports

@@ -10,7 +10,7 @@ from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
-from gradaudit.audits.dp_audit.middleware.loading import quiet
+from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Payload
 from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob
 from gradaudit.audits.job.flower import record_of, replied

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
-from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tables_pay, tabulated
 from gradaudit.gradients.memory import device_memory
 from gradaudit.gradients.norms import (
     Directions,
@@ -26,6 +25,7 @@ from gradaudit.gradients.norms import (
     over_directions,
     side_by_side,
 )
+from gradaudit.gradients.piecewise import PiecewiseLinear, tables_pay, tabulated
 from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer

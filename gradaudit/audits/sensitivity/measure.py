@@ -32,9 +32,13 @@ from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Status
 from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.bootstrap import bootstrap_counts, ratio_interval
-from gradaudit.statistics.intervals import student
-from gradaudit.statistics.quantiles import fewest_values, quantile_interval
+from gradaudit.statistics.intervals import (
+    bootstrap_counts,
+    fewest_values,
+    quantile_interval,
+    ratio_interval,
+    student,
+)
 from gradaudit.subject import Subject, defenses_note
 from gradaudit.text import UNBOUNDED
 

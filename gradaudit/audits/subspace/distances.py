@@ -18,11 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.audits.subspace import bases
 from gradaudit.audits.subspace.comparing import (
     PrincipalAngles,
+    directions_holding,
     distances,
+    joint_triangle,
+    leading_directions,
+    negligible,
     principal_angles,
+    principal_coordinates,
     quick_angles,
 )
 from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
@@ -104,9 +108,7 @@ class Comparison:
         vectors: Array | None = None
         for piece, block in column_blocks(self._stream, widths, len(self.records), self.memory):
             whole = piece.width == widths[piece.layer]
-            vectors = (
-                block if whole else bases.joint_triangle(vectors if piece.start else None, block)
-            )
+            vectors = block if whole else joint_triangle(vectors if piece.start else None, block)
             del block  # before the next is made
             if piece.stop == widths[piece.layer]:
                 try:
@@ -186,7 +188,7 @@ def coordinates_of(vectors: Array) -> Array:
     """
     if not np.isfinite(vectors).all():
         raise AuditError(NOT_FINITE)
-    coordinates = bases.principal_coordinates(vectors)
+    coordinates = principal_coordinates(vectors)
     if not coordinates.shape[1]:
         raise NotApplicable("the gradients of all records looked at are zero")
     return coordinates
@@ -258,8 +260,8 @@ class _Groups:
     def of(cls, coordinates: Array, split: Split) -> Self:
         """With the number of directions."""
         energies = np.square(coordinates).sum(axis=0)
-        holding = bases.directions_holding(ENERGY, energies)
-        floor = bases.negligible(coordinates.shape) * float(np.sqrt(energies[0]))
+        holding = directions_holding(ENERGY, energies)
+        floor = negligible(coordinates.shape) * float(np.sqrt(energies[0]))
         return cls(coordinates, split, energies, holding, min(holding, split.smallest), floor)
 
     def portions(self, memory: int) -> list[Task[dict[str, Array]]]:
@@ -272,7 +274,7 @@ class _Groups:
     def compared(self, permuted: Sequence[Mapping[str, Array]]) -> PrincipalAngles | NotApplicable:
         """The observed groups among the permuted ones, or that all lie equally far apart."""
         inside, outside = (
-            bases.leading_directions(self.coordinates[rows], self.k, self.floor)
+            leading_directions(self.coordinates[rows], self.k, self.floor)
             for rows in (self.split.member, ~self.split.member)
         )
         together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
@@ -310,7 +312,7 @@ def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float
         sizes = group.sum(axis=1)
         rows = np.full((len(group), sizes.max()), len(coordinates))
         rows[np.arange(sizes.max()) < sizes[:, None]] = np.nonzero(group)[1]
-        directions.append(bases.leading_directions(padded[rows], k, floor, reliable=_ROUGHLY))
+        directions.append(leading_directions(padded[rows], k, floor, reliable=_ROUGHLY))
     return quick_angles(*directions)
 
 

@@ -16,8 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from gradaudit.audits.subspace.bases import leading_directions, negligible, numerical_rank
-from gradaudit.audits.subspace.comparing import distances, principal_angles, quick_angles
+from gradaudit.audits.subspace.comparing import (
+    distances,
+    leading_directions,
+    negligible,
+    numerical_rank,
+    principal_angles,
+    quick_angles,
+)
 from gradaudit.audits.subspace.splits import Split
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.memory import ColumnRange, Stream, as_array, counted, names, passes

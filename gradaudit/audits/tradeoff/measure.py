@@ -11,7 +11,15 @@ from gradaudit.attacks.reconstruction import load_method
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import PROPERTY, RATE, ROUNDS, Tradeoff, TradeoffOptions
-from gradaudit.audits.tradeoff.attacking import Attack
+from gradaudit.audits.tradeoff.attacking import (
+    FEWEST,
+    Attack,
+    FloatArray,
+    cap,
+    cap_interval,
+    mean_interval,
+    position,
+)
 from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, read_mechanism
 from gradaudit.audits.tradeoff.pictures import (
     PanelPoint,
@@ -21,14 +29,6 @@ from gradaudit.audits.tradeoff.pictures import (
     expect_panels,
 )
 from gradaudit.audits.tradeoff.property import pairs, play, property_rows
-from gradaudit.audits.tradeoff.scores import (
-    FEWEST,
-    FloatArray,
-    cap,
-    cap_interval,
-    mean_interval,
-    position,
-)
 from gradaudit.audits.tradeoff.studies import AttackedModel, Study, StudyPlan, Weights, study
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.federation.settings import TrainingOptions

@@ -11,9 +11,14 @@ from torch import Tensor
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
-from gradaudit.audits.tradeoff.attacking import Attack, AttackScores, attacked, has_secret
+from gradaudit.audits.tradeoff.attacking import (
+    Attack,
+    AttackScores,
+    FloatArray,
+    attacked,
+    has_secret,
+)
 from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, DefenseSetting
-from gradaudit.audits.tradeoff.scores import FloatArray
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.chain import Chain

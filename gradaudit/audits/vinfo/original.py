@@ -8,9 +8,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import Method, load_method, load_methods
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
-from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.attacks.reconstruction.success import (
+from gradaudit.attacks.reconstruction.attempts import (
     KINDS,
     Similarities,
     expect_pictures,
@@ -18,6 +16,8 @@ from gradaudit.attacks.reconstruction.success import (
     seen,
     similarities,
 )
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
+from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, SUCCESS, VINFO, Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.reconstructions import (

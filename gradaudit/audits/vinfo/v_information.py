@@ -270,7 +270,7 @@ def _loss(log_probabilities: FloatArray, labels: IntArray, prior: FloatArray) ->
     return float(-(class_weights(labels, prior) * of_labels).mean())
 
 
-Rows = NDArray[np.float32]
+FeatureRows = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class Estimator:
 
 
 def estimate(
-    rows: Rows,
+    rows: FeatureRows,
     repetition: Repetition,
     adversary: Estimator,
     seed: np.random.SeedSequence,

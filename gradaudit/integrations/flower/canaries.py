@@ -28,8 +28,7 @@ from gradaudit.federation.canaries import Canaries, coins, pieces
 from gradaudit.federation.canary_scores import FILE
 from gradaudit.federation.settings import MOST_CANARIES
 from gradaudit.files import write_atomically
-from gradaudit.integrations.flower.replies import Form, typical
-from gradaudit.integrations.flower.wrapping import WrappedStrategy
+from gradaudit.integrations.flower.wrapping import Form, WrappedStrategy, typical
 from gradaudit.randomness import number, rng
 from gradaudit.sharing.named import Kind, NamedUpdate, named_update
 

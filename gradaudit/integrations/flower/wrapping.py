@@ -1,11 +1,19 @@
 """Base class of a strategy that wraps another."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Any, Self
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradaudit.sharing.named import NamedUpdate
 
 
 class WrappedStrategy(Strategy):
@@ -51,3 +59,69 @@ class WrappedStrategy(Strategy):
         if name == "strategy":
             raise AttributeError(name)
         return getattr(self.strategy, name)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The common form of the replies of one round.
+
+    Attributes:
+        records: names of the records of arrays and of metrics.
+        keys: of the arrays, by their names in the model, in the order in which clients send them.
+        came: what the round began with, by name.
+        still: what a client sends that trained nothing, by name.
+        trained: shapes of what clients train, by name.
+    """
+
+    records: tuple[str, str]
+    keys: Mapping[str, str]
+    came: Mapping[str, Tensor]
+    still: Mapping[str, NDArray[Any]]
+    trained: Mapping[str, torch.Size]
+
+    @classmethod
+    def of(cls, reply: RecordDict, update: NamedUpdate, names: Sequence[str] = ()) -> Self:
+        """The form of a reply with this update; ``names`` are the model's, where it has none."""
+        record, arrays = next(iter(reply.array_records.items()))
+        known = arrays if set(update.after) <= set(arrays) else names
+        keys = dict(zip(known, arrays, strict=True))
+        came = {name: update.before[name] for name in keys}
+        held = {name: tensor.numpy() for name, tensor in came.items()}
+        nothing = {name: np.zeros_like(array) for name, array in held.items()}
+        return cls(
+            records=(record, next(iter(reply.metric_records), "metrics")),
+            keys=keys,
+            came=came,
+            still=held if update.kind == "weights" else nothing,
+            trained={name: tensor.shape for name, tensor in update.after.items()},
+        )
+
+    def reply(self, update: Mapping[str, Tensor], metrics: Mapping[str, Any]) -> RecordDict:
+        """A reply that moves what came by (elements,) of each trained array, by name."""
+        arrays = dict(self.still)
+        for name, moved in update.items():
+            held = arrays[name]
+            arrays[name] = held + moved.numpy().reshape(held.shape).astype(held.dtype)
+        record = ArrayRecord({key: Array(np.asarray(arrays[n])) for n, key in self.keys.items()})
+        return RecordDict({self.records[0]: record, self.records[1]: MetricRecord(dict(metrics))})
+
+    def moved(self, released: ArrayRecord) -> dict[str, Tensor]:
+        """By what the trained arrays moved in the round, by name."""
+        return {
+            name: torch.tensor(released[self.keys[name]].numpy()) - self.came[name]
+            for name in self.trained
+        }
+
+
+def typical(replies: Sequence[RecordDict], weighted_by: str) -> dict[str, Any]:
+    """The weighted mean of each metric, which leaves the mean as it is; of weights the median."""
+    records = [dict(next(iter(reply.metric_records.values()), {})) for reply in replies]
+    weights = np.array([record.get(weighted_by, 1) for record in records], float)
+    shared = [name for name in records[0] if all(name in record for record in records)]
+    means = {
+        name: np.average([record[name] for record in records], axis=0, weights=weights).tolist()
+        for name in shared
+    }
+    if weighted_by in means:
+        means[weighted_by] = median_low(record[weighted_by] for record in records)
+    return means

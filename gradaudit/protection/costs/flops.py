@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from gradaudit.data.records import Records
-from gradaudit.gradients.flops import Counter
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.memory import Counter
 from gradaudit.models.target import Target
 from gradaudit.protection.costs.base import Cost
 from gradaudit.protection.updates import UndefendedUpdates

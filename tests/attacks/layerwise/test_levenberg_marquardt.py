@@ -11,13 +11,13 @@ from scipy.optimize import least_squares
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import nn
 
-from gradaudit.attacks.layerwise.inversion import (
+from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
+from gradaudit.attacks.reconstruction.closed_form import (
     Inversion,
     full_column_rank,
     layer_input,
     operations_a_product,
 )
-from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
 
 Vector = NDArray[np.float64]
 

@@ -5,14 +5,14 @@ from attacks.layerwise.nets import ACTIVATIONS, chain, narrowing, net, record, w
 from numpy.typing import NDArray
 from torch import nn
 
-from gradaudit.attacks.layerwise.combined import (
+from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
+from gradaudit.attacks.layerwise.systems import system_of, weights_matrix
+from gradaudit.attacks.reconstruction.copa import (
     CombinedObjective,
     PullBack,
     column_rank,
     pull_back_of,
 )
-from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
-from gradaudit.attacks.layerwise.systems import system_of, weights_matrix
 
 SHAPE = (1, 8, 8)
 

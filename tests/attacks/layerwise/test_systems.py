@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise import systems
 from gradaudit.attacks.layerwise.chain import Stage
-from gradaudit.attacks.layerwise.combined import determines
 from gradaudit.attacks.layerwise.systems import (
     gradients_matrix,
     solve,
     system_of,
     weights_matrix,
 )
+from gradaudit.attacks.reconstruction.copa import determines
 from gradaudit.errors import NotApplicable
 
 LAYERS = {

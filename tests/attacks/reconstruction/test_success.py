@@ -5,6 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradaudit.attacks.reconstruction.attempts import (
+    KINDS,
+    expect_pictures,
+    guesses,
+    similarities,
+    ssim_of,
+)
 from gradaudit.attacks.reconstruction.base import (
     AttackerView,
     Candidates,
@@ -13,13 +20,6 @@ from gradaudit.attacks.reconstruction.base import (
 )
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.attacks.reconstruction.scores import ssim
-from gradaudit.attacks.reconstruction.success import (
-    KINDS,
-    expect_pictures,
-    guesses,
-    similarities,
-    ssim_of,
-)
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy

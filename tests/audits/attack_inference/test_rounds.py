@@ -5,7 +5,7 @@ import pytest
 from scipy.special import log_expit
 from scipy.stats import norm
 
-from gradaudit.audits.attack_inference.rounds import Temperature, combine, log_prior, pool
+from gradaudit.audits.attack_inference.readers import Temperature, combine, log_prior, pool
 from gradaudit.families import log_loss
 
 

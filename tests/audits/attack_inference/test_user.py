@@ -5,8 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from gradaudit.audits.attack_inference.encoder import BATCH, DIMENSIONS, EPOCHS, HIDDEN, Encoder
-from gradaudit.audits.attack_inference.user import candidate_posterior
+from gradaudit.audits.attack_inference.user import (
+    BATCH,
+    DIMENSIONS,
+    EPOCHS,
+    HIDDEN,
+    Encoder,
+    candidate_posterior,
+)
 from gradaudit.families.base import Scale
 from gradaudit.randomness import torch_rng
 

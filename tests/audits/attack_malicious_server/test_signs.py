@@ -7,10 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.audits.attack_malicious_server.fishing import concentration, starved
-from gradaudit.audits.attack_malicious_server.imprint import bins, traps
-from gradaudit.audits.attack_malicious_server.movement import moves, times_farther
-from gradaudit.audits.attack_malicious_server.shares import dominated, record_shares
+from gradaudit.audits.attack_malicious_server.check import (
+    bins,
+    concentration,
+    moves,
+    starved,
+    times_farther,
+    traps,
+)
+from gradaudit.audits.attack_malicious_server.measure import dominated, record_shares
 
 
 def longest_by_trying(active: Tensor, rows: Tensor) -> int:

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from gradaudit.audits.attack_text.decoys import decoys_of
-from gradaudit.audits.attack_text.presence import Texts
+from gradaudit.audits.attack_text.presence import Texts, decoys_of
 
 WORDS, LENGTH, COUNT = 200, 12, 16
 

@@ -8,9 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.drawn import PriorSample
+from gradaudit.audits.floor.drawn import Genie, PriorSample, slopes_of
 from gradaudit.audits.floor.functionals import Functional, nats, share
-from gradaudit.audits.floor.genie import Genie, slopes_of
 from gradaudit.audits.floor.information import Information
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import van_trees_bound

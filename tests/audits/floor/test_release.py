@@ -9,8 +9,8 @@ import torch
 from scipy.stats import chi2, norm
 from torch import nn
 
+from gradaudit.audits.floor.functionals import log_chance, success
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.reconstruction import log_chance, success
 from gradaudit.audits.floor.release import releases_of
 from gradaudit.audits.floor.smoothness import jumps
 from gradaudit.defenses import Chain, parse_defense

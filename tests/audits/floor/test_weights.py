@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.floor.drawn import PriorSample
+from gradaudit.audits.floor.drawn import PriorSample, WeightedAverages, levels_of
 from gradaudit.audits.floor.functionals import share
 from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import floor_of
-from gradaudit.audits.floor.weights import WeightedAverages, levels_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of

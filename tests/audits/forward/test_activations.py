@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradaudit.audits.forward.activations import (
+from gradaudit.audits.forward.measure import (
     LOWER,
     UPPER,
     Activations,

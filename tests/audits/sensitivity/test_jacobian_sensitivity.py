@@ -17,7 +17,7 @@ from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent
-from gradaudit.statistics.bootstrap import bootstrap_counts, ratio_interval
+from gradaudit.statistics.intervals import bootstrap_counts, ratio_interval
 from tests.coverage import assert_covers, covered
 
 SPECTRA = {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradaudit.audits.subspace import bases
-from gradaudit.audits.subspace.bases import (
+from gradaudit.audits.subspace import comparing
+from gradaudit.audits.subspace.comparing import (
     directions_holding,
     joint_triangle,
     leading_directions,
@@ -20,12 +20,12 @@ def matrix(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-@pytest.mark.parametrize("slab", [1, bases._SLAB], ids=["in slabs", "at once"])
+@pytest.mark.parametrize("slab", [1, comparing._SLAB], ids=["in slabs", "at once"])
 @pytest.mark.parametrize("ends", [[], [1], [3, 40, 41], [100]])
 def test_a_triangle_by_blocks_keeps_inner_products(
     ends: list[int], slab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bases, "_SLAB", slab)
+    monkeypatch.setattr(comparing, "_SLAB", slab)
     vectors = matrix(12, 150)
     triangle: Array | None = None
     for block in np.split(vectors, ends, axis=1):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from gradaudit.audits.tradeoff.scores import cap, cap_interval, clipped, mean_interval, position
+from gradaudit.audits.tradeoff.attacking import cap, cap_interval, clipped, mean_interval, position
 from gradaudit.statistics.intervals import wilson
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from audits.attack_inference.people import people, subject
 
-from gradaudit.audits.vinfo import layerwise
-from gradaudit.audits.vinfo.layerwise import Layerwise
+from gradaudit.audits.vinfo import measure
+from gradaudit.audits.vinfo.measure import Layerwise
 from gradaudit.audits.vinfo.repetitions import Question, Repetition, repetitions
 from gradaudit.audits.vinfo.v_information import Estimator
 from gradaudit.models.target import Layer
@@ -108,7 +108,7 @@ def test_every_repetition_is_estimated_from_rows_of_its_own(
     def rows_and_all(*what: object) -> tuple[object, ...]:
         return what
 
-    monkeypatch.setattr(layerwise, "estimate", rows_and_all)
+    monkeypatch.setattr(measure, "estimate", rows_and_all)
     asked, told = planned(9), Told()
     layers, seen = work(reduce=reduce)
     found = layers.usable(asked, NOBODY, told, "estimates")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from scipy import stats
 from torch import Tensor, nn
 
-from gradaudit.audits.vinfo import Vinfo, VinfoOptions, layerwise
+from gradaudit.audits.vinfo import Vinfo, VinfoOptions, measure
 from gradaudit.audits.vinfo.attribute import LayerPoint, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.cases import why_no_correlation
 from gradaudit.audits.vinfo.v_information import UsableInformation
@@ -350,7 +350,7 @@ def test_the_independent_attack_sees_noise_of_its_own(monkeypatch: pytest.Monkey
         seen.append(rows)
         return UsableInformation(0.0, float(np.log(2)), 0.5, "prior", "prior")
 
-    monkeypatch.setattr(layerwise, "estimate", keep)
+    monkeypatch.setattr(measure, "estimate", keep)
     inputs, codes = planted()
     attributes = {"one": codes, "two": np.roll(codes, 1), "three": np.roll(codes, 2)}
     noise = parse_defense("dp:clip=1,sigma=1e6,per=release")

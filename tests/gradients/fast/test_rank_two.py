@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.gradients.fast import rank_two
-from gradaudit.gradients.fast.rank_two import rank_two_norms
-from gradaudit.gradients.norms import Norms
+from gradaudit.gradients import norms
+from gradaudit.gradients.norms import Norms, rank_two_norms
 
 RECORDS, DIRECTIONS = 2, 3
 
@@ -40,9 +39,9 @@ def assert_same(found: Norms, expected: Norms) -> None:
 @pytest.fixture(params=["formed", "not formed"])
 def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "not formed":
-        monkeypatch.setattr(rank_two, "_FORMED_UP_TO", 0)
-    monkeypatch.setattr(rank_two, "_BLOCK", 20)
-    monkeypatch.setattr(rank_two, "_PAIRS", 3)
+        monkeypatch.setattr(norms, "_FORMED_UP_TO", 0)
+    monkeypatch.setattr(norms, "_BLOCK", 20)
+    monkeypatch.setattr(norms, "_PAIRS", 3)
 
 
 @pytest.mark.usefixtures("_both_ways")

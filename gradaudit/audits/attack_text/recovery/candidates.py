@@ -1,14 +1,136 @@
-"""Candidate tokens at each position, from maps that see each token by itself."""
+"""Candidate tokens at each position, from maps that see each token by itself.
 
+Tokens of a batch from table rows: those that were looked up, and those that were labels.
+
+The gradient of an embedding is nothing but at the rows that were looked up. Where the same table is
+the head (tied), each row v also holds Σ_t (p_tv − [y_t = v]) h_t, which lies in the span of the T
+hidden states h_t; a token that was looked up adds δ, which does not. So the rows of tokens that
+were looked up are those with energy outside the span of most rows.
+
+Guesses of the token at each position, from the tables of tokens and of positions.
+
+Both tables are looked up for the same sum, so that the gradient of a token's row is Σ δ over the
+positions at which it stands, and that of a position's row is Σ δ over the tokens that stand there.
+A token that stands once is a term of its own of one position's row: least squares of these rows on
+those of the tokens shows where.
+"""
+
+import math
 from dataclasses import dataclass
 
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
-from gradaudit.audits.attack_text.recovery.threshold import SEPARATE, limit_of
-from gradaudit.audits.attack_text.recovery.vocabulary import labels_asked, tokens_read
+from gradaudit.audits.attack_text.span import Span
 from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
+
+_FALSE = 0.01
+"""How many false ones there may be among all tests, on average."""
+SEPARATE = 3.0
+"""The misfit between what came in and chance, from which on the two are taken for apart."""
+_QUANTILE = 0.1
+"""Of the null, by which its spread to one side is told; what lies further out may not be null."""
+_LOWEST = 0.01
+_TINY = 1e-30
+
+
+def limit_of(null: Tensor) -> float:
+    """Between what came in, whose misfit is about one, and what chance makes, on a log scale.
+
+    Halfway to the lowest hundredth of the null, which is taken to lie as far below its median as
+    the highest lies above it: what came in may be among the lower half.
+
+    Args:
+        null: misfits of what did not come in, but for less than half of them.
+    """
+    logs = null.double().clamp(min=_TINY).log()
+    middle, high = torch.quantile(logs, logs.new_tensor([0.5, 1 - _LOWEST])).tolist()
+    return math.exp((2 * middle - high) / 2)
+
+
+def above(values: Tensor, null: Tensor, tests: int) -> Tensor:
+    """The places of values that are higher than what the null gives, one false in a hundred runs.
+
+    The null's logarithms are taken for normal above their median, of the spread that their highest
+    tenth shows.
+    """
+    logs = null.double().clamp(min=_TINY).log()
+    ends = torch.quantile(logs, logs.new_tensor([0.5, 1 - _QUANTILE]))
+    spread = float(ends[1] - ends[0]) / -float(ndtri(_QUANTILE))
+    limit = float(ends[0]) - float(ndtri(_FALSE / max(tests, 1))) * spread
+    return (values.double() > math.exp(limit)).nonzero()[:, 0]
+
+
+_NOISY = 1e-2
+"""The energy of most rows outside their own span, from which on noise may hide what was read."""
+_ROUNDED = 1e-8
+"""The energy outside that rounding leaves at most of long rows that are in it (measured: 4e-11)."""
+_SAMPLE = 4
+"""Rows that the span of the head is taken from, over its width."""
+
+
+def tokens_read(view: TextView) -> Tensor | None:
+    """The tokens that were looked up, ascending; None where the table is not shared, or noisy."""
+    if view.table is None or view.table not in view.update:
+        return None
+    rows = view.update[view.table]
+    if view.table == view.head:
+        return _outside_the_head(rows, view.tokens)
+    moved = rows.any(dim=1)
+    return None if bool(moved.all()) else moved.nonzero()[:, 0]
+
+
+def row_strengths(view: TextView) -> Tensor | None:
+    """How much each token's row moved by being looked up, logarithms (tokens,); None if unknown."""
+    if view.table is None or view.table not in view.update:
+        return None
+    rows = view.update[view.table]
+    strengths = rows.square().sum(dim=1)
+    if view.table == view.head:
+        head = _head(rows, view.tokens)
+        if head is None:
+            return None
+        strengths = strengths * head[0].energy(rows)
+    return strengths.double().clamp(min=_TINY).log().cpu()
+
+
+def _outside_the_head(rows: Tensor, tokens: int) -> Tensor | None:
+    head = _head(rows, tokens)
+    if head is None:
+        return None
+    span, others = head
+    null, energies = span.energy(others), span.energy(rows)
+    if null.median() >= _NOISY:
+        return None
+    return above(torch.where(energies > _ROUNDED, energies, 0), null, len(rows))
+
+
+def _head(rows: Tensor, tokens: int) -> tuple[Span, Tensor] | None:
+    """The span of most rows, from some that moved little, and others of these."""
+    quiet = rows.norm(dim=1).argsort()[: len(rows) // 2]
+    order = torch.randperm(len(quiet), generator=torch.Generator().manual_seed(0))
+    count = min(_SAMPLE * rows.shape[1], len(quiet) // 2)
+    span = Span.of([rows[quiet[order[:count]]]], tokens)
+    return None if span is None else (span, rows[quiet[order[count:]]])
+
+
+def labels_asked(view: TextView) -> Tensor | None:
+    """The tokens that were labels at the head, ascending; None where the head shows none.
+
+    A row v of the head has the gradient Σ_t p_tv h_t − Σ_{y_t = v} h_t over the positions, so the
+    rows of labels point against the others (Zhao et al. 2020, iDLG, section 3.1).
+    """
+    if view.head is None or view.head not in view.update:
+        return None
+    rows = view.gradient(view.head)
+    _, _, axes = torch.svd_lowrank(rows, q=min(6, *rows.shape))
+    along = rows @ axes[:, 0]
+    along = along * -along.median().sign()
+    null = along[along < 0].abs()
+    return above(along, null, len(rows)) if len(null) else None
+
 
 _CHUNK = 512
 """Tokens whose vectors are held at a time."""
@@ -73,3 +195,27 @@ def _costs(view: TextView, structure: Structure, tokens: Tensor) -> Tensor:
     positions = view.length if structure.positional else 1
     texts = tokens.to(view.model.device)[:, None].expand(-1, positions)
     return torch.cat([structure.first.cost(block) for block in torch.split(texts, _CHUNK)]).cpu()
+
+
+_ROUNDING = 1e-7
+
+
+def likely_first(view: TextView, candidates: TokenCandidates) -> TokenCandidates:
+    """The candidates with costs that rank them at each position; as they were without the tables.
+
+    Args:
+        view: whose tables of tokens and positions are shared, and the token table is not the head.
+        candidates: whose costs only tell what may stand where.
+    """
+    tables = view.table, view.places
+    if any(name is None or name not in view.update for name in tables) or view.table == view.head:
+        return candidates
+    rows, places = (view.update[str(name)] for name in tables)
+    tokens = rows[candidates.tokens.to(rows.device)].double()
+    if len(tokens) > tokens.shape[1]:
+        return candidates
+    start = view.first_place
+    sums = places[start : start + view.length].double()
+    shares: Tensor = (sums @ torch.linalg.pinv(tokens, rtol=_ROUNDING)).T.cpu()
+    costs = torch.where(candidates.costs.isfinite(), -shares, torch.inf)
+    return TokenCandidates(candidates.tokens, costs, candidates.certain)

@@ -8,7 +8,7 @@ random record and the one nearest to the crafted.
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, cycle, islice
 from typing import Generic, TypeVar
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.domain import Domain
+from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses
 from gradaudit.audits.dp_audit.game.sensitivity import (
     Distance,
     Objective,
@@ -24,6 +25,7 @@ from gradaudit.audits.dp_audit.game.sensitivity import (
     RecordSensitivity,
     between_two_values,
 )
+from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
@@ -271,3 +273,36 @@ def _largest_pairs(tables: Tensor) -> tuple[Tensor, Tensor]:
     values = tables.shape[1]
     gaps, flat = between_two_values(tables).flatten(1).max(dim=1)
     return torch.stack([flat // values, flat % values], dim=1), gaps
+
+
+NO_RECORD = "no record"
+
+
+def without_record(
+    mechanism: Mechanism, canaries: CanaryPairs[Canary], hypotheses: Hypotheses, seed: Seed
+) -> tuple[CanaryPairs[Canary], Hypotheses]:
+    """The played record against its absence, with that of its two values which moves more.
+
+    Gaps are distances of the releases with common noise, or the gradient's norm where no seed holds
+    the noise fast. The index −1 stands for ``NO_RECORD``, the last of a game's names then.
+
+    Raises:
+        AuditError: the mechanism fails, as on one record less.
+    """
+    played = canaries.played
+    values = torch.stack([hypotheses.null, hypotheses.alternatives[0]])
+    moved = _moved(CommonNoise(mechanism, seed), values, hypotheses.companions)
+    best = int(moved.argmax())
+    held = (played.null, played.alternative)[best]
+    pair = replace(played, null=held, alternative=-1, gap=float(moved[best]))
+    found = Hypotheses(values[best], torch.zeros_like(values[:1]), hypotheses.companions, True)
+    return replace(canaries, played=pair), found
+
+
+def _moved(common: CommonNoise, values: Tensor, companions: Tensor) -> Tensor:
+    """How far each of the gradients (values, elements) moves the release of the companions."""
+    moved = values
+    if common.repeats(companions):
+        moved = common(values, companions) - common.of(companions)
+    lengths: Tensor = torch.linalg.vector_norm(moved, dim=1)
+    return lengths

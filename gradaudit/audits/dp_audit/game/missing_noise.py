@@ -6,8 +6,23 @@ lattice that is finer than its scale, be left out of some releases, or have a sc
 the data. Each of these has a statistic here, which a few releases under each hypothesis, the
 *looks*, set up. A pilot decides which one is played (``game.play``), so that none of them has seen
 a trial: the bound is valid whatever the looks made of the noise, and only its power depends on it.
+
+Noise on a lattice: releases under two values then lie on lattices that are shifted.
+
+Noise that is drawn as whole numbers times a step, and added to a gradient that is not on that
+lattice, leaves the gradient's remainder by the step as it is, however loud the noise. A mechanism
+that rounds the noisy gradient to the lattice leaves no remainder, and nothing is found here.
+
+Verdicts on a pair without a game, where the mechanism's law is known.
+
+Releases can never show that ε is infinite: one that was equal a thousand times may differ the next,
+and code may draw where nobody sees it (``os.getrandom``, ``/dev/urandom``, a library in C). So an
+infinite ε is said only of a law that is known: a mechanism that adds no noise, and a defense that
+draws nothing. A mechanism from a file plays the game, whatever its releases look like, and equal
+releases give the finite bound that so many of them prove.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,12 +30,154 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, Ruler, reproducible
-from gradaudit.audits.dp_audit.game.lattice import lattice_statistic
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, Ruler, reproducible, shifts
 from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.errors import AuditError
 from gradaudit.randomness import Seed, sequence
+
+_ELEMENTS = 256
+"""Elements that are looked at, those that the two values move most."""
+_ROUNDINGS = 16
+"""Units of float rounding within which two values are the same."""
+_STEPS = 40
+_GAPS = 8
+"""Smallest differences of an element's values, of which the step is the greatest divisor."""
+_FACTOR = 4.0
+"""Times a rounding that a step is, at least, and a range of counted steps grows by."""
+_ON_LATTICE = 0.9
+"""Mean resultant length of the values' phases above which they lie on the lattice; 128 values that
+do not have one of .09."""
+
+
+def lattice_statistic(
+    null: Tensor, other: Tensor, towards: Tensor
+) -> Callable[[Tensor], FloatArray] | None:
+    """Σ_j cos(2πx_j/h_j − φ_j′) − cos(2πx_j/h_j − φ_j), with steps h_j and phases φ of looks.
+
+    Args:
+        null: releases (count, elements) under the null hypothesis.
+        other: the same under the alternative.
+        towards: the mean difference, (elements,), of which the largest elements are looked at.
+
+    Returns:
+        The statistic (count,) of releases (count, elements); None where no element of the looks
+        lies on a lattice.
+    """
+    chosen = towards.abs().argsort(descending=True)[:_ELEMENTS].sort().values
+    first, second = (side[:, chosen].double().cpu().numpy() for side in (null, other))
+    rounding = _ROUNDINGS * torch.finfo(null.dtype).eps * np.abs([*first, *second]).max(axis=0)
+    steps = lattice_steps(first, rounding)
+    phases, lengths = zip(*(_phase(side, steps) for side in (first, second)), strict=True)
+    found = (np.min(lengths, axis=0) > _ON_LATTICE) & np.isfinite(steps)
+    if not found.any():
+        return None
+    places, steps = chosen[torch.from_numpy(found)], steps[found]
+    of_null, of_other = (phase[found] for phase in phases)
+
+    def statistic(releases: Tensor) -> FloatArray:
+        turns = 2 * math.pi * releases[:, places].double().cpu().numpy() / steps
+        return np.asarray((np.cos(turns - of_other) - np.cos(turns - of_null)).sum(axis=1))
+
+    return statistic
+
+
+def lattice_steps(values: FloatArray, rounding: FloatArray) -> FloatArray:
+    """The step of each element's lattice, (elements,); infinite where there is none.
+
+    The greatest common divisor of the smallest differences of its values (count, elements), each
+    known to a rounding (elements,), by Euclid's algorithm; then by least squares on the numbers of
+    steps between the values, as far apart as they can be counted.
+    """
+    ordered = np.sort(values, axis=0)
+    gaps = np.diff(ordered, axis=0)
+    smallest = np.sort(np.where(gaps > rounding, gaps, np.inf), axis=0)[:_GAPS]
+    step = smallest[0]
+    for gap in smallest[1:]:
+        step = _common_divisor(step, np.where(np.isfinite(gap), gap, step), rounding)
+    step = np.where(step > _FACTOR * rounding, step, np.inf)
+    return _refined(step, np.concatenate([gaps, ordered - ordered[len(ordered) // 2]]), rounding)
+
+
+def _refined(step: FloatArray, distances: FloatArray, rounding: FloatArray) -> FloatArray:
+    """The step by least squares on how many of them distances (count, elements) are.
+
+    A step that is known to its rounding counts them right up to step²/rounding; from there on each
+    fit counts farther.
+    """
+    sizes = np.abs(distances)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        reach = step**2 / np.maximum(rounding, np.finfo(float).tiny)
+        while True:
+            counts = np.where(sizes <= reach, np.rint(distances / step), 0.0)
+            squares = (counts**2).sum(axis=0)
+            step = np.where(squares > 0, (counts * distances).sum(axis=0) / squares, step)
+            if not (np.isfinite(step) & (reach < sizes.max(axis=0))).any():
+                return step
+            reach = reach * _FACTOR
+
+
+def _common_divisor(first: FloatArray, second: FloatArray, rounding: FloatArray) -> FloatArray:
+    """By Euclid's algorithm with the nearest remainder; remainders within rounding are none."""
+    for _ in range(_STEPS):
+        some = second > rounding
+        if not some.any():
+            break
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rest = np.abs(first - np.rint(first / second) * second)
+        first, second = np.where(some, second, first), np.where(some, rest, 0.0)
+    return first
+
+
+def _phase(values: FloatArray, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean direction of the values' phases, and how closely they agree, (elements,) each."""
+    mean = np.exp(2j * math.pi * values / steps).mean(axis=0)
+    return np.angle(mean), np.abs(mean)
+
+
+@dataclass(frozen=True)
+class DegenerateVerdict:
+    """A verdict without trials.
+
+    ``reason`` tells what is known; ε of the pair is infinite where the two values' releases never
+    coincide, and 0 where they are the same, so that the pair can test no claim.
+    """
+
+    reason: str
+    epsilon: float
+
+
+def verdict_without_trials(
+    mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed
+) -> DegenerateVerdict | None:
+    """The verdict of the law on a pair, or None where only the game can decide.
+
+    Equal gradients, or equal noiseless releases, tell nothing apart; a mechanism without noise
+    tells everything; a deterministic one tells what it does not release alike.
+    """
+    if hypotheses.indistinguishable:
+        return DegenerateVerdict("the record's gradient is the same with either value", 0.0)
+    if mechanism.deterministic:
+        return _certain(mechanism, hypotheses, seed)
+    law = mechanism.law(hypotheses.records)
+    if mechanism.foreign or law is None:
+        return None
+    if not shifts(law, hypotheses).any():
+        return DegenerateVerdict("the noiseless release is the same with either value", 0.0)
+    if law.scale == 0:
+        return DegenerateVerdict("the mechanism adds no noise", math.inf)
+    return None
+
+
+def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> DegenerateVerdict:
+    """The verdict on a mechanism that is known to draw nothing: one release of each is enough."""
+    with reproducible(seed, hypotheses.null.device) as generator:
+        null, *others = (mechanism.release(batch, generator) for batch in hypotheses.batches)
+    apart = any(not torch.equal(null, other) for other in others)
+    how = "the two values' differ" if apart else "it is the same with either value"
+    reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
+    return DegenerateVerdict(reason, math.inf if apart else 0.0)
+
 
 FEWEST_LOOKS, MOST_LOOKS = 16, 128
 """Looks under each hypothesis. With 128, noise is missed in some direction of up to 254 where it

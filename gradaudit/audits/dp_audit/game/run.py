@@ -8,17 +8,19 @@ from typing import Literal
 import torch
 
 from gradaudit.audits.dp_audit.game.canary import (
+    NO_RECORD,
     STAGES,
     Canary,
     CanaryPairs,
     Pair,
     choose_canary,
     expect_record,
+    without_record,
 )
 from gradaudit.audits.dp_audit.game.clients import Pool, choose_clients, train_clients
-from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict, verdict_without_trials
 from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, shifts
+from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict, verdict_without_trials
 from gradaudit.audits.dp_audit.game.play import (
     Rules,
     StatisticResult,
@@ -26,7 +28,6 @@ from gradaudit.audits.dp_audit.game.play import (
     expect_law,
     play,
 )
-from gradaudit.audits.dp_audit.game.removal import NO_RECORD, without_record
 from gradaudit.audits.dp_audit.game.sensitivity import (
     PairDesign,
     RecordGradients,

@@ -38,7 +38,7 @@ from scipy.special import fdtr, gammainccinv, gammaincinv, ndtr
 from gradaudit.audits.dp_audit.law import bounds
 from gradaudit.audits.dp_audit.law.bounds import Direction
 from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_gaussian
-from gradaudit.statistics.normality import normality
+from gradaudit.statistics.laws import normality
 
 _NODES = 128
 _TAIL = 1e-17

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from gradaudit.audits.dp_audit.mechanisms import OPTION
-from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
-from gradaudit.audits.dp_audit.middleware.loading import (
+from gradaudit.audits.dp_audit.middleware import (
+    ClippedGaussian,
+    Middleware,
     accepts_positions,
     instantiate,
     library,

@@ -5,8 +5,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from gradaudit.audits.dp_audit.mechanisms import OPTION
-from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.loading import instantiate, library, named_object, quiet
+from gradaudit.audits.dp_audit.middleware import (
+    Middleware,
+    instantiate,
+    library,
+    named_object,
+    quiet,
+)
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.noise import Noise

@@ -5,21 +5,126 @@ whole state dict, buffers and arrays without dimensions too. The two neighbourin
 clients' updates, or an update and none, whatever the records were.
 """
 
+import inspect
+import logging
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from torch import Generator, Tensor
 
-from gradaudit.audits.dp_audit.law.theory import Relation
+from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, mu_of_mechanism
 from gradaudit.audits.dp_audit.mechanisms import OPTION, Mechanism, Promise, ReleaseLaw, Unit
-from gradaudit.audits.dp_audit.middleware.law import ClippedGaussian
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
-from gradaudit.errors import AuditError
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.gradients.noise import clipped
 from gradaudit.noise import Noise
+from gradaudit.specs import Spec, arguments, parse_spec
 from gradaudit.text import listed
-from gradaudit.user_code import first_line
+from gradaudit.user_code import first_line, load_callable
+
+
+@dataclass(frozen=True)
+class ClippedGaussian:
+    """clip(u) + σn, in place: arrays without dimensions count in the norm and leave as they are.
+
+    So it is in numpy wherever ``for array in arrays: array *= factor`` meets a number and not an
+    array. Replacing a client moves clip(u) by up to 2Δ, its absence by Δ, whatever sensitivity σ
+    was chosen by.
+
+    Attributes:
+        clip: L2 norm Δ that the update is clipped to.
+        sigma: deviation of the noise in each element.
+    """
+
+    clip: float
+    sigma: float
+
+    def law(self, layout: Layout) -> ReleaseLaw:
+        """The law of what leaves, in elements of an update."""
+        bare = layout.where([key for key, array in layout.received.items() if not array.ndim])
+
+        def noiseless(client: Tensor, companions: Tensor) -> Tensor:
+            return torch.where(bare.to(client.device), client, clipped(client, self.clip))
+
+        return ReleaseLaw("gaussian", self.sigma, noiseless, bare)
+
+    def promise(self, relation: Relation, delta: float) -> Promise:
+        """The exact epsilon of the worst pair of updates, by the analytic Gaussian mechanism."""
+        mu = mu_of_mechanism(self.clip, self.sigma, relation=relation)
+        return Promise(mu, epsilon_gaussian(mu, delta), delta)
+
+
+def named_object(text: str) -> tuple[Any, Spec]:
+    """The object that ``SCHEME:MODULE:OBJECT?key=value&…`` names, and its spec without the scheme.
+
+    Raises:
+        UsageError: nothing is named, or no such module, file or object.
+    """
+    scheme, _, named = text.partition(":")
+    if not named.strip():
+        raise UsageError(
+            f"{OPTION} {scheme}: names nothing; write {scheme}:MODULE:NAME or {scheme}:FILE.py:NAME"
+        )
+    spec = parse_spec(named)
+    found = load_callable(spec.name, f"{OPTION} {scheme}:")
+    return found, Spec(f"{OPTION} {text}", spec.name, spec.pairs)
+
+
+def instantiate(found: Callable[..., Any], spec: Spec) -> Any:
+    """Call a class or a function with the spec's options.
+
+    Raises:
+        UsageError: an option is wrong, or it cannot be made.
+    """
+    options = arguments(spec, found)
+    try:
+        return found(**options)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise UsageError(f"{spec.text}: {first_line(error)}") from error
+
+
+def accepts_positions(found: Callable[..., Any], count: int) -> bool:
+    """Whether something that is no class can be called with so many values, by position."""
+    if inspect.isclass(found):
+        return False
+    try:
+        inspect.signature(found).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def library(module: str, title: str, extra: str) -> Any:
+    """A module of a framework.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UsageError(
+            f"{OPTION} {extra}: {title} is not installed; install gradaudit[{extra}]"
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress the lines that a framework logs for every result."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
 
 _NEXT_TO_NOTHING = 1e-6
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from audits.attack_text.sentences import view
 
-from gradaudit.audits.attack_text.recovery.last import last_tokens
+from gradaudit.audits.attack_text.recovery.recover import last_tokens
 
 
 @pytest.mark.parametrize("factor", [1.0, 7.0])

@@ -8,7 +8,7 @@ import torch
 from audits.attack_text.sentences import view
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_text.recovery.prefixes import Continuations
+from gradaudit.audits.attack_text.recovery.decoder import Continuations
 from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.data.common.packing import InputPart

@@ -6,7 +6,7 @@ from audits.attack_text.sentences import LENGTH, texts, transformer, view
 from torch import Tensor, nn
 
 from gradaudit.audits.attack_text.observing import TextThreat
-from gradaudit.audits.attack_text.recovery.prefixes import Continuations
+from gradaudit.audits.attack_text.recovery.decoder import Continuations
 from gradaudit.audits.attack_text.recovery.recover import recover
 from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.defenses import parse_defense

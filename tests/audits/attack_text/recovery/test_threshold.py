@@ -2,7 +2,7 @@
 
 import torch
 
-from gradaudit.audits.attack_text.recovery.threshold import above, limit_of
+from gradaudit.audits.attack_text.recovery.candidates import above, limit_of
 
 
 def normal(*shape: int, seed: int) -> torch.Tensor:

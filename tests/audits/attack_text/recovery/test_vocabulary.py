@@ -5,7 +5,7 @@ import torch
 from audits.attack_text.sentences import view
 from torch import Tensor
 
-from gradaudit.audits.attack_text.recovery.vocabulary import (
+from gradaudit.audits.attack_text.recovery.candidates import (
     labels_asked,
     row_strengths,
     tokens_read,

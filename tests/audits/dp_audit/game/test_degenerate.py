@@ -10,8 +10,8 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses
 
-from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict, verdict_without_trials
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
+from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict, verdict_without_trials
 from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, FileMechanism, Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradaudit.audits.dp_audit.game.lattice import lattice_statistic, lattice_steps
+from gradaudit.audits.dp_audit.game.missing_noise import lattice_statistic, lattice_steps
 
 COUNT, ELEMENTS = 128, 6
 

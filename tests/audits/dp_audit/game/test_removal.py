@@ -6,10 +6,9 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses, noise_that_no_seed_reaches
 
-from gradaudit.audits.dp_audit.game.canary import Canary, CanaryPairs
+from gradaudit.audits.dp_audit.game.canary import Canary, CanaryPairs, without_record
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.game.play import Rules, play
-from gradaudit.audits.dp_audit.game.removal import without_record
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism
 
 PLAYED = Canary("random", 1, 0, 0.5, torch.zeros(3), torch.zeros(()))

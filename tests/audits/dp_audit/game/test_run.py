@@ -10,7 +10,7 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses, sensitivity, subject, table
 
-from gradaudit.audits.dp_audit.game.degenerate import DegenerateVerdict
+from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game, pair_epsilon, play_on, settings
 from gradaudit.audits.dp_audit.game.sensitivity import PairDesign

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gradaudit.audits.dp_audit.law.one_run_bounds import (
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.one_run import (
     CanaryGuesses,
     epsilon_one_run,
     epsilon_one_run_gaussian,
@@ -20,7 +21,6 @@ from gradaudit.audits.dp_audit.law.one_run_bounds import (
     one_run_ceiling,
     p_value,
 )
-from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.errors import NotApplicable
 
 ORACLE = json.loads((Path(__file__).parent / "one_run_oracle.json").read_text(encoding="utf-8"))
