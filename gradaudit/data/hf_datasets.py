@@ -188,7 +188,7 @@ class HfDatasets(PictureAdapter, Tabular):
         origin = f"{frame.origin}: column {quote(column)}"
         raw = frame.array(column)
         array = as_inputs(raw, origin, tokens=raw.dtype.kind in "iu" and raw.ndim == 2)
-        if self.normalize is not None:
+        if self.normalize is not None or self.channels is not None:
             return self.normal(array, origin, {})
         return table_of(array, self.scale, origin)
 

@@ -93,14 +93,16 @@ class NpzFile(PictureAdapter):
     def _inputs(self, archive: Archive) -> Inputs:
         origin = archive.origin(self.inputs)
         raw = archive.read(self.inputs)
-        if self.scale == "standard" and (self.size or self.transform or self.normalize):
+        if self.scale == "standard" and (
+            self.size or self.channels or self.transform or self.normalize
+        ):
             raise UsageError(f"{origin}: {NOT_A_TABLE}")
         if self.size or self.transform:
             if raw.dtype != np.uint8 or raw.ndim < 3:
                 raise UsageError(f"{origin}: size= and transform= are for pictures of bytes")
             return self.prepared(pictures_in(raw, origin), origin)
         array = as_inputs(raw, origin, tokens=self.tokens)
-        if self.normalize is not None:
+        if self.normalize is not None or self.channels is not None:
             return self.normal(array, origin, {})
         return table_of(array, self.scale, origin, archive.names(*_names_of(self.inputs)))
 

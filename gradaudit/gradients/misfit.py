@@ -102,9 +102,13 @@ def _of_channels(last: LastCall) -> str:
 
 
 def _remedy(run: Run, inputs: Tensor, record: tuple[int, ...]) -> str:
-    """The first size of pictures that the model can be run on."""
+    """The channels or the first size of pictures that the model can be run on."""
     if len(record) != 3:
         return ""
+    for channels in {1: (3,), 3: (1,)}.get(record[0], ()):
+        with suppress(Exception):
+            run(inputs.new_zeros(1, channels, *record[1:]))
+            return f": say channels={channels} in --data"
     for channels in dict.fromkeys((record[0], 1, 3)):
         for side in _SIZES:
             with suppress(Exception):

@@ -157,6 +157,8 @@ _WORDS: Mapping[str, str] = {
     "dropped": "left out on request",
     "left": "not used",
     "resized": "pictures resized to",
+    "sixteen_bits": "grey pictures of 16 bits divided by 65,535, of which the largest value is",
+    "channels": "channels of pictures",
     "normalized": "pictures normalised by",
     "transform": "pictures prepared by",
     "tokenizer": "tokens of",

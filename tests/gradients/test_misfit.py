@@ -24,7 +24,7 @@ CONVOLVED = nn.Sequential(nn.Conv2d(3, 2, 5), nn.Flatten(), nn.Linear(2 * 28 * 2
         (FLAT, (3, 32, 32), r"records flatten to 3072: it takes pictures of 1x28x28"),
         (FLAT, (12,), r"1 expects 784 inputs; these records flatten to 12; name"),
         (CONVOLVED, (3, 64, 64), r"2 expects 1568 inputs; it gets 7200: say size=32x32 in --data"),
-        (CONVOLVED, (1, 32, 32), r"0 expects 3 channels; it gets 1: it takes pictures of 3x32x32"),
+        (CONVOLVED, (1, 32, 32), r"0 expects 3 channels; it gets 1: say channels=3 in --data"),
         (nn.Embedding(3, 2), (4,), r"it is an embedding, which looks up whole numbers"),
     ],
 )

@@ -301,10 +301,10 @@ PICTURES: dict[str, tuple[Content, str, str, int]] = {
         "resize all",
         3,
     ),
-    "16 bits a pixel": (
-        classes(lambda path: Image.fromarray(np.zeros((4, 4), np.uint16)).save(path)),
+    "floats as pixels": (
+        classes(lambda path: Image.fromarray(np.zeros((4, 4), np.float32)).save(path, "TIFF")),
         "",
-        "pixels of mode I;16",
+        "pixels of mode F",
         3,
     ),
     "pictures of other sizes": (classes(lambda p: picture(p, (5, 5))), "", "resize all", 3),

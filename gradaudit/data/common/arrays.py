@@ -144,16 +144,17 @@ def as_inputs(array: NDArray[Any], origin: str, *, tokens: bool = False) -> NDAr
     return floats
 
 
-def pictures(array: NDArray[np.uint8], origin: str) -> NDArray[np.float32]:
+def pictures(array: NDArray[np.uint8 | np.uint16], origin: str) -> NDArray[np.float32]:
     """Bytes (records, height, width[, channels]) as (records, channels, height, width) in [0, 1].
 
-    Bytes that can only be (records, channels, height, width) are taken as such.
+    Numbers of 16 bits are divided by 65,535. Bytes that can only be (records, channels, height,
+    width) are taken as such.
 
     Raises:
         DataError: there are not 1, 3 or 4 channels.
     """
     floats = np.ascontiguousarray(_channels_first(array, origin), dtype=np.float32)
-    floats /= 255
+    floats /= np.iinfo(array.dtype).max
     return floats
 
 
@@ -164,7 +165,7 @@ def pictures_in(array: NDArray[np.uint8], origin: str) -> list[tuple[str, Image.
     return [(f"{origin}: picture {i}", Image.fromarray(one)) for i, one in enumerate(single)]
 
 
-def _channels_first(array: NDArray[np.uint8], origin: str) -> NDArray[np.uint8]:
+def _channels_first(array: NDArray[Any], origin: str) -> NDArray[Any]:
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim == 4 and array.shape[3] in _CHANNELS:

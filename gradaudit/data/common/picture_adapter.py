@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,13 +14,21 @@ from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import pictures
 from gradaudit.data.common.checks import expect_finite, expect_to_fit
 from gradaudit.data.common.columns import Inputs
-from gradaudit.data.common.pictures import Picture, opened_pictures, stack_pictures
+from gradaudit.data.common.pictures import (
+    Picture,
+    bits_of,
+    opened_pictures,
+    stack_pictures,
+)
 from gradaudit.errors import DataError, UsageError
 from gradaudit.specs import suggest
 from gradaudit.user_code import first_line, import_torchvision, load_callable
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and deviation of ImageNet's channels (torchvision's reference training)."""
+
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""What red, green and blue count in grey (ITU-R BT.601)."""
 
 _NAMED = {"imagenet": IMAGENET, "torchvision": IMAGENET}
 
@@ -82,7 +90,10 @@ _TORCHVISION = "torchvision:"
 class PictureAdapter(DataAdapter):
     """Pictures become (records, channels, height, width) in [0, 1]: one channel where all are grey.
 
+    Grey pictures of 16 bits are divided by 65,535; colour of 16 bits is read with its upper 8.
+
     Attributes:
+        channels: 3 repeats the one channel of grey pictures, 1 makes colours grey (ITU-R BT.601).
         size: height and width that every picture is resized to (bilinear).
         normalize: mean and deviation that each channel is standardised by: ``imagenet`` or
             ``torchvision`` (those of ImageNet, which its weights take), ``MEAN,STD``, or a mean
@@ -93,6 +104,7 @@ class PictureAdapter(DataAdapter):
     """
 
     size: tuple[int, int] | None = None
+    channels: Literal[1, 3] | None = None
     normalize: str | None = None
     transform: str | None = None
 
@@ -105,11 +117,15 @@ class PictureAdapter(DataAdapter):
         """
         if self.transform is not None:
             return self._transformed(sources, origin, self.transform)
-        array = pictures(stack_pictures(sources, origin, self.size), origin)
-        return self.normal(array, origin, {"resized": list(self.size)} if self.size else {})
+        pixels = stack_pictures(sources, origin, self.size)
+        notes = bits_of(pixels) | ({"resized": list(self.size)} if self.size else {})
+        return self.normal(pictures(pixels, origin), origin, notes)
 
     def normal(self, array: NDArray[Any], origin: str, notes: dict[str, JsonValue]) -> Inputs:
-        """Inputs of an array (records, channels, …), normalised if that was asked for."""
+        """Inputs of an array (records, channels, …), with channels and normalised as asked for."""
+        if self.channels is not None and array.shape[1:2] != (self.channels,):
+            array = _with_channels(array, self.channels, origin)
+            notes = {**notes, "channels": "grey repeated" if self.channels == 3 else "made grey"}
         if self.normalize is None:
             return Inputs(array, notes=notes)
         array = normalised(array, self.normalize, origin)
@@ -118,16 +134,28 @@ class PictureAdapter(DataAdapter):
     def _transformed(
         self, sources: Sequence[tuple[str, Picture]], origin: str, name: str
     ) -> Inputs:
-        if self.size is not None or self.normalize is not None:
+        if self.size or self.channels or self.normalize is not None:
             raise UsageError(
-                f"transform={name}: does all that is done to a picture; leave out size= and "
-                "normalize="
+                f"transform={name}: does all that is done to a picture; leave out size=, channels= "
+                "and normalize="
             )
         function = _transform(name)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             arrays = [_applied(function, p, f"transform={name}") for p in opened_pictures(sources)]
         return Inputs(_stacked(arrays, f"transform={name}"), notes={"transform": name})
+
+
+def _with_channels(array: NDArray[Any], channels: int, origin: str) -> NDArray[np.float32]:
+    if array.ndim != 4 or array.dtype.kind != "f" or array.shape[1] != 4 - channels:
+        raise UsageError(
+            f"{origin}: channels={channels} is for pictures of {4 - channels} channels; these "
+            f"inputs are {array.dtype} of shape {array.shape}"
+        )
+    if channels == 3:
+        return np.repeat(array, 3, axis=1)
+    grey: NDArray[np.float32] = np.tensordot(array, _LUMA, axes=(1, 0))[:, None]
+    return grey
 
 
 def _transform(name: str) -> Callable[[Image.Image], Any]:

@@ -5,10 +5,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import JsonValue
 
 from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.errors import DataError, GradauditError, UsageError
@@ -22,8 +24,13 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """Formats that are decoded by a library; others (EPS) would start a program."""
 
 _GREY = ("1", "L")
+_DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
+"""Grey of 16 bits."""
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")
 
+
+_BYTE_IN_16_BITS = np.uint16(257)
+"""What a byte is multiplied by, so that white stays white."""
 
 Picture = Path | bytes | Image.Image
 """A file, what is in one, or a picture in memory."""
@@ -31,10 +38,11 @@ Picture = Path | bytes | Image.Image
 
 def stack_pictures(
     pictures: Sequence[tuple[str, Picture]], origin: str, size: Size | None
-) -> NDArray[np.uint8]:
+) -> NDArray[np.uint8 | np.uint16]:
     """Decode pictures, all grey or else all in colour.
 
     All headers are read before any pixel. Every picture is resized to ``size`` (bilinear), if any.
+    Where some are grey of 16 bits all become 16 bits, of which 65,535 is white.
 
     Args:
         pictures: each with its name for messages; a file is opened for its header and again for
@@ -43,28 +51,61 @@ def stack_pictures(
         size: height and width.
 
     Returns:
-        (pictures, height, width, channels) bytes, one channel or three.
+        (pictures, height, width, channels) bytes or uint16, one channel or three.
 
     Raises:
         UsageError: the size asked for is empty.
-        DataError: a file is missing, no picture, damaged or has more than 8 bits a channel; the
+        DataError: a file is missing, no picture, damaged or has more bits a channel than that; the
             sizes differ and none is asked for; there are none; the whole would take too much
             memory.
     """
-    (height, width), mode = _common_layout(_headers(pictures), origin, size)
-    pixels = np.empty((len(pictures), height, width, len(mode)), dtype=np.uint8)
+    headers = _headers(pictures)
+    (height, width), mode = _common_layout(headers, origin, size)
+    deep = any(kind in _DEEP for _, _, kind in headers)
+    shape = len(pictures), height, width, len(mode)
+    pixels: NDArray[np.uint8 | np.uint16] = np.empty(shape, np.uint16 if deep else np.uint8)
     for index, (name, source) in enumerate(pictures):
         with _opened(name, source) as picture:
-            converted = picture.convert(mode)
-            if converted.size != (width, height):
-                converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-            pixels[index] = np.asarray(converted, dtype=np.uint8).reshape(pixels.shape[1:])
+            pixels[index] = _pixels(picture, mode, (height, width), deep)
     return pixels
 
 
+def _pixels(picture: Image.Image, mode: str, size: Size, deep: bool) -> NDArray[Any]:
+    """A picture of that size as (height, width, channels) that broadcast to those of the mode."""
+    grey = picture.mode in _DEEP
+    made = picture.convert(mode) if not grey else Image.fromarray(_as_floats(picture))
+    if made.size != size[::-1]:
+        made = made.resize(size[::-1], Image.Resampling.BILINEAR)
+    pixels = np.asarray(made).reshape(*size, -1)
+    if grey:
+        return pixels.round()
+    return pixels.astype(np.uint16) * _BYTE_IN_16_BITS if deep else pixels
+
+
+def _as_floats(picture: Image.Image) -> NDArray[np.float32]:
+    """The pixels of a grey picture as numbers, which can be resized."""
+    return np.asarray(picture).astype(np.float32)
+
+
+def bits_of(pixels: NDArray[np.uint8 | np.uint16]) -> dict[str, JsonValue]:
+    """The note on pictures of 16 bits, with their largest value; empty of others."""
+    return {} if pixels.dtype == np.uint8 else {"sixteen_bits": int(pixels.max())}
+
+
 def opened_pictures(pictures: Sequence[tuple[str, Picture]]) -> Iterator[Image.Image]:
-    """Each picture in turn, in its own size, all grey or else all in colour; errors as above."""
-    mode = _common_mode(_headers(pictures))
+    """Each picture in turn, in its own size and 8 bits, all grey or else all in colour.
+
+    Raises:
+        DataError: as above, or one is of 16 bits.
+    """
+    headers = _headers(pictures)
+    deep = next((name for name, _, mode in headers if mode in _DEEP), None)
+    if deep is not None:
+        raise DataError(
+            f"{deep}: has 16 bits a channel, which transform= does not take; use size= and "
+            "normalize= in its place, or save it with 8 bits"
+        )
+    mode = _common_mode(headers)
     for name, source in pictures:
         with _opened(name, source) as picture:
             yield picture.convert(mode)
@@ -79,14 +120,15 @@ def _headers(pictures: Sequence[tuple[str, Picture]]) -> list[tuple[str, Size, s
 
 
 def _common_mode(headers: Sequence[tuple[str, Size, str]]) -> str:
-    return "L" if all(mode in _GREY for _, _, mode in headers) else "RGB"
+    return "L" if all(mode in _GREY + _DEEP for _, _, mode in headers) else "RGB"
 
 
 def _header(picture: Image.Image, name: str) -> tuple[str, Size, str]:
     """Name, size and mode of a picture."""
-    if picture.mode not in _GREY + _COLOUR:
+    if picture.mode not in _GREY + _DEEP + _COLOUR:
         raise DataError(
-            f"{name}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel"
+            f"{name}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel, "
+            "or 16 of grey"
         )
     return name, (picture.height, picture.width), picture.mode
 

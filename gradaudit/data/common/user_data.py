@@ -25,7 +25,7 @@ from gradaudit.data.common.items import (
     turned,
 )
 from gradaudit.data.common.packing import InputPart, packed, packed_labels
-from gradaudit.data.common.pictures import Picture, stack_pictures
+from gradaudit.data.common.pictures import Picture, bits_of, stack_pictures
 from gradaudit.data.common.roles import (
     Labels,
     Task,
@@ -249,7 +249,8 @@ def _input_of_items(
 
 
 def _as_they_are(sources: Named, origin: str) -> Inputs:
-    return Inputs(pictures(stack_pictures(sources, origin, None), origin))
+    pixels = stack_pictures(sources, origin, None)
+    return Inputs(pictures(pixels, origin), notes=bits_of(pixels))
 
 
 def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:
