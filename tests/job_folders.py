@@ -1,6 +1,8 @@
 """Folders of tiny NVFlare jobs and Flower apps, for tests of ``gradaudit job``."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ NET = """
 from torch import nn
 
 class Net(nn.Module):
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)).relu())
     def __init__(self):
         super().__init__()
         self.first = nn.Linear(6, 5)
@@ -131,13 +135,15 @@ def nvflare_job(
     tasks: Sequence[str] = ("train",),
     executors: Sequence[Any] = (),
     form: str = "DIFF",
+    script: str = "",
     client: Mapping[str, Any] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write an NVFlare job folder, whose executor raises where it is made."""
     for name in ("config", "custom"):
         (folder / "app" / name).mkdir(parents=True, exist_ok=True)
-    executor = {"path": "trains.Trains", "args": {"params_transfer_type": form}}
+    executor: dict[str, Any] = {"path": "trains.Trains", "args": {"params_transfer_type": form}}
+    executor["args"] |= {"task_script_args": script} if script else {}
     of_client = {
         "format_version": 2,
         "executors": [{"tasks": list(tasks), "executor": executor}, *executors],
@@ -166,6 +172,50 @@ def privacy_policy(path: Path, scopes: Mapping[str, Sequence[Any]], default: str
     listed = [{"name": name, "task_result_filters": list(f)} for name, f in scopes.items()]
     path.write_text(json.dumps({"scopes": listed, "default_scope": default}), encoding="utf-8")
     return path
+
+
+def nvflare_template(folder: Path, name: str, *filters: dict[str, Any]) -> Path:
+    """A job of NVFlare's own templates with a chain on its training; configurations are HOCON."""
+    from nvflare.tool import job
+
+    source = Path(next(iter(job.__path__))) / "templates" / name
+    for part in ("config", "custom"):
+        (folder / "app" / part).mkdir(parents=True)
+    (folder / "meta.conf").write_bytes((source / "meta.conf").read_bytes())
+    for side in ("client", "server"):
+        text = (source / f"config_fed_{side}.conf").read_text(encoding="utf-8")
+        empty, filled = '"task_result_filters": []', json.dumps([chain(*filters)])
+        text = text.replace(empty, f'"task_result_filters": {filled}')
+        path = folder / "app" / "config" / f"config_fed_{side}.conf"
+        path.write_text(text, encoding="utf-8")
+    for module, text in (("net", NET), ("filters", FILTER)):
+        (folder / "app" / "custom" / f"{module}.py").write_text(text, encoding="utf-8")
+    return folder
+
+
+def nvflare_recipe(folder: Path, transfer: str) -> Path:
+    """A job that NVFlare's ``FedAvgRecipe`` exports, with the mechanism on what clients send."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(folder)!r})
+from gradaudit.user_code import import_torchvision
+import_torchvision("ops")
+from filters import DpFilter
+from net import Net
+from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+recipe = FedAvgRecipe(
+    name="job", model=Net(), min_clients=2, num_rounds=3, train_script="train.py",
+    train_args="--epochs 2 --lr 0.1", params_transfer_type={transfer!r},
+)
+recipe.add_client_output_filter(DpFilter(), tasks=["train"])
+recipe.export({str(folder / "out")!r})
+"""
+    folder.mkdir(parents=True, exist_ok=True)
+    code = {"net": NET, "filters": FILTER, "train": 'raise RuntimeError("entered")\n'}
+    for module, text in {**code, "recipe": script}.items():
+        (folder / f"{module}.py").write_text(text, encoding="utf-8")
+    subprocess.run([sys.executable, "recipe.py"], cwd=folder, check=True, capture_output=True)
+    return folder / "out" / "job"
 
 
 MODS = (
@@ -206,6 +256,7 @@ def flower_app(
     strategy: str = "FedAvg(fraction_evaluate=0.0)",
     client: str = "",
     evaluate: bool = False,
+    config: str = "",
 ) -> Path:
     """Write a Flower app, whose functions raise where they are called."""
     package = folder / "tiny"
@@ -221,6 +272,7 @@ clientapp = "tiny.client_app:app"
 [tool.flwr.app.config]
 num-server-rounds = 5
 """
+    toml += config
     (folder / "pyproject.toml").write_text(toml, encoding="utf-8")
     (package / "__init__.py").write_text("", encoding="utf-8")
     (package / "net.py").write_text(NET, encoding="utf-8")
@@ -248,6 +300,66 @@ num-server-rounds = 5
         "    strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()),\n"
         "        num_rounds=context.run_config['num-server-rounds'])\n"
         '    raise RuntimeError("the strategy was started")\n',
+        encoding="utf-8",
+    )
+    return folder
+
+
+LEGACY_EVEN = """
+from flwr.compat.common import recorddict_compat as compat
+def even(message, context, call_next):
+    answer = call_next(message, context)
+    if message.metadata.message_type == "train":
+        result = compat.recorddict_to_fitres(answer.content, keep_input=True)
+        result.num_examples, result.metrics = 1, {}
+        answer.content = compat.fitres_to_recorddict(result, keep_input=True)
+    return answer
+"""
+"""A mod of a legacy client that sends one record for a count, and no metrics."""
+
+
+def legacy_app(
+    folder: Path,
+    mods: str,
+    *,
+    strategy: str = "{}",
+    secure: str = "",
+    clients: int = 4,
+) -> Path:
+    """Write a Flower app of ``client_fn`` and a legacy strategy, as Flower's examples have them.
+
+    With ``secure`` it is that of Flower's example of secure aggregation with central privacy.
+    """
+    flower_app(folder)
+    begin = "parameters = ndarrays_to_parameters([v.numpy() for v in Net().state_dict().values()])"
+    inner = (
+        f"FedAvg(min_fit_clients={clients}, fraction_fit=0.1, min_available_clients={clients}, "
+        "fraction_evaluate=0.0, initial_parameters=parameters)"
+    )
+    run = f"""
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    context = LegacyContext(context, config=ServerConfig(num_rounds=3), strategy=strategy)
+    DefaultWorkflow(fit_workflow={secure})(grid, context)
+"""
+    plain = """
+def server_fn(context):
+    return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=3))
+app = ServerApp(server_fn=server_fn)
+"""
+    (folder / "tiny" / "server_app.py").write_text(
+        "from flwr.common import ndarrays_to_parameters\nfrom flwr.server import *\n"
+        "from flwr.server import LegacyContext, ServerAppComponents\n"
+        "from flwr.server.strategy import *\nfrom flwr.server.workflow import *\n"
+        f"from tiny.net import Net\n{begin}\nstrategy = {strategy.format(inner)}\n"
+        f"{run if secure else plain}",
+        encoding="utf-8",
+    )
+    (folder / "tiny" / "client_app.py").write_text(
+        f"from flwr.client import ClientApp\nfrom flwr.client.mod import *\n{LEGACY_EVEN}\n"
+        'def client_fn(context):\n    raise RuntimeError("a client was made")\n'
+        f"app = ClientApp(client_fn=client_fn, mods=[{mods}])\n",
         encoding="utf-8",
     )
     return folder

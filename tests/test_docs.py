@@ -93,6 +93,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"{i % 2},{'fm'[i % 2]},{i},{i * i % 7}" for i in range(24)]
     for name in ("table.csv", "adult.csv"):
         (folder / name).write_text("\n".join(["income,sex,age,hours", *rows]))
+    patients = [",".join([*"abcdef", "outcome"]), *(f"0,1,2,3,4,{i},{i % 3}" for i in range(24))]
+    (folder / "patients.csv").write_text("\n".join(patients))
     folder_of(folder / "DIR", "GPT2LMHeadModel")
     (folder / "FILE.csv").write_text("\n".join(["COL", *SENTENCES]))
     nvflare_job(folder / "JOB", [chain(builtin("svt_privacy.SVTPrivacy"))])
@@ -150,12 +152,13 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("line", [*commands(), *helped()])
 def test_what_a_page_shows_can_be_typed(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     *before, line = line.split(" | ")  # of a pipe, what its last command gets is a report
     _, *words = shlex.split(line, comments=True)
     if words[0] == "init":  # it wants a folder that has no configuration yet
         (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
+        (tmp_path / "JOB").symlink_to(desk / "JOB")
         monkeypatch.chdir(tmp_path)
     given = run(*shlex.split(before[0])[1:]).out if before else ""
     done = run(*(STAND_INS.get(word, word) for word in words), given=given)

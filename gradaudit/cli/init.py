@@ -1,7 +1,8 @@
 """``gradaudit init``: a configuration and a policy to begin with, in the working directory."""
 
+import inspect
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +12,12 @@ from gradaudit.cli.starting import SpecCandidates, configuration, policy
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.errors import UsageError
 from gradaudit.report import Report
+from gradaudit.text import listed, printable
 
-POLICY = Path("policy.yaml")
+if TYPE_CHECKING:
+    from gradaudit.audits.job.starting import JobBeginning
+
+POLICY, FEDERATION = Path("policy.yaml"), Path("federation.yaml")
 _LOOKED_AT = (
     "model",
     "checkpoint",
@@ -31,25 +36,44 @@ def _init(**flags: Any) -> None:
 
     gradaudit init
     gradaudit init -m sample_models/models.py:digits_cnn -d digits
+    gradaudit init --from JOB
 
     The model and the data that are named are opened, and the files say what there is: layers,
     attributes, task accuracy. A table's number columns are tried as the file has them and
     standardised, and the file has the scale that fits the model. Without names, files that may be
-    meant stand as comments.
+    meant stand as comments. From the folder of a Flower app or an NVFlare job it takes the model,
+    writes its federation to federation.yaml, and says what it could not tell.
     """
-    for path in (FOUND, POLICY):
+    folder: Path | None = flags.pop("source")
+    for path in (FOUND, POLICY, *([FEDERATION] if folder else [])):
         if path.exists() or path.is_symlink():
             raise UsageError(f"{path}: is there already, and init overwrites nothing; rename it")
     settings = settle(SubjectSettings, flags, {})
+    begun = _begun(folder, settings.model) if folder else None
+    if begun is not None:
+        settings = settings.model_copy(update={"model": begun.model})
     report, seen = None, list[str]()
     if settings.model and settings.data:
         settings, report, seen = _looked_at(settings)
-    text = configuration(settings.model_dump(), SpecCandidates.of(Path.cwd()), report, seen)
-    for path, content in ((FOUND, text), (POLICY, policy())):
+    given = settings.model_dump()
+    given |= {"deployment": str(FEDERATION), "job": {"folder": str(folder)}} if folder else {}
+    text = configuration(given, SpecCandidates.of(Path.cwd()), report, seen)
+    written = {FOUND: text, POLICY: policy()}
+    written |= {FEDERATION: begun.federation} if begun is not None else {}
+    for path, content in written.items():
         with path.open("x", encoding="utf-8") as file:
             file.write(content)
-    for line in _next(report is not None):
+    for sentence in begun.untold if begun is not None else ():
+        typer.echo(printable(f"could not tell {sentence}", limit=None))
+    for line in _next(report is not None, list(written)):
         typer.echo(line)
+
+
+def _begun(folder: Path, model: str | None) -> "JobBeginning":
+    with stdout_for_the_report():
+        from gradaudit.audits.job.starting import beginning
+
+        return beginning(folder, model)
 
 
 def _looked_at(settings: SubjectSettings) -> tuple[SubjectSettings, Report, list[str]]:
@@ -74,10 +98,10 @@ _UNTOLD = "The model does as well with either scale: say the one that it was tra
 """What the file says where the accuracies do not tell the scales apart."""
 
 
-def _next(looked: bool) -> list[str]:
+def _next(looked: bool, written: list[Path]) -> list[str]:
     first = [] if looked else [f"fill in model and data in {FOUND}, or name them: init -m … -d …"]
     return [
-        f"wrote {FOUND} and {POLICY}",
+        f"wrote {listed(list(map(str, written)))}",
         *first,
         "gradaudit scan --dry-run                             says what would run",
         "gradaudit scan -o report.json                        measures",
@@ -85,9 +109,25 @@ def _next(looked: bool) -> list[str]:
     ]
 
 
+FROM = inspect.Parameter(
+    "source",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Folder of a Flower app or an NVFlare job, whose model and federation are taken.",
+            show_default=False,
+        ),
+    ],
+)
 init = with_options(
     _init,
-    options_of(
-        SubjectSettings, "Subject", without=set(SubjectSettings.model_fields) - set(_LOOKED_AT)
-    ),
+    [
+        FROM,
+        *options_of(
+            SubjectSettings, "Subject", without=set(SubjectSettings.model_fields) - set(_LOOKED_AT)
+        ),
+    ],
 )

@@ -17,14 +17,19 @@ from gradaudit.cli.perform import (
     stdout_for_the_report,
 )
 from gradaudit.config import OutputSettings, section, settle
+from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Report
 from gradaudit.text import printable
 
 FOLDER = inspect.Parameter(
-    "folder",
+    "place",
     inspect.Parameter.KEYWORD_ONLY,
+    default=None,
     annotation=Annotated[
-        Path, typer.Argument(help="Folder of an NVFlare job or a Flower app.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="JOB", help="Folder of an NVFlare job or a Flower app.", show_default=False
+        ),
     ],
 )
 
@@ -38,15 +43,18 @@ def _job(**flags: Any) -> None:
     JOB is an NVFlare job (meta.json) or a Flower app (pyproject.toml). Its filters and mods are
     code that is run, on simulated updates; its training is not.
     """
-    folder = flags.pop("folder")
+    place = flags.pop("place")
+    flags["folder"] = place or flags["folder"]
     config, file = configured(flags)
     output = settle(OutputSettings, flags, file)
     options = settle(JobOptions, flags, section(file, Job.name))
-    expect_writable(output, config, folder, options)
+    if options.folder is None:
+        raise UsageError("name the folder of a job: gradaudit job JOB")
+    expect_writable(output, config, options)
     with stdout_for_the_report():
         from gradaudit.audits.job.measure import report_of
 
-        report = report_of(folder, options, asked(config))
+        report = report_of(options.folder, options, asked(config))
     if output.shape == "table":
         for line in told(report):
             typer.echo(printable(line, limit=None))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gradaudit.audits import Audit, audits
+from gradaudit.audits.job import Job
 from gradaudit.audits.sizes import Size
 from gradaudit.cli.budget import sizes_of, survey, time_left
 from gradaudit.cli.options import CONFIG, configured, options_of, with_options
-from gradaudit.cli.perform import GATE_FAILED, expect_writable, opened
+from gradaudit.cli.perform import GATE_FAILED, expect_writable, opened, stdout_for_the_report
 from gradaudit.config import (
     OutputSettings,
     RunSettings,
@@ -39,11 +41,15 @@ def _scan(**flags: Any) -> None:
     gradaudit scan --quick
     gradaudit scan -m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex
 
-    Without arguments it audits the bundled sample model.
+    Without arguments it audits the bundled sample model. With --job its report has what leaves
+    that job's clients too, and the model is the job's where none is named.
     """
+    folder = flags.pop("job")
     config, file = configured(flags)
     settings = settle(ScanSettings, flags, file)
     left = time_left(settings.seconds)
+    if folder is not None:
+        settings, file = with_job(settings, file, folder)
     if not (settings.model or settings.data or settings.checkpoint):
         sample = sample_settings()
         if settings.attribute:
@@ -62,15 +68,50 @@ def _scan(**flags: Any) -> None:
         raise typer.Exit(GATE_FAILED)
 
 
+JOB = inspect.Parameter(
+    "job",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            "--job",
+            help="Folder of a Flower app or an NVFlare job: audit it too, and its model where "
+            "none is named.",
+            rich_help_panel="Scan",
+            show_default=False,
+        ),
+    ],
+)
 scan = with_options(
     _scan,
     [
+        JOB,
         *options_of(ScanSettings, "Scan", without=RunSettings.model_fields),
         *options_of(SubjectSettings, "Subject"),
         CONFIG,
         *options_of(OutputSettings, "Output"),
     ],
 )
+
+
+def with_job(
+    settings: ScanSettings, file: dict[str, Any], folder: Path
+) -> tuple[ScanSettings, dict[str, Any]]:
+    """The scan of a job's model and of the job itself, whose folder stands among its options.
+
+    Raises:
+        UsageError: the folder is no job, or no class of its code makes its model.
+    """
+    with stdout_for_the_report():
+        from gradaudit.audits.job.starting import beginning
+
+        begun = None if settings.model else beginning(folder)
+    if begun is not None and begun.model is None:
+        raise UsageError(f"--job {folder}: {begun.untold[0]}")
+    model = settings.model if begun is None else begun.model
+    named = {**section(file, Job.name), "folder": folder}
+    return settings.model_copy(update={"model": model}), {**file, Job.name: named}
 
 
 def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Size, ...]]:
@@ -81,7 +122,8 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Si
     """
     if settings.quick and settings.thorough:
         raise UsageError("--quick and --thorough: choose one")
-    known = {name: audit for name, audit in audits().items() if not audit.brings_model}
+    job = "folder" in section(file, Job.name)
+    known = {n: a for n, a in audits().items() if not a.brings_model or (job and n == Job.name)}
     wanted = {name for asked in settings.audits for name in _named(asked, known)}
     return [
         sizes_of(audit, settings.exactness, section(file, name))

@@ -110,6 +110,8 @@ def configuration(
         about = [*_about(name, found, report), *(seen if name == "data" else ())]
         blocks.append(_entry(key, given.get(name), examples, about))
     blocks += [_entry(key, given[key], [], _about(key, found, report)) for key in _others(given)]
+    if job := given.get("job"):
+        blocks.append(_entry("job", job, [], ["The job that `gradaudit job` and scans audit too."]))
     return "\n\n".join(blocks) + "\n"
 
 

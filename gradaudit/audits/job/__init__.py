@@ -12,6 +12,9 @@ from gradaudit.noise import Noise
 class JobOptions(AuditOptions):
     """Options of the audit of a whole job."""
 
+    folder: Path | None = Field(
+        None, description="Folder of a Flower app or an NVFlare job (the argument of `job`)."
+    )
     site: Path | None = Field(
         None, description="the site's privacy policy, privacy.json (NVFlare): every scope is tried"
     )

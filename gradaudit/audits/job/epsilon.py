@@ -7,7 +7,7 @@ from typing import Any
 from scipy.stats import chi2
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_composed
-from gradaudit.audits.job.chains import JobChain, LoadedJob
+from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
 from gradaudit.audits.job.probing import Probe
 from gradaudit.noise import Noise
 
@@ -55,6 +55,8 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
         probe: what it does.
         noise: the law that the user declares.
     """
+    if chain.masked and not probe.noisy:
+        return Strength(None, f"{UNKNOWN}secure sums alone have no epsilon without assumptions")
     if reason := _in_clear(probe):
         return Strength(None, f"infinite, because {reason}", clear=True)
     if chain.known is not None and chain.lawful:
@@ -88,7 +90,7 @@ def strength_of_release(job: LoadedJob, measured: Any) -> Strength:
         return Strength(None, f"{UNKNOWN}{whole[0]} is averaged without a clip")
     if measured.uneven < _AGREES * measured.even:
         return Strength(None, f"{UNKNOWN}the mean weighs clients by their counts")
-    declared = job.server.strategy.num_sampled_clients
+    declared = job.server.outermost.num_sampled_clients
     multiplier = measured.promised * min(1.0, measured.clients / declared)
     if measured.even < _AGREES * multiplier:
         return Strength(None, f"{UNKNOWN}the mean has less noise than {names[0]} promises")

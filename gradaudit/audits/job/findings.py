@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob
+from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob
 from gradaudit.audits.job.probing import Probe, idle
 from gradaudit.text import listed
 
@@ -64,6 +64,16 @@ def faults_of(
 
 
 def _unfiltered(chain: JobChain) -> Fault:
+    if chain.masked:
+        return Fault(
+            "secure-sum-without-noise",
+            f"the result of {chain.task} leaves masked, and no noise protects the sum",
+            "add noise on the clients, or by a strategy of differential privacy on the server",
+            chain.file,
+            chain.key,
+            chain.task,
+            level="warning",
+        )
     name = "model-unfiltered" if chain.carries == "model" else "update-unfiltered"
     passes = listed([link.name for link in chain.links])
     through = f" through {passes}" if passes else ", as nothing filters it"

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,6 @@ from gradaudit.audits.base import AuditCost
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware.payload import Layout
 from gradaudit.audits.job import Job, JobOptions
-from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob, Outgoing
 from gradaudit.audits.job.epsilon import (
     RELATIONS,
     Strength,
@@ -31,6 +30,7 @@ from gradaudit.audits.job.findings import (
     numbers_fault,
     weaker_scope,
 )
+from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing
 from gradaudit.audits.job.probing import Probe, left_numbers, probe, simulated
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import AuditError, NotApplicable, UsageError, one_line
@@ -41,25 +41,40 @@ from gradaudit.subject import Subject
 
 _ROUNDING = 1e-3
 """Relative distance of two releases of the same noise, around other weights of single precision."""
-_HOW = "give a folder: gradaudit job JOB"
+_HOW = "name the folder of a job: gradaudit job JOB, or scan --job JOB"
+_SECONDS = 5.0
+_ELSEWHERE = "the job's model has no such layer"
 
 
-def run(audit: Job, subject: Subject, progress: Progress) -> Iterable[Measurement]:
-    """Refuse: a job brings its own model.
+def run(audit: Job, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Audit the job in the folder that the options name, beside other audits of its model.
 
     Raises:
-        NotApplicable: always.
+        NotApplicable: no folder is named.
+        UsageError: the job cannot be loaded.
     """
-    raise NotApplicable(f"a job brings its own model; {_HOW}")
+    folder = _named(audit)
+    rows = list(rows_of(audited(folder, audit.options), audit.options))
+    here = {layer.name for layer in subject.layers}
+    yield from (row for row in rows if row.layer is None or row.layer in here)
+    missing = [layer for layer in here if all(row.layer != layer for row in rows)]
+    yield from Rows(Job).skipped(_ELSEWHERE, ["untouched"], missing)
 
 
 def cost(audit: Job, subject: Subject) -> AuditCost:
-    """Refuse, as ``run`` does.
+    """About what the audit of a small job takes.
 
     Raises:
-        NotApplicable: always.
+        NotApplicable: no folder is named.
     """
-    raise NotApplicable(f"a job brings its own model; {_HOW}")
+    _named(audit)
+    return AuditCost(seconds=_SECONDS)
+
+
+def _named(audit: Job) -> Path:
+    if audit.options.folder is None:
+        raise NotApplicable(f"a job brings its own model; {_HOW}")
+    return audit.options.folder
 
 
 @dataclass
@@ -85,6 +100,11 @@ class Audited:
     strength: dict[str, Strength] = field(default_factory=dict)
     central: Strength | None = None
     server: object = None
+
+    def clear(self, i: int) -> list[str]:
+        """Arrays of a chain that the server gets bit for bit as training made them."""
+        masked = i not in self.probes or self.job.chains[i].masked
+        return [] if masked else self.probes[i].untouched
 
     @property
     def errors(self) -> list[Fault]:
@@ -114,7 +134,7 @@ def load(folder: Path, options: JobOptions) -> LoadedJob:
 
 def _loader(name: str, title: str) -> ModuleType:
     try:
-        return import_module(f"gradaudit.audits.job.{name}")
+        return import_module(f"gradaudit.audits.job.loading.{name}")
     except ImportError as error:
         raise UsageError(
             f"job: {title} is not installed ({error}); install gradaudit[{name}]"
@@ -281,7 +301,7 @@ def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator
     details: dict[str, JsonValue] = {"links": links, "chosen": chain.chosen, "key": chain.key}
     yield of.measured("chain", float(len(links)), details=details)
     numbers, done = found.numbers.get(i, ()), found.probes.get(i)
-    arrays = done.untouched if done else []
+    arrays = found.clear(i)
     yield of.measured(
         "unfiltered",
         float(len(arrays) + len(numbers)),
@@ -298,10 +318,8 @@ def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator
 
 def _untouched_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
     """For each layer its arrays that leave as training made them, in the job's own scope."""
-    done = [
-        found.probes[i] for i, c in enumerate(found.job.chains) if i in found.probes and c.chosen
-    ]
-    keys = {key for each in done for key in each.untouched}
+    done = [i for i, chain in enumerate(found.job.chains) if i in found.probes and chain.chosen]
+    keys = {key for i in done for key in found.clear(i)}
     layout: Layout = found.job.layout
     for layer in dict.fromkeys(map(layer_of, layout.received)):
         own = [key for key in layout.received if key in keys and layer_of(key) == layer]
@@ -358,8 +376,7 @@ def _with_others(found: Audited, strength: Strength) -> Strength:
     if found.central is not None or strength.clear:
         return strength
     for i, chain in enumerate(found.job.chains):
-        clear = list(found.numbers.get(i, ()))
-        clear += found.probes[i].untouched if i in found.probes else []
+        clear = [*found.numbers.get(i, ()), *found.clear(i)]
         if chain.chosen and chain.carries != "update" and clear:
             return Strength(
                 None, f"infinite, because {clear[0]} of {chain.task} leaves in clear", True
@@ -370,5 +387,5 @@ def _with_others(found: Audited, strength: Strength) -> Strength:
 def _accountant(found: Audited, rounds: int) -> dict[str, JsonValue]:
     if found.central is None:
         return {}
-    value = by_accountant(found.job.server.strategy, rounds)
+    value = by_accountant(found.job.server.outermost, rounds)
     return {} if value is None or math.isinf(value) else {"framework_accountant": value}

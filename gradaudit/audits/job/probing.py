@@ -15,7 +15,7 @@ from torch import Tensor
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, reproducible
 from gradaudit.audits.dp_audit.middleware.fates import LOOKS, Fate, fates
 from gradaudit.audits.dp_audit.middleware.payload import Layout
-from gradaudit.audits.job.chains import JobChain, Outgoing
+from gradaudit.audits.job.loading.chains import JobChain, Outgoing
 from gradaudit.errors import AuditError
 from gradaudit.randomness import Seed, number, sequence
 

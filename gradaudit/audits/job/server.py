@@ -1,19 +1,19 @@
 """The noise that a Flower strategy's released mean really has, by running its own aggregation."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import torch
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import RecordDict
 from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Payload
-from gradaudit.audits.job.chains import Fault, JobChain, LoadedJob
-from gradaudit.audits.job.flower import record_of, replied
+from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing
+from gradaudit.audits.job.loading.flower_messages import COUNTS, arrays_of, replied, reply_of
 from gradaudit.audits.job.probing import simulated
 from gradaudit.errors import AuditError
 from gradaudit.randomness import Seed, sequence
@@ -24,6 +24,23 @@ _NUMBERS, _MESSAGES, _FEWEST = 5_000, 2_000, 16
 """Noise numbers that a deviation is estimated from, messages that this may take, least draws."""
 _KEPT = 0.95
 """Share of the promised multiplier from which it counts as kept: 5,000 numbers are within 2 %."""
+
+_ADAPTIVE = (
+    "adaptive-clip-noise",
+    "draws its noise with the clip of the next round, which is smaller",
+    "use fixed clipping (DifferentialPrivacyServerSideFixedClipping)",
+)
+_OF_THE_SUM = (
+    "clip-of-the-sum",
+    "clips the mean of the secure sum, and no client's update",
+    "use DifferentialPrivacyClientSideFixedClipping and fixedclipping_mod",
+)
+_SMALL = (
+    "server-noise-too-small",
+    "adds less noise than it promises",
+    "clip every update before the mean, or raise the noise",
+)
+"""Why a mean has too little noise: the fault's name, a clause, and the repair."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +80,7 @@ def multiplier(job: LoadedJob, chain: JobChain, seed: Seed) -> Multiplier:
     Raises:
         AuditError: the strategy fails, or releases nothing.
     """
-    clients = len(job.server.asked("train"))
+    clients = len(job.server.fresh().asked("train"))
     even, uneven = [1] * clients, [_HEAVY, *[1] * (clients - 1)]
     noise = _noise(job, chain, even, seed)
     alike = _moved(job, chain, even, seed)
@@ -111,13 +128,11 @@ def _released(
     job: LoadedJob, chain: JobChain, updates: Sequence[Tensor], counts: Sequence[int], seed: Seed
 ) -> Tensor:
     """What the server releases in a first round, as an update (elements,)."""
-    server = copy.copy(job.server)
-    server.strategy = job.server.fresh()
+    server = job.server.fresh()
     with reproducible(seed, updates[0].device), quiet():
-        messages = server.asked("train", server.strategy)
         replies = [
-            replied(message, chain, server.config, _content(job, update, count))
-            for message, update, count in zip(messages, updates, counts, strict=True)
+            replied(message, chain, server.config, _content(job, chain, update, count))
+            for message, update, count in zip(server.asked("train"), updates, counts, strict=True)
         ]
         try:
             arrays, _ = server.strategy.aggregate_train(1, replies)
@@ -125,23 +140,23 @@ def _released(
             raise AuditError(f"the strategy fails to aggregate: {error}") from error
     if not arrays:
         raise AuditError("the strategy releases nothing: every reply is an error")
-    released = {key: array.numpy() for key, array in arrays.items()}
+    released = arrays_of(arrays, tuple(job.layout.received) if server.legacy else ())
     return job.layout.update(Payload(released, "weights")).double()
 
 
-def _content(job: LoadedJob, update: Tensor, count: int) -> RecordDict:
+def _content(job: LoadedJob, chain: JobChain, update: Tensor, count: int) -> RecordDict:
     arrays = job.layout.payload(update.float(), "weights").arrays
-    metrics = MetricRecord({"num-examples": count, "train_loss": 0.3})
-    return RecordDict({"arrays": record_of(arrays), "metrics": metrics})
+    numbers = {**chain.numbers, **{key: count for key in COUNTS if key in chain.numbers}}
+    return reply_of(Outgoing(arrays, "weights", numbers), legacy=job.server.legacy)
 
 
 def server_faults(job: LoadedJob, found: Multiplier, file: str) -> list[Fault]:
     """The faults by which the released mean has less noise than the strategy promises."""
     if found.promised is None:
         return []
-    name = type(job.server.strategy).__name__
+    name = type(job.server.outermost).__name__
     faults = []
-    declared = getattr(job.server.strategy, "num_sampled_clients", found.clients)
+    declared = getattr(job.server.outermost, "num_sampled_clients", found.clients)
     if found.clients < declared:
         faults.append(
             Fault(
@@ -173,52 +188,41 @@ def server_faults(job: LoadedJob, found: Multiplier, file: str) -> list[Fault]:
 
 
 def _too_little(job: LoadedJob, found: Multiplier, name: str, file: str) -> Fault:
-    adaptive = "Adaptive" in name
-    why = (
-        "draws its noise with the clip of the next round, which is smaller"
-        if adaptive
-        else "adds less noise than it promises"
-    )
-    return Fault(
-        "adaptive-clip-noise" if adaptive else "server-noise-too-small",
-        f"{name} {why}: the multiplier is {found.even:.3g} instead of {found.promised:.3g}",
-        "use fixed clipping (DifferentialPrivacyServerSideFixedClipping)"
-        if adaptive
-        else "clip every update before the mean, or raise the noise",
-        file,
-        name,
-        "server",
-    )
+    if "Adaptive" in name:
+        kind, why, repair = _ADAPTIVE
+    elif job.secure is not None and "ServerSide" in name:
+        kind, why, repair = _OF_THE_SUM
+    else:
+        kind, why, repair = _SMALL
+    says = f"{name} {why}: the multiplier is {found.even:.3g} instead of {found.promised:.3g}"
+    return Fault(kind, says, repair, file, name, "server")
 
 
 def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> list[Fault]:
     """Adaptive clipping that shrinks its clip when most updates are clipped (flwr 1.41)."""
-    strategy = job.server.strategy
-    before = getattr(strategy, "clipping_norm", None)
-    if "Adaptive" not in type(strategy).__name__ or before is None:
+    name = type(job.server.outermost).__name__
+    if "Adaptive" not in name:
         return []
-    server = copy.copy(job.server)
-    server.strategy = job.server.fresh()
-    trial = copy.copy(job)
-    trial.server = server
-    count = len(server.asked("train"))
-    updates = [simulated(job.layout, sequence(seed, i)) * 1e-3 * before for i in range(count)]
-    with reproducible(seed, updates[0].device), quiet():
+    before = job.server.outermost.clipping_norm
+    server = job.server.fresh()
+    with reproducible(seed, torch.device("cpu")), quiet():
+        updates = (simulated(job.layout, sequence(seed, i)) * 1e-3 * before for i in count())
         replies = [
-            replied(m, chain, server.config, _content(job, u, 1))
-            for m, u in zip(server.asked("train", server.strategy), updates, strict=True)
+            replied(message, chain, server.config, _content(job, chain, update, 1))
+            for message, update in zip(server.asked("train"), updates, strict=False)
         ]
         server.strategy.aggregate_train(1, replies)
-    if server.strategy.clipping_norm <= before:
+    after = server.outermost.clipping_norm
+    if after <= before:
         return []
     return [
         Fault(
             "adaptive-clip-direction",
-            f"no update reaches the clip of {before:.3g}, and {type(strategy).__name__} raises it "
-            f"to {server.strategy.clipping_norm:.3g}: it moves away from the quantile",
+            f"no update reaches the clip of {before:.3g}, and {name} raises it "
+            f"to {after:.3g}: it moves away from the quantile",
             "use fixed clipping (DifferentialPrivacyServerSideFixedClipping)",
             file,
-            type(strategy).__name__,
+            name,
             "server",
         )
     ]

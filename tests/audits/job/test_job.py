@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from command_line import run
 
 pytest.importorskip("nvflare")
@@ -18,7 +19,10 @@ from job_folders import (
     chain,
     dp,
     flower_app,
+    legacy_app,
     nvflare_job,
+    nvflare_recipe,
+    nvflare_template,
     privacy_policy,
 )
 
@@ -95,6 +99,10 @@ NVFLARE: dict[str, tuple[Make, set[str]]] = {
     ),
     "weights": (
         lambda folder: nvflare_job(folder, [chain(dp())], form="FULL"),
+        {"noise-on-weights"},
+    ),
+    "weights, as NVFlare's recipe sends them by itself": (
+        lambda folder: nvflare_recipe(folder, "FULL"),
         {"noise-on-weights"},
     ),
     "conversion": (
@@ -182,6 +190,14 @@ CORRECT: dict[str, Make] = {
         [chain(dp()), chain({"path": "filters.NoMetrics", "args": {}}, tasks=["validate"])],
         tasks=["train", "validate"],
     ),
+    "NVFlare's template sag_pt, in HOCON": lambda folder: nvflare_template(folder, "sag_pt", dp()),
+    "NVFlare's template sag_pt_in_proc": lambda folder: nvflare_template(
+        folder, "sag_pt_in_proc", dp()
+    ),
+    "NVFlare's template sag_pt_mlflow": lambda folder: nvflare_template(
+        folder, "sag_pt_mlflow", dp()
+    ),
+    "NVFlare's recipe of FedAvg": lambda folder: nvflare_recipe(folder, "DIFF"),
     "a mod": app("DpMod()"),
     "a mod of the app": app(app_mods="DpMod()"),
     "local": app(LOCAL, app_mods="even", client=EVEN),
@@ -190,6 +206,18 @@ CORRECT: dict[str, Make] = {
         "even, fixedclipping_mod",
         client=EVEN,
         strategy=central("ClientSideFixedClipping", **FIXED),
+    ),
+    "a mod and a server of FedAdam": app(
+        "DpMod()", strategy="FedAdam(fraction_evaluate=0.0, eta=0.1)"
+    ),
+    "a legacy app": lambda folder: legacy_app(
+        folder, "even", strategy="DifferentialPrivacyServerSideFixedClipping({}, 1.0, 0.5, 4)"
+    ),
+    "Flower's example of secure aggregation, with even counts": lambda folder: legacy_app(
+        folder,
+        "secaggplus_mod, fixedclipping_mod, even",
+        strategy="DifferentialPrivacyClientSideFixedClipping({}, 1.0, 0.5, 4)",
+        secure="SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=0.5)",
     ),
 }
 
@@ -211,6 +239,24 @@ def test_a_fault_of_a_flower_app_is_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_job_gives_no_finding(name: str, tmp_path: Path) -> None:
     assert names(audited(CORRECT[name](tmp_path), JobOptions())) == set()
+
+
+def test_a_job_of_yaml_is_read_as_one_of_json(tmp_path: Path) -> None:
+    pytest.importorskip("omegaconf")
+    folder = nvflare_job(tmp_path, [chain(dp("buffers"))])
+    for path in (folder / "meta.json", *(folder / "app" / "config").glob("*.json")):
+        text = yaml.safe_dump(json.loads(path.read_text(encoding="utf-8")))
+        path.with_suffix(".yml").write_text(text, encoding="utf-8")
+        path.unlink()
+    found = audited(folder, JobOptions())
+    assert names(found) == {"untouched-arrays"}
+    assert {fault.file for fault in found.faults} == {"app/config/config_fed_client.yml"}
+
+
+def test_what_is_logged_by_events_passes_no_filter(tmp_path: Path) -> None:
+    """It costs privacy only where the training logs anything, so it is a note."""
+    found = audited(nvflare_recipe(tmp_path, "DIFF"), JobOptions())
+    assert [(fault.name, fault.level) for fault in found.faults] == [("events-in-clear", "note")]
 
 
 def test_adaptive_clipping_of_flower_moves_the_wrong_way_and_draws_too_little(

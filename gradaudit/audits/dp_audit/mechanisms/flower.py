@@ -187,7 +187,7 @@ def _local_dp(mod: Any) -> ClippedGaussian | None:
 
 
 _LAWS: Mapping[str, Callable[[Any], ClippedGaussian | None]] = {
-    "flwr.clientapp.mod.localdp_mod.LocalDpMod": _local_dp
+    f"flwr.{side}.mod.localdp_mod.LocalDpMod": _local_dp for side in ("clientapp", "client")
 }
 """Of the mods whose source was read."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, Middleware
@@ -25,8 +26,8 @@ class Fault:
         file: the file to change, relative to the job's folder.
         key: the key or function in that file.
         task: the task or chain that it is found in.
-        level: ``error`` where privacy is lost, ``warning`` where it may be, ``note`` where only
-            utility is.
+        level: ``error`` where privacy is lost, ``warning`` where it may be or the model is wrong,
+            ``note`` where only utility is lost or the training alone decides.
     """
 
     name: str
@@ -81,7 +82,7 @@ class JobChain(Middleware):
         file: where a filter or mod is added.
         key: the key of that file.
         counts: which of the numbers count records or steps.
-        needs_protection: whether nothing after this chain protects what leaves.
+        masked: whether arrays leave masked, so that the server sees the clients' sum alone.
     """
 
     def __init__(
@@ -98,12 +99,13 @@ class JobChain(Middleware):
         file: str = "",
         key: str = "",
         law: ClippedGaussian | None = None,
+        masked: bool = False,
     ) -> None:
         super().__init__(f"{task} [{scope}]" if scope else task, None, law)
         self.task, self.links, self.form, self.carry = task, tuple(links), form, carry
         self.carries, self.numbers = carries, dict(numbers or {})
         self.scope, self.chosen, self.file, self.key = scope, chosen, file, key
-        self.needs_protection = True
+        self.masked = masked
 
     def leaves(self, given: Outgoing) -> Outgoing:
         """What leaves of a result. Whatever the filters or mods raise passes through."""
@@ -129,6 +131,9 @@ class LoadedJob:
         rounds: that the job runs; None where it does not say.
         clients: that take part in a round; None where the job does not say.
         server: the strategy that releases the mean, where the framework has one.
+        secure: the workflow by which updates are summed securely; None where each is seen.
+        config: settings of the run and arguments of its training, by name.
+        models: classes of models that the job's own code defines, with their files.
         notes: what could not be told.
     """
 
@@ -140,4 +145,7 @@ class LoadedJob:
     rounds: int | None = None
     clients: int | None = None
     server: Any = None
+    secure: Any = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    models: Sequence[tuple[Path, type]] = ()
     notes: list[str] = field(default_factory=list)

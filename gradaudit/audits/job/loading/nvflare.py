@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +31,8 @@ from torch import nn
 
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
-from gradaudit.audits.job.chains import Fault, JobChain, Link, LoadedJob, Outgoing
-from gradaudit.audits.job.folder import fresh_imports
+from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, Outgoing
+from gradaudit.audits.job.loading.folder import fresh_imports, models_in
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
 from gradaudit.user_code import first_line
@@ -41,8 +43,13 @@ NUMBERS = {STEPS: 1.0, str(MetaKey.INITIAL_METRICS): 0.3}
 """Meta data that NVFlare's client API sends beside an update."""
 _NOT_BUILT = re.compile(r"^(components|executors|handlers|workflows)\b")
 _USUAL_TASKS = ("train", "validate", "submit_model")
+_EVALUATES = re.compile("eval|validat", re.IGNORECASE)
+"""Of workflows that ask for more than training, the path."""
+_BY_EVENTS = "ConvertToFedEvent"
 _KINDS: dict[Form, str] = {"differences": DataKind.WEIGHT_DIFF, "weights": DataKind.WEIGHTS}
 _SWARM = "SwarmClientController"
+_ARGUMENT = re.compile(r"--?([a-z][\w-]*)[ =]([\w.+-]+)")
+"""An argument of a script and its value, as in ``--epochs 2``."""
 
 
 class FilterTables(FedJsonConfigurator):  # type: ignore[misc]
@@ -74,9 +81,11 @@ def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -
         server = _configuration(root / "config" / "config_fed_server.json", needed=False)
         named, layout = _model([server, client], model, folder)
         scopes = _scopes(site_policy, meta)
-        job = LoadedJob("nvflare", named, layout, [])
+        job = LoadedJob("nvflare", named, layout, [], config=dict(_settings(client)))
+        job.models = models_in([root / "custom"])
         where = str(Path(conf.config_file_names[0]).resolve().relative_to(folder.resolve()))
-        tasks = _tasks(client, conf)
+        evaluates = any(_EVALUATES.search(str(w.get("path"))) for w in server.get("workflows", []))
+        tasks = _tasks(client, conf, _USUAL_TASKS if evaluates else _USUAL_TASKS[:1])
         for name, scope, chosen in scopes:
             for task in tasks:
                 job.chains.append(_chain(task, conf, client, layout, (name, scope, chosen), where))
@@ -199,11 +208,11 @@ def _scopes(policy: Path | None, meta: Mapping[str, Any]) -> list[tuple[str, Any
     return [(n, scope, scope is chosen) for n, scope in manager.name_to_scopes.items()]
 
 
-def _tasks(client: Mapping[str, Any], conf: FilterTables) -> list[str]:
-    """The tasks whose results leave the client."""
+def _tasks(client: Mapping[str, Any], conf: FilterTables, usual: Sequence[str]) -> list[str]:
+    """The tasks whose results leave the client: those that are named, and of others the usual."""
     patterns = [t for e in client.get("executors", []) for t in e.get("tasks", [])]
     keyed = [key.rpartition("/")[0] for key in conf.result_filter_table if "*" not in key]
-    known = [*(p for p in patterns if "*" not in p), *_USUAL_TASKS, *keyed]
+    known = [*(p for p in patterns if "*" not in p), *usual, *keyed]
     return list(dict.fromkeys(t for t in known if any(fnmatch(t, p) for p in patterns)))
 
 
@@ -271,9 +280,23 @@ def _form(client: Mapping[str, Any], task: str) -> Form:
         return "weights"
     for executor in _executors(client, task):
         kind = (executor.get("args") or {}).get("params_transfer_type")
+        kind = _usual_transfer(str(executor.get("path", ""))) if kind is None else kind
         if kind is not None:
             return "differences" if str(kind).upper().endswith("DIFF") else "weights"
     return "differences"
+
+
+def _usual_transfer(path: str) -> Any:
+    """What an executor of NVFlare's own sends where the job does not say; None if not known."""
+    module, _, name = path.rpartition(".")
+    if not module.startswith("nvflare."):
+        return None
+    try:
+        made = signature(getattr(import_module(module), name)).parameters
+    except (ImportError, AttributeError, ValueError, RuntimeError):  # as without its extra
+        return None
+    told = made.get("params_transfer_type")
+    return None if told is None else getattr(told.default, "value", told.default)
 
 
 def _context(scope: Any) -> FLContext:
@@ -314,6 +337,20 @@ def _outgoing(left: Shareable, given: Outgoing) -> Outgoing:
     form: Form = "weights" if dxo.data_kind == DataKind.WEIGHTS else "differences"
     numbers = {k: float(v) for k, v in dxo.meta.items() if isinstance(v, int | float)}
     return Outgoing({k: np.asarray(v) for k, v in dxo.data.items()}, form, numbers)
+
+
+def _settings(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings of the client's training: arguments of its executors, and of a script's command."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            yield from _settings(value, str(name))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _settings(value)
+    elif isinstance(node, str):
+        yield from _ARGUMENT.findall(node)
+    else:
+        yield key, node
 
 
 def _told(server: Mapping[str, Any], key: str) -> int | None:
@@ -381,6 +418,15 @@ def _unwired(client: Mapping[str, Any], where: str) -> Iterator[Fault]:
             found = getattr(__import__(module, fromlist=[name]), name, None) if module else None
         except Exception:
             continue
+        if name == _BY_EVENTS:
+            yield Fault(
+                "events-in-clear",
+                "what the training logs leaves by events, which pass no filter",
+                f"log nothing of the data, or remove {name}",
+                file=where,
+                key=f"components[{i}]",
+                level="note",
+            )
         if isinstance(found, type) and issubclass(found, Filter):
             yield Fault(
                 "unwired-filter",

@@ -1,0 +1,1 @@
+"""Loads job folders as NVFlare and Flower compose them, without any training."""

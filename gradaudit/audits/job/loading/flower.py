@@ -1,0 +1,228 @@
+"""Loads a Flower app: the mods that a client's replies pass through, and the server's strategy.
+
+The ``ClientApp`` is imported and its mods are read; the functions that they wrap are never called.
+Apps of messages and legacy ones, of ``client_fn`` and ``server_fn``, are composed alike.
+
+Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``) and ``clientapp/client_app.py``.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.client.mod import LocalDpMod as LegacyLocalDpMod
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+from flwr.common import EvaluateIns, FitIns, Parameters
+from flwr.common.config import flatten_dict, get_project_config
+from flwr.compat.common import recorddict_compat as compat
+from flwr.supercore.object_ref import load_app
+
+from gradaudit.audits.dp_audit.mechanisms.flower import FlowerMod
+from gradaudit.audits.dp_audit.middleware import ClippedGaussian, quiet
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
+from gradaudit.audits.job.loading.chains import Carry, Fault, JobChain, Link, LoadedJob
+from gradaudit.audits.job.loading.flower_messages import (
+    MASKING,
+    arrays_of,
+    asked,
+    carrying,
+    name_of,
+    record_of,
+)
+from gradaudit.audits.job.loading.flower_server import FlowerServer, Started, started
+from gradaudit.audits.job.loading.folder import fresh_imports, models_in
+from gradaudit.audits.job.loading.secure_sums import secure_sum_faults
+from gradaudit.errors import UsageError
+from gradaudit.models.building import load_model
+from gradaudit.user_code import first_line
+
+UPDATE_NUMBERS, OTHER_NUMBERS = {"train_loss": 0.3}, {"eval_loss": 0.3, "loss": 0.3}
+"""What Flower's templates send beside their count of records."""
+_WRAPPED = "make_ffn.<locals>.wrap_ffn.<locals>.new_ffn"
+_NEEDED = {
+    "DifferentialPrivacyClientSideFixedClipping": "fixedclipping_mod",
+    "DifferentialPrivacyClientSideAdaptiveClipping": "adaptiveclipping_mod",
+}
+"""Strategies that leave clipping to a mod of the client."""
+
+
+def load(folder: Path, model: str | None, clients: int | None) -> LoadedJob:
+    """Load a Flower app.
+
+    Args:
+        folder: with ``pyproject.toml``.
+        model: where the server's arrays cannot be read.
+        clients: that are online; as many as the strategy waits for without it.
+
+    Raises:
+        UsageError: the app cannot be loaded, or its model is not known.
+    """
+    with fresh_imports([folder]), quiet():
+        _name_task()
+        app = _tables(folder)
+        components = app["components"]
+        config = flatten_dict(app.get("config", {}))
+        client = _loaded(components, "clientapp", folder)
+        found, note = started(_loaded(components, "serverapp", folder), config)
+        layout, named = _model(found, model, folder)
+        job = LoadedJob("flower", named, layout, [], config=config)
+        job.models = models_in([folder])
+        job.notes += [note] if note else []
+        if found is not None:
+            arrays = found.arrays or record_of(layout.received)
+            job.server, job.rounds = FlowerServer(found, arrays, clients, config), found.rounds
+            job.secure = found.secure
+            job.clients = len(job.server.fresh().asked("train"))
+        file, server_file = (_file_of(components[name]) for name in ("clientapp", "serverapp"))
+        if job.secure is not None:
+            job.faults += secure_sum_faults(job.secure, job.clients or 0, server_file)
+        job.chains += _chains(client, job, file)
+        job.faults += _faults(client, job, folder, file)
+    return job
+
+
+def _name_task() -> None:
+    """Give this process a task, without which flwr 1.41 makes no message; older ones need none."""
+    try:
+        identity = import_module("flwr.supercore.task_identity").TaskIdentity
+    except ImportError:
+        return
+    for name in ("run_id", "task_id", "node_id"):
+        try:
+            getattr(identity, name)
+        except RuntimeError:
+            setattr(identity, name, 1)
+
+
+def _tables(folder: Path) -> Mapping[str, Any]:
+    try:
+        return dict(get_project_config(folder)["tool"]["flwr"]["app"])
+    except (Exception, SystemExit) as error:  # whatever the parser raises
+        raise UsageError(f"{folder}/pyproject.toml: {first_line(error)}") from error
+
+
+def _loaded(components: Mapping[str, str], which: str, folder: Path) -> Any:
+    if which not in components:
+        raise UsageError(f"{folder}/pyproject.toml: [tool.flwr.app.components] has no {which}")
+    try:
+        return load_app(components[which], ImportError, folder)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        text = f"{folder}/pyproject.toml: {which} = {components[which]!r}: {first_line(error)}"
+        raise UsageError(text) from error
+
+
+def _file_of(reference: str) -> str:
+    return reference.partition(":")[0].replace(".", "/") + ".py"
+
+
+def _model(found: Started | None, spec: str | None, folder: Path) -> tuple[Layout, str]:
+    if spec is not None:
+        return Layout.of(load_model(spec).state_dict()), spec
+    if found is None or not found.arrays:
+        raise UsageError(f"{folder}: the server's arrays are not known; give --model FILE:factory")
+    return Layout(arrays_of(found.arrays)), "the ServerApp's initial arrays"
+
+
+def mods_of(function: Callable[..., Any]) -> list[Any]:
+    """The mods around a function that Flower composed, outermost first."""
+    mods = []
+    while getattr(function, "__qualname__", "").endswith(_WRAPPED):
+        names = function.__code__.co_freevars
+        cells = dict(zip(names, (c.cell_contents for c in function.__closure__ or ()), strict=True))
+        mods.append(cells["_mod"])
+        function = cells["_ffn"]
+    return mods
+
+
+def _registered(client: ClientApp) -> dict[str, Callable[..., Any]]:
+    """The functions of a client by message type; a legacy app has one for all."""
+    if client._call is not None:
+        return dict.fromkeys(("train.default", "evaluate.default"), client._call)
+    return dict(client._registered_funcs)
+
+
+def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
+    legacy = client._call is not None
+    count = {"num_examples" if legacy else "num-examples": 1.0}
+    for name, function in _registered(client).items():
+        task = name.removesuffix(".default")
+        mods = mods_of(function)
+        kind = "train" if task.startswith("train") else "evaluate"
+        through = carrying(job.config, _message(job, kind, legacy), kind, legacy=legacy)
+        chain = JobChain(
+            task,
+            [_link(mod, file, through([mod])) for mod in reversed(mods)],
+            "weights",
+            through(mods),
+            carries="update" if kind == "train" else "numbers",
+            numbers=count | (UPDATE_NUMBERS if kind == "train" else OTHER_NUMBERS),
+            file=file,
+            key=f"mods= of ClientApp or of @app.{task}",
+            law=_law(mods),
+            masked=job.secure is not None and not {*map(name_of, mods)}.isdisjoint(MASKING),
+        )
+        yield chain.receiving(job.layout)
+
+
+def _link(mod: Any, file: str, alone: Carry) -> Link:
+    return Link(name_of(mod), f"{file} mods", mod, alone)
+
+
+def _law(mods: Sequence[Any]) -> ClippedGaussian | None:
+    """The law of a chain that is one ``LocalDpMod``; None where it is not known."""
+    plain = [mod for mod in mods if name_of(mod) not in MASKING]
+    return FlowerMod(plain[0], name_of(plain[0])).known if len(plain) == 1 else None
+
+
+def _message(job: LoadedJob, kind: str, legacy: bool) -> Callable[[Arrays], Message]:
+    """The server's message with these arrays, as its strategy configures it."""
+    messages = [] if job.server is None else job.server.fresh().asked(kind)
+    content: Mapping[str, Any] = messages[0].content if messages else _usual(kind, legacy)
+
+    def made(received: Arrays) -> Message:
+        records = {
+            key: record_of(received)
+            if isinstance(record, ArrayRecord)
+            else type(record)(dict(record))
+            for key, record in content.items()
+        }
+        return asked(RecordDict(records), kind, 10)
+
+    return made
+
+
+def _usual(kind: str, legacy: bool) -> RecordDict:
+    """The content of a message as Flower's templates make it."""
+    if not legacy:
+        config = ConfigRecord({"server-round": 1})
+        return RecordDict({"arrays": ArrayRecord({}), "config": config})
+    nothing = Parameters([], "numpy.ndarray")
+    if kind == "train":
+        return compat.fitins_to_recorddict(FitIns(nothing, {}), keep_input=True)
+    return compat.evaluateins_to_recorddict(EvaluateIns(nothing, {}), keep_input=True)
+
+
+def _faults(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Iterator[Fault]:
+    """Mods that a strategy needs, or that the client's module makes, and that no chain runs."""
+    wired = {name_of(m) for f in _registered(client).values() for m in mods_of(f)}
+    for layer in job.server.layers if job.server is not None else ():
+        needed = _NEEDED.get(type(layer).__name__)
+        if needed and needed not in wired:
+            why = f"{type(layer).__name__} leaves clipping to {needed}, which no client runs, so "
+            yield _unwired(f"{why}nothing clips the updates", needed, file)
+    for module in list(sys.modules.values()):
+        if str(getattr(module, "__file__", "")) != str((folder / file).resolve()):
+            continue
+        for name, value in vars(module).items():
+            if isinstance(value, LocalDpMod | LegacyLocalDpMod) and "LocalDpMod" not in wired:
+                why = f"{name}, a LocalDpMod, is made and in no list of mods, so it never runs"
+                yield _unwired(why, name, file)
+
+
+def _unwired(says: str, name: str, file: str) -> Fault:
+    repair = f"add {name} to mods=[…] of the ClientApp or of @app.train"
+    return Fault("unwired-mod", says, repair, file, "mods=", "train")

@@ -1,0 +1,143 @@
+"""Messages of Flower's servers and clients, of its records and of its legacy parameters.
+
+Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``), ``compat/common/recorddict_compat.py``.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, Metadata, MetricRecord, RecordDict
+from flwr.app.message import make_message
+from flwr.client.mod.utils import make_ffn
+from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
+from flwr.compat.common import recorddict_compat as compat
+
+from gradaudit.audits.dp_audit.middleware import quiet
+from gradaudit.audits.dp_audit.middleware.payload import Arrays
+from gradaudit.audits.job.loading.chains import JobChain, Outgoing
+from gradaudit.errors import AuditError
+
+COUNTS = ("num-examples", "num_examples")
+"""Names of a reply's count of records: of Flower's strategies, and of its legacy ones."""
+MASKING = ("secagg_mod", "secaggplus_mod")
+"""Mods that mask what leaves, so that the server sees the sum of all clients alone."""
+_DAY = 86400.0
+_OK = Status(Code.OK, "")
+
+
+def context_of(config: Mapping[str, Any], node: int) -> Context:
+    """The context of an app on one node."""
+    return Context(
+        run_id=1,
+        node_id=node,
+        node_config={"partition-id": 0, "num-partitions": 2},
+        state=RecordDict(),
+        run_config=dict(config),
+    )
+
+
+def asked(content: Any, kind: str, node: int) -> Message:
+    """A server's message to a client."""
+    metadata = Metadata(
+        run_id=1,
+        message_id=f"m{node}",
+        src_node_id=1,
+        dst_node_id=node,
+        reply_to_message_id="",
+        group_id="1",
+        created_at=time.time(),
+        ttl=_DAY,
+        message_type=kind,
+    )
+    return make_message(metadata, content)
+
+
+def record_of(arrays: Arrays) -> ArrayRecord:
+    """Arrays as Flower sends them."""
+    return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
+
+
+def arrays_of(record: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Arrays of a record under its keys, or in order under those that are given."""
+    arrays = [np.array(array.numpy()) for array in record.values()]
+    return dict(zip(keys or record, arrays, strict=True))
+
+
+def reply_of(given: Outgoing, kind: str = "train", *, legacy: bool = False) -> RecordDict:
+    """The content of a client's reply."""
+    numbers: dict[str, Any] = {
+        key: int(v) if float(v).is_integer() else v for key, v in given.numbers.items()
+    }
+    if not legacy:
+        content = RecordDict({"metrics": MetricRecord(numbers)})
+        if given.arrays:
+            content["arrays"] = record_of(given.arrays)
+        return content
+    count, metrics = int(numbers.pop("num_examples", 1)), numbers
+    if kind == "evaluate":
+        loss = float(metrics.pop("loss", 0.0))
+        return compat.evaluateres_to_recorddict(EvaluateRes(_OK, loss, count, metrics))
+    parameters = ndarrays_to_parameters(list(given.arrays.values()))
+    return compat.fitres_to_recorddict(FitRes(_OK, parameters, count, metrics), keep_input=True)
+
+
+def outgoing(answer: Message, keys: Sequence[str] = ()) -> Outgoing:
+    """What a reply holds; its arrays under their own keys, or in order under those given.
+
+    Raises:
+        AuditError: it is an error.
+    """
+    if answer.has_error():
+        raise AuditError(f"the reply is an error: {answer.error.reason}")
+    arrays: dict[str, np.ndarray] = {}
+    for record in answer.content.array_records.values():
+        arrays |= arrays_of(record, keys)
+    numbers = {
+        key: float(value)
+        for record in answer.content.metric_records.values()
+        for key, value in record.items()
+        if isinstance(value, int | float)
+    }
+    return Outgoing(arrays, "weights", numbers)
+
+
+def name_of(mod: Any) -> str:
+    """The name of a mod: its function's, or its class's."""
+    return str(getattr(mod, "__name__", type(mod).__name__))
+
+
+def answered(message: Message, mods: Sequence[Any], config: Mapping[str, Any], content: Any) -> Any:
+    """A client's reply with this content, after its mods; those that mask it are left out."""
+
+    def trained(incoming: Message, context: Context) -> Message:
+        return Message(content, reply_to=incoming)
+
+    plain = [mod for mod in mods if name_of(mod) not in MASKING]
+    return make_ffn(trained, plain)(message, context_of(config, message.metadata.dst_node_id))
+
+
+def carrying(
+    config: Mapping[str, Any],
+    message: Callable[[Arrays], Message],
+    kind: str,
+    *,
+    legacy: bool,
+) -> Callable[[Sequence[Any]], Callable[[Arrays, Outgoing], Outgoing]]:
+    """Of mods to what they make of a result, by Flower's own ``make_ffn``."""
+
+    def through(mods: Sequence[Any], received: Arrays, given: Outgoing) -> Outgoing:
+        content = reply_of(given, kind, legacy=legacy)
+        with quiet():
+            answer = answered(message(received), mods, config, content)
+        return outgoing(answer, tuple(given.arrays) if legacy else ())
+
+    return lambda mods: partial(through, mods)
+
+
+def replied(message: Message, chain: JobChain, config: Mapping[str, Any], content: Any) -> Message:
+    """A client's reply to a message of the server, through its chain of mods."""
+    reply: Message = answered(message, [x.part for x in reversed(chain.links)], config, content)
+    return reply

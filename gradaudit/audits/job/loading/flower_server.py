@@ -1,0 +1,293 @@
+"""A Flower server's strategy as it would start: what it asks for, and what it releases.
+
+The ``ServerApp`` runs up to ``strategy.start``, or in legacy apps up to the workflow or the
+``start_grid`` that would begin the first round; nothing is sent.
+
+Source: flwr 1.41, ``serverapp/strategy``, ``server/compat/app.py`` and
+``server/workflow/default_workflows.py``.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server.client_manager import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.strategy import Strategy as LegacyBase
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import Grid, server_app
+from flwr.serverapp.strategy import Strategy
+
+from gradaudit.audits.dp_audit.middleware import quiet
+from gradaudit.audits.job.loading.flower_messages import arrays_of, asked, context_of, record_of
+from gradaudit.audits.job.loading.secure_sums import secure_mean
+from gradaudit.errors import AuditError
+from gradaudit.user_code import first_line
+
+_MOST_WAITED_FOR = 1000
+_FEWEST = ("min_available_nodes", "min_available_clients", "min_train_nodes", "min_fit_clients")
+
+
+class Started(BaseException):
+    """Raised in place of the first round; what the server would have started with.
+
+    Attributes:
+        strategy: outermost, as one that asks and aggregates by messages.
+        arrays: the first ones; None where they come from a client.
+        rounds: that would be run.
+        config: what the clients are sent beside the arrays.
+        secure: the workflow by which updates are summed securely; None where each is seen.
+    """
+
+    def __init__(
+        self, strategy: Any, arrays: Any, rounds: int, config: Any = None, secure: Any = None
+    ) -> None:
+        super().__init__()
+        self.strategy, self.arrays, self.rounds = strategy, arrays, rounds
+        self.config, self.secure = config, secure
+
+
+class NobodyOnline(Grid):
+    """A grid of clients that are counted and never reached."""
+
+    run: Any = SimpleNamespace(run_id=1)
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+
+    def set_run(self, run: Any) -> None:
+        """Nothing to set."""
+
+    def create_message(self, content: Any, message_type: str, dst_node_id: int, *_: Any) -> Any:
+        """A message to a client."""
+        return asked(content, message_type, dst_node_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The ids of the clients."""
+        return range(10, 10 + self.clients)
+
+    def get_nodes(self) -> Iterable[Any]:
+        """The clients."""
+        return [SimpleNamespace(node_id=node) for node in self.get_node_ids()]
+
+    def push_messages(self, messages: Any) -> Any:
+        """Refuse to send."""
+        raise RuntimeError("gradaudit sends no messages")
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        """Refuse to receive."""
+        raise RuntimeError("gradaudit receives no messages")
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        """Refuse to send."""
+        raise RuntimeError("gradaudit sends no messages")
+
+
+class CountedClient(ClientProxy):
+    """A legacy server's client that is counted and never reached."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__(str(node))
+        self.node_id = node
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("gradaudit sends no messages")
+
+    get_properties = get_parameters = fit = evaluate = reconnect = _refuse
+
+
+class LegacyStrategy:
+    """A legacy strategy behind the interface of today's, which speaks in messages.
+
+    Attributes:
+        legacy: the strategy itself, outermost.
+        secure: the workflow that sums updates securely; None where the strategy gets each.
+        keys: of the arrays, which legacy parameters have in order alone.
+    """
+
+    def __init__(self, legacy: Any, secure: Any = None) -> None:
+        self.legacy, self.secure, self.keys = legacy, secure, tuple[str, ...]()
+
+    def _configure(self, kind: str, number: int, arrays: Any, grid: Any) -> Iterator[Message]:
+        manager = SimpleClientManager()
+        for node in grid.get_node_ids():
+            manager.register(CountedClient(node))
+        self.keys = tuple(arrays)
+        parameters = compat.arrayrecord_to_parameters(arrays, keep_input=True)
+        task = "fit" if kind == "train" else "evaluate"
+        record = getattr(compat, f"{task}ins_to_recorddict")
+        for proxy, ins in getattr(self.legacy, f"configure_{task}")(number, parameters, manager):
+            yield asked(record(ins, True), kind, proxy.node_id)
+
+    def configure_train(self, number: int, arrays: Any, _: Any, grid: Any) -> list[Message]:
+        """The messages that ask clients to train."""
+        return list(self._configure("train", number, arrays, grid))
+
+    def configure_evaluate(self, number: int, arrays: Any, _: Any, grid: Any) -> list[Message]:
+        """The messages that ask clients to evaluate."""
+        return list(self._configure("evaluate", number, arrays, grid))
+
+    def aggregate_train(self, number: int, replies: Iterable[Message]) -> tuple[Any, None]:
+        """The arrays that the strategy releases of the clients' replies."""
+        answers = [compat.recorddict_to_fitres(each.content, keep_input=True) for each in replies]
+        if self.secure is not None:
+            given = [parameters_to_ndarrays(each.parameters) for each in answers]
+            mean = secure_mean(self.secure, given, [each.num_examples for each in answers])
+            for each in answers:
+                each.parameters = ndarrays_to_parameters(mean)
+        results = [(CountedClient(10 + i), each) for i, each in enumerate(answers)]
+        parameters, _ = self.legacy.aggregate_fit(number, results, [])
+        if parameters is None:
+            return None, None
+        released = compat.parameters_to_arrayrecord(parameters, keep_input=True)
+        return record_of(arrays_of(released, self.keys)), None
+
+
+def _start(
+    self: Any,
+    grid: Any,
+    initial_arrays: Any,
+    num_rounds: int = 3,
+    timeout: float = 3600,
+    train_config: Any = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    raise Started(self, initial_arrays, num_rounds, train_config)
+
+
+def _run(workflow: Any, grid: Any, context: Any) -> None:
+    fit = workflow.fit_workflow
+    secure = fit if isinstance(fit, SecAggPlusWorkflow) else None
+    raise _legacy(context.strategy, context.config.num_rounds, secure)
+
+
+def _start_grid(*, server: Any, config: Any, strategy: Any, **_: Any) -> None:
+    if strategy is None and server is not None:
+        strategy = server.strategy
+    raise _legacy(strategy or LegacyFedAvg(), getattr(config, "num_rounds", 1))
+
+
+def _legacy(strategy: Any, rounds: int, secure: Any = None) -> Started:
+    parameters = strategy.initialize_parameters(SimpleClientManager())
+    made = parameters and compat.parameters_to_arrayrecord(parameters, keep_input=True)
+    return Started(LegacyStrategy(strategy, secure), made, rounds, secure=secure)
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Let every way into the first round raise ``Started``."""
+    ways: list[tuple[Any, str, Callable[..., None]]] = [
+        (Strategy, "start", _start),
+        (DefaultWorkflow, "__call__", _run),
+        (server_app, "start_grid", _start_grid),
+    ]
+    before = [getattr(owner, name) for owner, name, _ in ways]
+    try:
+        for owner, name, way in ways:
+            setattr(owner, name, way)
+        yield
+    finally:
+        for (owner, name, _), kept in zip(ways, before, strict=True):
+            setattr(owner, name, kept)
+
+
+def started(app: Any, config: Mapping[str, Any]) -> tuple[Started | None, str]:
+    """The server's strategy as it would start, or why it is not known."""
+    try:
+        with _stopping():
+            app(NobodyOnline(_MOST_WAITED_FOR), context_of(config, 1))
+    except Started as found:
+        return found, ""
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        return None, f"the ServerApp stops before strategy.start: {first_line(error)}"
+    return None, "the ServerApp never calls strategy.start"
+
+
+class _Uncounted:
+    """In place of an accountant where a release is only simulated."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def would_exceed(self, event: Any) -> bool:
+        """Never."""
+        return False
+
+    def compose(self, event: Any) -> None:
+        """Count nothing."""
+
+    def get_privacy_spent(self) -> Any:
+        """Nothing."""
+        return SimpleNamespace(epsilon=0.0, delta=0.0, num_releases=0)
+
+
+class FlowerServer:
+    """A strategy that was about to start, and the messages that it would send.
+
+    Attributes:
+        started: what it would start with.
+        arrays: that the clients receive.
+        config: of the run.
+        clients: that are online.
+    """
+
+    def __init__(
+        self, found: Started, arrays: ArrayRecord, clients: int | None, config: Mapping[str, Any]
+    ) -> None:
+        self.started, self.arrays, self.config = found, arrays, config
+        self.strategy = found.strategy
+        waits = _number_of(self.layers[-1], _FEWEST[:2], 2)
+        self.clients = clients or max(waits, getattr(self.outermost, "num_sampled_clients", 0))
+
+    @property
+    def layers(self) -> list[Any]:
+        """The strategy and those that it wraps, outermost first."""
+        found = [getattr(self.strategy, "legacy", self.strategy)]
+        while isinstance(inner := getattr(found[-1], "strategy", None), Strategy | LegacyBase):
+            found.append(inner)
+        return found
+
+    @property
+    def outermost(self) -> Any:
+        """The strategy as the app made it."""
+        return self.layers[0]
+
+    @property
+    def legacy(self) -> bool:
+        """Whether it speaks in legacy parameters."""
+        return isinstance(self.strategy, LegacyStrategy)
+
+    def fresh(self) -> "FlowerServer":
+        """A copy as it is before its first round, whose accountant counts nothing.
+
+        Flower's accountant holds modules, which cannot be copied.
+        """
+        ledgers = [a for x in self.layers if (a := getattr(x, "accountant", None)) is not None]
+        made = copy.copy(self)
+        made.strategy = copy.deepcopy(self.strategy, {id(a): _Uncounted(a.config) for a in ledgers})
+        return made
+
+    def asked(self, kind: str) -> list[Message]:
+        """The messages of the first round, by a strategy that has not begun.
+
+        Raises:
+            AuditError: there are fewer clients than the strategy waits for, or it fails.
+        """
+        fewest = max(_number_of(self.layers[-1], _FEWEST[i : i + 2], 0) for i in (0, 2))
+        if self.clients < fewest:
+            raise AuditError(f"the strategy waits for {fewest} clients: --clients {self.clients}")
+        config = ConfigRecord(dict(self.started.config or {}))
+        configure = getattr(self.strategy, f"configure_{kind}")
+        with quiet():
+            return list(configure(1, self.arrays, config, NobodyOnline(self.clients)))
+
+
+def _number_of(strategy: Any, names: Iterable[str], default: int) -> int:
+    return next((value for name in names if (value := getattr(strategy, name, None))), default)

@@ -1,0 +1,133 @@
+"""What a job says of its model and its federation, for the files that ``gradaudit init`` writes."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gradaudit.audits.job import JobOptions
+from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
+from gradaudit.audits.job.measure import load
+from gradaudit.errors import GradauditError
+from gradaudit.models.building import load_model
+from gradaudit.user_code import first_line
+
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "records": ("num-examples", "samples-per-client", "records"),
+    "batch-size": ("batch-size", "train-batch-size", "local-batch-size"),
+    "epochs": ("local-epochs", "epochs", "num-epochs", "aggregation-epochs", "num-local-epochs"),
+    "local-steps": ("local-steps", "max-steps", "num-local-steps"),
+    "rate": ("lr", "learning-rate"),
+    "optimizer": ("optimizer",),
+}
+"""Keys of the federation's file, and the settings of jobs that say the same."""
+_WHOLE = ("records", "batch-size", "epochs", "local-steps")
+_HEAD = """\
+# The federation of {folder}, as its files say it ({framework}): gradaudit schema deployment.
+# Updates are differences to the model received, after local training.
+"""
+
+
+@dataclass(frozen=True)
+class JobBeginning:
+    """What a job's files say of its model and its federation.
+
+    Attributes:
+        model: MODEL spec, or None where it could not be told.
+        federation: text of a deployment file.
+        untold: what could not be told, a sentence each.
+    """
+
+    model: str | None
+    federation: str
+    untold: tuple[str, ...]
+
+
+def beginning(folder: Path, model: str | None = None) -> JobBeginning:
+    """Read a job's model and federation, without any training.
+
+    Raises:
+        UsageError: the folder is no job, or cannot be loaded.
+    """
+    job = load(folder, JobOptions(model=model))
+    untold = list(job.notes)
+    spec = model or _model_of(job, untold)
+    told = _federation(job, untold)
+    lines = [_HEAD.format(folder=folder, framework=job.framework)]
+    lines += [yaml.safe_dump({key: value}) for key, value in told.items()]
+    return JobBeginning(spec, "".join([*lines, *_comments(untold)]), tuple(untold))
+
+
+def _comments(untold: list[str]) -> Iterator[str]:
+    for sentence in untold:
+        yield f"# Not told: {sentence}\n"
+
+
+def _model_of(job: LoadedJob, untold: list[str]) -> str | None:
+    """The class of the job's own code that makes its arrays, as FILE.py:NAME."""
+    shapes = {key: array.shape for key, array in job.layout.received.items()}
+    why = "no class in its files makes the arrays that clients receive"
+    for file, found in job.models:
+        spec = f"{os.path.relpath(file)}:{found.__name__}"
+        try:
+            made = load_model(spec).state_dict()
+        except (GradauditError, Exception) as error:  # whatever the user's constructor raises
+            why = f"{spec} cannot be built: {first_line(error)}"
+            continue
+        if list(shapes.values()) == [tuple(array.shape) for array in made.values()]:
+            return spec
+    untold.append(f"model: {why}; name it with --model FILE.py:factory")
+    return None
+
+
+def _federation(job: LoadedJob, untold: list[str]) -> dict[str, Any]:
+    """Keys and values of the deployment file."""
+    online = job.server.clients if job.server is not None else job.clients
+    told: dict[str, Any] = {"clients": online, "participation": job.clients}
+    told |= _training(job.config)
+    told["aggregation"] = "secure" if job.secure else "plain"
+    rate = told.get("rate")
+    told["defense"] = [s for chain in job.chains for s in _defense(chain, rate, untold)]
+    if told.get("epochs") and told.pop("local-steps", None):
+        untold.append("local-steps: the job names epochs and steps; epochs are taken")
+    told = {key: value for key, value in told.items() if value not in (None, [])}
+    if told.get("clients") is None:
+        untold.append("clients: how many there are; add clients: N")
+    if "records" not in told and not {"local-steps", "batch-size"} <= told.keys():
+        untold.append("records: how many a client trains on in a round; add records: N")
+    return told if _trains(told) else {**told, "algorithm": "fedavg"}
+
+
+def _trains(told: Mapping[str, Any]) -> bool:
+    return not told.keys().isdisjoint({"records", "epochs", "local-steps", "optimizer"})
+
+
+def _training(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What the job's settings say of local training, by the names that are common."""
+    plain = {str(k).rpartition(".")[2].replace("_", "-").lower(): v for k, v in settings.items()}
+    for key, names in _NAMES.items():
+        found = next((plain[name] for name in names if name in plain), None)
+        try:
+            value = str(found).lower() if key == "optimizer" else float(found or 0)
+        except (TypeError, ValueError):
+            continue
+        if value in ("sgd", "adam") or (isinstance(value, float) and value > 0):
+            yield key, int(value) if key in _WHOLE else value
+
+
+def _defense(chain: JobChain, rate: float | None, untold: list[str]) -> Iterator[str]:
+    """The defense that a chain is, where its law is known from the framework.
+
+    The chain clips differences of weights; the federation's updates are those over the rate.
+    """
+    if not (chain.chosen and chain.carries == "update" and chain.links):
+        return
+    law, names = chain.known, ", ".join(link.name for link in chain.links)
+    if law is not None and rate is not None:
+        yield f"dp:clip={law.clip / rate:g},sigma={law.sigma / rate:g},per=release"
+        return
+    why = "its scale is that of the rate, which the job does not say" if law else "no law is known"
+    untold.append(f"defense: {names} of {chain.task}: {why}; gradaudit job measures it")

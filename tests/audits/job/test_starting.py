@@ -1,0 +1,132 @@
+"""What ``init --from`` and ``scan --job`` take from a job, and what they say they could not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from command_line import run
+
+pytest.importorskip("nvflare")
+pytest.importorskip("flwr")
+
+from job_folders import chain, dp, flower_app, nvflare_job
+
+from gradaudit.audits.contract import breaches
+from gradaudit.audits.job import Job
+from gradaudit.audits.job.starting import beginning
+from gradaudit.deployment import read_deployment
+from gradaudit.models.building import load_model
+from gradaudit.report import Report
+
+pytestmark = pytest.mark.slow
+TRAINING = """local-epochs = 2
+batch-size = 4
+learning-rate = 0.1
+records = 12
+optimizer = "SGD"
+"""
+LOCAL = "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"
+SIGMA = 2 * np.sqrt(2 * np.log(1.25e5))
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def table() -> str:
+    """A table of six columns and three classes; its spec."""
+    drawn = np.random.default_rng(0).normal(size=(90, 6))
+    rows = [",".join([*(f"{x:.3f}" for x in row), str(i % 3)]) for i, row in enumerate(drawn)]
+    Path("table.csv").write_text("\n".join(["a,b,c,d,e,f,y", *rows]), encoding="utf-8")
+    return "csv:table.csv?label=y"
+
+
+def test_a_flower_app_gives_its_model_and_its_federation() -> None:
+    found = beginning(flower_app(Path("app"), LOCAL, config=TRAINING))
+    Path("federation.yaml").write_text(found.federation, encoding="utf-8")
+    federation = read_deployment("federation.yaml")
+    assert found.model == "app/tiny/net.py:Net"
+    assert len(list(load_model(found.model).parameters())) == 6
+    assert (federation.clients, federation.epochs, federation.batch_size) == (2, 2, 4)
+    assert (federation.records, federation.rate, federation.optimizer) == (12, 0.1, "sgd")
+    assert federation.algorithm == "fedavg"
+    assert federation.defense == (f"dp:clip=10,sigma={SIGMA / 0.1:g},per=release",)
+    assert found.untold == ()
+
+
+def test_an_nvflare_job_gives_what_its_scripts_arguments_say() -> None:
+    script = "--epochs 3 --batch_size 8 --lr 0.05 --data_path /data"
+    found = beginning(nvflare_job(Path("job"), [chain(dp())], script=script))
+    told = yaml.safe_load(found.federation)
+    assert found.model == "job/app/custom/net.py:Net"
+    assert told == {
+        "clients": 4,
+        "participation": 4,
+        "batch-size": 8,
+        "epochs": 3,
+        "rate": 0.05,
+        "aggregation": "plain",
+    }
+    assert [sentence.partition(":")[0] for sentence in found.untold] == ["defense", "records"]
+
+
+def test_init_writes_the_files_and_says_what_it_could_not_tell() -> None:
+    nvflare_job(Path("job"), [chain(dp())])
+    done = run("init", "--from", "job")
+    assert done.status == 0, done.err
+    assert "could not tell records: how many a client trains on in a round" in done.out
+    assert "wrote gradaudit.yaml, policy.yaml, federation.yaml" in done.out
+    written = yaml.safe_load(Path("gradaudit.yaml").read_text(encoding="utf-8"))
+    assert written == {
+        "model": "job/app/custom/net.py:Net",
+        "deployment": "federation.yaml",
+        "job": {"folder": "job"},
+    }
+    assert run("init", "--from", "job").status == 2  # nothing is overwritten
+
+
+def test_the_job_command_reads_the_folder_from_the_file_that_init_writes() -> None:
+    nvflare_job(Path("job"), [chain(dp())])
+    run("init", "--from", "job")
+    done = run("job")
+    assert done.status == 0, done.err
+    assert "train: training -> DpFilter -> server" in done.out
+    Path("gradaudit.yaml").unlink()
+    assert run("job").err == "gradaudit: name the folder of a job: gradaudit job JOB\n"
+
+
+def test_a_scan_of_a_job_holds_its_findings_beside_those_of_its_model() -> None:
+    nvflare_job(Path("job"), [chain(dp("buffers"))])
+    words = ("--audits", "job,forward", "-d", table(), "--samples", "20", "-o", "report.json")
+    done = run("scan", "--job", "job", *words)
+    assert done.status == 0, done.err
+    report = Report.from_file(Path("report.json"))
+    assert report.target.model == "job/app/custom/net.py:Net"
+    layers = [layer.name for layer in report.target.layers]
+    rows = report.select("job.faults", variant={})
+    assert [row.details["faults"] for row in rows] == [["untouched-arrays (error)"]]
+    assert breaches(Job, [row for row in report.measurements if row.audit == "job"], layers) == []
+    assert any(row.audit == "forward" for row in report.measurements)
+
+
+def test_a_scan_without_a_job_has_none() -> None:
+    done = run("scan", "--audits", "job", "-d", table(), "-m", "zoo:mlp?inputs=6")
+    assert done.status == 2
+    assert "--audits job: no such audit" in done.err
+
+
+def test_a_job_without_a_class_that_makes_its_arrays_says_so() -> None:
+    folder = flower_app(Path("app"), LOCAL)
+    path = folder / "tiny" / "net.py"
+    made = "def __init__(self):"
+    path.write_text(path.read_text().replace(made, "def __init__(self, width=5):"))
+    text = (folder / "tiny" / "server_app.py").read_text()
+    (folder / "tiny" / "server_app.py").write_text(text.replace("Net()", "Net(5).first"))
+    found = beginning(folder)
+    assert found.model is None
+    assert "no class in its files makes the arrays" in found.untold[0]
+    done = run("scan", "--job", "app", "-d", table())
+    assert done.status == 2
+    assert "name it with --model FILE.py:factory" in done.err
