@@ -59,9 +59,10 @@ class Forest(Family):
 
     A node tries one cut in each of 3√columns columns, half way between two of its rows (where these
     are alike, beside the value that they share), and Breiman's trees all cuts of √columns. In
-    ``benchmarks/forests.py`` ours tell 0.005 to 0.014 more by AUROC on the sample; without cuts
-    beside shared values it was within 0.006 on Adult, RAVDESS and UTKFace. Of Gaussian classes they
-    tell up to 0.07 nats more where one of 300 columns tells, and 0.014 less where each of 30 does.
+    ``benchmarks/coverage/forests.py`` ours tell 0.005 to 0.014 more by AUROC on the sample; without
+    cuts beside shared values it was within 0.006 on Adult, RAVDESS and UTKFace. Of Gaussian classes
+    they tell up to 0.07 nats more where one of 300 columns tells, and 0.014 less where each of 30
+    does.
     """
 
     name = "forest"
@@ -79,7 +80,7 @@ class Forest(Family):
         """Fit trees that all thresholds share: they are regressed on "more than i" of every i.
 
         A split is sought that does well at all thresholds together, which finds more than a forest
-        for each (``benchmarks/ordered_forests.py``) at a fraction of the cost.
+        for each (``benchmarks/coverage/forests.py``) at a fraction of the cost.
         Source: H. Blockeel et al., "Top-down induction of clustering trees" (1998).
         """
         values = len(training.prior)

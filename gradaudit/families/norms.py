@@ -79,8 +79,9 @@ class Norms(Forest):
     The trees are those of the forest on elements (Mo et al. 2021, section 4.2). Records whose
     inputs are larger, or have fewer entries that are not zero, give gradients that are larger or
     sparser with both signs: a linear reader has nothing to go by, and a tree of single elements
-    needs many cuts. Norms are few, so this forest is cheap. In ``benchmarks/plants.py`` a quick
-    scan shows 28 of 28 planted attributes with it beside logistic regression, and none of 30 coins.
+    needs many cuts. Norms are few, so this forest is cheap. In ``benchmarks/coverage/plants.py`` a
+    quick scan shows 28 of 28 planted attributes with it beside logistic regression, and none of 30
+    coins.
     """
 
     name = "norms"

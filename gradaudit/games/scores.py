@@ -86,7 +86,8 @@ def above(scores: FloatArray, positive: NDArray[np.bool_], share: float) -> NDAr
 ENOUGH = 20
 """Batches of a value without a record in common in one private set, below which variances count
 half as much again: with 2.5 to 20 of them the intervals of success and AUROC so hold the truth in
-94 to 100 % of simulated games, without it in 87 to 100 % (``benchmarks/studies/attack.py``)."""
+94 to 100 % of simulated games, without it in 87 to 100 %
+(``benchmarks/coverage/studies/attack.py``)."""
 _MOST = 10
 """Independent trials that a batch without a record in common counts as, at most."""
 ROOM = 50

@@ -18,8 +18,8 @@ millions of elements. None of the norms needs them all:
   exceeds the largest entry found so far are looked at.
 
 All three norms of 4096 → 512 take an 18th of the time that forming them does, of 400 → 120 half
-(benchmarks/fast_paths.py, one thread). Smaller matrices are formed instead, blocks of directions
-at a time, without what is zero or an outer product throughout.
+(benchmarks/speed/fast_paths.py, one thread). Smaller matrices are formed instead, blocks of
+directions at a time, without what is zero or an outer product throughout.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -4,13 +4,14 @@ The gradient of one record's loss by a weight is the sum of outer products G = Î
 positions where the weight is used (Goodfellow 2015, arXiv:1510.01799; Rochette et al. 2019,
 arXiv:1912.06015, for convolutions). Parameters that ``Trace`` takes apart are done in this way, at
 about the cost of a batched backward pass; the others by vmap of grad, which takes 1.1 to 1.4 times
-as long (benchmarks/per_sample_speed.py); and models that vmap cannot follow, record by record.
+as long (benchmarks/speed/per_sample_speed.py); and models that vmap cannot follow, record by
+record.
 
 Memory that is written again as soon as nobody holds it.
 
 A large tensor's memory goes back to the system when it is let go, and the pages of the next one
 cost a CPU more than the product that is written to them: gradients of ResNet-18, record by record,
-take .45 to .6 of the time in pages that are there (benchmarks/per_sample_speed.py).
+take .45 to .6 of the time in pages that are there (benchmarks/speed/per_sample_speed.py).
 """
 
 import math
@@ -87,8 +88,8 @@ _QUICK_BYTES = 16 << 20
 """On the CPU: larger blocks go back to the system after every use, and fetching them again costs
 more than the arithmetic."""
 _QUICK_BATCH, _QUICK_CHUNK = 64, 16
-"""Records at least: of fewer, small layers take less time than calling them (benchmarks/
-language_speed.py and per_sample_speed.py)."""
+"""Records at least: of fewer, small layers take less time than calling them
+(benchmarks/speed/per_sample_speed.py)."""
 _WRITTEN_AGAIN = 64 << 20
 """Bytes of a chunk at most: the less memory there is, the sooner it is written again."""
 

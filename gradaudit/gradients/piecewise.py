@@ -17,7 +17,7 @@ each column. And consecutive columns move few positions of a convolution's input
 spread over the positions of the input) · (their tangents) takes few of them.
 
 Exact norms of LeNet take 1.6 times as long by general tangents, and 6.1 times as long without
-tables (benchmarks/fast_paths.py, one thread).
+tables (benchmarks/speed/fast_paths.py, one thread).
 """
 
 from __future__ import annotations

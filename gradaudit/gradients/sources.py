@@ -7,7 +7,7 @@ ways, by cost:
 
 - one position: Ġ has rank two (``rank_two``);
 - F norms with T positions and T (in + out) < in · out: from T × T Gram matrices, 90 times as fast
-  as forming Ġ for 1152 → 256 channels at 4 positions (benchmarks/fast_paths.py, one thread);
+  as forming Ġ for 1152 → 256 channels at 4 positions (benchmarks/speed/fast_paths.py, one thread);
 - else Ġ is formed, all directions of a chunk in one matrix product.
 """
 

@@ -6,11 +6,11 @@ audits fit into the time, each is made as exactly as was asked. Where they do no
 share: the largest size that fits into it, the least if none does. What time is left then goes into
 larger sizes, in the same order.
 
-The constants and the order of turns are judged by ``benchmarks/schedule.py``, which plays scans
-with what audits of four models were recorded to take of their estimates: 58 % of the audits have
-numbers, by weight, and 23 % of the time goes into what is cut short. Without caution it is 48 and
-46 %; with what may fit in its turn before what surely does, 56 and 28 %. More caution or less trust
-in what others took changes neither by more than 5 points.
+The constants and the order of turns are judged by ``benchmarks/speed/schedule.py``, which plays
+scans with what audits of four models were recorded to take of their estimates: 58 % of the audits
+have numbers, by weight, and 23 % of the time goes into what is cut short. Without caution it is 48
+and 46 %; with what may fit in its turn before what surely does, 56 and 28 %. More caution or less
+trust in what others took changes neither by more than 5 points.
 """
 
 import statistics
@@ -32,7 +32,7 @@ MOMENT = 0.5
 """Seconds that any audit may take."""
 SMALL = 0.25
 """Part of a size, of which the least one is worth some time kept for it: of 28,200 single audits
-that were played (benchmarks/schedule.py --alone) 61.9 % have numbers then, 60.7 without."""
+that were played (benchmarks/speed/schedule.py --alone) 61.9 % have numbers then, 60.7 without."""
 
 
 @dataclass(frozen=True)

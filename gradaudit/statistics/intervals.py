@@ -14,7 +14,8 @@ mean of a bounded random variable" (2019), who conjecture that it holds for ever
 no proof for all laws is known, nor any law for which it fails. Simulated here: 3 to 40 updates of 4
 and 64 records with shares of .02 to .86, independent, beta-binomial (correlated by 1/16 and 2/5),
 all alike, and with one update in ten or twenty of which an attack names nothing: the interval holds
-the truth in 95 to 100 % of studies in every case (``benchmarks/studies/attack.py`` plays them).
+the truth in 95 to 100 % of studies in every case (``benchmarks/coverage/studies/attack.py`` plays
+them).
 
 Exact confidence intervals of quantiles from order statistics, for any law and any sample size.
 
@@ -32,7 +33,7 @@ mean and its error are both too small, and the interval grows on the side where 
 works on logarithms, so that intervals of positive numbers stay positive. Of means of 10 to 200
 records with lognormal values (σ ≤ 1) and label sensitivities of trained models it covers 88 to 97 %
 at a nominal 95, of lognormal values with σ = 2.5 only 76 to 81 %: no row is judged by it.
-``benchmarks/studies/sensitivity.py`` plays it.
+``benchmarks/coverage/studies/sensitivity.py`` plays it.
 """
 
 import math
@@ -164,12 +165,13 @@ def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
     so that from forty clusters on hardly anything is left to the allowance.
 
     Simulated with 1,500 studies a case, of which no constant was chosen (the cases are those of
-    ``benchmarks/studies/attack.py`` and some beside them): of 10 to 100 clusters of 64 members, of
-    which one cluster in 10, 15, 20 or 30 is missed as a whole and the others are correlated by
-    1/16, the interval holds the truth in 94 to 99 %: of one in 20, in 96 to 99 %; least, 93.5 %,
-    of ten clusters with one in 10. An allowance of half a cluster, whatever their number, holds it
-    in 89 to 93 % of 16 and more. Of 3 to 40 clusters of 1, 8 and 64, independent, beta-binomial
-    (correlated by 1/16 and 2/5) or all alike, it holds the truth in 94 % of studies or more.
+    ``benchmarks/coverage/studies/attack.py`` and some beside them): of 10 to 100 clusters of 64
+    members, of which one cluster in 10, 15, 20 or 30 is missed as a whole and the others are
+    correlated by 1/16, the interval holds the truth in 94 to 99 %: of one in 20, in 96 to 99 %;
+    least, 93.5 %, of ten clusters with one in 10. An allowance of half a cluster, whatever their
+    number, holds it in 89 to 93 % of 16 and more. Of 3 to 40 clusters of 1, 8 and 64, independent,
+    beta-binomial (correlated by 1/16 and 2/5) or all alike, it holds the truth in 94 % of studies
+    or more.
 
     Args:
         shares: (clusters,) of each cluster's members.

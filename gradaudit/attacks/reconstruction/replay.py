@@ -114,9 +114,9 @@ def _fold(graph: fx.Graph, constants: dict[str, Tensor]) -> None:
 
 WORTH = 15
 """Evaluations of as many points after which a recording is made. Of LeNet it costs 6 to 24 of them,
-and those that follow run 1.3 to 3 times as fast (benchmarks/fast_paths.py, one thread); of the
-sample model it costs about 20, and they run seven times as fast. On a GPU, where a recording is a
-graph, they run 6 to 15 times as fast (ResNet-18 at 64×64 and the sample model on an H100)."""
+and those that follow run 1.3 to 3 times as fast (benchmarks/speed/fast_paths.py, one thread); of
+the sample model it costs about 20, and they run seven times as fast. On a GPU, where a recording is
+a graph, they run 6 to 15 times as fast (ResNet-18 at 64×64 and the sample model on an H100)."""
 _UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded,
     torch.Tag.dynamic_output_shape,

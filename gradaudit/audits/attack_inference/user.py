@@ -12,7 +12,8 @@ Source: J. Snell et al., "Prototypical networks for few-shot learning" (2017), a
 section 4.1, use it: a fully connected encoder with one hidden layer, 50 dimensions.
 
 A game trains one for each layer, round and repetition, thousands of small steps each. So gradients
-are written out, and all weights lie in one vector that Adam moves: ``benchmarks/encoder_speed.py``.
+are written out, and all weights lie in one vector that Adam moves:
+``benchmarks/speed/fast_paths.py``.
 """
 
 from __future__ import annotations

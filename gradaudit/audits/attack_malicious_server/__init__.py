@@ -46,9 +46,9 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
     be expected: the median of the other layers' or the layer's own longest move before, 0.05 at
     least.
 
-    The limits are where simulation put them (benchmarks/malicious_server.py): above every honest
-    round of fresh to overfitted models, below every attack on the same models. What passes is not
-    proved honest: an attacker who knows these signs can make them smaller, at a price.
+    The limits are where simulation put them (benchmarks/coverage/malicious_server.py): above every
+    honest round of fresh to overfitted models, below every attack on the same models. What passes
+    is not proved honest: an attacker who knows these signs can make them smaller, at a price.
     """
 
     name = "attack malicious-server"

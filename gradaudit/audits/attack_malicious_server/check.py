@@ -84,7 +84,7 @@ def bins(active: Tensor, weight: Tensor) -> int | None:
     Such rows are cumulative bins: what the gradients of two of them differ by is that of the units
     between, and one of several dozen bins holds a single record. Trained layers have rows that
     are alike, or nested, but hardly one after the other that is both: in honest rounds no chain
-    had more than 2, where 8 bins give 6 (benchmarks/malicious_server.py).
+    had more than 2, where 8 bins give 6 (benchmarks/coverage/malicious_server.py).
 
     Source: L. Fowl et al., "Robbing the Fed: directly obtaining private data in federated learning
     with modified models" (2022), section 4.
@@ -197,7 +197,7 @@ FEWEST = 32
 """Records of which the signs can be told from chance."""
 LIMITS = {"bins": 4.0, "traps": 0.4, "starved": 0.3, "concentration": 0.7}
 """What each sign is measured by: no honest round of the simulations came near, and all attacks are
-beyond (benchmarks/malicious_server.py)."""
+beyond (benchmarks/coverage/malicious_server.py)."""
 
 
 @dataclass(frozen=True)

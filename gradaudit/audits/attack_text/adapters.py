@@ -7,7 +7,7 @@ The prediction is what the attacker itself meets with tokens as frequent as in o
 random numbers in place of the Bᵀδ_t. Tokens that are frequent stand in a batch several times, and
 are named several times: of a GPT-2 of 192 dimensions and texts of Zipf's law with rank 4, .25 was
 predicted of 6 batches and .29 measured (.08 predicted if each token of the vocabulary were as
-likely; ``benchmarks/lora_prediction.py``).
+likely; ``benchmarks/coverage/lora_prediction.py``).
 """
 
 from collections import Counter

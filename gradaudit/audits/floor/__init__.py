@@ -66,7 +66,7 @@ class Floor(Audit[FloorOptions]):
     E[q² Ã(x)] + E[(∇q − q z)(∇q − q z)ᵀ] (B. Bobrovsky, E. Mayer-Wolf and M. Zakai, "Some classes
     of global Cramér-Rao bounds", 1987). A trained network tells much of few records and little of
     most: van Trees alone then lies 20 to 100 times below the error of the best attacker on networks
-    of two inputs, and with weights 2 to 4 times (``benchmarks/bayes_floors.py``).
+    of two inputs, and with weights 2 to 4 times (``benchmarks/coverage/bayes_floors.py``).
 
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64, and up to
     1,024 where they are cheap). The number is the safe end of the interval for it, with 97.5 %

@@ -28,7 +28,7 @@ prior is N(u, T), of precision T⁻¹. Who is told u does no worse, so for each 
 T = I is no genie. What is to be told is where gradients grow: with s = ∇_z ln ‖G‖², of other
 records, T⁻¹ = I + 3 E[s sᵀ], so that ln ‖G‖² varies by no more than a third of one (in variance)
 along any direction of v, as far as it is linear. The 3 is about the best of 1, 3 and 10 on the
-networks of ``benchmarks/floors.py``.
+networks of ``benchmarks/coverage/floors.py``.
 """
 
 from collections.abc import Sequence

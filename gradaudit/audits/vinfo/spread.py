@@ -144,8 +144,8 @@ def information_interval(found: Sequence[UsableInformation], sampled: RecordUse)
     independent trials as ``RecordUse.trials`` says: the variance between few splits misses batches
     that no split scores. Of samples of 100 to 1,000 records in batches of 1 to 16, with 3 and 8
     repetitions, it covers 94 to 100 %, Nadeau and Bengio's alone 85 to 100 %
-    (``benchmarks/studies/vinfo.py``). Where every repetition believes the prior alone, they agree
-    on nothing learned, and what is not excluded is what their ranking would allow.
+    (``benchmarks/coverage/studies/vinfo.py``). Where every repetition believes the prior alone,
+    they agree on nothing learned, and what is not excluded is what their ranking would allow.
     """
     values = np.array([estimate.information for estimate in found])
     entropy = max(estimate.entropy for estimate in found)
@@ -164,7 +164,7 @@ def auroc_interval(found: Sequence[UsableInformation], sampled: RecordUse) -> In
     Of an AUROC of 1/2, one of ``RecordUse.trials`` counts as 1.25, of one near 0 or 1.9; all of
     them as fewer, where the variance between repetitions (Nadeau and Bengio's) says so. Of samples
     of 100 to 1,000 records in batches of 1 to 16, with 3 and 8 repetitions, it covers 93 to 100 %,
-    Nadeau and Bengio's Student interval 85 to 100 % (``benchmarks/studies/vinfo.py``).
+    Nadeau and Bengio's Student interval 85 to 100 % (``benchmarks/coverage/studies/vinfo.py``).
     """
     values = np.array([estimate.auroc for estimate in found])
     mean = float(values.mean())

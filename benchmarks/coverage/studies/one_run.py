@@ -1,0 +1,111 @@
+"""How often dp-audit's bounds from one run exceed the truth.
+
+Scores are drawn from the law of Gaussian runs, and of a training whose truth is known.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.coverage.studies.base import Cell, Outcome, Study
+from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.one_run import one_run_bounds
+from gradaudit.data.records import Records
+from gradaudit.defenses import parse_defense
+from gradaudit.federation.server import FederatedTraining
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.randomness import rng
+
+ALPHA, DELTA = 0.05, 1e-5
+HOLDS, ALL_HOLD = (0.95, 1.0), (0.85, 1.0)
+CLIENTS, ROUNDS = 5, 3
+
+
+@cache
+def epsilon_of(mu: float) -> float:
+    return epsilon_gaussian(mu, DELTA)
+
+
+def judged(scores: np.ndarray, included: np.ndarray, truth: float) -> Mapping[str, Outcome]:
+    plain, sharper = one_run_bounds(scores, included, delta=DELTA, alpha=ALPHA)
+    shift = gaussian_bound(scores[~included], scores[included], delta=DELTA, alpha=ALPHA)
+    return {
+        "one-run": Outcome(plain.value <= truth),
+        "f-DP, if Gaussian": Outcome(sharper.value <= truth),
+        "mean shift, if Gaussian": Outcome(shift.epsilon <= truth),
+    }
+
+
+def largest(outcomes: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
+    """Whether the largest of the bounds holds: none is beyond the truth."""
+    return {"largest of the three": Outcome(all(one.covered for one in outcomes.values()))}
+
+
+def simulated(mu: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
+    draws = rng(seed, "one-run")
+    included = draws.integers(2, size=canaries).astype(bool)
+    scores = draws.standard_normal(canaries) + mu * included
+    return judged(scores, included, epsilon_of(mu))
+
+
+def trained(sigma: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
+    """A client more moves the sum of N updates by the clip, under noise σ√N, in every round."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(10, 50), nn.ReLU(), nn.Linear(50, 2))
+    records = Records(torch.randn(50, 10), torch.arange(50) % 2)
+    training = FederatedTraining(
+        Target(model, CrossEntropy()),
+        records,
+        TrainingOptions(clients=CLIENTS, canaries=canaries),
+        defenses=[parse_defense(f"dp:clip=1,sigma={sigma},per=release")],
+        seed=seed,
+    )
+    for _ in range(ROUNDS):
+        training.advance()
+    assert training.canaries is not None
+    scores = training.canaries.scores
+    members = CLIENTS + int(scores.included.sum())
+    truth = math.sqrt(ROUNDS) / (sigma * math.sqrt(members - 1))
+    totals = scores.cosines.sum(axis=0)[:, 0]
+    return judged(totals, scores.included, epsilon_gaussian(truth, DELTA))
+
+
+def cells(canaries: tuple[int, ...], shifts: tuple[float, ...]) -> Iterator[Cell]:
+    for count in canaries:
+        for mu in shifts:
+            settings: dict[str, str | int | float] = {"canaries": count, "mu": mu}
+            yield Cell(settings, partial(simulated, mu, count), HOLDS)
+
+
+def together(mu: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
+    return largest(simulated(mu, canaries, seed))
+
+
+def full() -> Iterator[Cell]:
+    yield from cells((100, 400, 1000), (0.0, 0.5, 1.0, 2.0, 4.0))
+    for mu in (0.5, 1.0, 4.0):
+        taken: dict[str, str | int | float] = {"taken together, canaries": 400, "mu": mu}
+        yield Cell(taken, partial(together, mu, 400), ALL_HOLD)
+    for sigma in (0.05, 0.2):
+        settings: dict[str, str | int | float] = {"training, canaries": 200, "sigma": sigma}
+        yield Cell(settings, partial(trained, sigma, 200), HOLDS)
+
+
+STUDY = Study(
+    "one-run",
+    "Scores of canaries that are normal with a shift μ for those that are in, or the canaries of a "
+    "training of three rounds with noise; the truth is the ε of μ, or of the noise, at δ = 1e-5.",
+    quick=partial(cells, (200,), (0.0, 1.0, 3.0)),
+    full=full,
+    notes=(
+        "The mean shift's bound is exact for normal scores: it errs in just 5 % of runs. Each of "
+        "the three holds by itself; of the largest of them only 85 % is promised.",
+    ),
+)
