@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Self, cast
 
+from gradaudit.alike import together
 from gradaudit.audits import Audit
+from gradaudit.measurement import singles
 from gradaudit.report import RISKIEST_BY, Measurement, Report, Variant
 
 
@@ -30,7 +33,7 @@ def gather(parts: Sequence[AuditRows]) -> list[Measurement]:
     rows: list[Measurement] = []
     for name, count in members.items():
         group = [part for part in parts if part.audit.reports_as() == name]
-        rows += merge(group) if count > 1 else group[0].rows
+        rows += merge(group) if count > 1 else together(group[0].rows)
     return rows
 
 
@@ -46,7 +49,7 @@ def merge(parts: Sequence[AuditRows]) -> list[Measurement]:
         for part in parts
         for row in part.rows
     ]
-    return [*_headlines(parts), *labelled]
+    return together([*_headlines(parts), *labelled])
 
 
 def members(row: Measurement, report: Report) -> list[Measurement]:
@@ -61,9 +64,8 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
     keys = {*row.variant, *map(str, by)}
     matching = [
         other
-        for other in report.measurements
-        if (other.id, other.layer) == (row.id, row.layer)
-        and other.variant.keys() == keys
+        for other in report.rows_by_place.get((row.id, row.layer), ())
+        if other.variant.keys() == keys
         and row.variant.items() <= other.variant.items()
         and (other.status != "skipped" or other.left_out)
     ]
@@ -83,11 +85,11 @@ def incomplete(report: Report) -> str | None:
     failed. Where nothing was measured the first reason is that of what might have been: the time
     was up, then a failure; that other audits do not apply decides nothing.
     """
-    if not any(row.status == "measured" for row in report.measurements):
-        return "nothing could be measured: " + "; ".join(_deciding(report.measurements))
+    if not any(row.status == "measured" for row in report.rows):
+        return "nothing could be measured: " + "; ".join(_deciding(report.rows))
     failures: dict[str, Any] = dict(cast("dict[str, Any]", report.provenance.get("broken", {})))
-    measured = {member_of(row) for row in report.measurements if row.status == "measured"}
-    for row in report.measurements:
+    measured = {member_of(row) for row in report.rows if row.status == "measured"}
+    for row in report.rows:
         if row.status == "failed" and member_of(row) not in measured:
             failures.setdefault(member_of(row), row.reason)
     return "; ".join(f"{audit} failed: {reason}" for audit, reason in failures.items()) or None
@@ -115,7 +117,7 @@ def _others(audits: int) -> str:
 def _headlines(parts: Sequence[AuditRows]) -> list[Measurement]:
     candidates: dict[tuple[str, str | None], list[tuple[AuditRows, Measurement]]] = {}
     for part in parts:
-        for row in part.rows:
+        for row in chain.from_iterable(map(singles, part.rows)):
             if not row.variant:
                 candidates.setdefault((row.metric, row.layer), []).append((part, row))
     headlines = []

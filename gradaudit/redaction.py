@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from gradaudit.measurement import NAMES, counted
 from gradaudit.report import Measurement, Report
 
 _KEPT_KEYS = {"infinite", "claimed", "exceeded"}
@@ -104,11 +105,12 @@ def _all(value: Any, told: Callable[[str], str], *, keys: bool = True) -> Any:
 
 
 def _row(row: Measurement, told: Callable[[str], str]) -> Measurement:
+    names = {key: row.details[key] for key in NAMES if counted(row) > 1}
     return row.model_copy(
         update={
             "variant": _all(row.variant, told, keys=False),
             "reason": None if row.reason is None else told(row.reason),
-            "details": _all(row.details, told),
+            "details": {**_all(row.details, told), **names},
         }
     )
 

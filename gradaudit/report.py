@@ -6,185 +6,72 @@ One tidy document, published as a JSON Schema (``cli.listing``); NaN and infinit
 (infinity is ``value=None`` with ``details["infinite"] = True``).
 """
 
-import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gradaudit.errors import UsageError
 from gradaudit.files import read_input
+from gradaudit.measurement import (
+    LEARNERS,
+    LINEAR,
+    RISKIEST_BY,
+    Document,
+    Key,
+    Measurement,
+    Status,
+    Variant,
+    counted,
+    estimate,
+    key_of,
+    marked,
+    singles,
+)
 from gradaudit.presentation import presentation
-from gradaudit.text import DOUBTED, UNBOUNDED, number, printable, variant_text
+from gradaudit.text import printable, variant_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+__all__ = [
+    "LEARNERS",
+    "LINEAR",
+    "RISKIEST_BY",
+    "CheckpointRecord",
+    "Finding",
+    "Key",
+    "LayerRecord",
+    "Measurement",
+    "Outcome",
+    "Report",
+    "Says",
+    "Status",
+    "TargetRecord",
+    "Unclear",
+    "Variant",
+    "estimate",
+    "marked",
+    "utc_now",
+]
 
 SCHEMA_VERSION: Literal[1] = 1
 MAX_BYTES = 64 << 20
 MAX_COMMAS = 2_000_000
 """Of a report that is read: about 100,000 rows, which take some 200 MiB in memory."""
+MAX_ROWS = 1_000_000
+"""Rows that those of a report that is read may stand for; a model of 1,000 layers has 100,000."""
 
-Status = Literal["measured", "skipped", "failed"]
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
 Says = Outcome | Literal["error", "warning"]
 Unclear = Literal["pass", "warn", "fail"]
 """What the gate makes of a row that is neither beyond its limit nor within it."""
-RISKIEST_BY = "riskiest_by"
-"""Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
-LEARNERS = "learners"
-"""Detail of what an adversary got that learns: its predictive families, each with its size."""
-LINEAR = "linear"
-"""The size of a family whose members are linear functions of the gradient."""
-Variant = dict[str, str | int | float | bool]
-Key = tuple[str, str | None, str]
-"""``audit.metric``, layer, and the variant as JSON with sorted keys."""
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        defer_build=True,
-        allow_inf_nan=False,
-        json_schema_serialization_defaults_required=True,
-    )
-
-
-_VALUE_OR_REASON: dict[str, JsonValue] = {
-    "if": {"properties": {"status": {"const": "measured"}}},
-    "then": {
-        "anyOf": [
-            {"properties": {"value": {"type": "number"}}},
-            {
-                "properties": {
-                    "details": {
-                        "properties": {"infinite": {"const": True}},
-                        "required": ["infinite"],
-                    }
-                }
-            },
-        ]
-    },
-    "else": {
-        "properties": {
-            "value": {"type": "null"},
-            "interval": {"type": "null"},
-            "reason": {"type": "string", "minLength": 1},
-        }
-    },
-}
-"""What ``Measurement`` checks of a row as a whole, for its JSON Schema."""
-
-
-class Measurement(_Document):
-    """One row: a metric of one audit, for one layer (or the model, ``layer=None``).
-
-    The key of a row is (audit, metric, layer, variant); the row with the empty variant is the
-    headline. A row that is not measured says why in ``reason`` and holds no value.
-    """
-
-    model_config = ConfigDict(json_schema_extra=_VALUE_OR_REASON)
-
-    audit: str
-    metric: str
-    layer: str | None = None
-    variant: Variant = Field(default_factory=dict)
-    value: float | None = None
-    interval: tuple[float, float] | None = None
-    confidence: float | None = Field(None, gt=0, lt=1)
-    unit: str = ""
-    n: int | None = None
-    status: Status = "measured"
-    reason: str | None = None
-    details: dict[str, JsonValue] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.status == "measured" and self.value is None and not self.infinite:
-            raise ValueError("a measured row needs a value, or details.infinite")
-        if self.status != "measured" and not self.reason:
-            raise ValueError(f"a {self.status} row needs a reason")
-        if self.status != "measured" and (self.value is not None or self.interval is not None):
-            raise ValueError(f"a {self.status} row holds no value and no interval")
-        if self.interval is not None and self.interval[0] > self.interval[1]:
-            raise ValueError("an interval is [low, high]")
-        return self
-
-    def with_details(self, more: Mapping[str, JsonValue]) -> Self:
-        """The same row with more in its details."""
-        return self.model_copy(update={"details": {**self.details, **more}})
-
-    @property
-    def infinite(self) -> bool:
-        """Whether the measured value is positive infinity."""
-        return self.details.get("infinite") is True
-
-    @property
-    def number(self) -> float | None:
-        """The value with infinity restored; None where nothing was measured."""
-        return math.inf if self.infinite else self.value
-
-    @property
-    def imprecise(self) -> bool:
-        """Whether the audit says that its interval cannot be trusted."""
-        return self.details.get("imprecise") is True
-
-    @property
-    def linear(self) -> bool:
-        """Whether its adversary learned by predictive families that are all linear."""
-        families = self.details.get(LEARNERS)
-        return isinstance(families, dict) and bool(families) and {*families.values()} == {LINEAR}
-
-    @property
-    def unbounded(self) -> bool:
-        """Whether its interval has an end that nothing bounds."""
-        return self.interval is not None and self.interval[1] >= UNBOUNDED
-
-    @property
-    def left_out(self) -> bool:
-        """Whether it may apply, but nobody tried: there was no time for it."""
-        return self.details.get("left_out") is True
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """Why the value should not be taken as it stands, a clause each."""
-        given = self.details.get("imprecise_because")
-        because = given if isinstance(given, str) and given else "imprecise: no interval to trust"
-        said = [because] if self.imprecise else []
-        return tuple(x for x in (*said, self.details.get("warning")) if isinstance(x, str))
-
-    @property
-    def id(self) -> str:
-        """``audit.metric``, as policies name it."""
-        return f"{self.audit}.{self.metric}"
-
-    @property
-    def key(self) -> Key:
-        """Key that identifies the row."""
-        return _key(self.id, self.layer, self.variant)
-
-
-def estimate(row: Measurement) -> str:
-    """A measured value with its interval: ``0.120 [0.100, 0.140]``."""
-    value = row.number
-    if value is None:
-        return "–"
-    if row.interval is None:
-        return number(value)
-    low, high = row.interval
-    return f"{number(value)} [{number(low)}, {number(high)}]"
-
-
-def marked(row: Measurement) -> str:
-    """A measured value with its interval, and a mark where there is a doubt about it."""
-    return estimate(row) + (f" {DOUBTED}" if row.doubts else "")
-
-
-class LayerRecord(_Document):
+class LayerRecord(Document):
     """A layer of the target as the report describes it."""
 
     name: str
@@ -193,7 +80,7 @@ class LayerRecord(_Document):
     position: int
 
 
-class CheckpointRecord(_Document):
+class CheckpointRecord(Document):
     """A checkpoint file by name and content hash, with what was done to make it fit the model.
 
     ``random`` are the model's tensors that a partial one has no weights for.
@@ -205,7 +92,7 @@ class CheckpointRecord(_Document):
     random: list[str] = Field(default_factory=list)
 
 
-class TargetRecord(_Document):
+class TargetRecord(Document):
     """The audited model."""
 
     model: str
@@ -224,7 +111,7 @@ _UNCLEAR_OR_NOT: dict[str, JsonValue] = {
 """What ``Finding`` checks of its outcome, for its JSON Schema."""
 
 
-class Finding(_Document):
+class Finding(Document):
     """A rule's finding on one row, or on rows that it found missing.
 
     ``rule`` counts from 1; 0 is the demand that a report holds anything to judge. An outcome is
@@ -269,7 +156,7 @@ class Finding(_Document):
     @property
     def key(self) -> Key:
         """The key of the row it speaks of."""
-        return _key(self.metric, self.layer, self.variant)
+        return key_of(self.metric, self.layer, self.variant)
 
     @property
     def says(self) -> Says:
@@ -292,8 +179,12 @@ class Finding(_Document):
         return printable(" ".join(filter(None, words)), limit=None)
 
 
-class Report(_Document):
-    """A whole report, as written to and read from JSON."""
+class Report(Document):
+    """A whole report, as written to and read from JSON.
+
+    ``measurements`` are the rows as they are written, of which one may say of many layers why they
+    were not measured; ``rows`` has one for every layer.
+    """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     tool: dict[str, JsonValue]
@@ -312,6 +203,27 @@ class Report(_Document):
             seen.add(row.key)
         return self
 
+    @cached_property
+    def rows(self) -> list[Measurement]:
+        """Every row, layer by layer."""
+        return [single for row in self.measurements for single in singles(row)]
+
+    @cached_property
+    def rows_by_place(self) -> Mapping[tuple[str, str | None], Sequence[Measurement]]:
+        """The rows, of all variants, by ``AUDIT.METRIC`` and layer."""
+        places: dict[tuple[str, str | None], list[Measurement]] = {}
+        for row in self.rows:
+            places.setdefault((row.id, row.layer), []).append(row)
+        return places
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other fields, which makes its own ``rows`` of them."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update and "measurements" in update:
+            for made in ("rows", "rows_by_place"):
+                vars(copied).pop(made, None)
+        return copied
+
     @property
     def interrupted(self) -> bool:
         """Whether the command that made it was interrupted."""
@@ -320,7 +232,7 @@ class Report(_Document):
 
     def by_key(self) -> dict[Key, Measurement]:
         """Every row by its key."""
-        return {row.key: row for row in self.measurements}
+        return {row.key: row for row in self.rows}
 
     def select(
         self, metric: str, layer: str | None = None, variant: Variant | None = None
@@ -328,7 +240,7 @@ class Report(_Document):
         """Rows of ``AUDIT.METRIC``, optionally of one layer and one variant."""
         return [
             row
-            for row in self.measurements
+            for row in self.rows
             if row.id == metric
             and (layer is None or row.layer == layer)
             and (variant is None or row.variant == variant)
@@ -378,7 +290,7 @@ class Report(_Document):
         if text.count(",") > MAX_COMMAS:
             raise UsageError(f"{path}: has over {MAX_COMMAS:,} commas; is it the right file?")
         try:
-            return cls.model_validate_json(text)
+            report = cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the document"
@@ -386,10 +298,11 @@ class Report(_Document):
                 f"{path}: not a gradaudit report: {where}: {first['msg']} "
                 "(write one with `gradaudit scan -o report.json`)"
             ) from error
-
-
-def _key(metric: str, layer: str | None, variant: Variant) -> Key:
-    return metric, layer, json.dumps(variant, sort_keys=True)
+        if (rows := sum(map(counted, report.measurements))) > MAX_ROWS:
+            raise UsageError(f"{path}: stands for over {MAX_ROWS:,} rows; is it the right file?")
+        if len(report.by_key()) < rows:
+            raise UsageError(f"{path}: rows that stand for several layers share a key")
+        return report
 
 
 def utc_now() -> str:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from gradaudit._version import __version__
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
+from gradaudit.alike import as_few
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
 from gradaudit.audits.rows import Rows
@@ -32,6 +33,7 @@ from gradaudit.fingerprint import fingerprint
 from gradaudit.gathering import AuditRows, gather
 from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.substitutes import recomputes
+from gradaudit.measurement import singles
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.stopping import TimeIsUp, time_limit
@@ -258,17 +260,22 @@ class _Trial:
                 return
             self.fault = str(error) if isinstance(error, GradauditError) else one_line(error)
         layers = [layer.name for layer in self.subject.layers]
-        if self.fault is None and (faults := breaches(type(self.audit), self.rows, layers)):
+        if self.fault is None and (faults := breaches(type(self.audit), self._singles, layers)):
             self.fault = "it breaks the contract of its rows: " + "; ".join(faults)
             self.rows[:] = {row.key: row for row in self.rows}.values()
         if self.fault is not None:
             self._fill("failed", self.fault)
 
+    @property
+    def _singles(self) -> list[Measurement]:
+        """Every row, layer by layer."""
+        return [single for row in self.rows for single in singles(row)]
+
     def _fill(
         self, status: Status, reason: str, details: Mapping[str, JsonValue] | None = None
     ) -> None:
         """Rows with a reason for everything that has no headline yet."""
-        self.rows += _instead(self.audit, self.subject, self.rows, status, reason, details)
+        self.rows += _instead(self.audit, self.subject, self._singles, status, reason, details)
 
 
 def left_out(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
@@ -296,17 +303,21 @@ def _instead(
     reason: str,
     details: Mapping[str, JsonValue] | None,
 ) -> list[Measurement]:
-    """Rows with a reason for everything that ``rows`` has no headline of."""
+    """Rows with a reason for everything that ``rows`` has no headline of: few, for many layers."""
     done = {(row.metric, row.layer) for row in rows if not row.variant}
     names = [layer.name for layer in subject.layers]
-    return [
-        row
+    layers = {
+        metric.id: [name for name in names if (metric.id, name) not in done]
         for metric in audit.metrics
-        for row in Rows(type(audit)).unmeasured(
-            status, reason, [metric.id], names if metric.per_layer else [None], details
-        )
-        if (row.metric, row.layer) not in done
+        if metric.per_layer
+    }
+    of_model = [
+        metric.id
+        for metric in audit.metrics
+        if not metric.per_layer and (metric.id, None) not in done
     ]
+    first = next(Rows(type(audit)).unmeasured(status, reason, details=details))
+    return as_few(first, layers, of_model)
 
 
 def _described(subject: Subject) -> JsonValue:

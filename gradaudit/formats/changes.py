@@ -101,8 +101,8 @@ class Change:
 
 def changes(old: Report, new: Report, *, variants: bool = False) -> Iterator[Change]:
     """Every row of either report, in the new one's order, then those that only the old one has."""
-    before = {row.key: row for row in old.measurements if variants or not row.variant}
-    for row in new.measurements:
+    before = {row.key: row for row in old.rows if variants or not row.variant}
+    for row in new.rows:
         if variants or not row.variant:
             yield Change(before.pop(row.key, None), row)
     for row in before.values():

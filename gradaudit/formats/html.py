@@ -82,9 +82,9 @@ class Html(Format):
             facts={"data": _flat(report.data), "provenance": _flat(report.provenance)},
             rows=[
                 (row, variant_text(row.variant), marked(row) if row.status == "measured" else "")
-                for row in report.measurements[:MOST_ROWS]
+                for row in report.rows[:MOST_ROWS]
             ],
-            unlisted=max(0, len(report.measurements) - MOST_ROWS),
+            unlisted=max(0, len(report.rows) - MOST_ROWS),
             most_layers=MOST_LAYERS,
         )
         return f"{page}\n"

@@ -30,7 +30,7 @@ def dataframe(report: Report) -> "DataFrame":
         from pandas import DataFrame
     except ImportError as error:
         raise UsageError("a data frame needs pandas: pip install 'gradaudit[pandas]'") from error
-    return DataFrame([_line(row) for row in report.measurements], columns=COLUMNS)
+    return DataFrame([_line(row) for row in report.rows], columns=COLUMNS)
 
 
 def _line(row: Measurement) -> dict[str, object]:
@@ -82,7 +82,7 @@ def _title(report: Report) -> str:
 
 
 def _facts(report: Report) -> Iterator[str]:
-    counts = Counter[str](row.status for row in report.measurements)
+    counts = Counter[str](row.status for row in report.rows)
     shown = ("measured", "skipped", "failed")
     yield ", ".join(f"{counts[word]} rows {word}" for word in shown if counts[word]) or "no rows"
     yield summary(with_findings(report))

@@ -180,7 +180,7 @@ def _judged(report: Report, policy: Policy, today: date) -> Report:
 def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
     met = [
         row
-        for row in report.measurements
+        for row in report.rows
         if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
     ]
     return [member for row in met for member in members(row, report) if rule.heeds(member)]
@@ -196,7 +196,7 @@ def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | No
 
 def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]) -> list[Finding]:
     message = "" if met else "the policy has no rule for what this report holds"
-    if not any(row.status == "measured" for row in report.measurements):
+    if not any(row.status == "measured" for row in report.rows):
         message = "nothing in this report was measured"
     elif report.interrupted:
         message = "the command was interrupted: this report is incomplete"
@@ -283,7 +283,7 @@ def _unmet(rule: Rule, glob: str, report: Report) -> tuple[Outcome, str]:
 
 
 def _why_unmet(rule: Rule, glob: str, report: Report) -> str:
-    candidates = [row for row in report.measurements if rule.judges(row)]
+    candidates = [row for row in report.rows if rule.judges(row)]
     if candidates and not any(rule.heeds(row) for row in candidates):
         return f"no row was measured in the setting {rule.setting!r}{_REMEDY.get(rule.setting, '')}"
     if candidates:
@@ -291,7 +291,7 @@ def _why_unmet(rule: Rule, glob: str, report: Report) -> str:
         words = f"no row of a layer that matches {glob!r}{_suggestion(glob, layers)}"
         reasons = {row.reason for row in candidates}
         return f"{words}: {reasons.pop()}" if len(reasons) == 1 and all(reasons) else words
-    ids = sorted({row.id for row in report.measurements})
+    ids = sorted({row.id for row in report.rows})
     if rule.metric in ids:
         return "no row of this variant" if rule.variant else "no headline row; name a variant"
     return f"no row of this metric{_suggestion(rule.metric, ids)}"

@@ -196,7 +196,7 @@ def default_policy(report: Report | None = None) -> Policy:
             one audit is not failed for the others. An audit that was asked for and broke has
             rows that say so, and keeps its rules.
     """
-    held = None if report is None else {row.id for row in report.measurements if not row.variant}
+    held = None if report is None else {row.id for row in report.rows if not row.variant}
     return Policy(
         name=DEFAULT,
         rules=tuple(

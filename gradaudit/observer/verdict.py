@@ -45,7 +45,7 @@ class Verdict:
             fails=fails(judged),
             shown=outcomes.count("failed"),
             unclear=outcomes.count("unclear"),
-            left_out=sum(row.left_out for row in judged.measurements),
+            left_out=sum(row.left_out for row in judged.rows),
             share_of_time=share_of_time,
         )
 

@@ -70,7 +70,7 @@ class Steps:
 
 
 def _gravity(observation: Observation) -> tuple[int, float]:
-    rows = observation.report.measurements if observation.report else []
+    rows = observation.report.rows if observation.report else []
     shares = [row.value or 0.0 for row in rows if row.metric == "record_share"]
     return observation.verdict.shown, max(shares, default=0.0)
 

@@ -104,7 +104,7 @@ def provenance_facts(report: Report) -> str:
     """Tool, confidence, samples, seed, device, time."""
     provenance = report.provenance
     tool = f"{report.tool.get('name', 'gradaudit')} {report.tool.get('version', '')}".strip()
-    levels = {row.confidence for row in report.measurements if row.interval and row.confidence}
+    levels = {row.confidence for row in report.rows if row.interval and row.confidence}
     words = " and ".join(f"{100 * level:.4g} %" for level in sorted(levels))
     return joined(
         tool,

@@ -56,7 +56,7 @@ def in_brief(gaps: Sequence[Gap]) -> str:
 
 def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:
     """Everything that nobody looked at, the widest gaps first."""
-    measured = {_member(row) for row in report.measurements if row.status == "measured"}
+    measured = {_member(row) for row in report.rows if row.status == "measured"}
     return (
         *_attributes(report),
         *_layers(lines),
@@ -83,7 +83,7 @@ def _layers(lines: Sequence[LayerLine]) -> Iterator[Gap]:
 
 def _unasked(report: Report) -> Iterator[Gap]:
     """Installed audits that the report has no row of; not by name where they are most of them."""
-    present = {_member(row) for row in report.measurements}
+    present = {_member(row) for row in report.rows}
     asked = {name for name, audit in audits().items() if not audit.brings_model}
     idle = [name for name in audits() if name in asked - present]
     if len(idle) > len(present):
@@ -95,7 +95,7 @@ def _unasked(report: Report) -> Iterator[Gap]:
 def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:
     """A gap for each audit and reason: of audits without any number, or of others."""
     groups: dict[tuple[str, str, bool], list[Measurement]] = {}
-    for row in report.measurements:
+    for row in report.rows:
         member = _member(row)
         if row.status != "measured" and (member not in measured) is whole and not _sub(row):
             key = member, row.reason or "", row.status == "failed"

@@ -89,7 +89,7 @@ class Lookup:
             limit = finding.min if finding.max is None else finding.max
             if limit is not None:
                 limits.setdefault(finding.metric, set()).add((level_of(finding), limit))
-        headlines = [row for row in judged.measurements if not row.variant]
+        headlines = [row for row in judged.rows if not row.variant]
         return cls(
             rows={(row.id, row.layer): row for row in headlines},
             every=judged.by_key(),
@@ -120,7 +120,7 @@ class Lookup:
         """A line for each layer of the model, and for each other one that has rows."""
         described = {layer.name: layer for layer in judged.target.layers}
         risks = risks_of(judged)
-        for name in dict.fromkeys([*described, *(row.layer for row in judged.measurements)]):
+        for name in dict.fromkeys([*described, *(row.layer for row in judged.rows)]):
             if name is None:
                 continue
             layer, risk = described.get(name), risks.get(name, Risk("not tested"))
@@ -215,7 +215,7 @@ def layers_of(judged: Report, lookup: Lookup) -> Layers:
 def chosen_metrics(report: Report) -> dict[str, None]:
     """Ids of the metrics worth a column, in order."""
     present: dict[str, dict[str, None]] = {}
-    for row in report.measurements:
+    for row in report.rows:
         present.setdefault(row.audit, {})[row.metric] = None
     return {
         f"{audit}.{metric}": None

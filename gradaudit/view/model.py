@@ -87,7 +87,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
     answers = _measured(cell for line in layers.lines for cell in line.answers)
     known = known_metrics()
     whole = [row for row in model if row.id in known and known[row.id].question]
-    measured = sum(row.status == "measured" for row in judged.measurements)
+    measured = sum(row.status == "measured" for row in judged.rows)
     return View(
         verdict=verdict_of(judged, concerns, layers),
         scope=scope_of(judged),
@@ -100,7 +100,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         brief_doubts=doubts_of([*answers, *whole], len(layers.lines)),
         how=provenance_facts(judged),
         unshown=measured - len(shown) - len(model),
-        alone=len({row.audit for row in judged.measurements}) == 1,
+        alone=len({row.audit for row in judged.rows}) == 1,
     )
 
 
@@ -110,10 +110,10 @@ def _measured(cells: Iterable[Cell]) -> list[Measurement]:
 
 def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]:
     """Headline rows of the whole model, and every such row of audits without any headline."""
-    with_headline = {row.audit for row in report.measurements if not row.variant}
+    with_headline = {row.audit for row in report.rows if not row.variant}
     return [
         row
-        for row in report.measurements
+        for row in report.rows
         if row.layer is None
         and row.status == "measured"
         and (row.id in chosen if not row.variant else row.audit not in with_headline)

@@ -76,7 +76,7 @@ def scope_of(report: Report) -> Scope:
 def attacked(report: Report) -> tuple[str, ...]:
     """The attributes that audits looked for: those asked for, and those that rows name."""
     offered = _offered(report)
-    named = [secret_of(row) for row in report.measurements if row.status == "measured"]
+    named = [secret_of(row) for row in report.rows if row.status == "measured"]
     asked = report.provenance.get("attributes")
     return tuple(
         dict.fromkeys(
@@ -118,7 +118,7 @@ def _values(counts: JsonValue) -> str:
 def _game(report: Report) -> str:
     """``batches of 7 (property), 16 (vinfo); single records (reconstruct)``."""
     sizes: dict[int, dict[str, None]] = {}
-    for row in report.measurements:
+    for row in report.rows:
         if row.status == "measured" and (size := batch_size(row.details)):
             sizes.setdefault(size, {})[_named(row)] = None
     batches = [f"{n:,} ({_few(names)})" for n, names in sorted(sizes.items()) if n > 1]
@@ -152,9 +152,7 @@ _BEST = "the attacker's best case (diagnostic)"
 
 def _setting(report: Report) -> str:
     """Whose case the attacks were measured in; empty where nothing was attacked."""
-    settings = {
-        row.details.get("setting") for row in report.measurements if row.status == "measured"
-    }
+    settings = {row.details.get("setting") for row in report.rows if row.status == "measured"}
     known = settings & {"diagnostic", "deployed"}
     described = report.provenance.get("deployment") is not None
     if known == {"deployed"}:
@@ -169,7 +167,7 @@ def _setting(report: Report) -> str:
 def _families(report: Report) -> str:
     """``logistic (linear), fitted on 64 batches (vinfo)``; empty where no adversary learns."""
     named: dict[str, dict[str, None]] = {}
-    for row in report.measurements:
+    for row in report.rows:
         families = row.details.get(LEARNERS)
         if isinstance(families, dict) and families and not row.variant.keys() - {row.audit}:
             named.setdefault(_learning(families, row.details), {})[_named(row)] = None
@@ -223,7 +221,7 @@ def _defended(report: Report) -> str:
         return "no defense"
     without = dict.fromkeys(
         member_of(row)
-        for row in report.measurements
+        for row in report.rows
         if row.status == "measured" and isinstance(row.details.get("defenses"), str)
     )
     exempt = f" (not applied by: {', '.join(without)})" if without else ""

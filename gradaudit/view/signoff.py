@@ -103,4 +103,4 @@ def _worst_record(report: Report) -> str:
 
 
 def _measured(report: Report) -> Iterator[Measurement]:
-    return (row for row in report.measurements if row.status == "measured")
+    return (row for row in report.rows if row.status == "measured")

@@ -119,7 +119,7 @@ def policy_of(judged: Report) -> tuple[str, str]:
 
 def _amount(report: Report) -> str:
     """``6 numbers of 2 layers and the whole model``."""
-    measured = [row for row in report.measurements if row.status == "measured"]
+    measured = [row for row in report.rows if row.status == "measured"]
     layers = len({row.layer for row in measured} - {None})
     of = [f"{layers:,} layer{'s' if layers > 1 else ''}"] if layers else []
     of += ["the whole model"] if any(row.layer is None for row in measured) else []

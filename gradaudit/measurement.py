@@ -1,0 +1,211 @@
+"""A row of a report: one number, or the reason why there is none.
+
+A row may say the same reason of many layers. It is then of the whole model (``layer`` is None) and
+has the number ``unmeasured`` in its variant, which sets it apart from the row of the same metric
+that the whole model may have. Its details hold ``layers`` and ``metrics``, every pair of which it
+stands for, and ``model_metrics``, metrics of the whole model that it stands for as well.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from gradaudit.text import DOUBTED, UNBOUNDED, number
+
+Status = Literal["measured", "skipped", "failed"]
+RISKIEST_BY = "riskiest_by"
+"""Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
+LEARNERS = "learners"
+"""Detail of what an adversary got that learns: its predictive families, each with its size."""
+LINEAR = "linear"
+"""The size of a family whose members are linear functions of the gradient."""
+UNMEASURED = "unmeasured"
+"""Key in the variant of a row that stands for several."""
+NAMES = ("layers", "metrics", "model_metrics")
+"""Keys of its details, with lists of names."""
+Variant = dict[str, str | int | float | bool]
+Key = tuple[str, str | None, str]
+"""``audit.metric``, layer, and the variant as JSON with sorted keys."""
+
+
+class Document(BaseModel):
+    """Base of all parts of a report: they are frozen and take no unknown field."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        defer_build=True,
+        allow_inf_nan=False,
+        json_schema_serialization_defaults_required=True,
+    )
+
+
+_VALUE_OR_REASON: dict[str, JsonValue] = {
+    "if": {"properties": {"status": {"const": "measured"}}},
+    "then": {
+        "anyOf": [
+            {"properties": {"value": {"type": "number"}}},
+            {
+                "properties": {
+                    "details": {
+                        "properties": {"infinite": {"const": True}},
+                        "required": ["infinite"],
+                    }
+                }
+            },
+        ]
+    },
+    "else": {
+        "properties": {
+            "value": {"type": "null"},
+            "interval": {"type": "null"},
+            "reason": {"type": "string", "minLength": 1},
+        }
+    },
+}
+"""What ``Measurement`` checks of a row as a whole, for its JSON Schema."""
+
+
+class Measurement(Document):
+    """One row: a metric of one audit, for one layer (or the model, ``layer=None``).
+
+    The key of a row is (audit, metric, layer, variant); the row with the empty variant is the
+    headline. A row that is not measured says why in ``reason`` and holds no value; it may say so of
+    several layers, which its details name (``singles``).
+    """
+
+    model_config = ConfigDict(json_schema_extra=_VALUE_OR_REASON)
+
+    audit: str
+    metric: str
+    layer: str | None = None
+    variant: Variant = Field(default_factory=dict)
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    confidence: float | None = Field(None, gt=0, lt=1)
+    unit: str = ""
+    n: int | None = None
+    status: Status = "measured"
+    reason: str | None = None
+    details: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.status == "measured" and self.value is None and not self.infinite:
+            raise ValueError("a measured row needs a value, or details.infinite")
+        if self.status != "measured" and not self.reason:
+            raise ValueError(f"a {self.status} row needs a reason")
+        if self.status != "measured" and (self.value is not None or self.interval is not None):
+            raise ValueError(f"a {self.status} row holds no value and no interval")
+        if self.interval is not None and self.interval[0] > self.interval[1]:
+            raise ValueError("an interval is [low, high]")
+        return self
+
+    def with_details(self, more: Mapping[str, JsonValue]) -> Self:
+        """The same row with more in its details."""
+        return self.model_copy(update={"details": {**self.details, **more}})
+
+    @property
+    def infinite(self) -> bool:
+        """Whether the measured value is positive infinity."""
+        return self.details.get("infinite") is True
+
+    @property
+    def number(self) -> float | None:
+        """The value with infinity restored; None where nothing was measured."""
+        return math.inf if self.infinite else self.value
+
+    @property
+    def imprecise(self) -> bool:
+        """Whether the audit says that its interval cannot be trusted."""
+        return self.details.get("imprecise") is True
+
+    @property
+    def linear(self) -> bool:
+        """Whether its adversary learned by predictive families that are all linear."""
+        families = self.details.get(LEARNERS)
+        return isinstance(families, dict) and bool(families) and {*families.values()} == {LINEAR}
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether its interval has an end that nothing bounds."""
+        return self.interval is not None and self.interval[1] >= UNBOUNDED
+
+    @property
+    def left_out(self) -> bool:
+        """Whether it may apply, but nobody tried: there was no time for it."""
+        return self.details.get("left_out") is True
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the value should not be taken as it stands, a clause each."""
+        given = self.details.get("imprecise_because")
+        because = given if isinstance(given, str) and given else "imprecise: no interval to trust"
+        said = [because] if self.imprecise else []
+        return tuple(x for x in (*said, self.details.get("warning")) if isinstance(x, str))
+
+    @property
+    def id(self) -> str:
+        """``audit.metric``, as policies name it."""
+        return f"{self.audit}.{self.metric}"
+
+    @property
+    def key(self) -> Key:
+        """Key that identifies the row."""
+        return key_of(self.id, self.layer, self.variant)
+
+
+def estimate(row: Measurement) -> str:
+    """A measured value with its interval: ``0.120 [0.100, 0.140]``."""
+    value = row.number
+    if value is None:
+        return "–"
+    if row.interval is None:
+        return number(value)
+    low, high = row.interval
+    return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def marked(row: Measurement) -> str:
+    """A measured value with its interval, and a mark where there is a doubt about it."""
+    return estimate(row) + (f" {DOUBTED}" if row.doubts else "")
+
+
+def key_of(metric: str, layer: str | None, variant: Variant) -> Key:
+    """The key of the row of ``AUDIT.METRIC`` with this layer and variant."""
+    return metric, layer, json.dumps(variant, sort_keys=True)
+
+
+def counted(row: Measurement) -> int:
+    """How many rows a row stands for; 1 where it is an ordinary one."""
+    layers, metrics, of_model = _names(row)
+    return len(layers) * len(metrics) + len(of_model) or 1
+
+
+def singles(row: Measurement) -> Iterator[Measurement]:
+    """The rows that a row stands for, layer by layer; itself where it is an ordinary one."""
+    layers, metrics, of_model = _names(row)
+    places: list[tuple[str, str | None]] = [(metric, name) for name in layers for metric in metrics]
+    places += [(metric, None) for metric in of_model]
+    if not places:
+        yield row
+        return
+    shared = {
+        "variant": {key: value for key, value in row.variant.items() if key != UNMEASURED},
+        "details": {key: value for key, value in row.details.items() if key not in NAMES},
+    }
+    for metric, layer in places:
+        yield row.model_copy(update={**shared, "metric": metric, "layer": layer})
+
+
+def _names(row: Measurement) -> list[list[str]]:
+    """Names of layers, their metrics and metrics of the model; none of an ordinary row.
+
+    A file may hold anything in their place, which then stands for nothing.
+    """
+    found = [row.details.get(key) for key in NAMES] if UNMEASURED in row.variant else []
+    given = [[str(name) for name in each] for each in found if isinstance(each, list)]
+    return given if len(given) == len(NAMES) else [[], [], []]
