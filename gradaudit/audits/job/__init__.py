@@ -25,6 +25,13 @@ class JobOptions(AuditOptions):
         "FILE.py:factory, package.module:factory",
     )
     clients: int | None = Field(None, ge=1, description="clients that are online (Flower)")
+    heaviest_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="largest share of the weight that one client holds in a mean weighted by "
+        "counts; without it epsilon of such a mean is not known",
+    )
     rounds: int | None = Field(
         None, ge=1, description="rounds that epsilon is for (without it those that the job says)"
     )

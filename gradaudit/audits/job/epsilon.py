@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from scipy.stats import chi2
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_composed
@@ -15,6 +16,7 @@ RELATIONS: tuple[Relation, ...] = ("remove", "replace")
 UNKNOWN = "unbounded by what is known: "
 _AGREES = 0.95
 """Share of a known multiplier from which the measured one agrees with it."""
+_CELLS, _DEVIATIONS, _BISECTIONS = 64, 14, 60
 _CHANCE = 1e-4
 """Chance that an array of the common noise is taken for one of less."""
 
@@ -73,12 +75,13 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
     )
 
 
-def strength_of_release(job: LoadedJob, measured: Any) -> Strength:
+def strength_of_release(job: LoadedJob, measured: Any, heaviest: float | None = None) -> Strength:
     """What a round of the server's release is worth, where Flower's own classes add the noise.
 
     The law is that of fixed clipping around ``FedAvg``, as Flower's accountant demands too: noise
     of z·C/n on a mean that one client moves by C/n. It counts where the measured release agrees.
-    A client that is absent counts as one whose update is zero.
+    A client that is absent counts as one whose update is zero. In a mean weighted by counts, a
+    client with the share ``heaviest`` of the weight moves it by that share of its clip.
     """
     names = [type(layer).__name__ for layer in job.server.layers]
     whole = [key for key in job.layout.received if key not in job.layout.real]
@@ -88,13 +91,50 @@ def strength_of_release(job: LoadedJob, measured: Any) -> Strength:
         return Strength(None, f"{UNKNOWN}how far a client moves the mean of {names[-1]}")
     if whole:
         return Strength(None, f"{UNKNOWN}{whole[0]} is averaged without a clip")
-    if measured.uneven < _AGREES * measured.even:
-        return Strength(None, f"{UNKNOWN}the mean weighs clients by their counts")
+    weighted = measured.uneven < _AGREES * measured.even
+    if weighted and heaviest is None:
+        why = "the mean weighs clients by their counts (--heaviest-share bounds a client's weight)"
+        return Strength(None, f"{UNKNOWN}{why}")
     declared = job.server.outermost.num_sampled_clients
     multiplier = measured.promised * min(1.0, measured.clients / declared)
     if measured.even < _AGREES * multiplier:
         return Strength(None, f"{UNKNOWN}the mean has less noise than {names[0]} promises")
-    return Strength(multiplier, "the law of the strategy's noise, known from its source")
+    known = "the law of the strategy's noise, known from its source"
+    if not weighted or heaviest is None:
+        return Strength(multiplier, known)
+    share = max(heaviest, 1 / measured.clients)
+    why = f"{known}; a client holds {share:.3g} of the weight at most, as declared"
+    return Strength(multiplier / (measured.clients * share), why)
+
+
+def epsilon_laplace_composed(each: float, count: int, delta: float) -> float:
+    """Epsilon of ``count`` numbers under Laplace noise, each worth ``each`` at most, by their law.
+
+    The privacy loss of one is ``each`` with probability 1/2, minus ``each`` with e^(-each)/2, and
+    between them has the density e^((l - each)/2)/4; that of all is its convolution, by a discrete
+    Fourier transform. On a grid of each/64, with the mass of a cell shared out to its ends, it
+    agrees with dp-accounting's within 1 % (``tests/audits/job/test_epsilon.py``).
+    """
+    step, width = each / _CELLS, 2 * _CELLS + 1
+    ends = (np.arange(width) - _CELLS) * step
+    rise = np.exp((ends - each) / 2) / 2
+    between = np.diff(rise)
+    loss = np.concatenate([[math.exp(-each) / 2], np.zeros(width - 2), [0.5]])
+    loss[:-1] += between / 2
+    loss[1:] += between / 2
+    mean = float(loss @ ends)
+    spread = math.sqrt(count * float(loss @ (ends - mean) ** 2))
+    size = 2 ** math.ceil(math.log2(max(width, 2 * _DEVIATIONS * spread / step)))
+    total = np.fft.irfft(np.fft.rfft(loss, size) ** count, size).clip(0)
+    first = round(count * (mean / step + _CELLS)) - size // 2
+    at = (first + (np.arange(size) - first) % size - count * _CELLS) * step
+    low, high = 0.0, count * each
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        beyond = at > middle
+        kept = float(total[beyond] @ -np.expm1(middle - at[beyond]))
+        low, high = (middle, high) if kept > delta else (low, middle)
+    return high
 
 
 def _in_clear(probe: Probe) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from gradaudit.audits.job.epsilon import epsilon_laplace_composed
 from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob
 from gradaudit.audits.job.probing import Probe, idle
 from gradaudit.text import listed
@@ -10,6 +11,7 @@ from gradaudit.text import listed
 _DECLARED = ("noise_multiplier", "sigma_multiplier", "multiplier")
 _CLIPS = ("clip", "clipping_norm", "max_grad_norm", "max_norm", "clip_norm")
 """Attributes by which filters and mods commonly say what they promise."""
+_SPARSE = "SVTPrivacy"
 _OF_A_PROMISE = 0.9
 """Measured noise below this share of what is declared is too little: 16 draws are within 5 %."""
 _IDLE: Mapping[str, tuple[str, str]] = {
@@ -24,7 +26,7 @@ _IDLE: Mapping[str, tuple[str, str]] = {
 
 
 def faults_of(
-    chain: JobChain, probe: Probe, *, private: bool, fixed_seed: bool = False
+    chain: JobChain, probe: Probe, *, private: bool, fixed_seed: bool, delta: float
 ) -> Iterator[Fault]:
     """The faults of a chain that carries arrays.
 
@@ -33,11 +35,13 @@ def faults_of(
         probe: what it does.
         private: whether the server adds noise, so that the chain need not.
         fixed_seed: whether a job that is loaded anew draws the same noise again.
+        delta: that epsilon is for.
     """
     fault = partial(Fault, file=chain.file, key=chain.key, task=chain.task)
     yield from _idle_links(chain)
     if private:
         return
+    yield from _ledgers(chain, delta)
     if set(probe.untouched) >= {fate.key for fate in probe.carrying}:
         yield _unfiltered(chain)
         return
@@ -211,6 +215,32 @@ def _idle_links(chain: JobChain) -> Iterator[Fault]:
             link.source.partition(" ")[2] or link.name,
             chain.task,
         )
+
+
+def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
+    """NVFlare's sparse vectors, whose own ledger is not what they are worth (nvflare 2.9).
+
+    Of so many elements that pass a threshold the filter charges for those that it sends, and half
+    of all pass: noise of selection is far wider than what it clips to. A number that is sent has
+    Laplace noise of 2 clips over ``noise_var``, so the worst pair is ``noise_var`` of epsilon.
+    """
+    for link in chain.links:
+        entries = link.part.get_privacy_ledger() if link.name == _SPARSE else []
+        for entry in entries[-1:]:
+            sent, total = entry["n_upload"], entry["epsilon_total"]
+            worth = epsilon_laplace_composed(entry["epsilon_release"] / sent, sent, delta)
+            yield Fault(
+                "svt-ledger",
+                f"the ledger of {link.name} counts an epsilon of {total:.6g} a round; the {sent:,} "
+                f"numbers that it sends are worth {worth:.4g} with the worst pair (delta "
+                f"{delta:g}), and about {0.5 / link.part.fraction:.2g} times as many pass the "
+                "selection as it charges for",
+                "clip the update as a whole and add Gaussian noise in place of this filter",
+                link.source.split()[0],
+                link.name,
+                chain.task,
+                level="warning",
+            )
 
 
 def numbers_fault(chain: JobChain, numbers: tuple[str, ...]) -> Fault:

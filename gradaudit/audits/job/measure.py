@@ -179,7 +179,9 @@ def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, priva
             done = found.probes[i] = probe(chain, options.seed)
             found.numbers[i] = done.numbers
             seeded = done.repeats and not private and _same_again(found, i, options)
-            faults += faults_of(chain, done, private=private, fixed_seed=seeded)
+            faults += faults_of(
+                chain, done, private=private, fixed_seed=seeded, delta=options.delta
+            )
             if chain.carries == "update":
                 found.strength[chain.scope] = strength_of(chain, done, options.noise)
     except (Exception, SystemExit) as error:  # whatever the user's filters and mods raise
@@ -219,7 +221,7 @@ def _look_at_server(found: Audited, options: JobOptions) -> None:
     found.server = measured
     found.faults += server.server_faults(found.job, measured, file)
     found.faults += server.wrong_way(found.job, chain, file, options.seed)
-    found.central = strength_of_release(found.job, measured)
+    found.central = strength_of_release(found.job, measured, options.heaviest_share)
 
 
 def report_of(folder: Path, options: JobOptions, provenance: dict[str, JsonValue]) -> Report:

@@ -376,7 +376,34 @@ def test_the_epsilon_of_a_mean_stands_beside_that_of_flowers_accountant(
 def test_a_mean_that_is_weighted_by_counts_has_no_epsilon(tmp_path: Path) -> None:
     folder = flower_app(tmp_path, strategy=central("ServerSideFixedClipping", **FIXED))
     (row,) = report_of(folder, JobOptions(), {}).select("job.epsilon_client", variant={})
-    assert row.reason == "unbounded by what is known: the mean weighs clients by their counts"
+    assert row.reason is not None
+    assert "unbounded by what is known: the mean weighs clients by their counts" in row.reason
+
+
+def test_a_client_of_half_the_weight_costs_what_it_moves(tmp_path: Path) -> None:
+    """Ten clients of which one holds half: 775 after 50 rounds of multiplier one, not 54.4.
+
+    dp-accounting's privacy loss distribution, which rounds up, says 776.
+    """
+    ten: dict[str, Any] = {"multiplier": 1.0, "clip": 0.5, "clients": 10}
+    strategy = central("ServerSideFixedClipping", fewest=10, of=10, **ten)
+    options = JobOptions(rounds=50, heaviest_share=0.5)
+    report = report_of(flower_app(tmp_path, strategy=strategy), options, {})
+    (row,) = report.select("job.epsilon_client", variant={"relation": "remove"})
+    assert row.value == pytest.approx(epsilon_gaussian(math.sqrt(50) / 0.2, 1e-5))
+    assert row.value == pytest.approx(776, rel=2e-3)
+    (server,) = report.select("job.server_multiplier")
+    assert server.details["even"] == pytest.approx(1.0, rel=0.05)
+    assert server.details["uneven"] == pytest.approx(0.2, rel=0.05)  # nine of eighteen records
+
+
+def test_the_ledger_of_sparse_vectors_is_not_what_they_are_worth(tmp_path: Path) -> None:
+    """A tenth of 73 numbers: .1 + .1 each by its own ledger."""
+    sparse = builtin("svt_privacy.SVTPrivacy")
+    found = audited(nvflare_job(tmp_path, [chain(sparse)]), JobOptions())
+    (fault,) = (fault for fault in found.faults if fault.name == "svt-ledger")
+    assert "counts an epsilon of 0.9 a round; the 8 numbers" in fault.says
+    assert "about 5 times as many pass the selection" in fault.says
 
 
 def test_the_rows_keep_the_contract_and_the_command_writes_them(tmp_path: Path) -> None:
