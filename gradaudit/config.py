@@ -77,7 +77,7 @@ class SubjectSettings(_Settings):
     data: str | None = Field(
         None,
         description="digits, diabetes, csv:FILE?label=COL, parquet:FILE?label=COL, "
-        "npz:FILE?inputs=KEY&label=KEY, images:DIR, text:FILE?text=COL&label=COL (of a "
+        "npz:FILE?inputs=KEY&label=KEY, images:DIR, sounds:DIR, text:FILE?text=COL&label=COL (of a "
         "language model its own tokens are the labels), "
         "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
         "(inputs, labels), a mapping of inputs, labels, attributes, users, members and classes, or "

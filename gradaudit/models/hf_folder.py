@@ -67,7 +67,8 @@ _CLASSES: Mapping[Task, tuple[str, str]] = {
 _GIVEN_BY: Mapping[Task, str] = {
     "token-classification": "input_ids and attention_mask, with a label for each token",
     "image-classification": "pictures, or name a folder by images:DIR",
-    "audio-classification": "the wave, or the features of its processor",
+    "audio-classification": "the wave, or the features of its processor, or name a "
+    "folder by sounds:DIR",
     "sequence-to-sequence": "input_ids, attention_mask and decoder_input_ids, with the tokens that "
     "follow as labels",
 }

@@ -1,5 +1,6 @@
 """Folders of transformers with heads beyond language models: pictures, sounds, tags, experts."""
 
+import wave
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,26 @@ def test_classes_of_a_folder_of_pictures_have_the_order_of_the_model(tmp_path: P
     settings = SubjectSettings(model=f"hf:{tmp_path / 'vit'}", data=f"{factory}:pictures")
     records = open_subject(settings).records
     assert (records.classes, records.labels.tolist()) == (("dog", "cat"), [1, 0])
+
+
+def test_sounds_of_a_folder_reach_a_model_of_waves_in_its_order(tmp_path: Path) -> None:
+    names = {"id2label": {0: "yes", 1: "no"}, "label2id": {"yes": 0, "no": 1}}
+    model = saved(tmp_path / "model", "Wav2Vec2ForSequenceClassification", **names)
+    for name in ("no", "yes"):
+        (tmp_path / "sounds" / name).mkdir(parents=True)
+        with wave.open(str(tmp_path / "sounds" / name / "0.wav"), "wb") as file:
+            file.setparams((1, 2, 16000, 0, "NONE", ""))
+            file.writeframes(bytes(range(0, 200, 2)) * 4)
+    settings = SubjectSettings(
+        model=f"hf:{tmp_path / 'model'}", data=f"sounds:{tmp_path / 'sounds'}?rate=16000"
+    )
+    subject = open_subject(settings)
+    records = subject.records
+    assert (records.classes, records.labels.tolist()) == (("yes", "no"), [1, 0])
+    functional = FunctionalModel.of(subject.target, dtype=torch.float32)
+    with torch.no_grad():
+        found = functional.outputs({}, functional.cast(records.inputs))
+        torch.testing.assert_close(found, model(input_values=records.inputs).logits)
 
 
 def test_a_head_without_a_known_loss_is_told_what_to_write(tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""Folders of files, a record each, that a table describes or sub-folders divide into classes."""
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import JsonValue
+
+from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.checks import choose, quote
+from gradaudit.data.common.columns import Inputs
+from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
+from gradaudit.data.common.tables import TextTable, read_table
+from gradaudit.data.records import Records
+from gradaudit.errors import DataError, UsageError
+from gradaudit.text import printable
+
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledFolder(DataAdapter):
+    """A folder whose files are records.
+
+    With a table, each of its lines names a file in the folder; without one, the sub-folders are
+    the classes. The report names files that are not read.
+
+    Attributes:
+        table: CSV file or one of JSON lines, as it is or in the folder.
+        file: the table's column of file names; ``file``, ``filename``, ``path`` and the like are
+            found by themselves.
+        label: column of the task's label.
+        attribute: columns of private attributes; a quantity is split in halves at its median.
+        user: column that says whose record it is.
+        member: column that says whether a record was trained on.
+        task: whether the label is a class or a number; told by its values if not said.
+    """
+
+    what: ClassVar[str]
+    """What the files hold, for messages."""
+    suffixes: ClassVar[frozenset[str]]
+    file_columns: ClassVar[tuple[str, ...]]
+    """Names that the table's column of file names may have."""
+
+    table: str | None = None
+    file: str | None = None
+    label: str | None = None
+    attribute: tuple[str, ...] = ()
+    user: str | None = None
+    member: str | None = None
+    task: Literal["classification", "regression"] | None = None
+
+    def load(self) -> Records:
+        """Read the files."""
+        folder = Path(self.source).expanduser()
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: there is no such folder")
+        return self._classes(folder) if self.table is None else self._described(folder, self.table)
+
+    @abstractmethod
+    def inputs_in(self, files: Sequence[tuple[str, Path]], folder: str) -> Inputs:
+        """The inputs in these files, each with its name for messages.
+
+        Raises:
+            UsageError: an option does not suit them.
+            DataError: one cannot be read, or they differ in size.
+        """
+
+    def _classes(self, folder: Path) -> Records:
+        for option in ("file", "label", "attribute", "user", "member"):
+            if getattr(self, option):
+                raise UsageError(
+                    f"{self.name}:{self.source}: {option}= names a column of a table; name the "
+                    "table with table=FILE.csv"
+                )
+        kinds = {
+            kind.name: [f for f in sorted(kind.iterdir()) if f.suffix.lower() in self.suffixes]
+            for kind in sorted(folder.iterdir())
+            if kind.is_dir()
+        }
+        classes = tuple(kind for kind, files in kinds.items() if files)
+        if len(classes) < 2:
+            raise DataError(
+                f"{folder}: {len(classes)} sub-folders hold {self.what}; make one for each class, "
+                "or name a table with table=FILE.csv"
+            )
+        codes = np.repeat(np.arange(len(classes)), [len(kinds[kind]) for kind in classes])
+        files = [file for kind in classes for file in kinds[kind]]
+        labels = Labels(codes, classes, str(folder))
+        return assemble(self._inputs(files, folder), labels, notes=_unread(folder, files))
+
+    def _described(self, folder: Path, name: str) -> Records:
+        here = Path(name).expanduser()
+        path = here if here.is_file() else folder / name
+        table = read_table(path)
+        if self.label is None:
+            raise UsageError(f"{table.file}: name the column of the label with label=COL")
+        label = labels_of(table.column(self.label), self.task)
+        attributes = table.columns(self.attribute)
+        user, member = table.column_if(self.user), table.column_if(self.member)
+        name = self._file_column(table)
+        files = [_inside(folder, cell, table.file) for cell in table.cells[name]]
+        served = (name, self.label, *table.names(self.attribute), self.user, self.member)
+        return assemble(
+            self._inputs(files, folder),
+            label,
+            attributes,
+            user=user,
+            member=member,
+            notes=left_aside(table.cells, served) | _unread(folder, [*files, path]),
+        )
+
+    def _file_column(self, table: TextTable) -> str:
+        name = self.file
+        if name is None:
+            name = next((name for name in self.file_columns if name in table.cells), None)
+        if name is None:
+            raise UsageError(f"{table.file}: name the column of the file names with file=COL")
+        return choose(name, table.cells, table.file, "column")
+
+    def _inputs(self, files: Sequence[Path], folder: Path) -> Inputs:
+        return self.inputs_in([(printable(str(file)), file) for file in files], str(folder))
+
+
+def _unread(folder: Path, files: Sequence[Path]) -> dict[str, JsonValue]:
+    """The note that names files in a folder that are none of these; empty where there are none."""
+    read = {os.path.realpath(file) for file in files}
+    every = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
+    left = sorted(
+        f.relative_to(folder).as_posix() for f in every if os.path.realpath(f) not in read
+    )
+    more = [f"{len(left) - _MOST_NAMED} more"] if len(left) > _MOST_NAMED else []
+    return {"unread": [*left[:_MOST_NAMED], *more]} if left else {}
+
+
+def _inside(folder: Path, cell: str, table: str) -> Path:
+    """A file that a table names, which must lie in the folder."""
+    file = folder / cell.strip()
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{table}: {quote(cell)} is not inside {folder}; name files in the folder")
+    return file
