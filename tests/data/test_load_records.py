@@ -35,6 +35,7 @@ def test_the_adapters_are_found() -> None:
         "images",
         "npz",
         "parquet",
+        "sounds",
         "text",
         "torchvision",
     ]
