@@ -15,9 +15,14 @@ from gradaudit.specs import Spec, arguments
 from gradaudit.user_code import first_line, load_callable
 
 
-def _layout(*, labels: Literal["given", "none"] = "given", inputs: int | None = None) -> ItemLayout:
+def _layout(
+    *,
+    labels: Literal["given", "none"] = "given",
+    inputs: int | None = None,
+    records: int | None = None,
+) -> ItemLayout:
     """The options of every function, unless it has one of that name itself."""
-    return ItemLayout(unlabelled=labels == "none", inputs=inputs)
+    return ItemLayout(unlabelled=labels == "none", inputs=inputs, records=records)
 
 
 _WORDS = tuple(inspect.signature(_layout).parameters)
@@ -47,10 +52,12 @@ class UserFactory(DataAdapter):
     Inputs may be a mapping too, of the model's keyword arguments (tensors, tokens, masks); in an
     item that is a mapping, arrays beside the input are such arguments. Labels may be a mapping or a
     tuple of arrays, which a loss of the user's gets whole. ``labels=none`` says that there are no
-    labels: then the arrays of an item, or a tuple of arrays, are all inputs.
+    labels: then the arrays of an item, or a tuple of arrays, are all inputs. Of a data set that is
+    a stream the first records are taken, ``records=N`` or 10,000. Batches of different widths are
+    padded to the widest where a mask says what is filled.
 
     Attributes:
-        layout: what was said of the parts of an item, by ``labels=none`` and ``inputs=N``.
+        layout: what was said of items, by ``labels=none``, ``inputs=N`` and ``records=N``.
     """
 
     name: ClassVar[str] = "file"

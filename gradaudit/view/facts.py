@@ -157,6 +157,8 @@ _WORDS: Mapping[str, str] = {
     "dropped": "left out on request",
     "left": "not used",
     "resized": "pictures resized to",
+    "first_records": "the first records of more (records=N says how many)",
+    "padded_to": "shorter items padded, as their masks say, to positions",
     "unread": "files not read",
     "sampling_rate": "samples a second",
     "samples": "samples a record",

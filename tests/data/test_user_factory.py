@@ -329,15 +329,3 @@ def test_batches_may_list_their_records_however_many_there_are(collate: Any, siz
     records = records_of(DataLoader(items, size, collate_fn=collate), "f")
     assert torch.equal(records.inputs, pictures)
     assert records.labels.tolist() == [0, 1, 0, 1, 1, 0]
-
-
-def test_a_stream_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradaudit.data.common.items.MAX_BYTES", 1000)
-
-    class Endless(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            while True:
-                yield torch.ones(10), 1
-
-    with pytest.raises(DataError, match="limit it"):
-        records_of(Endless(), "f")

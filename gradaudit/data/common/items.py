@@ -8,6 +8,9 @@ is said, as many parts of a tuple are inputs, and the label is behind them.
 
 Without labels (``labels=none``) every array of an item is an input of the model: an array alone,
 several in a pair or a triplet, or those of a mapping; a single value beside them is an attribute.
+
+What has no length (an iterable data set, a loader of one) is a stream, which may have no end: the
+first of its records are taken.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import JsonValue
 from torch.utils.data import DataLoader, IterableDataset
 
 from gradaudit.data.common.checks import MAX_BYTES
@@ -36,6 +40,9 @@ NAME_THEM = "give several inputs by name, as a mapping of the model's arguments"
 NO_LABELS = "of records without labels say labels=none"
 """The remedy where inputs have no names."""
 
+STREAMED, STREAMED_BYTES = 10_000, 1 << 30
+"""Records, and their bytes, that are taken of a stream where no number is asked for."""
+
 Item = Mapping[str, Any]
 
 
@@ -47,10 +54,12 @@ class ItemLayout:
         unlabelled: whether there are no labels, so that all arrays are inputs.
         inputs: how many parts of a tuple are inputs; told by the model where it is not said.
         takes: how many arguments the model takes by position, at least and at most, where known.
+        records: how many are taken at most.
     """
 
     unlabelled: bool = False
     inputs: int | None = None
+    records: int | None = None
     takes: tuple[int, int] | None = None
 
     def inputs_of(self, item: Sequence[Any], origin: str) -> int:
@@ -76,29 +85,46 @@ class ItemLayout:
 
 
 def is_data_set(returned: object) -> bool:
-    """Whether it gives items: a loader, or what has a length and a place for each."""
+    """Whether it gives items: a loader, what has a length and a place for each, or a stream."""
     if isinstance(returned, (np.ndarray, torch.Tensor, str, bytes, Mapping)):
         return False
+    return _has_places(returned) or isinstance(returned, Iterable)
+
+
+def _has_places(returned: object) -> bool:
     given = hasattr(returned, "__len__") and hasattr(returned, "__getitem__")
-    return given or isinstance(returned, (DataLoader, IterableDataset))
+    return given and not isinstance(returned, IterableDataset)
+
+
+def _is_stream(returned: object) -> bool:
+    source = returned.dataset if isinstance(returned, DataLoader) else returned
+    return not _has_places(source)
 
 
 def columns_of(
     returned: Any, origin: str, layout: ItemLayout = ItemLayout()
-) -> dict[str, list[Any]]:
-    """The parts ``inputs``, ``labels``, ``users``, ``members`` and attributes by name.
+) -> tuple[dict[str, list[Any]], dict[str, JsonValue]]:
+    """The parts ``inputs``, ``labels``, ``users``, ``members`` and attributes by name; and a note.
 
     A data set is read once, from its first item to its last, a loader batch by batch; what these
-    draw from torch is drawn under seed 0. Where ``layout`` says so there are no ``labels``.
+    draw from torch is drawn under seed 0. Where ``layout`` says so there are no ``labels``. Of a
+    stream the first records are taken, at most 10,000 and about 1 GiB where no number is said; the
+    note says how many, where there are more.
 
     Raises:
         DataError: there are no items, one is no pair, triple or mapping, or they are too many.
     """
     columns: dict[str, list[Any]] = {}
     size, named = 0, _inputs_alone if layout.unlabelled else partial(_named, layout)
+    free = layout.records is None and _is_stream(returned)
+    most = STREAMED if free else layout.records
+    notes: dict[str, JsonValue] = {}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         for index, item in enumerate(_items(returned, origin)):
+            if index == most or (free and size > STREAMED_BYTES):
+                notes["first_records"] = index
+                break
             for name, value in named(item, f"{origin}: item {index}").items():
                 columns.setdefault(name, []).append(value)
                 size += _bytes(value)
@@ -112,22 +138,28 @@ def columns_of(
     if len(set(counts.values())) > 1:
         short = min(counts, key=lambda name: counts[name])
         raise DataError(f"{origin}: {short!r} is missing in some items; give it in all or in none")
-    return columns
+    return columns, notes
 
 
 def _bytes(value: Any) -> int:
     several = value.values() if isinstance(value, Mapping) else (value,)
-    return sum(int(getattr(one, "nbytes", 0)) for one in several)
+    return sum(_bytes_of(one) for one in several)
+
+
+def _bytes_of(one: Any) -> int:
+    if isinstance(one, Image.Image):
+        return one.width * one.height * len(one.getbands())
+    return int(getattr(one, "nbytes", 0))
 
 
 def _items(returned: Any, origin: str) -> Iterator[object]:
     if isinstance(returned, DataLoader):
         for index, batch in enumerate(returned):
             yield from _unbatched(batch, f"{origin}: batch {index}")
-    elif isinstance(returned, IterableDataset):
-        yield from returned
-    else:
+    elif _has_places(returned):
         yield from (returned[index] for index in range(len(returned)))
+    else:
+        yield from returned
 
 
 def _unbatched(batch: object, origin: str) -> Iterator[object]:
@@ -267,14 +299,28 @@ def _rows(value: object) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))[:1]
 
 
-def stacked(values: Sequence[Any], origin: str) -> NDArray[Any]:
+def array_of(part: Any, origin: str) -> NDArray[Any]:
+    """Tensors, arrays or lists of numbers or text as an array; else a DataError."""
+    if isinstance(part, torch.Tensor):
+        part = (part.float() if part.is_floating_point() else part).detach().cpu().numpy()
+    try:
+        array = np.asarray(part)
+    except ValueError as error:
+        raise DataError(f"{origin}: rows differ in length; bring all to one shape") from error
+    if array.dtype.kind not in "biufU":
+        raise DataError(f"{origin}: is of type {array.dtype}; numbers or text are needed")
+    return array
+
+
+def stacked(values: Sequence[Any], origin: str, what: str = "input") -> NDArray[Any]:
     """Arrays of one shape as one, with the records first; else a DataError."""
     shapes = [np.shape(value) for value in values]
     other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+    remedy = ", or give an attention_mask as long beside them" if len(shapes[0]) == 1 else ""
     if other is not None:
         raise DataError(
-            f"{origin}: input {other} is of shape {shapes[other]} and input 0 of {shapes[0]}; "
-            "bring all to one shape"
+            f"{origin}: {what} {other} is of shape {shapes[other]} and {what} 0 of {shapes[0]}; "
+            f"bring all to one shape{remedy}"
         )
     return np.stack(values)
 

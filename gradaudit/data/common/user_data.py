@@ -18,6 +18,7 @@ from gradaudit.data.common.items import (
     NO_LABELS,
     ItemLayout,
     are_arrays,
+    array_of,
     columns_of,
     is_array_of_records,
     is_data_set,
@@ -25,6 +26,7 @@ from gradaudit.data.common.items import (
     turned,
 )
 from gradaudit.data.common.packing import InputPart, packed, packed_labels
+from gradaudit.data.common.padding import padded
 from gradaudit.data.common.pictures import Picture, bits_of, stack_pictures
 from gradaudit.data.common.roles import (
     Labels,
@@ -155,10 +157,10 @@ def _labels(
         return no_labels(records, origin), ()
     if is_several(given):
         named = given if isinstance(given, Mapping) else dict(enumerate(given))
-        arrays = {str(name): _array(part, f"{origin}: {name}") for name, part in named.items()}
+        arrays = {str(name): array_of(part, f"{origin}: {name}") for name, part in named.items()}
         block, told = packed_labels(arrays, origin)
         return Labels(block, (), origin), told
-    labels = _array(given, origin)
+    labels = array_of(given, origin)
     task: Task | None = "classification" if labels.dtype.kind in "iub" else None
     return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task), ()
 
@@ -172,8 +174,10 @@ def _inputs(
     if are_arrays(given) and (len(given),) != records == np.shape(given[0])[:1]:
         raise DataError(f"{origin}: are {len(given)} arrays; {NAME_THEM}")
     if isinstance(given, Mapping):
-        return packed({str(k): _array(part, f"{origin}: {k}") for k, part in given.items()}, origin)
-    raw = _array(given, origin)
+        return packed(
+            {str(k): array_of(part, f"{origin}: {k}") for k, part in given.items()}, origin
+        )
+    raw = array_of(given, origin)
     if raw.ndim == 1 and raw.dtype.kind in "iuf":
         return packed({"": raw}, origin)
     tokens = raw.dtype.kind in "iu" and raw.dtype != np.uint8
@@ -198,26 +202,40 @@ def records_of_items(
     Raises:
         DataError: it is empty, an item cannot be understood, or the inputs differ in size.
     """
-    columns = columns_of(dataset, origin, layout)
-    inputs, notes = _inputs_of_items(columns.pop("inputs"), origin, prepare or _as_they_are)
-    labels = (
-        None if layout.unlabelled else _labels_of_items(columns.pop("labels"), f"{origin}: labels")
-    )
+    columns, said = columns_of(dataset, origin, layout)
+    values, told, wide = _of_one_width(columns.pop("inputs"), columns.pop("labels", []), origin)
+    inputs, notes = _inputs_of_items(values, origin, prepare or _as_they_are)
+    labels = None if layout.unlabelled else _labels_of_items(told, f"{origin}: labels")
     names = getattr(getattr(dataset, "dataset", dataset), "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
     parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
     parts |= {"inputs": inputs, "labels": labels, "classes": names if named else ()}
     records = records_of_parts({**parts, "attributes": columns}, origin)
-    return replace(records, notes={**records.notes, **notes})
+    return replace(records, notes={**records.notes, **notes, **said, **wide})
+
+
+def _of_one_width(
+    inputs: Sequence[Any], labels: Sequence[Any], origin: str
+) -> tuple[Sequence[Any], Sequence[Any], Mapping[str, JsonValue]]:
+    """Inputs by name and labels, padded where a mask says what is filled; and a note."""
+    first = inputs[0]
+    masked = isinstance(first, Mapping) and any("mask" in str(name) for name in first)
+    if not masked or any(not isinstance(one, Mapping) or set(one) != set(first) for one in inputs):
+        return inputs, labels, {}
+    arrays: list[dict[str, Any]] = [
+        {str(k): v if isinstance(v, Image.Image) else array_of(v, origin) for k, v in one.items()}
+        for one in inputs
+    ]
+    return padded(arrays, labels)
 
 
 def _labels_of_items(values: Sequence[Any], origin: str) -> Any:
     """One array, or one by name (or place) for each part of a record's labels."""
     if not is_several(values[0]):
-        return np.array([_array(label, origin) for label in values])
+        return stacked([array_of(label, origin) for label in values], origin, "label")
     named = [one if isinstance(one, Mapping) else dict(enumerate(one)) for one in values]
     return {
-        str(name): stacked([_array(one, f"{origin}: {name}") for one in part], origin)
+        str(name): stacked([array_of(one, f"{origin}: {name}") for one in part], origin)
         for name, part in turned(named, origin).items()
     }
 
@@ -245,7 +263,7 @@ def _input_of_items(
         return prepare(named, origin)
     if are_arrays(values[0]):
         raise DataError(f"{origin}: the input of item 0 is {len(values[0])} arrays; {NAME_THEM}")
-    return Inputs(stacked([_array(one, f"{origin}: inputs") for one in values], origin))
+    return Inputs(stacked([array_of(one, f"{origin}: inputs") for one in values], origin))
 
 
 def _as_they_are(sources: Named, origin: str) -> Inputs:
@@ -261,19 +279,7 @@ def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:
 
 
 def _column(what: str, name: str, part: Any, origin: str) -> DataColumn:
-    return DataColumn.of_array(name, f"{origin}: {what}", _array(part, f"{origin}: {what}"))
-
-
-def _array(part: Any, origin: str) -> NDArray[Any]:
-    if isinstance(part, torch.Tensor):
-        part = (part.float() if part.is_floating_point() else part).detach().cpu().numpy()
-    try:
-        array = np.asarray(part)
-    except ValueError as error:
-        raise DataError(f"{origin}: rows differ in length; bring all to one shape") from error
-    if array.dtype.kind not in "biufU":
-        raise DataError(f"{origin}: is of type {array.dtype}; numbers or text are needed")
-    return array
+    return DataColumn.of_array(name, f"{origin}: {what}", array_of(part, f"{origin}: {what}"))
 
 
 def _checked(records: Records, origin: str) -> Records:
