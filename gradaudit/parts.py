@@ -6,12 +6,14 @@ the group ``gradaudit.<kind>`` of another installed distribution. Nothing keeps 
 """
 
 import ast
+import gc
 import importlib
 import inspect
 import pkgutil
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -64,6 +66,18 @@ def _in_package(package: str, base: type[P], name: str | None) -> Iterator[type[
                 and hasattr(member, "name")
             ):
                 yield member
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Import modules without a search for garbage among the many objects that they make."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _may_hold(name: str | None, module: str) -> bool:

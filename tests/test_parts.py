@@ -1,3 +1,4 @@
+import gc
 import warnings
 from abc import ABC, abstractmethod
 from importlib.metadata import EntryPoint, EntryPoints
@@ -14,7 +15,7 @@ from gradaudit.defenses import defenses
 from gradaudit.errors import PartWarning
 from gradaudit.families import families
 from gradaudit.federation.algorithms import algorithms
-from gradaudit.parts import discover, summaries
+from gradaudit.parts import discover, summaries, without_garbage_collection
 
 
 class Fruit(ABC):
@@ -133,3 +134,15 @@ def test_summaries_of_another_distribution_are_imported(
     monkeypatch.setattr(Plum, "summary", "a stone fruit", raising=False)
     offer(monkeypatch, orchard, f"{__name__}:Plum")
     assert summaries(orchard) == {"plum": "a stone fruit"}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_afterwards_as_before(enabled: bool) -> None:
+    try:
+        if not enabled:
+            gc.disable()
+        with without_garbage_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gradaudit.deployment import Deployment
+from gradaudit.parts import without_garbage_collection
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
@@ -209,4 +210,5 @@ class Audit(Generic[O]):
         return cost
 
     def _measuring(self) -> Any:
-        return import_module(f"{type(self).__module__}.measure")
+        with without_garbage_collection():
+            return import_module(f"{type(self).__module__}.measure")

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.gathering import incomplete
 from gradaudit.judging import Policy
+from gradaudit.parts import without_garbage_collection
 from gradaudit.redaction import redact
 from gradaudit.report import Report
 from gradaudit.specs import files_in_spec
@@ -85,22 +86,12 @@ def files_read(asked: object) -> Iterator[Path]:
 def opened(settings: SubjectSettings) -> Iterator[Subject]:
     """The subject of these settings; meanwhile user code prints to standard error."""
     with stdout_for_the_report():
-        with nullcontext() if "torch" in sys.modules else without_garbage():
+        new = "torch" not in sys.modules
+        with without_garbage_collection():
             from gradaudit.opening import load
+        if new:
+            gc.freeze()  # modules stay, so that none of their objects need be looked at again
         yield load(settings)
-
-
-@contextmanager
-def without_garbage() -> Iterator[None]:
-    """Look for none while modules are loaded, nor among them afterwards, as they stay."""
-    looking = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if looking:
-            gc.enable()
 
 
 def asked(config: Path | None = None) -> dict[str, JsonValue]:

@@ -264,6 +264,14 @@ class Family(ABC):
     size: ClassVar[str] = ""
     """How large it is, in a few words; ``LINEAR`` where its members are linear functions."""
 
+    def reads(self, gradients: Features) -> Features:
+        """The features that the family is fitted on and asked about, (rows, features).
+
+        Every element of the gradients (rows, elements), unless a family says otherwise. Callers
+        take them once and split the rows afterwards, so that no fold computes them again.
+        """
+        return gradients
+
     def fit(
         self,
         features: Features,

@@ -1,23 +1,14 @@
-"""A forest on how large a gradient is, and where and how unevenly."""
+"""A forest that reads the norms of a gradient and of its parts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
-from gradaudit.families.base import (
-    Above,
-    Features,
-    Fitted,
-    FloatArray,
-    Standardised,
-    Training,
-)
+from gradaudit.families.base import Features, FloatArray
 from gradaudit.families.forest import TREES, Forest
 
 BLOCKS = 32
-"""Parts of a gradient whose norms are told: of a dense layer, some neighbouring units each."""
+"""Parts of a gradient whose norms are read: of a dense layer, some neighbouring units each."""
 
 _IN_CACHE = 1 << 16
 """Elements that are worked on at a time."""
@@ -45,32 +36,18 @@ def _norms(gradients: Features) -> FloatArray:
     sizes /= largest
     squares = sizes**2
     starts = np.linspace(0, width, min(BLOCKS, width), endpoint=False).astype(np.int64)
-    blocks = np.add.reduceat(squares, starts, axis=1, dtype=np.float64)
+    blocks = np.add.reduceat(squares, starts, axis=1).astype(np.float64)
     length = np.log(blocks.sum(axis=1, keepdims=True) + tiny) / 2
     relative = (
-        np.log(sizes.sum(axis=1, keepdims=True, dtype=np.float64) + tiny),
+        np.log(sizes.sum(axis=1, keepdims=True).astype(np.float64) + tiny),
         np.log(np.einsum("ij,ij->i", squares, squares)[:, None] + tiny) / 4,
         np.zeros_like(length),
         np.log(blocks + tiny) / 2,
     )
-    zero = (sizes == 0).mean(axis=1, keepdims=True)
+    zero = np.zeros_like(length)
+    if not sizes.min(initial=1):
+        zero = 1 - np.count_nonzero(sizes, axis=1, keepdims=True) / width
     return np.hstack([length + np.log(largest), *(each - length for each in relative), zero])
-
-
-@dataclass(frozen=True)
-class FittedNorms(Fitted):
-    """A forest that is shown the norms."""
-
-    member: Fitted
-
-    @property
-    def prior(self) -> FloatArray:  # type: ignore[override]
-        """The forest's."""
-        return self.member.prior
-
-    def log_probabilities(self, features: Features) -> FloatArray:
-        """Log-probabilities from the gradients' norms, (rows, classes)."""
-        return self.member.log_probabilities(norms(features))
 
 
 class Norms(Forest):
@@ -88,19 +65,10 @@ class Norms(Forest):
     summary = "Forest of 50 trees on norms of the gradient and of 32 parts of it."
     size = f"{TREES} trees of norms"
 
-    def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
-        return FittedNorms(super()._fit(_shown(training), generator))
-
-    def fit_ordered(self, training: Training, generator: np.random.Generator) -> Above:
-        """The forest's, on norms."""
-        above = super().fit_ordered(_shown(training), generator)
-        return lambda features: above(norms(features))
+    def reads(self, gradients: Features) -> Features:
+        """The gradients' norms, (rows, 5 + blocks), in single precision: trees compare them."""
+        return norms(gradients).astype(np.float32)
 
     def seconds(self, rows: int, features: int) -> float:
         """One pass over the elements, and a forest of few columns."""
         return super().seconds(rows, min(BLOCKS, features) + 5) + 1e-8 * rows * features
-
-
-def _shown(training: Training) -> Training:
-    """The same rows as norms."""
-    return replace(training, rows=Standardised(norms(training.features)))

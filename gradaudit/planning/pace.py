@@ -13,6 +13,7 @@ from torch import Tensor
 from gradaudit.audits import Audit
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.precision import slowness_of_double
+from gradaudit.parts import without_garbage_collection
 from gradaudit.subject import Subject
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,8 @@ def _load_gradients() -> None:
 
     A first pass that takes so long would be taken for the model's own time.
     """
-    torch.func.grad(torch.sum)(torch.zeros(1))
+    with without_garbage_collection():
+        torch.func.grad(torch.sum)(torch.zeros(1))
 
 
 def _timed(subject: Subject, dtype: torch.dtype) -> Passes:

@@ -170,6 +170,10 @@ class Ordinal(Family):
 
     inner: Family
 
+    def reads(self, gradients: Features) -> Features:
+        """The features that the inner family reads."""
+        return self.inner.reads(gradients)
+
     def _fit(self, training: Training, generator: np.random.Generator) -> FittedOrdinal:
         return FittedOrdinal(training.prior, self.inner.fit_ordered(training, generator))
 

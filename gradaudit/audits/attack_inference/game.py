@@ -165,6 +165,7 @@ class AttributeBased(InferenceGame):
         """The same of a family that is at hand."""
         values, labels = len(split.values), split.shadow.labels
         cut, even = len(labels), np.full(values, 1 / values)
+        own, released = family.reads(own), family.reads(released)
         fitted = family.fit(own[:cut], labels, values, seed, prior=even)
         held = fitted.log_probabilities(own[cut:]) if len(own) > cut else np.zeros((0, values))
         return Answers(fitted.log_probabilities(released), held)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,19 +84,20 @@ class FittedFamilies:
 
     def held_out_scores(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
         """A family's log-probabilities of every fold, by the member fitted on the other folds."""
-        folds, score = [], []
-        for turn, fold in enumerate(self.sets.folds):
-            member = self._fitted(name, self._turns[turn], sequence(seed, "turn", turn))
+        folds, score, read = [], [], self._read_by(name)
+        for turn, fold in enumerate(read.sets.folds):
+            member = self._fitted(name, read._turns[turn], sequence(seed, "turn", turn))
             folds.append(member.log_probabilities(fold.features))
-            score.append(member.log_probabilities(self.sets.score.features))
+            score.append(member.log_probabilities(read.sets.score.features))
         return HeldOutScores(tuple(folds), tuple(score))
 
     def held_out_scores_of_one(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
         """Log-probabilities by one member, fitted on the first fold alone, of the other folds."""
-        first, *others = self.sets.folds
+        sets = self._read_by(name).sets
+        first, *others = sets.folds
         member = self._fitted(name, self._training([first]), sequence(seed, "first fold alone"))
         of_others = tuple(member.log_probabilities(fold.features) for fold in others)
-        return HeldOutScores(of_others, (member.log_probabilities(self.sets.score.features),))
+        return HeldOutScores(of_others, (member.log_probabilities(sets.score.features),))
 
     def calibrated(self, said: HeldOutScores) -> HeldOutScores:
         """A family's log-probabilities after calibration."""
@@ -106,6 +107,15 @@ class FittedFamilies:
         weights, answers = class_weights(labels, self.prior), np.concatenate(said.folds)
         believe = calibration(answers, labels, self.prior, weights, self.sets.independent)
         return HeldOutScores(tuple(map(believe, said.folds)), tuple(map(believe, said.turns)))
+
+    def _read_by(self, name: str) -> Self:
+        """The same batches, with the features that a family reads of them."""
+        reads, score = family(name).reads, self.sets.score
+        if (read := reads(score.features)) is score.features:
+            return self
+        folds = (replace(fold, features=reads(fold.features)) for fold in self.sets.folds)
+        sets = replace(self.sets, folds=tuple(folds), score=replace(score, features=read))
+        return replace(self, sets=sets)
 
     @cached_property
     def _turns(self) -> list[Training]:

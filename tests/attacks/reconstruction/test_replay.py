@@ -160,17 +160,6 @@ def test_attention_is_differentiated_twice_and_repeated(count: int) -> None:
             torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_a_recording_is_run_without_torchscript_where_there_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr(torch._C, "_create_graph_by_tracing")
-    recording = recorded(cubes, torch.ones(2, 3))
-    assert recording is not None
-    points = torch.randn(2, 3)
-    for found, wanted in zip(recording(points), cubes(points), strict=True):
-        torch.testing.assert_close(found, wanted)
-
-
 def long(points: Tensor) -> tuple[Tensor, Tensor]:
     seen = points
     for _ in range(200):
