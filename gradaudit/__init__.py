@@ -7,32 +7,62 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gradaudit._version import __version__
+from gradaudit.errors import (
+    AuditError,
+    CheckpointError,
+    DataError,
+    GradauditError,
+    NotApplicable,
+    PartWarning,
+    UsageError,
+)
 from gradaudit.presentation import Presentation, register
 
 if TYPE_CHECKING:
+    from gradaudit.api import AuditTarget as Target
     from gradaudit.api import audit
     from gradaudit.judging import gate, passed
-    from gradaudit.models.target import Target
     from gradaudit.observer import Observer, watch
     from gradaudit.report import Report
 
-__all__ = ["Observer", "Report", "Target", "__version__", "audit", "gate", "passed", "watch"]
+__all__ = [
+    "AuditError",
+    "CheckpointError",
+    "DataError",
+    "GradauditError",
+    "NotApplicable",
+    "Observer",
+    "PartWarning",
+    "Report",
+    "Target",
+    "UsageError",
+    "__version__",
+    "audit",
+    "gate",
+    "passed",
+    "watch",
+]
 
 _HOMES = {
-    "audit": "api",
-    "gate": "judging",
-    "passed": "judging",
-    "Report": "report",
-    "Target": "models.target",
-    "Observer": "observer",
-    "watch": "observer",
+    "audit": "api.audit",
+    "gate": "judging.gate",
+    "passed": "judging.passed",
+    "Report": "report.Report",
+    "Target": "api.AuditTarget",
+    "Observer": "observer.Observer",
+    "watch": "observer.watch",
 }
+_PACKAGES = ("attacks", "audits", "defenses")
+"""Packages of parts, which hold each part by the name of its class."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    module, _, attribute = _HOMES[name].partition(".")
+    return getattr(import_module(f"{__name__}.{module}"), attribute)
 
 
 def _presentation() -> Presentation:

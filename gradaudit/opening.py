@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -14,7 +15,7 @@ from gradaudit.data.common.class_order import in_order
 from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
-from gradaudit.defenses import Chain, parse_defense
+from gradaudit.defenses import Chain, Defense, parse_defense
 from gradaudit.deployment import read_deployment
 from gradaudit.errors import UsageError
 from gradaudit.gradients.precision import usual_precision
@@ -57,6 +58,7 @@ def open_subject(
     model: nn.Module | None = None,
     records: object | None = None,
     loss: Loss | None = None,
+    defenses: tuple[Defense[Any], ...] = (),
 ) -> Subject:
     """Load everything that an audit needs; what is given in memory is taken as it is.
 
@@ -90,7 +92,7 @@ def open_subject(
     untrained = replace(untrained, precision=_precision(settings.dtype, untrained.device))
     records = with_fitting_labels(records, untrained.loss)
     untrained = replace(untrained, loss=with_fitting_loss(untrained.loss, records))
-    defenses = tuple(map(parse_defense, settings.defense))
+    defenses = (*map(parse_defense, settings.defense), *defenses)
     untrained = defended_target(untrained, defenses, settings.seed)
     rename = parse_rename(settings.prefix) if settings.prefix else None
     how = Fit(rename, settings.partial, or_in_part="take what fits with --partial")

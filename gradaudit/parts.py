@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -113,6 +113,19 @@ def _loaded(package: str) -> Iterator[tuple[EntryPoint, Any]]:
 def _entry_points(path: tuple[str, ...]) -> Any:
     """Those of every group, to be selected from; a file of every distribution on it is read."""
     return entry_points()
+
+
+def classes_of(package: str, base: Any) -> Callable[[str], Any]:
+    """A package's ``__getattr__``, which finds its parts by the names of their classes."""
+
+    def find(name: str) -> Any:
+        if name[:1].isupper():
+            for part in discover(package, base).values():
+                if part.__name__ == name:
+                    return part
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
 
 
 def _leave_out(what: str, remedy: str) -> None:

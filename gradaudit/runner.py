@@ -77,7 +77,8 @@ def run(
     """
     done = Run.begun(subject)
     for audit in audits:
-        done.outcomes.append(measured(subject, audit, progress or Silent(), units))
+        asked = subject.about(audit.attributes)
+        done.outcomes.append(measured(asked, audit, progress or Silent(), units))
     return done.report(provenance)
 
 

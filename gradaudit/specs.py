@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from urllib.parse import unquote
 
+from pydantic import BaseModel, ValidationError
+
 from gradaudit.errors import UsageError
+
+M = TypeVar("M", bound=BaseModel)
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -149,6 +153,33 @@ def arguments(
     required = [key for key, parameter in allowed.items() if parameter.default is parameter.empty]
     wanted = dict.fromkeys([*required, *(key for key, _ in spec.pairs)])
     return {key: _argument(spec, key, allowed.get(key)) for key in wanted}
+
+
+def configured(options: type[M], where: str, values: Mapping[str, object]) -> M:
+    """Options of a part from values by name, as they are given in Python.
+
+    Raises:
+        UsageError: an option that the part does not take, one that is missing, or a value out of
+            range.
+    """
+    takes = options.model_fields
+    for name in values:
+        if name not in takes:
+            raise UsageError(
+                f"{where}: no option {name!r}{suggest(name, takes)}; "
+                f"it takes: {', '.join(takes) or 'none'}"
+            )
+    try:
+        return options.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        what = fault["msg"].removeprefix("Value error, ")
+        at = ".".join(map(str, fault["loc"]))
+        if fault["type"] == "missing":
+            raise UsageError(f"{where}: no {at}; give {at}=…") from error
+        raise UsageError(
+            f"{where}: {at}={fault['input']!r}: {what}" if at else f"{where}: {what}"
+        ) from error
 
 
 def suggest(name: str, known: Collection[str]) -> str:

@@ -75,6 +75,10 @@ class Subject:
         on_a_device = any(target.device.type != "cpu" for target in self.targets)
         return Workers(1 if on_a_device else self.jobs, self.units)
 
+    def about(self, attributes: tuple[str, ...]) -> Self:
+        """The same, asked about these private attributes alone; itself where none is named."""
+        return replace(self, attributes=attributes) if attributes else self
+
     def in_precision(self, dtype: torch.dtype) -> Self:
         """The same whose gradients are taken in another precision; itself where it is the same."""
         if self.target.precision is dtype:

@@ -81,7 +81,7 @@ ROOMS = {
     "integrations": "federation judging observer sharing",
     "protection": "audits audits.floor data defenses gathering gradients judging models planning "
     "runner sharing subject",
-    "api": "audits config data deployment models opening runner subject",
+    "api": "attacks audits config data defenses deployment models opening runner sharing subject",
     "cli": "audits audits.job config defenses deployment explaining formats gathering judging "
     "models observer opening planning protection runner scaling subject sweeping training view zoo",
     "__init__": "api formats judging models observer",

@@ -206,6 +206,7 @@ def test_every_snippet_runs(page: str, monkeypatch: pytest.MonkeyPatch, desk: Pa
     monkeypatch.chdir(desk)
     model = runpy.run_path("sample_models/models.py")["digits_cnn"]()
     names = {"model": model, "inputs": torch.rand(6, 1, 8, 8), "labels": torch.arange(6)}
+    names["torch"] = torch
     for block in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL):
         exec(block, names)
     assert isinstance(names["judged"], Report)

@@ -3,9 +3,12 @@
 from typing import Any
 
 from gradaudit.audits.base import Audit, AuditCost, AuditOptions, Metric
-from gradaudit.parts import discover
+from gradaudit.parts import classes_of, discover
 
 __all__ = ["Audit", "AuditCost", "AuditOptions", "Metric", "audits"]
+
+
+__getattr__ = classes_of("gradaudit.audits", Audit)
 
 
 def audits() -> dict[str, type[Audit[Any]]]:

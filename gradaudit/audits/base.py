@@ -17,6 +17,7 @@ from gradaudit.deployment import Deployment
 from gradaudit.parts import without_garbage_collection
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
+from gradaudit.specs import configured
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject
@@ -177,8 +178,22 @@ class Audit(Generic[O]):
     thorough: ClassVar[Mapping[str, JsonValue]] = {}
     """Options that ``scan --thorough`` sets: the most exact answer."""
 
-    def __init__(self, options: O) -> None:
-        self.options = options
+    def __init__(self, *given: O | str, **values: Any) -> None:
+        """An audit with options.
+
+        Args:
+            given: the options, or names of private attributes: those that this audit is asked
+                about, where the target is asked about others too.
+            values: options by name, in place of ``given`` ones; the others have their defaults.
+
+        Raises:
+            UsageError: an option that it does not take, or a value out of range.
+        """
+        self.attributes = tuple(one for one in given if isinstance(one, str))
+        ready = [one for one in given if not isinstance(one, str)]
+        self.options: O = (
+            ready[0] if ready else configured(self.Options, type(self).__name__, values)  # type: ignore[assignment]
+        )
 
     @classmethod
     def reports_as(cls) -> str:

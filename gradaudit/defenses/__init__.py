@@ -10,12 +10,13 @@ from pydantic import ValidationError
 from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.defenses.chain import Chain
 from gradaudit.errors import UsageError
-from gradaudit.parts import discover
+from gradaudit.parts import classes_of, discover
 from gradaudit.specs import suggest
 
 __all__ = ["Chain", "Defense", "DefenseOptions", "defenses", "parse_defense"]
 
 OPTION = "--defense"
+__getattr__ = classes_of("gradaudit.defenses", Defense)
 
 
 def defenses() -> dict[str, type[Defense[Any]]]:

@@ -5,13 +5,15 @@
 
 from abc import ABC
 from fnmatch import fnmatchcase
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from gradaudit.errors import UsageError
 from gradaudit.models.losses import Loss
+from gradaudit.specs import configured
 
 Scope = Literal["tensor", "update"]
 
@@ -54,8 +56,25 @@ class Defense(ABC, Generic[O]):
     in_eval: ClassVar[str] = ""
     scope: ClassVar[Scope] = "tensor"
 
-    def __init__(self, options: O) -> None:
-        self.options = options
+    def __init__(self, given: O | object = None, /, **values: Any) -> None:
+        """A defense with options.
+
+        Args:
+            given: the options, or the value of the ``positional`` one, as in ``Prune(0.99)``.
+            values: options by name; the others have their defaults.
+
+        Raises:
+            UsageError: an option that it does not take or that is missing, or a value out of range.
+        """
+        if given is not None and not isinstance(given, DefenseOptions):
+            if self.positional is None:
+                raise UsageError(f"{type(self).__name__}: takes options by name alone")
+            values = {self.positional: given, **values}
+        self.options: O = (
+            given  # type: ignore[assignment]
+            if isinstance(given, DefenseOptions)
+            else configured(self.Options, type(self).__name__, values)
+        )
 
     def __str__(self) -> str:
         given = self.options.model_dump(exclude_unset=True)

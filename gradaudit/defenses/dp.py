@@ -22,7 +22,7 @@ class DpOptions(DefenseOptions):
     per: NoisePlace = Field("sum", description="Where gradients are clipped and noise is added.")
 
 
-class Dp(Defense[DpOptions]):
+class DpNoise(Defense[DpOptions]):
     """Clip to L2 norm Δ and add noise of scale σ to a mean over k records.
 
     With clip(g) = g / max(1, ‖g‖₂/Δ), and σ and Δ absolute, never multiples of each other:

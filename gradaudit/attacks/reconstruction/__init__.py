@@ -14,7 +14,7 @@ from gradaudit.attacks.reconstruction.base import (
 )
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.parts import discover
+from gradaudit.parts import classes_of, discover
 from gradaudit.specs import suggest
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
 ]
 Method = Reconstruction[Any]
 OPTION = "--method"
+__getattr__ = classes_of("gradaudit.attacks.reconstruction", Reconstruction)
 _FLAGS = {"rate": "learning-rate"}
 
 

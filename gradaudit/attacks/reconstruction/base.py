@@ -1,22 +1,38 @@
 """Base class of reconstruction attacks: from the attacker's view to candidate records."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue
 from torch import Tensor
 
+from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.progress import Progress
+from gradaudit.progress import Progress, Silent
 from gradaudit.sharing.local import LocalTraining
 from gradaudit.sharing.share import mean_of
+from gradaudit.specs import configured
 
 Update = dict[str, Tensor]
 """A shared update by parameter name, in the shapes of the parameters."""
+
+
+SharedUpdate = Mapping[str, Tensor] | Sequence[Tensor]
+"""An update by parameter name, or in the order of the model's parameters."""
+
+
+class Attackable(Protocol):
+    """What an attack is called with, which makes the attacker's view of an update."""
+
+    def view(
+        self, update: SharedUpdate, *, batch: int = 1, labels: Tensor | None = None
+    ) -> "AttackerView":
+        """What the attacker has, of an update of so many records."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -192,6 +208,11 @@ class Candidates:
         return torch.where(usable, self.inputs, torch.nan)
 
     @property
+    def records(self) -> Tensor | None:
+        """(k, …) the records of the answer; None where all restarts diverged."""
+        return None if self.answer is None else self.inputs[self.answer]
+
+    @property
     def answer(self) -> int | None:
         """The restart that the attacker hands in, by its own score; None where all diverged."""
         usable = self.usable.to(self.scores.device)
@@ -222,8 +243,53 @@ class Reconstruction(ABC, Generic[O]):
     searches_labels: ClassVar[bool] = False
     """Whether labels are unknowns as records are, and no answer tells one without the other."""
 
-    def __init__(self, options: O) -> None:
-        self.options = options
+    def __init__(self, options: O | None = None, /, *, restarts: int = 8, **values: Any) -> None:
+        """An attack with options.
+
+        Args:
+            options: all of them, or none where they are given by name.
+            restarts: how many starting points a call takes, where another can end elsewhere.
+            values: options by name; the others have their defaults.
+
+        Raises:
+            UsageError: an option that it does not take, or a value out of range.
+        """
+        if restarts < 1:
+            raise UsageError(f"{type(self).__name__}: restarts={restarts}: takes 1 or more")
+        self.starts = restarts if self.restarts else 1
+        self.options: O = options or configured(self.Options, type(self).__name__, values)  # type: ignore[assignment]
+
+    def __call__(
+        self,
+        target: Attackable,
+        update: SharedUpdate,
+        *,
+        batch: int = 1,
+        labels: Tensor | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+        jobs: int = 1,
+    ) -> Candidates:
+        """Reconstruct the records behind an update: the one signature of every attack.
+
+        Args:
+            target: the shared model, as the attacker has it; ``gradaudit.Target`` is one. Of its
+                records an attack gets the shape and the range of pictures, nothing else.
+            update: the shared gradient, by parameter name or in the order of
+                ``model.parameters()``; a parameter that is left out was hidden.
+            batch: k, how many records are behind it.
+            labels: (k, …) the labels, where the attacker knows them.
+            seed: of all starting points.
+            progress: who is told how far the work is.
+            jobs: worker processes that restarts are shared out among.
+
+        Raises:
+            NotApplicable: the attack says nothing about this model or update.
+            UsageError: the update does not fit the model.
+        """
+        view = target.view(update, batch=batch, labels=labels)
+        generator = torch.Generator().manual_seed(seed)
+        return self.run(view, self.starts, generator, progress or Silent(), jobs)
 
     @abstractmethod
     def run(

@@ -26,7 +26,7 @@ from scipy.optimize import brentq
 
 from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.split import GameSplit
-from gradaudit.defenses.dp import Dp
+from gradaudit.defenses.dp import DpNoise
 from gradaudit.models.target import Layer
 from gradaudit.noise import noise_scale
 from gradaudit.randomness import rng, sequence
@@ -73,14 +73,14 @@ def sum_of_rounds(rounds: Sequence[Leak]) -> Leak:
     return Leak(total, (float(sum(lows)), float(sum(highs))))
 
 
-def noisy_defense(sharing: SharingProtocol, layer: Layer) -> tuple[int, Dp] | None:
+def noisy_defense(sharing: SharingProtocol, layer: Layer) -> tuple[int, DpNoise] | None:
     """The first defense that adds Gaussian noise to every parameter of the layer, if any.
 
     What comes behind it cannot bring back what it has drowned.
     """
     for index, defense in enumerate(sharing.chain.acting):
         if (
-            isinstance(defense, Dp)
+            isinstance(defense, DpNoise)
             and defense.options.noise == "gaussian"
             and defense.options.sigma > 0
             and all(map(defense.defends, layer.parameter_names))
@@ -125,7 +125,7 @@ class _Samples(NamedTuple):
 
 
 def _before_noise(
-    observation: RoundObservation, split: GameSplit, layer: Layer, index: int, dp: Dp
+    observation: RoundObservation, split: GameSplit, layer: Layer, index: int, dp: DpNoise
 ) -> _Samples:
     """The gradients that the noise of a defense is added to: of as many trials as fit."""
     silent = type(dp)(dp.options.model_copy(update={"sigma": 0.0}))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradaudit.audits.floor.jacobians import JacobianProducts, sum_of
 from gradaudit.defenses import Chain, Defense
-from gradaudit.defenses.dp import Dp
+from gradaudit.defenses.dp import DpNoise
 from gradaudit.errors import NotApplicable
 from gradaudit.noise import Noise, noise_scale
 
@@ -37,7 +37,7 @@ class Release:
     of_each: bool = False
 
     @classmethod
-    def of(cls, defense: Dp, parameters: Sequence[str], records: int) -> Self:
+    def of(cls, defense: DpNoise, parameters: Sequence[str], records: int) -> Self:
         """The release of the parameters that a defense protects."""
         o = defense.options
         scale = noise_scale(o.per, o.sigma, records)
@@ -119,7 +119,7 @@ def releases_of(
                 "give one of them"
             )
         return (Release(tuple(parameters), records, sigma),)
-    noisy: dict[Dp, list[str]] = {}
+    noisy: dict[DpNoise, list[str]] = {}
     for name in parameters:
         defense = _noise_of(chain.of(name))
         if defense is not None:
@@ -127,9 +127,9 @@ def releases_of(
     return tuple(Release.of(defense, names, records) for defense, names in noisy.items())
 
 
-def _noise_of(defenses: Sequence[Defense[Any]]) -> Dp | None:
+def _noise_of(defenses: Sequence[Defense[Any]]) -> DpNoise | None:
     """The defense whose noise protects a parameter; None without any."""
-    noisy = [defense for defense in defenses if isinstance(defense, Dp)]
+    noisy = [defense for defense in defenses if isinstance(defense, DpNoise)]
     if not noisy or noisy[0].options.sigma == 0:
         return None
     first, *others = defenses
