@@ -101,6 +101,33 @@ def _is_stream(returned: object) -> bool:
     return not _has_places(source)
 
 
+def expect_no_graph(item: object, origin: str) -> None:
+    """Refuse a graph, or a tuple that begins with one, as PyTorch Geometric gives them.
+
+    A record's gradient is computed beside that of others (``vmap``), which takes arrays of one
+    shape, and layers on lists of edges have none.
+
+    Raises:
+        DataError: it is one; the message says in which form graphs are given.
+    """
+    graph = item[0] if isinstance(item, (tuple, list)) and item else item
+    if not any(hasattr(graph, name) for name in ("edge_index", "edge_index_dict")):
+        return
+    parts: list[Any] = [getattr(graph, name, None) for name in ("x", "y")]
+    nodes, labels = (np.shape(part)[:1] for part in parts)
+    of_nodes = bool(nodes) and nodes == labels and not hasattr(graph, "ptr")
+    raise DataError(
+        f"{origin} has a graph with a list of edges; give graphs as dense arrays by name, inputs "
+        "{'x': (graphs, nodes, features), 'adj': (graphs, nodes, nodes), 'mask': (graphs, nodes)} "
+        "of torch_geometric.utils' to_dense_batch and to_dense_adj, to a model of dense layers; "
+        + (
+            "one graph is one record, its nodes couple: labels are (graphs, nodes), -100 for none"
+            if of_nodes
+            else "one graph is one record"
+        )
+    )
+
+
 def columns_of(
     returned: Any, origin: str, layout: ItemLayout = ItemLayout()
 ) -> tuple[dict[str, list[Any]], dict[str, JsonValue]]:
@@ -155,6 +182,7 @@ def _bytes_of(one: Any) -> int:
 def _items(returned: Any, origin: str) -> Iterator[object]:
     if isinstance(returned, DataLoader):
         for index, batch in enumerate(returned):
+            expect_no_graph(batch, f"{origin}: batch {index}")
             yield from _unbatched(batch, f"{origin}: batch {index}")
     elif _has_places(returned):
         yield from (returned[index] for index in range(len(returned)))
@@ -207,6 +235,7 @@ def _split(part: Any) -> Sequence[Any]:
 
 def _named(layout: ItemLayout, item: object, origin: str) -> Item:
     """An item's parts by name."""
+    expect_no_graph(item, origin)
     if isinstance(item, Mapping):
         return _of_mapping(item, origin)
     parts = list(item) if isinstance(item, (tuple, list)) else []
@@ -237,6 +266,7 @@ def _is_alike(one: Any, other: Any) -> bool:
 
 def _inputs_alone(item: object, origin: str) -> Item:
     """The parts of an item without a label."""
+    expect_no_graph(item, origin)
     if isinstance(item, Mapping):
         label = next((key for key in LABELS if key in item), None)
         if label is not None:

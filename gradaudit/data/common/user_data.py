@@ -20,6 +20,7 @@ from gradaudit.data.common.items import (
     are_arrays,
     array_of,
     columns_of,
+    expect_no_graph,
     is_array_of_records,
     is_data_set,
     stacked,
@@ -67,6 +68,7 @@ def records_of(
     """
     if isinstance(returned, Records):
         return _checked(returned, origin)
+    expect_no_graph(returned, origin)
     if layout.unlabelled:
         return _unlabelled(returned, origin, layout)
     if isinstance(returned, tuple) and len(returned) == 2:
