@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView, SharedUpdate
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.audits import Audit
+from gradaudit.audits import Audit, named
 from gradaudit.audits import audits as all_audits
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.common.user_data import records_of
@@ -318,6 +318,7 @@ def _audit(
     preset: Mapping[str, Any] = MappingProxyType({}),
 ) -> Audit[Any]:
     """The audit with what the federation says over a preset, and given values over both."""
+    name = named(name)
     if name not in known:
         raise UsageError(
             f"audits: no audit {name!r}{suggest(name, known)}; there are: {', '.join(known)}"

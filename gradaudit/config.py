@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 
@@ -326,7 +326,8 @@ def file_model() -> type[BaseModel]:
             audit.Options,
             Field(default_factory=audit.Options, description=audit.summary),
         )
-        for name, audit in audits().items()
+        for audit in audits().values()
+        for name in (audit.name, *audit.aliases)
     }
     return create_model("Config", __base__=ScanSettings, **sections)
 
@@ -407,7 +408,11 @@ def _chosen(values: dict[str, Any], names: Collection[str] | None) -> dict[str, 
 
 def section(file: dict[str, Any], audit: str) -> dict[str, Any]:
     """The config file's options of one audit."""
-    return cast("dict[str, Any]", file.get(_section_of(audit), {}))
+    kind = audits().get(audit)
+    sections = (
+        file.get(_section_of(name), {}) for name in (*(kind.aliases if kind else ()), audit)
+    )
+    return {name: value for each in sections for name, value in each.items()}
 
 
 def _section_of(audit: str) -> str:

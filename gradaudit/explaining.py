@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from gradaudit.audits import Audit, Metric, audits
+from gradaudit.audits import Audit, Metric, audits, named
 from gradaudit.errors import UsageError
 from gradaudit.specs import suggest
 from gradaudit.text import number
@@ -50,7 +50,9 @@ def explain(name: str) -> Explanation:
     Raises:
         UsageError: there is neither.
     """
-    known = {**{audit.replace(" ", "-"): audit for audit in audits()}, **{n: n for n in names()}}
+    spoken = [*audits(), *(alias for audit in audits().values() for alias in audit.aliases)]
+    known = {one.replace(" ", "-"): named(one) for one in spoken}
+    known |= {one: named(one) for one in (*spoken, *names())}
     meant = known.get(name)
     if meant is None:
         raise UsageError(

@@ -49,7 +49,7 @@ AUDITS = {
     "job": "dp_audit",
     "attack_inference": "",
     "attack_reconstruct": "",
-    "attack_membership": "attack_reconstruct",
+    "attack_labels": "attack_reconstruct",
     "attack_tracing": "attack_reconstruct",
     "attack_text": "attack_reconstruct",
     "attack_table": "attack_reconstruct attack_text",

@@ -221,7 +221,7 @@ def test_rows_of_what_was_not_run_tell_the_setting_too(
     target = Target(nn.Sequential(nn.Linear(3, 2)), CrossEntropy())
     records = Records(torch.randn(8, 3), torch.arange(8) % 2)
     subject = Subject((target,), records, target.layers, deployment=described)
-    audit = ATTACKS["attack membership"]
+    audit = ATTACKS["attack labels"]
     asked = audit.Options(**(audit.Options.deployed(described) if described else {}))
     rows = outcome(audit(asked), subject, "no time").part.rows
     assert rows
@@ -270,11 +270,11 @@ def test_python_hears_of_it_too(tmp_path: Path) -> None:
     (path := tmp_path / "federation.yaml").write_text("participation: 2\naggregation: secure")
     asked = "zoo:mlp?inputs=10&classes=2&hidden=4", "diabetes"
     how = {"method": ["inverting-gradients"], "batches": 2, "batch_size": 2}
-    attack = {"attack membership": how}
+    attack = {"attack labels": how}
     for deployment in (path, read_deployment(path)):
         report = audit(*asked, audits=attack, deployment=deployment)
         (row, *_) = report.measurements
-        options = report.provenance["audits"]["attack membership"]
+        options = report.provenance["audits"]["attack labels"]
         assert (options["others"], report.target.mode) == (1, "train")
         assert row.details["setting"] == "diagnostic"
     plain = audit(*asked, audits=attack, deployment=path, mode="eval")

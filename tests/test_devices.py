@@ -36,7 +36,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("subspace", TABLE, {"permutations": 19}),
     ("forward", PICTURES, {}),
     ("copa-metric", PICTURES, {"records": 1}),
-    ("attack membership", TABLE, {"batches": 1, "iterations": 2, "restarts": 1}),
+    ("attack labels", TABLE, {"batches": 1, "iterations": 2, "restarts": 1}),
     (
         "attack reconstruct",
         TABLE,

@@ -56,7 +56,7 @@ POLICY = Policy.model_validate(
 )
 GIVEN: dict[str, dict[str, object]] = {
     "vinfo": {"reduce": "subset:1000"},
-    "attack membership": {"batches": 40},
+    "attack labels": {"batches": 40},
 }
 SAMPLES = {"sensitivity": 16}
 """Of records, as the interval over them is narrow."""

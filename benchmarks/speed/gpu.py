@@ -50,7 +50,7 @@ PICTURES: dict[str, Options] = {
     "copa-metric": {"records": 1},
     "floor": {"sigma": 0.1, "directions": 8},
     "attack reconstruct": {**FEW, "method": ["inverting-gradients"], "iterations": 100},
-    "attack membership": {**FEW, "iterations": 20},
+    "attack labels": {**FEW, "iterations": 20},
     "attack tracing": {},
     "attack malicious-server": {},
     "attack property": {"shadow": 100, "batches": 100, "trials": 100, "repeats": 1, "rounds": 1},
@@ -60,7 +60,7 @@ TEXTS: dict[str, Options] = {
     "attack text": {"batch_size": 1, "batches": 1, "decoys": 16},
     "attack malicious-server": {},
 }
-DRAWING = {"attack reconstruct", "attack membership", "attack tracing", "attack property"}
+DRAWING = {"attack reconstruct", "attack labels", "attack tracing", "attack property"}
 """Draw on the device."""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from gradaudit.audits.base import Audit, AuditCost, AuditOptions, Metric
 from gradaudit.parts import classes_of, discover
 
-__all__ = ["Audit", "AuditCost", "AuditOptions", "Metric", "audits"]
+__all__ = ["Audit", "AuditCost", "AuditOptions", "Metric", "audits", "named"]
 
 
 __getattr__ = classes_of("gradaudit.audits", Audit)
@@ -14,3 +14,9 @@ __getattr__ = classes_of("gradaudit.audits", Audit)
 def audits() -> dict[str, type[Audit[Any]]]:
     """Every audit by its command name."""
     return discover("gradaudit.audits", Audit)
+
+
+def named(name: str) -> str:
+    """The command name of the audit that has this name or alias; the name itself where none has."""
+    aliases = {alias: kind.name for kind in audits().values() for alias in kind.aliases}
+    return aliases.get(name, name)

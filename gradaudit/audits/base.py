@@ -139,6 +139,8 @@ class Audit(Generic[O]):
     """What somebody asks whom it answers, with a question mark."""
     paper: ClassVar[str] = ""
     """Where the paper that its measure is from can be read: an address."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names that its command, its section of a config file and Python know it by."""
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[tuple[str, ...]]
     """Ids of the metrics worth showing of a scan; the risk table has the last for a question."""

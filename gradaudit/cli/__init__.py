@@ -196,18 +196,23 @@ def build(words: tuple[str, ...] | None = None) -> typer.Typer:
             word,
             help=with_examples(command.text or ""),
             rich_help_panel=command.panel,
+            hidden=command.hidden,
             cls=HelpCommand,
         )(guarded(command.make() if named else _without_options))
     return app
 
 
 class _Command(NamedTuple):
-    """A command of one word or more, what makes it, and its place and text in help."""
+    """A command of one word or more, what makes it, and its place and text in help.
+
+    A hidden one is another name of one that help lists.
+    """
 
     name: str
     make: Callable[[], Callable[..., None]]
     text: str | None
     panel: str | None
+    hidden: bool = False
 
 
 def listed_commands() -> Iterator[_Command]:
@@ -219,8 +224,10 @@ def listed_commands() -> Iterator[_Command]:
             continue
         panel = None if " " in name else PANEL
         alone, swept = (_audit_text(audit, group) for group in ("", "sweep "))
-        yield _Command(name, partial(audit_command, audit), alone, panel)
-        yield _Command(f"sweep {name}", partial(sweep_command, audit), swept, None)
+        for spoken in (name, *audit.aliases):
+            hidden = spoken != name
+            yield _Command(spoken, partial(audit_command, audit), alone, panel, hidden)
+            yield _Command(f"sweep {spoken}", partial(sweep_command, audit), swept, None, hidden)
     yield from (_made(name, command, "Reports") for name, command in _REPORTS.items())
 
 

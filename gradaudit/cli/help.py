@@ -63,6 +63,7 @@ def _options(command: Any, ctx: Any) -> Iterator[tuple[str, str, str]]:
 
 def _commands(group: Any) -> Iterator[tuple[str, str, str]]:
     """The heading, the name and the summary of each command of a group."""
-    for name, command in getattr(group, "commands", {}).items():
+    listed = {n: c for n, c in getattr(group, "commands", {}).items() if not c.hidden}
+    for name, command in listed.items():
         summary = (command.help or "").split("\n\n")[0]
         yield command.rich_help_panel or "Commands", name, summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sysconfig
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -157,9 +157,14 @@ def _reading(size: Size, update: str) -> Size:
     return replace(size, audit=type(size.audit)(options))
 
 
-def _named(asked: str, known: Collection[str]) -> list[str]:
+def _named(asked: str, known: Mapping[str, type[Audit[Any]]]) -> list[str]:
     """The audits that ``--audits`` means: ``attack`` is all attacks, ``attack-user`` one."""
-    names = [name for name in known if asked in (name, name.replace(" ", "-"), name.split()[0])]
+    names = [
+        name
+        for name, audit in known.items()
+        for spoken in (name, *audit.aliases)
+        if asked in (spoken, spoken.replace(" ", "-"), name.split()[0])
+    ]
     if not names:
         raise UsageError(
             f"--audits {asked}: no such audit{suggest(asked, known)}; there are: {', '.join(known)}"

@@ -40,7 +40,7 @@ CHEAP: Mapping[str, Mapping[str, Any]] = {
     "subspace": {"permutations": 19},
     "forward": {},
     "copa-metric": {"records": 1},
-    "attack membership": {"batches": 1, "method": ("idlg",)},
+    "attack labels": {"batches": 1, "method": ("idlg",)},
     "attack reconstruct": {"batches": 1},
     "attack tracing": {},
     "attack attribute": {},

@@ -27,7 +27,7 @@ CHEAP: Mapping[str, Mapping[str, Any]] = {
     "subspace": {"permutations": 19},
     "forward": {},
     "copa-metric": {"records": 1},
-    "attack membership": {"batches": 1, "method": ("idlg",)},
+    "attack labels": {"batches": 1, "method": ("idlg",)},
     "attack reconstruct": {"method": ("closed-form",), "batches": 1},
     "attack text": {"batches": 1, "search": False},
 }

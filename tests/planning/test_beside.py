@@ -117,7 +117,7 @@ def test_the_report_is_the_same_and_what_is_kept_is_not_done_again(
     kept: bool, tmp_path: Path
 ) -> None:
     units = Units(tmp_path) if kept else NOTHING_KEPT
-    names = ("forward", "sensitivity", "attack membership", "floor")
+    names = ("forward", "sensitivity", "attack labels", "floor")
     found = []
     for jobs in (2, 1):
         sizes = [[Size("quick", kind(kind.Options(**each)))] for kind, each in _options(names)]

@@ -15,7 +15,7 @@ from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.report import Report
 
 N = 96
-SAMPLES = {"vinfo": None, "subspace": 24, "attack membership": 2, "sensitivity": 4}
+SAMPLES = {"vinfo": None, "subspace": 24, "attack labels": 2, "sensitivity": 4}
 
 
 class Net(nn.Module):
@@ -72,7 +72,7 @@ AUDITS: dict[str, Mapping[str, Any]] = {
     "copa-metric": {},
     "forward": {},
     "attack reconstruct": {"method": ("dlg",), "restarts": 1, "iterations": 2},
-    "attack membership": {"iterations": 5},
+    "attack labels": {"iterations": 5},
     "attack property": {"batch_size": 2, "shadow": 8, "trials": 8},
 }
 
@@ -95,7 +95,7 @@ def _names_and_numbers(report: Report) -> tuple[list[tuple[Any, ...]], list[floa
 @pytest.mark.parametrize("name", AUDITS)
 def test_what_is_measured_is_that_of_a_model_that_works_on_copies(name: str) -> None:
     given, untouched = records(), records()
-    attributes = ["sign"] if name != "attack membership" else []
+    attributes = ["sign"] if name != "attack labels" else []
     reports = [
         gradaudit.audit(
             net(in_place),

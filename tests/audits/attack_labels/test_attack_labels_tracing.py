@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
+from gradaudit.audits.attack_labels import AttackLabels, LabelsOptions
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
@@ -34,7 +34,7 @@ def subject(model: nn.Module | None = None, data: Records = TABLE, **settings: A
 
 
 def membership(at: Subject, **options: Any) -> list[Measurement]:
-    return list(AttackMembership(MembershipOptions(**options)).run(at, Silent()))
+    return list(AttackLabels(LabelsOptions(**options)).run(at, Silent()))
 
 
 def tracing(at: Subject, **options: Any) -> dict[str, Measurement]:

@@ -11,7 +11,7 @@ from gradaudit.attacks.reconstruction.attempts import recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Campaign
 from gradaudit.attacks.reconstruction.scores import categorical_distance
 from gradaudit.attacks.reconstruction.unknowns import UnknownLabels
-from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
+from gradaudit.audits.attack_labels import AttackLabels, LabelsOptions
 from gradaudit.audits.attack_reconstruct.measure import (
     NO_TRUTH,
     attacked_rounds,
@@ -30,7 +30,7 @@ _READING = 2.0
 """Gradient passes of making an update and reading the labels off it."""
 
 
-def cost(audit: AttackMembership, subject: Subject) -> AuditCost:
+def cost(audit: AttackLabels, subject: Subject) -> AuditCost:
     """The largest cost of the restarts on all batches; reading signs costs nothing."""
     options = audit.options
     searching = [m for m in _methods(options).values() if not m.reads_labels]
@@ -42,7 +42,7 @@ def cost(audit: AttackMembership, subject: Subject) -> AuditCost:
     return AuditCost(passes=steps * options.passes(size) * updates, calls=calls * times * updates)
 
 
-def run(audit: AttackMembership, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+def run(audit: AttackLabels, subject: Subject, progress: Progress) -> Iterator[Measurement]:
     """Attack; older checkpoints are the variants ``round``, methods the variants ``method``.
 
     Raises:
@@ -57,7 +57,7 @@ def run(audit: AttackMembership, subject: Subject, progress: Progress) -> Iterat
         yield from _of_methods(methods, campaign, Rows(type(audit), variant), progress)
 
 
-def _methods(options: MembershipOptions) -> dict[str, Method]:
+def _methods(options: LabelsOptions) -> dict[str, Method]:
     named = options.method
     return load_methods(named or ("dlg", "idlg"), options.flags(named=bool(named)))
 

@@ -8,8 +8,8 @@ from gradaudit.audits.attack_reconstruct.options import BatchOptions
 from gradaudit.audits.base import Audit, Metric
 
 
-class MembershipOptions(BatchOptions):
-    """Options of the membership audit."""
+class LabelsOptions(BatchOptions):
+    """Options of the audit of labels."""
 
     method: tuple[str, ...] = Field(
         (),
@@ -24,7 +24,7 @@ class MembershipOptions(BatchOptions):
     )
 
 
-class AttackMembership(Audit[MembershipOptions]):
+class AttackLabels(Audit[LabelsOptions]):
     """Recover the labels behind an update: the membership attack of Fan et al. 2020.
 
     The distance is the share of a batch's labels that the attacker does not name: the paper's mean
@@ -37,7 +37,8 @@ class AttackMembership(Audit[MembershipOptions]):
     privacy attacks" (2020), section 4.1 and algorithm 5.
     """
 
-    name = "attack membership"
+    name = "attack labels"
+    aliases: ClassVar[tuple[str, ...]] = ("attack membership",)
     summary = (
         "Recover the labels behind an update (what Fan et al. 2020 call membership; whether a "
         "record was trained on is `attack tracing`, or an attribute for `vinfo`)."
@@ -64,7 +65,7 @@ class AttackMembership(Audit[MembershipOptions]):
         ),
     )
     headline = ()
-    Options = MembershipOptions
+    Options = LabelsOptions
     priority = 10
     least: ClassVar = {"method": ["idlg"], "batches": 4, "single": True}
     quick: ClassVar = {"method": ["idlg"]}
