@@ -153,7 +153,9 @@ def _outputs(target: Target, records: Records, batch: int) -> Iterator[Tensor]:
 def _of_positions(outputs: Tensor, labels: Tensor) -> bool:
     """Whether there are several labels a record and for each of them several outputs."""
     several = labels.dim() > 1 and not labels.is_floating_point()
-    return several and outputs.numel() > labels.numel()
+    positions = labels.shape[1:]
+    fitting = positions in (outputs.shape[2:], outputs.shape[1:-1])
+    return several and fitting and outputs.numel() > labels.numel()
 
 
 def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
@@ -164,6 +166,8 @@ def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
             return TaskAccuracy("none", None, None, None, 0)
         if labels.dim() > 1:
             each = len(labels), -1
+            if outputs.shape != labels.reshape(each).shape:  # letters of a sound, say
+                return TaskAccuracy("none", None, None, None, len(labels))
             return _accuracy_of_positions(outputs, labels.reshape(each), known.reshape(each))
         several = outputs.shape[1] > 1
         guesses = outputs.argmax(dim=1) if several else outputs[:, 0] > loss.threshold

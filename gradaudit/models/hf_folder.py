@@ -35,6 +35,7 @@ Task = (
         "image-classification",
         "audio-classification",
         "sequence-to-sequence",
+        "question-answering",
     ]
 )
 """What a model tells; of texts in a file where it is a ``ReadingTask``, else of a function's data.
@@ -62,6 +63,10 @@ _CLASSES: Mapping[Task, tuple[str, str]] = {
         "AutoModelForSeq2SeqLM",
         "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
     ),
+    "question-answering": (
+        "AutoModelForQuestionAnswering",
+        "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+    ),
 }
 """What builds a model of a task, and the library's table of the classes that are of it."""
 _GIVEN_BY: Mapping[Task, str] = {
@@ -71,6 +76,8 @@ _GIVEN_BY: Mapping[Task, str] = {
     "folder by sounds:DIR",
     "sequence-to-sequence": "input_ids, attention_mask and decoder_input_ids, with the tokens that "
     "follow as labels",
+    "question-answering": "input_ids, attention_mask and where the tokenizer has them "
+    "token_type_ids, with start_positions and end_positions",
 }
 """What a data factory gives a model that reads no texts of a file."""
 _MOST_LAYERS = 1000
@@ -87,6 +94,7 @@ def load_folder(
         "image-classification",
         "audio-classification",
         "sequence-to-sequence",
+        "question-answering",
     ]
     | None = None,
     classes: int | None = None,

@@ -25,11 +25,17 @@ PREDICTIONS = ("logits", "out", "outputs", "output", "predictions", "prediction"
 def unwrap(output: Any) -> Tensor:
     """The tensor in what a model returned: itself, the first of a sequence, or its ``logits``.
 
+    Of ``start_logits`` and ``end_logits``, (records, positions) each, it is (records, positions,
+    2): where an answer begins and ends are two labels, of which the positions are the classes.
+
     Raises:
         AuditError: there is none.
     """
     if isinstance(output, (tuple, list)) and output:
         output = output[0]
+    ends = [_part(output, f"{end}_logits") for end in ("start", "end")]
+    if all(isinstance(end, Tensor) for end in ends):
+        return torch.stack(ends, dim=2)
     found = output.get("logits") if isinstance(output, Mapping) else output
     found = getattr(found, "logits", found)
     if isinstance(found, Tensor):
@@ -40,6 +46,10 @@ def unwrap(output: Any) -> Tensor:
         "first part is one, or something with `logits`, or be given a loss that takes what it "
         "returns (--loss FILE.py:NAME)"
     )
+
+
+def _part(output: Any, name: str) -> Any:
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
 @dataclass(frozen=True)

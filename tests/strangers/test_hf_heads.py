@@ -11,12 +11,14 @@ import torch.nn.functional as F
 from language_models import table_in, tokenizer_in
 from torch import Tensor
 
+from gradaudit.accuracy import task_accuracy
 from gradaudit.config import SubjectSettings
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.huggingface import library
 from gradaudit.models.building import load_model
+from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.opening import open_subject
 from gradaudit.subject import Subject
 
@@ -75,6 +77,12 @@ HEADS: dict[str, tuple[str, Mapping[str, Any], Any, Tensor]] = {
         {**TEXT, "decoder_input_ids": IDS.roll(1, 1)},
         IDS,
     ),
+    "BertForQuestionAnswering": (
+        "BertConfig",
+        {**SMALL, **TOKENS},
+        {**TEXT, "token_type_ids": torch.tensor([[0] * 3 + [1] * 5] * 2)},
+        torch.tensor([[3, 5], [4, 4]]),
+    ),
     "MixtralForCausalLM": (
         "MixtralConfig",
         {
@@ -109,8 +117,12 @@ def opened(path: Path, architecture: str) -> Subject:
 def test_gradients_are_those_of_the_model_that_was_saved(architecture: str, tmp_path: Path) -> None:
     model, (_, _, inputs, labels) = saved(tmp_path, architecture), HEADS[architecture]
     named = inputs if isinstance(inputs, dict) else {}
-    logits = model(**named).logits if named else model(inputs).logits
-    loss = F.cross_entropy(logits.movedim(-1, 1), labels)
+    if architecture.endswith("QuestionAnswering"):
+        ends = {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
+        loss = model(**named, **ends).loss
+    else:
+        logits = model(**named).logits if named else model(inputs).logits
+        loss = F.cross_entropy(logits.movedim(-1, 1), labels)
     used = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     slopes = torch.autograd.grad(loss, [p for _, p in used], allow_unused=True)
     subject = opened(tmp_path, architecture)
@@ -136,6 +148,54 @@ def test_classes_of_a_folder_of_pictures_have_the_order_of_the_model(tmp_path: P
     settings = SubjectSettings(model=f"hf:{tmp_path / 'vit'}", data=f"{factory}:pictures")
     records = open_subject(settings).records
     assert (records.classes, records.labels.tolist()) == (("dog", "cat"), [1, 0])
+
+
+def test_the_ends_of_an_answer_are_two_labels(tmp_path: Path) -> None:
+    _, _, inputs, labels = HEADS["BertForQuestionAnswering"]
+    items = [
+        {**{name: part[k] for name, part in inputs.items()}, "start_positions": start,
+         "end_positions": torch.tensor(end)}
+        for k, (start, end) in enumerate(labels.tolist())
+    ]  # fmt: skip
+    records = records_of(items, "data")
+    assert torch.equal(records.labels, labels)
+    assert not records.attributes
+    saved(tmp_path, "BertForQuestionAnswering")
+    subject = open_subject(SubjectSettings(model=f"hf:{tmp_path}"), records=items)
+    assert task_accuracy(subject.target, subject.records).metric == "accuracy"
+
+
+def ctc(outputs: Any, labels: Tensor) -> Tensor:
+    """The library's loss of a whole wave, by torch's own."""
+    log_probabilities = outputs.logits.log_softmax(-1).transpose(0, 1)
+    lengths = (labels >= 0).sum(1)
+    frames = torch.full_like(lengths, len(log_probabilities))
+    losses = F.ctc_loss(log_probabilities, labels.clamp(min=0), frames, lengths, reduction="none")
+    return losses / lengths
+
+
+def test_a_head_of_letters_takes_a_loss_of_your_own(tmp_path: Path) -> None:
+    transformers = library("transformers")
+    given = {**HEADS["Wav2Vec2ForSequenceClassification"][1], "vocab_size": 7, "pad_token_id": 0}
+    config = transformers.Wav2Vec2Config(**given, ctc_loss_reduction="mean")
+    model = transformers.Wav2Vec2ForCTC(config).eval()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=r"\(Wav2Vec2ForCTC\); .*its loss by --loss FILE\.py:NAME"):
+        load_model(f"hf:{tmp_path}")
+    waves, letters = torch.randn(3, 200), torch.tensor([[1, 2, 3], [4, 4, -100], [5, -100, -100]])
+    data = {"inputs": waves, "labels": letters}
+    loss = CustomLoss(ctc, "loss.py:ctc")
+    subject = open_subject(SubjectSettings(device="cpu"), model=model, records=data, loss=loss)
+    assert task_accuracy(subject.target, subject.records).metric == "none"
+    functional = FunctionalModel.of(subject.target, dtype=torch.float32)
+    found = torch.func.grad(functional.batch_loss)(
+        functional.parameters, functional.cast(waves), letters
+    )
+    plain = model(waves, labels=letters).loss
+    weights = [model.get_parameter(name) for name in found]
+    slopes = torch.autograd.grad(plain, weights, allow_unused=True, materialize_grads=True)
+    for slope, name in zip(slopes, found, strict=True):
+        torch.testing.assert_close(found[name], slope, rtol=1e-4, atol=1e-6)
 
 
 def test_sounds_of_a_folder_reach_a_model_of_waves_in_its_order(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.data.records import Records
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.trace import looks_up
 from gradaudit.models.losses import classes_second
@@ -206,8 +206,20 @@ class ThreatModel:
 
 
 def _classes(outputs: Tensor, labels: Tensor) -> int:
-    """How many classes outputs have, of which each label (records, …) is one."""
-    return outputs[0].numel() if labels.dim() == 1 else classes_second(outputs, labels).shape[1]
+    """How many classes outputs have, of which each label (records, …) is one.
+
+    Raises:
+        NotApplicable: a loss of the user's has labels that are not one a record or position.
+    """
+    if labels.dim() == 1:
+        return outputs[0].numel()
+    try:
+        return classes_second(outputs, labels).shape[1]
+    except AuditError as error:
+        raise NotApplicable(
+            "the labels are not one for each position of the outputs: "
+            f"{tuple(labels.shape)}, {tuple(outputs.shape)}"
+        ) from error
 
 
 def value_range(records: Records) -> tuple[float, float] | None:

@@ -120,6 +120,8 @@ def task_of(records: Records) -> Task:
     if records.labels.dim() == 1:
         return "class"
     ids, labels = texts_of(records).ids, records.labels
+    if labels.shape != ids.shape:
+        raise NotApplicable("the labels are neither a class of each text nor one of each token")
     asked = labels[:, :-1] != IGNORED
     return "next-token" if bool((labels[:, :-1] == ids[:, 1:])[asked].all()) else "masked"
 

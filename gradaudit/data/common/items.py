@@ -33,6 +33,8 @@ INPUTS = ("inputs", "input", "image", "img", "pixel_values", "x", "input_ids", "
 LABELS = ("labels", "label", "y", "target", "targets")
 USERS = ("users", "user")
 MEMBERS = ("members", "member")
+SPAN = ("start_positions", "end_positions")
+"""What transformers calls the two labels of a question: where the answer begins and ends."""
 ATTRIBUTE = "attribute"
 """What the third of a triple is called."""
 
@@ -287,6 +289,9 @@ def _inputs_alone(item: object, origin: str) -> Item:
 
 
 def _of_mapping(item: Mapping[Any, Any], origin: str, *, unlabelled: bool = False) -> Item:
+    if not unlabelled and all(name in item for name in SPAN) and item.keys().isdisjoint(LABELS):
+        rest = {name: value for name, value in item.items() if name not in SPAN}
+        item = {**rest, LABELS[0]: np.array([int(item[name]) for name in SPAN])}
     parts = {"inputs": INPUTS, "labels": LABELS, "users": USERS, "members": MEMBERS}
     keys = {
         part: next((key for key in names if key in item), None) for part, names in parts.items()
