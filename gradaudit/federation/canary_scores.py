@@ -1,19 +1,22 @@
 """Scores of a training's canaries, in a file beside its checkpoints."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
 from gradaudit.errors import CheckpointError
 
 FILE = "canaries.safetensors"
 _MAX_BYTES = 1 << 30
+Unit = Literal["client", "record"]
+Facts = dict[str, JsonValue]
 
 
 @dataclass(frozen=True)
@@ -23,18 +26,24 @@ class CanaryScores:
     Attributes:
         included: (canaries,) whether each was let in.
         cosines: (rounds, canaries, blocks) of the released mean update and the canary's direction,
-            over all that is shared first, then over each layer.
+            over all that is shared first, then over each layer; of records, what a step adds to the
+            score of each.
         layers: names of the blocks but the first.
+        unit: whether canaries are clients or records.
+        facts: what else is known of the run.
     """
 
     included: NDArray[np.bool_]
     cosines: NDArray[np.float64]
     layers: tuple[str, ...]
+    unit: Unit = "client"
+    facts: Facts = field(default_factory=dict)
 
     def packed(self) -> bytes:
         """The file of the scores."""
         arrays = {"included": self.included, "cosines": self.cosines}
-        return safetensors.numpy.save(arrays, {"layers": json.dumps(self.layers)})
+        told = {"layers": self.layers, "unit": self.unit, "facts": self.facts}
+        return safetensors.numpy.save(arrays, {key: json.dumps(x) for key, x in told.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -48,8 +57,15 @@ class CanaryScores:
             if path.stat().st_size > _MAX_BYTES:
                 raise CheckpointError(f"{path}: larger than {_MAX_BYTES:,} bytes")
             with safe_open(path, framework="numpy") as file:
-                layers = _names((file.metadata() or {})["layers"])
-                scores = cls(file.get_tensor("included"), file.get_tensor("cosines"), layers)
+                told = file.metadata() or {}
+                unit: Unit = "record" if told.get("unit") == '"record"' else "client"
+                scores = cls(
+                    file.get_tensor("included"),
+                    file.get_tensor("cosines"),
+                    _names(told["layers"]),
+                    unit,
+                    _facts(told.get("facts", "{}")),
+                )
         except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointError(
                 f"{path}: no such file; train with --canaries K, and name the folder of the run"
@@ -64,6 +80,18 @@ class CanaryScores:
         if not fits or self.cosines.shape[1:] != shape or not np.isfinite(self.cosines).all():
             raise CheckpointError(f"{path}: is damaged (its arrays do not fit each other)")
         return self
+
+
+def _facts(text: str) -> Facts:
+    """The object in a JSON text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    facts = json.loads(text)
+    if not isinstance(facts, dict):
+        raise ValueError("no object of facts")
+    return facts
 
 
 def _names(text: str) -> tuple[str, ...]:

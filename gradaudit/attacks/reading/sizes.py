@@ -1,6 +1,6 @@
 """How long each layer's update is, and what did not move."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -11,7 +11,9 @@ from gradaudit.sharing.named import NamedUpdate
 class Sizes(Reading):
     """‖G_l‖₂ of each layer, weights and biases together, and the share of elements that moved.
 
-    What is compared with a clipping norm: a layer longer than it was not clipped.
+    What is compared with a clipping norm: a layer longer than it was not clipped. Of the whole
+    update the share that moved: where it is zero, training did nothing and no one may have noticed,
+    as where an optimizer holds other parameters than the model (Opacus around an adapter of PEFT).
     """
 
     name: ClassVar[str] = "sizes"
@@ -23,6 +25,17 @@ class Sizes(Reading):
         for layer, names in update.layers().items():
             look = partial(_measured, update, layer, names)
             yield ReadingUnit(("norm", "moved_share"), layer, size_of(update, names), look)
+        every = [name for names in update.layers().values() for name in names]
+        elements = sum(update.change(name).numel() for name in every)
+        look = partial(_moved_at_all, update, every, elements)
+        yield ReadingUnit(("update_moved_share",), None, elements, look)
+
+
+def _moved_at_all(
+    update: NamedUpdate, names: Sequence[str], elements: int, _share: float
+) -> Iterator[ReadingValue]:
+    moved = sum(int(update.change(name).count_nonzero()) for name in names)
+    yield ReadingValue("update_moved_share", None, moved / max(1, elements))
 
 
 def _measured(

@@ -62,7 +62,8 @@ class DpAuditOptions(AuditOptions):
     mode: Literal["implementation", "exact", "one-run"] = Field(
         "implementation",
         description="Run the mechanism, sample the law of its statistic, or guess from a single "
-        "training which canaries took part.",
+        "training which canaries took part: clients of --canaries RUN, or records of a training "
+        "by --mechanism opacus:… for --steps at --sampling-rate and --rate.",
     )
     canaries: Path | None = Field(
         None, description="The folder of a training with --canaries, for --mode one-run."
@@ -82,12 +83,15 @@ class DpAuditOptions(AuditOptions):
     )
     clients: int = Field(8, ge=2, description="Number of clients that train, for middleware.")
     client_records: int = Field(32, ge=1, description="Number of records of each of these clients.")
-    rate: float = Field(0.1, gt=0, description="Learning rate of these clients.")
+    rate: float = Field(0.1, gt=0, description="Learning rate of these clients, or of one run.")
     unsent: tuple[str, ...] = Field(
         (), description="Arrays of the state dict that clients do not send: a glob of keys."
     )
     steps: int | None = Field(
-        None, ge=1, description="Number of steps that the theoretical epsilon is composed over."
+        None,
+        ge=1,
+        description="Number of steps that the theoretical epsilon is composed over, and of the "
+        "training of --mode one-run.",
     )
     sampling_rate: float = Field(
         1.0,
@@ -130,8 +134,10 @@ class DpAudit(Audit[DpAuditOptions]):
     random directions by a coin (train --canaries), and what it released tells which. The headline
     is Steinke's bound on the whole run's ε of a client; beside it those that hold if the run is
     Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its
-    estimate. Each of the three holds by itself at the confidence 1 − α, the largest of them at
-    1 − 3α: choose one before looking; the gate and the claim take the headline.
+    estimate. By --mechanism opacus:… the canaries are records of known gradients in a training by
+    Opacus that is run here, or in your own (gradaudit.integrations.opacus). Each of the three holds
+    by itself at the confidence 1 − α, the largest of them at 1 − 3α: choose one before looking; the
+    gate and the claim take the headline.
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
     (2024), definition 7.2; T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1)

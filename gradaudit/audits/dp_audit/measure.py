@@ -22,7 +22,8 @@ from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.fates import key_rows
-from gradaudit.audits.dp_audit.one_run import OF_A_RUN, one_run_rows
+from gradaudit.audits.dp_audit.one_run import of_a_run, one_run_rows, recorded_scores
+from gradaudit.audits.dp_audit.record_run import record_scores
 from gradaudit.audits.dp_audit.rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable, UsageError
@@ -53,7 +54,10 @@ def cost(audit: DpAudit, subject: Subject) -> AuditCost:
     """Gradients of the pool, and four passes for every step of every restart."""
     options = audit.options
     if options.mode == "one-run":
-        return AuditCost(seconds=1.0)
+        steps = options.steps if options.mechanism and options.steps else 0
+        return AuditCost(
+            passes=steps * options.sampling_rate * len(subject.records), seconds=1.0 + 0.02 * steps
+        )
     if options.mechanism is None:
         return AuditCost()
     if not subject.attributes:
@@ -72,8 +76,10 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     """
     options, layers = audit.options, [layer.name for layer in subject.layers]
     if options.mode == "one-run":
-        yield from one_run_rows(options, Rows(type(audit)))
-        yield from key_rows((), layers, (), Rows(type(audit)).of({}, OF_A_RUN))
+        own = options.mechanism is not None
+        scores = record_scores(subject, options, progress) if own else recorded_scores(options)
+        yield from one_run_rows(options, scores, Rows(type(audit)))
+        yield from key_rows((), layers, (), Rows(type(audit)).of({}, of_a_run(scores)))
         return
     mechanism = _mechanism(subject, options)
     facts = {"unit": mechanism.unit, "relation": options.relation}

@@ -45,7 +45,7 @@ from scipy.special import bdtrc, expit, ndtr, ndtri
 
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.law.estimates import GaussianBound, gaussian_bound
-from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_gaussian
+from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_composed, epsilon_gaussian
 from gradaudit.audits.dp_audit.rows import UNLIKELY
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable, UsageError
@@ -192,12 +192,23 @@ _NO_BOUND = "of the canaries' mean shift over its deviation; no bound"
 _NO_SPREAD = "the cosines of all canaries are the same"
 _NOT_NORMAL = "the sums of the canaries' cosines are not normally distributed"
 _OTHERS = ("epsilon_pair", "epsilon_theory", "epsilon_classical", "canary_gap")
-OF_A_RUN = {"unit": "client", "relation": "remove"}
-_SECRET = "a client's presence"
+_OF_RECORDS = (
+    "A bound that is not exceeded proves no privacy: it speaks of records of known gradients in a "
+    "run whose other records are known, and cannot rise above its ceiling."
+)
+
+
+def of_a_run(scores: CanaryScores) -> dict[str, str]:
+    """Whose presence a run's rows speak of, and the relation of its neighbours."""
+    return {"unit": scores.unit, "relation": "remove"}
+
+
 _NO_PAIR = "one run plays no pair of values, and its promise is not known"
 
 
-def one_run_rows(options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
+def one_run_rows(
+    options: DpAuditOptions, scores: CanaryScores, rows: Rows
+) -> Iterator[Measurement]:
     """The bound first, with the claim; then what holds for Gaussian runs, and the estimate.
 
     Raises:
@@ -205,7 +216,7 @@ def one_run_rows(options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
         CheckpointError: the run has no canaries, or their file is damaged.
         NotApplicable: there are too few.
     """
-    scores = _scores(options)
+    expect(scores.included)
     totals, alpha = scores.cosines.sum(axis=0), 1 - options.confidence
     plain, sharper = one_run_bounds(totals[:, 0], scores.included, delta=options.delta, alpha=alpha)
     rows = rows.of({}, _facts(scores, options))
@@ -224,27 +235,49 @@ def one_run_rows(options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
     yield from _of_shift(_shift(totals[:, 0], scores.included, options), options, rows)
     ceiling = one_run_ceiling(len(totals), delta=options.delta, alpha=alpha)
     yield rows.measured("epsilon_ceiling", ceiling, n=len(totals))
-    yield from rows.skipped(_NO_PAIR, _OTHERS)
+    promise = promised(scores, options.delta)
+    if promise is not None:
+        yield rows.measured("epsilon_theory", promise, details=scores.facts)
+    unknown = (name for name in _OTHERS if promise is None or name != "epsilon_theory")
+    yield from rows.skipped(_NO_PAIR, list(unknown))
 
 
-def _scores(options: DpAuditOptions) -> CanaryScores:
+def recorded_scores(options: DpAuditOptions) -> CanaryScores:
+    """The scores that a training with canaries left in its folder.
+
+    Raises:
+        UsageError: no folder is named.
+        CheckpointError: it has no scores, or they are damaged.
+        NotApplicable: no round was trained yet.
+    """
     if options.canaries is None:
-        raise UsageError("--mode one-run: name the folder of a training with --canaries RUN")
-    if options.mechanism is not None:
-        raise UsageError("--mechanism: is of the other modes; --mode one-run audits a training")
+        raise UsageError(
+            "--mode one-run: name the folder of a training with --canaries RUN, or train here with "
+            "--mechanism opacus:clip=C,sigma=S --steps T"
+        )
     scores = CanaryScores.read(options.canaries)
     if not len(scores.cosines):
         raise NotApplicable(f"{options.canaries}: no round was trained yet")
-    expect(scores.included)
     return scores
+
+
+def promised(scores: CanaryScores, delta: float) -> float | None:
+    """The epsilon that the noise multiplier, rate and steps of a run of records promise."""
+    if not scores.facts:
+        return None
+    multiplier, rate = (
+        float(str(scores.facts[key])) for key in ("noise_multiplier", "sampling_rate")
+    )
+    steps = max(1, len(scores.cosines))
+    return epsilon_composed(multiplier, steps, delta, sampling_rate=rate, relation="remove")
 
 
 def _facts(scores: CanaryScores, options: DpAuditOptions) -> dict[str, JsonValue]:
     return {
-        "secret": _SECRET,
+        "secret": f"a {scores.unit}'s presence",
         "mode": options.mode,
         "delta": options.delta,
-        **OF_A_RUN,
+        **of_a_run(scores),
         "rounds": len(scores.cosines),
         "canaries": len(scores.included),
         "included": int(scores.included.sum()),
@@ -255,23 +288,34 @@ def _headline(
     bound: OneRunBound, scores: CanaryScores, options: DpAuditOptions, rows: Rows
 ) -> Measurement:
     shifts = dict(_by_layer(scores))
+    limits = LIMITS if scores.unit == "client" else _OF_RECORDS
     by_round = [_standing_out(cosines[:, 0], scores.included) for cosines in scores.cosines]
     details: dict[str, JsonValue] = {
         "estimator": "one-run",
         **_guesses(bound),
         "shift_by_layer": dict[str, JsonValue](shifts),
         "shift_by_round": list[JsonValue](by_round),
-        "limits": LIMITS,
-        "remark": LIMITS,
+        "limits": limits,
+        "remark": limits,
+        **_suspected(scores, bound.value, options.delta),
     }
     if (claimed := options.claimed_epsilon) is not None:
         details |= {"claimed": claimed, "exceeded": bound.value > claimed}
         said = "exceeded" if bound.value > claimed else "not exceeded by this run"
-        details["remark"] = f"The claim of {claimed:g} is {said}. {LIMITS}"
+        details["remark"] = f"The claim of {claimed:g} is {said}. {limits}"
     n = len(scores.included)
     return rows.measured(
         "epsilon_lower", bound.value, n=n, confidence=options.confidence, details=details
     )
+
+
+def _suspected(scores: CanaryScores, bound: float, delta: float) -> dict[str, JsonValue]:
+    """What the run contradicts of what an accountant takes for granted."""
+    said, promise = scores.facts.get("suspicions"), promised(scores, delta)
+    found = [str(each) for each in said] if isinstance(said, list) else []
+    if promise is not None and bound > promise:
+        found.insert(0, f"the run promises an epsilon of {promise:.3g}, and exceeds it")
+    return {"warning": "; ".join(found)} if found else {}
 
 
 def _guesses(bound: OneRunBound) -> dict[str, JsonValue]:

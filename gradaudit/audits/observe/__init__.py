@@ -28,6 +28,10 @@ class ObserveOptions(AuditOptions):
     )
 
 
+_ANY = 1e-15
+"""Less than the share that one element has of any model."""
+
+
 class Observe(Audit[ObserveOptions]):
     """Read off an update what takes no model and no data: seconds before it leaves.
 
@@ -83,6 +87,17 @@ class Observe(Audit[ObserveOptions]):
         ),
         Metric(id="norm", title="Length of the layer's update, weights and biases together"),
         Metric(id="moved_share", title="Share of the layer's elements that moved"),
+        _of_model(
+            id="update_moved_share",
+            title="Share of the whole update's elements that moved",
+            riskier="lower",
+            question="records",
+            error=_ANY,
+            why="no element of the update moved, so training did nothing, and whatever privacy an "
+            "accountant counts is spent in vain",
+            says="training moved nothing at all, so any privacy was spent in vain",
+            helps="an optimizer that holds the parameters which the model trains",
+        ),
         _of_model(
             id="beside",
             title="Buffers, whole numbers and single numbers that leave beside the update",

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from report_builder import make_report, row
 from torch import Tensor, nn
 
 from gradaudit.attacks.reading import ReadingValue, reading_units
 from gradaudit.attacks.reading.labels import estimated_counts
 from gradaudit.attacks.reading.span import sketched_rank
+from gradaudit.judging import gate
 from gradaudit.sharing.named import NamedUpdate, named_update
 
 
@@ -175,3 +177,17 @@ def test_sizes_and_what_did_not_move() -> None:
     moved = int(found["2.weight"].count_nonzero())
     assert told["moved_share", "2"].value == pytest.approx(moved / (1000 + 5))
     assert told["moved_share", "2"].details == {"untouched": ["2.bias"]}
+    elements = sum(array.numel() for array in found.values())
+    every = sum(int(array.count_nonzero()) for array in found.values())
+    assert told["update_moved_share", None].value == pytest.approx(every / elements)
+
+
+def test_an_update_that_did_not_move_fails_the_default_policy() -> None:
+    """As where an accountant counts steps of an optimizer that holds other parameters."""
+    still = {name: torch.zeros_like(p) for name, p in network().named_parameters()}
+    value = told_of(named_update(None, still, kind="gradient"))["update_moved_share", None].value
+    report = make_report(
+        row("observe.update_moved_share", None, value), row("observe.norm", "0", 0.0)
+    )
+    (finding,) = (f for f in gate(report).findings if f.metric == "observe.update_moved_share")
+    assert (finding.outcome, finding.level) == ("failed", "error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Generator, Tensor, nn
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
+from gradaudit.user_code import first_line
 
 
 class OpacusMechanism(ClippedNoise):
@@ -33,6 +35,7 @@ class OpacusMechanism(ClippedNoise):
         self.description = f"opacus:clip={clip:g},sigma={sigma:g}"
         try:
             self._optimizer_class: Any = import_module("opacus.optimizers").DPOptimizer
+            self._wrapper: Any = import_module("opacus.grad_sample").GradSampleModule
         except ImportError as error:
             raise UsageError(
                 "--mechanism opacus: Opacus is not installed; install gradaudit[opacus]"
@@ -44,14 +47,49 @@ class OpacusMechanism(ClippedNoise):
             clip=self.clip if clip is None else clip, sigma=self.sigma if sigma is None else sigma
         )
 
-    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
-        """Let Opacus clip, sum, add noise and divide: (records, elements) to (elements,)."""
-        weights = nn.Parameter(torch.zeros_like(per_sample_gradients[0]))
-        optimizer = self._optimizer_class(
-            torch.optim.SGD([weights], lr=1.0),
+    def optimizer(
+        self,
+        weights: Sequence[nn.Parameter],
+        *,
+        lr: float,
+        expected_batch_size: float,
+        generator: Generator,
+    ) -> Any:
+        """Opacus's optimizer around SGD.
+
+        ``expected_batch_size`` is q·N of N records and the sampling rate q, whatever a batch really
+        has: a divisor that follows the batch would give its size away.
+        """
+        return self._optimizer_class(
+            torch.optim.SGD([p for p in weights if p.requires_grad], lr=lr),
             noise_multiplier=self.sigma / self.clip,
             max_grad_norm=self.clip,
-            expected_batch_size=len(per_sample_gradients),
+            expected_batch_size=expected_batch_size,
+            generator=generator,
+        )
+
+    def wrapped(self, model: nn.Module) -> nn.Module:
+        """The model with Opacus's hooks for the gradients of single records.
+
+        Raises:
+            UsageError: Opacus has none for one of its layers.
+        """
+        try:
+            made: nn.Module = self._wrapper(model)
+        except (NotImplementedError, ValueError) as error:
+            raise UsageError(f"--mechanism opacus: {first_line(error)}") from error
+        return made
+
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
+        """Let Opacus clip, sum, add noise and divide: (records, elements) to (elements,).
+
+        All records are in the batch, q = 1, so q·N is their number.
+        """
+        weights = nn.Parameter(torch.zeros_like(per_sample_gradients[0]))
+        optimizer = self.optimizer(
+            [weights],
+            lr=1.0,
+            expected_batch_size=float(len(per_sample_gradients)),
             generator=generator,
         )
         vars(weights)["grad_sample"] = per_sample_gradients.clone()
