@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 
-from gradaudit.attacks.reconstruction import blocks
+from gradaudit.attacks.reconstruction.matching import blocks
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
 from gradaudit.gradients.memory import _tensors

@@ -25,7 +25,7 @@ OPENED_IN = {
     "pickle.loads": {"gradaudit.units"},
     "cloudpickle.loads": {"gradaudit.workers"},
     "joblib.load": set(),
-    "np.load": {"gradaudit.attacks.reconstruction.unknowns"},
+    "np.load": {"gradaudit.attacks.reconstruction.matching.unknowns"},
     "npy.read_array": {"gradaudit.npz"},
     "zipfile.ZipFile": {
         "gradaudit.models.exported",

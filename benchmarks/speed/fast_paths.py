@@ -29,11 +29,11 @@ from benchmarks.harness import Work, arguments, epochs_of, fit, in_turn, seen_of
 from benchmarks.nets import resnet18, small_residual
 from benchmarks.speed.against_naive import SHAPE, jacobians_of, lenet
 from benchmarks.speed.reconstruction_speed import scene
-from gradaudit.attacks.reconstruction import blocks
-from gradaudit.attacks.reconstruction.folded import foldable, folded
-from gradaudit.attacks.reconstruction.objectives import Evaluation, Objective
-from gradaudit.attacks.reconstruction.replay import recorded
-from gradaudit.attacks.reconstruction.unknowns import Targets
+from gradaudit.attacks.reconstruction.matching import blocks
+from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
+from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Objective
+from gradaudit.attacks.reconstruction.matching.replay import recorded
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.audits.attack_inference.user import (
     BATCH,
     DECAY,

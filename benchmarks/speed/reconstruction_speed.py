@@ -36,12 +36,12 @@ from torch import Tensor
 
 from benchmarks.harness import arguments, seen_of
 from gradaudit import zoo
-from gradaudit.attacks.reconstruction import lbfgs
-from gradaudit.attacks.reconstruction.blocks import Blocks
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
-from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
-from gradaudit.attacks.reconstruction.restarts import MatchingOptions, Precision
-from gradaudit.attacks.reconstruction.unknowns import Targets
+from gradaudit.attacks.reconstruction.matching import lbfgs
+from gradaudit.attacks.reconstruction.matching.blocks import Blocks
+from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Minimum, Objective
+from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions, Precision
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.data.records import Records
 
 SHAPE, CLASSES = (3, 32, 32), 10

@@ -16,8 +16,7 @@ from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
 from gradaudit.observer.allowance import Allowance, PieceTimes, stopwatch
 from gradaudit.observer.capture import save_update
-from gradaudit.observer.reporting import report_of
-from gradaudit.observer.verdict import Verdict
+from gradaudit.observer.verdict import Verdict, report_of
 from gradaudit.report import Report, utc_now
 from gradaudit.sharing.named import Array, NamedUpdate, named_update
 

@@ -38,9 +38,15 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 from torch import Tensor
 
-from gradaudit.ranks.equations import Equations, equations_of
 from gradaudit.ranks.geometry import Geometry
-from gradaudit.ranks.operator import MOST_ELEMENTS, ReducedU, numerical_rank, row_basis
+from gradaudit.ranks.operator import (
+    MOST_ELEMENTS,
+    Equations,
+    ReducedU,
+    equations_of,
+    numerical_rank,
+    row_basis,
+)
 
 Map = Callable[[Tensor], Tensor]
 Maps = tuple[Map, Map, Map]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from report_builder import infinite_row, row, skipped_row
 
-from gradaudit.formats.strips import StripAxis, axis_of, cell_words, shape, strip
+from gradaudit.formats.html import StripAxis, axis_of, cell_words, shape, strip
 from gradaudit.text import UNBOUNDED
 from gradaudit.view import Cell, LayerLine, MetricColumn
 from gradaudit.view.cells import PermutationFloor

@@ -8,8 +8,7 @@ import torch
 from ranks.reference import HAND_MADE, Case, plain, reduced
 from torch import Tensor, nn
 
-from gradaudit.ranks.equations import Equations, equations_of
-from gradaudit.ranks.operator import NULL
+from gradaudit.ranks.operator import NULL, Equations, equations_of
 from gradaudit.ranks.sides import RowSpace, input_side
 
 UNGROUPED = [case for case in HAND_MADE if case.layer.groups == 1 and case.deltas.any()]

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from gradaudit.ranks.equations import Equations
 from gradaudit.ranks.matrix_free import (
     ALPHA as CERTIFIED,
 )
@@ -27,7 +26,7 @@ from gradaudit.ranks.matrix_free import (
     leave_residuals,
     nullity,
 )
-from gradaudit.ranks.operator import ReducedU
+from gradaudit.ranks.operator import Equations, ReducedU
 from gradaudit.ranks.sides import Side
 
 ALPHA = 0.05

@@ -14,7 +14,7 @@ from gradaudit.attacks.layerwise.chain import LayerChain
 from gradaudit.attacks.layerwise.logits import LastLayer, with_bias, without_bias
 from gradaudit.attacks.layerwise.trace import chain_of
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.attacks.reconstruction.unknowns import UnknownLabels, infer_label
+from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels, infer_label
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.copa_metric import LayerRanks, copa_metric, ranks_of

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from gradaudit.attacks.layerwise import chain
 from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
-from gradaudit.attacks.reconstruction.replay import Recorder
+from gradaudit.attacks.reconstruction.matching.replay import Recorder
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.geometry import Convolution

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Update
+from gradaudit.attacks.reconstruction.matching.restarts import GradientMatching
+from gradaudit.attacks.reconstruction.matching.unknowns import starts
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, value_range
-from gradaudit.attacks.reconstruction.restarts import GradientMatching
 from gradaudit.attacks.reconstruction.scores import (
     assigned,
     labels_in_common,
@@ -22,7 +23,6 @@ from gradaudit.attacks.reconstruction.scores import (
     ssim,
     window_for,
 )
-from gradaudit.attacks.reconstruction.unknowns import starts
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress

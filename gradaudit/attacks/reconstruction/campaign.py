@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import Method
-from gradaudit.attacks.reconstruction.blocks import blocks_of
+from gradaudit.attacks.reconstruction.matching.blocks import blocks_of
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, AttackedBatches, ThreatModel
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError

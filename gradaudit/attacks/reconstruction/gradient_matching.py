@@ -6,9 +6,18 @@ import torch
 from pydantic import Field
 
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.attacks.reconstruction.objectives import Distance
-from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions, Precision
-from gradaudit.attacks.reconstruction.unknowns import Start, Targets, infer_counts, infer_label
+from gradaudit.attacks.reconstruction.matching.objectives import Distance
+from gradaudit.attacks.reconstruction.matching.restarts import (
+    GradientMatching,
+    MatchingOptions,
+    Precision,
+)
+from gradaudit.attacks.reconstruction.matching.unknowns import (
+    Start,
+    Targets,
+    infer_counts,
+    infer_label,
+)
 
 
 class DeepLeakage(GradientMatching):

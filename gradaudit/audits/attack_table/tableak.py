@@ -8,7 +8,7 @@ from scipy.optimize import isotonic_regression, linear_sum_assignment
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
-from gradaudit.attacks.reconstruction.replay import ReplayedEvaluation
+from gradaudit.attacks.reconstruction.matching.replay import ReplayedEvaluation
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.scores import right_cells

@@ -4,7 +4,7 @@ import torch
 
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage, ImprovedDeepLeakage
-from gradaudit.attacks.reconstruction.restarts import MatchingOptions
+from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import MeanSquaredError

@@ -7,24 +7,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction import blocks
 from gradaudit.attacks.reconstruction.base import Candidates
-from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator, blocks_of
 from gradaudit.attacks.reconstruction.gradient_matching import (
     DeepLeakage,
     InvertingGradients,
     InvertingOptions,
 )
-from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, minimise
-from gradaudit.attacks.reconstruction.objectives import Distance, Minimum, Objective
-from gradaudit.attacks.reconstruction.replay import WORTH, ReplayedEvaluation
-from gradaudit.attacks.reconstruction.restarts import (
+from gradaudit.attacks.reconstruction.matching import blocks
+from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator, blocks_of
+from gradaudit.attacks.reconstruction.matching.lbfgs import EVALUATIONS, minimise
+from gradaudit.attacks.reconstruction.matching.objectives import Distance, Minimum, Objective
+from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEvaluation
+from gradaudit.attacks.reconstruction.matching.restarts import (
     GradientMatching,
     MatchingOptions,
     Optimisation,
     Precision,
 )
-from gradaudit.attacks.reconstruction.unknowns import Targets
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import cnn, mlp, records, view
 

@@ -7,8 +7,8 @@ from gradaudit.attacks.reconstruction import campaign
 from gradaudit.attacks.reconstruction.attempts import attempt, rebuilt, recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Attack, Campaign
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
+from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, AttackedBatches
-from gradaudit.attacks.reconstruction.restarts import MatchingOptions
 from gradaudit.progress import Silent
 from gradaudit.workers import cloudpickle
 from tests.attacks.reconstruction.scenes import mlp, observed, records

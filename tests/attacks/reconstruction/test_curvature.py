@@ -4,7 +4,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.curvature import Memory
+from gradaudit.attacks.reconstruction.matching.curvature import Memory
 
 SIZE, HISTORY, ROWS = 9, 4, 3
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]

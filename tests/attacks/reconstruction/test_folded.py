@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator, _alone
-from gradaudit.attacks.reconstruction.folded import foldable, folded
-from gradaudit.attacks.reconstruction.objectives import Distance, Objective
-from gradaudit.attacks.reconstruction.restarts import MatchingOptions, Optimisation
-from gradaudit.attacks.reconstruction.unknowns import Targets
+from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator, _alone
+from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
+from gradaudit.attacks.reconstruction.matching.objectives import Distance, Objective
+from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions, Optimisation
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.models.torch_losses import WeightedCrossEntropy
 from gradaudit.sharing.protocol import SharingProtocol
 from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, observed, records, view

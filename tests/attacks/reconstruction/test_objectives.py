@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.blocks import Evaluator
-from gradaudit.attacks.reconstruction.objectives import (
+from gradaudit.attacks.reconstruction.matching.blocks import Evaluator
+from gradaudit.attacks.reconstruction.matching.objectives import (
     Distance,
     Objective,
     total_variation,
 )
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.custom_loss import CustomLoss

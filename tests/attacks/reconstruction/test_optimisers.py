@@ -4,7 +4,7 @@ import torch
 from scipy.optimize import minimize, rosen, rosen_der
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.lbfgs import (
+from gradaudit.attacks.reconstruction.matching.lbfgs import (
     EVALUATIONS,
     INNER,
     MOST_TRIALS,
@@ -13,7 +13,7 @@ from gradaudit.attacks.reconstruction.lbfgs import (
     minimise,
     next_step,
 )
-from gradaudit.attacks.reconstruction.restarts import StepSize, descend
+from gradaudit.attacks.reconstruction.matching.restarts import StepSize, descend
 
 F64 = torch.float64
 

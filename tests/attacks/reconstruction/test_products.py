@@ -3,11 +3,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradaudit.attacks.reconstruction import convolutions
-from gradaudit.attacks.reconstruction.blocks import Evaluator
-from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts, convolved
-from gradaudit.attacks.reconstruction.objectives import Objective
-from gradaudit.attacks.reconstruction.unknowns import Targets
+from gradaudit.attacks.reconstruction.matching import convolutions
+from gradaudit.attacks.reconstruction.matching.blocks import Evaluator
+from gradaudit.attacks.reconstruction.matching.convolutions import ConvolutionsAsProducts, convolved
+from gradaudit.attacks.reconstruction.matching.objectives import Objective
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from tests.attacks.reconstruction.scenes import cnn, records, view
 
 LAYERS = [

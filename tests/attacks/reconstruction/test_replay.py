@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction import replay
-from gradaudit.attacks.reconstruction.blocks import Evaluator
-from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Objective
-from gradaudit.attacks.reconstruction.replay import ReplayedEvaluation, recorded
-from gradaudit.attacks.reconstruction.unknowns import Targets
+from gradaudit.attacks.reconstruction.matching import replay
+from gradaudit.attacks.reconstruction.matching.blocks import Evaluator
+from gradaudit.attacks.reconstruction.matching.objectives import Distance, Evaluation, Objective
+from gradaudit.attacks.reconstruction.matching.replay import ReplayedEvaluation, recorded
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from tests.attacks.reconstruction.scenes import cnn, drawn, finite_differences, records, view
 
 

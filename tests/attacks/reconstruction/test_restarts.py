@@ -14,8 +14,8 @@ from gradaudit.attacks.reconstruction.gradient_matching import (
     InvertingGradients,
     InvertingOptions,
 )
-from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions
-from gradaudit.attacks.reconstruction.unknowns import Start, starts
+from gradaudit.attacks.reconstruction.matching.restarts import GradientMatching, MatchingOptions
+from gradaudit.attacks.reconstruction.matching.unknowns import Start, starts
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, observed, records, view

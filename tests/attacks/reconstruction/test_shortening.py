@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.replay import Recorder, recorded, shortened
+from gradaudit.attacks.reconstruction.matching.replay import Recorder, recorded, shortened
 
 MATRIX = torch.arange(12.0).reshape(3, 4)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.attacks.reconstruction.unknowns import (
+from gradaudit.attacks.reconstruction.matching.unknowns import (
     UnknownLabels,
     infer_counts,
     infer_label,

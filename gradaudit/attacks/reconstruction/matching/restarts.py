@@ -20,10 +20,15 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import base
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
-from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator
-from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise
-from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Minimum, Objective
-from gradaudit.attacks.reconstruction.unknowns import Start, Targets, normal, starts
+from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator
+from gradaudit.attacks.reconstruction.matching.lbfgs import EVALUATIONS, HISTORY, minimise
+from gradaudit.attacks.reconstruction.matching.objectives import (
+    Distance,
+    Evaluation,
+    Minimum,
+    Objective,
+)
+from gradaudit.attacks.reconstruction.matching.unknowns import Start, Targets, normal, starts
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts
-from gradaudit.attacks.reconstruction.folded import foldable, folded
-from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
-from gradaudit.attacks.reconstruction.replay import WORTH, ReplayedEvaluation
+from gradaudit.attacks.reconstruction.matching.convolutions import ConvolutionsAsProducts
+from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
+from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Minimum, Objective
+from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEvaluation
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.progress import Advance

@@ -21,15 +21,15 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.attacks.reconstruction.convolutions import PatchedConvolution, times
-from gradaudit.attacks.reconstruction.objectives import (
+from gradaudit.attacks.reconstruction.matching.convolutions import PatchedConvolution, times
+from gradaudit.attacks.reconstruction.matching.objectives import (
     CandidateUpdate,
     Evaluation,
     Objective,
     Parts,
     WholeUpdate,
 )
-from gradaudit.attacks.reconstruction.replay import agree
+from gradaudit.attacks.reconstruction.matching.replay import agree
 from gradaudit.gradients.capture import Applied, Call, Capture, Handler
 from gradaudit.gradients.operations import Gain, Linear, Offset, Operation
 

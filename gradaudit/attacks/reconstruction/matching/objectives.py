@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
-from gradaudit.attacks.reconstruction.unknowns import Targets
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.errors import NotApplicable
 
 FloatArray = NDArray[np.float64]

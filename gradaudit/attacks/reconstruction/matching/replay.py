@@ -21,7 +21,7 @@ from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from gradaudit.attacks.reconstruction.objectives import Evaluation
+from gradaudit.attacks.reconstruction.matching.objectives import Evaluation
 
 _aten = torch.ops.aten
 

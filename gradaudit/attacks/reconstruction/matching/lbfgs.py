@@ -25,8 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.curvature import IntArray, Memory, some_of
-from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum
+from gradaudit.attacks.reconstruction.matching.curvature import IntArray, Memory, some_of
+from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Minimum
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

@@ -1,0 +1,1 @@
+"""Matching of gradients: objectives, starting points, and minimisers of many problems at once."""
