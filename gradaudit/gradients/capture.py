@@ -1,7 +1,7 @@
 """Seeing what every parameter is applied to, inside any ``torch.func`` transform.
 
 Hooks miss the projections of attention and do not compose with ``torch.func``, as a
-``TorchFunctionMode`` does. Nothing is patched.
+``FunctionMode`` does. Nothing is patched.
 """
 
 import math
@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
+from gradaudit.gradients.modes import FunctionMode, by_name
 from gradaudit.gradients.operations import (
     Convolution,
     Embedding,
@@ -53,7 +53,7 @@ class Applied(NamedTuple):
     bias: Operation | None = None
 
 
-class Capture(TorchFunctionMode):
+class Capture(FunctionMode):
     """Perturbs and records every use of some parameters during one forward pass.
 
     It knows a parameter by its identity where a linear map, convolution, norm or embedding is
@@ -81,23 +81,16 @@ class Capture(TorchFunctionMode):
         self.embedded: list[tuple[int, ...]] = []
         self.looked_up: list[Tensor] = []
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Let a call through, or record and perturb it."""
-        kwargs = kwargs or {}
-        if func is F.multi_head_attention_forward:
+        if function is F.multi_head_attention_forward:
             with self:
                 return attention_in_parts(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
+        if function is F.scaled_dot_product_attention:
             with sdpa_kernel(SDPBackend.MATH):
-                return func(*args, **kwargs)
-        out = self._apply(func, args, kwargs)
-        if func not in (F.embedding, F.embedding_bag):
+                return function(*args, **kwargs)
+        out = self._apply(function, args, kwargs)
+        if function not in (F.embedding, F.embedding_bag):
             return out
         return self._displaced(args[0] if args else kwargs["input"], out)
 
@@ -105,7 +98,7 @@ class Capture(TorchFunctionMode):
         if func not in _HANDLERS:
             return func(*args, **kwargs)
         signature, handler = _HANDLERS[func]
-        call = dict(zip(signature, args, strict=False)) | kwargs
+        call = by_name(signature, args, kwargs)
         weight = self._names.get(id(call.get("weight")))
         bias = self._names.get(id(call.get("bias")))
         applied = self._called(handler, func, call) if weight or bias else None

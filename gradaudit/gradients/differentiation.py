@@ -10,7 +10,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -229,3 +229,8 @@ def _one_by_one(batch: Batch) -> list[tuple[Trace, Record]]:
 def _stacked(parts: Sequence[Gradients]) -> Gradients:
     stacked: Gradients = tree_map(lambda *leaves: torch.stack(leaves), *parts)
     return stacked
+
+
+def at_records(tree: Any, at: slice) -> Any:
+    """The same nested tensors (records, …) for the records at these positions alone."""
+    return tree_map(lambda tensor: tensor[at], tree)

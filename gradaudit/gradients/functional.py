@@ -5,7 +5,7 @@ Every engine that differentiates a model goes through it; it works in ``torch.fu
 
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -14,11 +14,11 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.misfit import misfit
+from gradaudit.gradients.modes import FunctionMode
 from gradaudit.gradients.substitutes import OBSERVING, substituting, without_recomputation
 from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.outputs import returned_by
@@ -297,22 +297,20 @@ def elementary_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-class _BatchStatisticsOnly(TorchFunctionMode):
+class _BatchStatisticsOnly(FunctionMode):
     """Keeps norms in training mode from writing running statistics, which ``vmap`` forbids.
 
     Their outputs are the same: in training mode they normalise by the batch alone.
     """
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in _NORMALISE_BY_THE_BATCH:
-            call = inspect.signature(func).bind(*args, **(kwargs or {}))
-            call.apply_defaults()
-            if call.arguments[_NORMALISE_BY_THE_BATCH[func]]:
-                call.arguments |= {"running_mean": None, "running_var": None}
-            return func(*call.args, **call.kwargs)
-        return func(*args, **(kwargs or {}))
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        if function not in _NORMALISE_BY_THE_BATCH:
+            return function(*args, **kwargs)
+        call = inspect.signature(function).bind(*args, **kwargs)
+        call.apply_defaults()
+        if call.arguments[_NORMALISE_BY_THE_BATCH[function]]:
+            call.arguments |= {"running_mean": None, "running_var": None}
+        return function(*call.args, **call.kwargs)
 
 
 _NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from gradaudit.gradients.modes import OperatorMode
 
 Array = NDArray[np.float64]
 Stream = Callable[[Sequence[str]], Iterable[Mapping[str, Tensor]]]
@@ -53,19 +54,16 @@ def peak_bytes(function: Callable[[], object]) -> int:
     return watch.peak
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(OperatorMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.live = self.peak = 0
         self._known: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         for storage in _storages((args, kwargs)):
             self._meet(storage, 0)
-        output = func(*args, **kwargs)
+        output = operator(*args, **kwargs)
         for storage in _storages(output):
             self._meet(storage, storage.nbytes())
         return output
@@ -187,20 +185,19 @@ def flops(function: Callable[[], object]) -> int:
     return counter.total
 
 
-class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Counter(OperatorMode):  # type: ignore[no-untyped-call]
     """Counts what is carried out within it; ``total`` is the operations so far."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.total = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        formula: Any = flop_registry.get(getattr(func, "_overloadpacket", func))
+    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Carry out an operator and count it."""
+        output = operator(*args, **kwargs)
+        formula: Any = flop_registry.get(getattr(operator, "_overloadpacket", operator))
         if formula is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=output)
+            self.total += formula(*args, **kwargs, out_val=output)
         return output

@@ -29,9 +29,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
-from gradaudit.gradients.differentiation import Batch
+from gradaudit.gradients.differentiation import Batch, at_records
 from gradaudit.gradients.norms import Directions, Norm
 from gradaudit.gradients.operations import Convolution
 from gradaudit.gradients.sources import (
@@ -89,7 +88,7 @@ class PiecewiseLinear:
     def part(self, at: slice) -> PiecewiseLinear:
         """The source for the records at these positions."""
         rest = self.deltas, self.curvature, self.response
-        deltas, curvature, response = tree_map_only(Tensor, lambda x: x[at], rest)
+        deltas, curvature, response = at_records(rest, at)
         return PiecewiseLinear(self.point.part(at), deltas, curvature, self.direction, response)
 
     def norms(self, directions: Directions, wanted: Collection[Norm]) -> NormsByParameter:

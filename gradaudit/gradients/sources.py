@@ -18,9 +18,8 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from gradaudit.gradients.differentiation import Batch, Differentiation, Variable
+from gradaudit.gradients.differentiation import Batch, Differentiation, Variable, at_records
 from gradaudit.gradients.norms import (
     Directions,
     Norm,
@@ -215,7 +214,7 @@ class FactoredGradients:
 
     def part(self, at: slice) -> Self:
         """The records at these positions."""
-        gradients, seen = tree_map(lambda tensor: tensor[at], (self.gradients, self.seen))
+        gradients, seen = at_records((self.gradients, self.seen), at)
         factors = {name: factors.part(at) for name, factors in self.factors.items()}
         return replace(
             self, batch=self.batch.part(at), gradients=gradients, seen=seen, factors=factors

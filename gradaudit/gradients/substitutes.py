@@ -26,7 +26,7 @@ leave the weight that they computed, which can be neither copied nor sent to a w
 """
 
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -35,8 +35,9 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
+
+from gradaudit.gradients.modes import FunctionMode, by_name
 
 _OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")
 _recomputing: WeakSet[nn.Module] = WeakSet()
@@ -130,7 +131,7 @@ def substituting(model: nn.Module) -> Iterator[None]:
         yield
 
 
-class Substitutes(TorchFunctionMode):
+class Substitutes(FunctionMode):
     """Calls equal functions in the place of those, as long as it is entered.
 
     Attributes:
@@ -139,21 +140,14 @@ class Substitutes(TorchFunctionMode):
 
     met = False
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Call the function, or what stands for it."""
-        if func not in _SUBSTITUTES:
-            return func(*args, **(kwargs or {}))
+        if function not in _SUBSTITUTES:
+            return function(*args, **kwargs)
         self.met = True
-        signature, substitute = _SUBSTITUTES[func]
-        call = dict(zip(signature, args, strict=False)) | (kwargs or {})
-        out = substitute(call)
-        return func(*args, **(kwargs or {})) if out is None else out
+        signature, substitute = _SUBSTITUTES[function]
+        out = substitute(by_name(signature, args, kwargs))
+        return function(*args, **kwargs) if out is None else out
 
 
 def _hardsigmoid(call: dict[str, Any]) -> Tensor:

@@ -1,21 +1,21 @@
 """Seeing what comes in at linear maps while a model runs, and stopping it once that is seen."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from gradaudit.gradients.capture import attention_in_parts
+from gradaudit.gradients.modes import FunctionMode, by_name
 
 
 class LastMapReached(Exception):  # noqa: N818 - it is no error
     """The last map that was waited for is reached."""
 
 
-class TableLookups(TorchFunctionMode):
+class TableLookups(FunctionMode):
     """Keeps what tables are read at.
 
     Attributes:
@@ -27,21 +27,15 @@ class TableLookups(TorchFunctionMode):
         super().__init__()
         self.tables: list[tuple[Tensor, Tensor]] = []
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Let every call through, and look at what reads a table."""
-        if func is F.embedding:
-            call = dict(zip(_ARGUMENTS[func], args, strict=False)) | (kwargs or {})
+        if function is F.embedding:
+            call = by_name(_ARGUMENTS[function], args, kwargs)
             self.tables.append((call["weight"], call["input"]))
-        return func(*args, **(kwargs or {}))
+        return function(*args, **kwargs)
 
 
-class InputCapture(TorchFunctionMode):
+class InputCapture(FunctionMode):
     """Keeps what comes in at linear maps, whose weights it knows by their identity.
 
     Attributes:
@@ -64,29 +58,22 @@ class InputCapture(TorchFunctionMode):
         self.axes: dict[str, int] = {}
         self.looked_up: dict[str, Tensor] = {}
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Let every call through, and look at those that apply a watched weight."""
-        kwargs = kwargs or {}
-        if func is F.multi_head_attention_forward:
+        if function is F.multi_head_attention_forward:
             with self:
                 return attention_in_parts(*args, **kwargs)
-        if func in _ARGUMENTS:
-            call = dict(zip(_ARGUMENTS[func], args, strict=False)) | kwargs
+        if function in _ARGUMENTS:
+            call = by_name(_ARGUMENTS[function], args, kwargs)
             name = self._names.get(id(call.get("weight")))
-            if name is not None and func is F.embedding:
+            if name is not None and function is F.embedding:
                 self.looked_up.setdefault(name, call["input"])
             elif name is not None:
                 self.seen.setdefault(name, call["input"])
-                self.axes.setdefault(name, 1 if func is F.linear else 0)
+                self.axes.setdefault(name, 1 if function is F.linear else 0)
                 if name == self._last:
                     raise LastMapReached
-        return func(*args, **kwargs)
+        return function(*args, **kwargs)
 
 
 _ARGUMENTS: dict[Callable[..., Any], tuple[str, ...]] = {

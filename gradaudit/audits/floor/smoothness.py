@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.modes import OperatorMode
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Layer
 
@@ -87,7 +87,7 @@ def jumps(
     return {layer.name: why for layer in layers if (why := watch.why(layer.name))}
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(OperatorMode):  # type: ignore[no-untyped-call]
     """Keeps operations that are not known to be smooth.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.running: list[str] = []
         self.entered: dict[str, str] = {}
         self.kinks: list[str] = []
@@ -118,11 +118,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The innermost module is done."""
         self.running.pop()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__.removesuffix("_")
+    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        output = operator(*args, **kwargs)
+        name = operator.overloadpacket.__name__.removesuffix("_")
         if (_real(output) and not _smooth(name, args)) or _decides(name, output, args):
             self._found(name)
         return output

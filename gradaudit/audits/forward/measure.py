@@ -13,7 +13,7 @@ exponential is missing).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.forward import Forward
@@ -31,6 +30,7 @@ from gradaudit.audits.rows import Rows, by_round
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import column_blocks, peak_bytes
+from gradaudit.gradients.modes import FunctionMode
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -165,7 +165,7 @@ def _watching(module: nn.Module, layers: Iterable[Layer]) -> Iterator[dict[str, 
             handle.remove()
 
 
-class _Uses(TorchFunctionMode):
+class _Uses(FunctionMode):
     """Keeps what functions make of layers' parameters and something else.
 
     Args:
@@ -177,11 +177,8 @@ class _Uses(TorchFunctionMode):
         self._owners = owners
         self.outputs: dict[str, list[Tensor]] = {name: [] for name in owners.values()}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        output = function(*args, **kwargs)
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         used = {self._owners[id(x)] for x in given if id(x) in self._owners}
         tensor = _first_tensor(output)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from gradaudit.gradients.modes import FunctionMode
 
 MOST_COLUMNS = 1 << 20
 """Elements of one record's patches up to which a convolution becomes a product."""
@@ -153,21 +154,16 @@ def times(matrix: Tensor, columns: Tensor) -> Tensor:
     return matrix @ columns
 
 
-class ConvolutionsAsProducts(TorchFunctionMode):
+class ConvolutionsAsProducts(FunctionMode):
     """Lets two-dimensional convolutions of small pictures run as products with their patches.
 
     The numbers are the same but for rounding.
     """
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """A product for ``conv2d`` where it applies, everything else as it is."""
-        if func is torch.conv2d:
-            found = convolved(*args, **(kwargs or {}))
-            if found is not None:
-                return found
-        return func(*args, **(kwargs or {}))
+        found = convolved(*args, **kwargs) if function is torch.conv2d else None
+        return function(*args, **kwargs) if found is None else found
 
 
 def convolved(

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch._ops import OpOverload
+from torch.fx.node import map_aggregate
 
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation
+from gradaudit.gradients.modes import OperatorMode
 
 _aten = torch.ops.aten
 
@@ -61,7 +62,7 @@ def shortened(graph: fx.Graph, constants: Mapping[str, Tensor]) -> fx.GraphModul
 
 
 def _changes(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _look_at_once(graph: fx.Graph) -> None:
@@ -85,7 +86,7 @@ def _shows(node: fx.Node) -> bool:
     """Whether it gives the numbers of its first argument, or copies them."""
     if node.target in (_aten.clone.default, _aten._unsafe_view.default):
         return True
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+    return isinstance(node.target, OpOverload) and node.target.is_view
 
 
 def _do_once(graph: fx.Graph) -> None:
@@ -256,7 +257,7 @@ def _aside(device: torch.device) -> Iterator[None]:
     main.wait_stream(side)
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(OperatorMode):  # type: ignore[no-untyped-call]
     """Writes down every operation on tensors, below transforms and automatic differentiation.
 
     A tensor that no recorded operation made is a constant.
@@ -269,20 +270,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, points: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._graph = fx.Graph()
         self.constants: dict[str, Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[Tensor] = []
         self._name(points, self._graph.placeholder("points"))
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Carry out one operation and write it down."""
-        kwargs = kwargs or {}
-        node = self._graph.call_function(func, *self._written((args, kwargs)))
-        result = func(*args, **kwargs)
+        node = self._graph.call_function(operator, *self._written((args, kwargs)))
+        result = operator(*args, **kwargs)
         if isinstance(result, Tensor):
             self._name(result, node)
         elif isinstance(result, (tuple, list)):
@@ -305,7 +303,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._nodes[id(tensor)]
 
     def _written(self, arguments: Any) -> Any:
-        return tree_map_only(Tensor, self.node_of, arguments)
+        return map_aggregate(
+            arguments, lambda leaf: self.node_of(leaf) if isinstance(leaf, Tensor) else leaf
+        )
 
     def _name(self, tensor: Tensor, node: fx.Node) -> None:
         """Know a tensor by its identity, which is its own as long as it lives."""
@@ -317,7 +317,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def repeatable(graph: fx.Graph) -> bool:
     """Whether a graph draws nothing, has fixed shapes and changes no constant."""
     for node in graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             continue
         if _UNREPEATABLE & set(node.target.tags):
             return False
