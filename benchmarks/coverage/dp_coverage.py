@@ -18,7 +18,6 @@ from scipy.stats import binom
 
 from benchmarks.harness import arguments
 from gradaudit.audits.dp_audit.law.bounds import (
-    clopper_pearson_upper,
     count_errors,
     epsilon_lower,
     epsilon_of_rates,
@@ -26,6 +25,7 @@ from gradaudit.audits.dp_audit.law.bounds import (
 from gradaudit.audits.dp_audit.law.decision import Law, PilotLaw, ProjectionLaw, best_threshold
 from gradaudit.audits.dp_audit.law.estimates import epsilon_point, mu_lower
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.statistics.intervals import clopper_pearson_upper
 
 ALPHA, DELTA, PILOT, CHUNK = 0.05, 1e-5, 500, 100
 

@@ -40,8 +40,8 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import bdtr, betaincinv
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, betainccinv, betaincinv
 
 from gradaudit.randomness import rng
 from gradaudit.statistics import CONFIDENCE
@@ -132,11 +132,22 @@ def wilson(rate: float, count: float, quantile: float) -> Interval:
     return max(centre - margin, 0.0), min(centre + margin, 1.0)
 
 
+def clopper_pearson_upper(hits: ArrayLike, trials: float, alpha: float) -> FloatArray:
+    """The largest rate under which so few hits still have probability α, elementwise."""
+    hits = np.asarray(hits, float)
+    return np.where(hits >= trials, 1.0, betainccinv(hits + 1, trials - hits, alpha))
+
+
+def clopper_pearson_lower(hits: ArrayLike, trials: float, alpha: float) -> FloatArray:
+    """The smallest rate under which so many hits still have probability α, elementwise."""
+    hits = np.asarray(hits, float)
+    return np.where(hits <= 0, 0.0, betaincinv(hits, trials - hits + 1, alpha))
+
+
 def clopper_pearson(hits: float, count: float) -> Interval:
     """Exact two-sided interval of a share of ``count`` trials; counts need not be whole."""
-    tail = (1 - CONFIDENCE) / 2
-    low = float(betaincinv(hits, count - hits + 1, tail)) if hits > 0 else 0.0
-    high = float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0
+    limits = clopper_pearson_lower, clopper_pearson_upper
+    low, high = (float(limit(hits, count, (1 - CONFIDENCE) / 2)) for limit in limits)
     return low, high
 
 

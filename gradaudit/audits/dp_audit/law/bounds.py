@@ -57,9 +57,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betainccinv, betaincinv, logit
+from scipy.special import betaincinv, logit
 
 from gradaudit.audits.dp_audit.law.theory import FloatArray
+from gradaudit.statistics.intervals import clopper_pearson_upper
 from gradaudit.statistics.laws import binomial_exceeded, binomial_limit
 
 Direction = Literal["false positives", "false negatives"]
@@ -86,18 +87,6 @@ class LowerBound:
     thresholds: tuple[float, float]
     flawless: bool
     evidence: Mapping[str, int | str]
-
-
-def clopper_pearson_upper(errors: ArrayLike, trials: int, alpha: float) -> FloatArray:
-    """The largest rate under which so few errors still have probability α, elementwise."""
-    errors = np.asarray(errors, float)
-    return np.where(errors >= trials, 1.0, betainccinv(errors + 1, trials - errors, alpha))
-
-
-def clopper_pearson_lower(errors: ArrayLike, trials: int, alpha: float) -> FloatArray:
-    """The smallest rate under which so many errors still have probability α, elementwise."""
-    errors = np.asarray(errors, float)
-    return np.where(errors <= 0, 0.0, betaincinv(errors, trials - errors + 1, alpha))
 
 
 def epsilon_of_rates(denominator: ArrayLike, other: ArrayLike, delta: float) -> FloatArray:

@@ -35,9 +35,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import fdtr, gammainccinv, gammaincinv, ndtr
 
-from gradaudit.audits.dp_audit.law import bounds
-from gradaudit.audits.dp_audit.law.bounds import Direction
+from gradaudit.audits.dp_audit.law.bounds import Direction, epsilon_of_rates
 from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_gaussian
+from gradaudit.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
 from gradaudit.statistics.laws import normality
 
 _NODES = 128
@@ -102,9 +102,7 @@ def epsilon_point(
 def _estimates(
     denominator: np.ndarray, other: np.ndarray, trials: Sequence[int], delta: float
 ) -> FloatArray:
-    rates = bounds.epsilon_of_rates(
-        np.maximum(denominator, 1) / trials[0], other / trials[1], delta
-    )
+    rates = epsilon_of_rates(np.maximum(denominator, 1) / trials[0], other / trials[1], delta)
     return np.where(denominator > 0, rates, 0.0)
 
 
@@ -113,9 +111,9 @@ def _interval(
 ) -> tuple[float, float]:
     """The formula at the ends of the intervals of the denominator's rate and of the other."""
     ends = []
-    for limit in (bounds.clopper_pearson_upper, bounds.clopper_pearson_lower):
+    for limit in (clopper_pearson_upper, clopper_pearson_lower):
         denominator, other = (limit(*one, alpha / 2) for one in zip(errors, trials, strict=True))
-        ends.append(float(bounds.epsilon_of_rates(denominator, other, delta)))
+        ends.append(float(epsilon_of_rates(denominator, other, delta)))
     return ends[0], ends[1]
 
 

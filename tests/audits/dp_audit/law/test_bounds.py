@@ -8,8 +8,6 @@ from scipy.optimize import brentq
 from scipy.stats import beta, binom, norm
 
 from gradaudit.audits.dp_audit.law.bounds import (
-    clopper_pearson_lower,
-    clopper_pearson_upper,
     count_errors,
     epsilon_by_direction,
     epsilon_ceiling,
@@ -22,6 +20,7 @@ from gradaudit.audits.dp_audit.law.bounds import (
     tails_bound,
 )
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
 
 TRIALS = 60
 COUNTS = st.integers(0, TRIALS)

@@ -13,7 +13,6 @@ import pytest
 from scipy.stats import binom
 
 from gradaudit.audits.dp_audit.law.bounds import (
-    clopper_pearson_upper,
     count_errors,
     epsilon_lower,
     epsilon_of_rates,
@@ -21,6 +20,7 @@ from gradaudit.audits.dp_audit.law.bounds import (
 from gradaudit.audits.dp_audit.law.decision import PilotLaw, ProjectionLaw, best_threshold
 from gradaudit.audits.dp_audit.law.estimates import epsilon_point, mu_lower
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.statistics.intervals import clopper_pearson_upper
 
 AUDITS, CHUNK = 1000, 200
 ALPHA, DELTA = 0.05, 1e-5

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from gradaudit.audits.dp_audit.law.bounds import clopper_pearson_lower, clopper_pearson_upper
 from gradaudit.audits.dp_audit.law.estimates import epsilon_point
+from gradaudit.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
 
 DELTA = 1e-3
 
