@@ -25,19 +25,15 @@ def title(report: Report) -> str:
     """Model, checkpoints, size; files without their folders."""
     target = report.target
     files = [PurePath(checkpoint.file).name for checkpoint in target.checkpoints]
+    # A factory's file is named without its folders, any other spec as it is.
+    file, python, factory = target.model.rpartition(".py:")
     return joined(
-        _shortened_path(target.model),
+        f"{PurePath(file).name}{python}{factory}" if python else target.model,
         files[0] if len(files) == 1 else f"{len(files)} checkpoints" if files else "",
         f"{target.parameters:,} parameters",
         target.loss,
         f"{target.mode} mode",
     )
-
-
-def _shortened_path(model: str) -> str:
-    """A factory's file without its folders; any other spec as it is."""
-    file, python, factory = model.rpartition(".py:")
-    return f"{PurePath(file).name}{python}{factory}" if python else model
 
 
 def data_facts(report: Report) -> str:

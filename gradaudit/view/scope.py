@@ -59,8 +59,10 @@ class Scope:
 
 def scope_of(report: Report) -> Scope:
     """The scope of a report; what it does not say is left out."""
+    names, offered = attacked(report), _offered(report)
+    named = ", ".join(name + _values(offered.get(name)) for name in names)
     return Scope(
-        private=_private(report),
+        private=named or NOTHING,
         game=_game(report),
         shared=_shared(report),
         model=title(report),
@@ -101,12 +103,6 @@ def not_attacked(report: Report) -> tuple[str, ...]:
 def _offered(report: Report) -> dict[str, JsonValue]:
     offered = report.data.get("attributes")
     return offered if isinstance(offered, dict) else {}
-
-
-def _private(report: Report) -> str:
-    names, offered = attacked(report), _offered(report)
-    named = ", ".join(name + _values(offered.get(name)) for name in names)
-    return named or NOTHING
 
 
 def _values(counts: JsonValue) -> str:

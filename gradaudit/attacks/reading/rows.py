@@ -77,7 +77,10 @@ def _agreeing(
     lengths = weight.norm(dim=1)
     errors = update.rounding(linear.weight), update.rounding(linear.bias)
     quotients = _quotients(weight, bias)
-    tolerances = _tolerances(quotients, bias, lengths, errors)
+    # How far rounding moves the quotients' projections, (rows, probes).
+    eps = torch.finfo(lengths.dtype).eps
+    moved = errors[0] + 2 * eps * lengths[:, None] + quotients.abs() * errors[1]
+    tolerances = _DEVIATIONS * moved / bias.abs().clamp(min=torch.finfo(bias.dtype).tiny)[:, None]
     usable = _usable(quotients, tolerances, (bias != 0) & (lengths > 0))
     details: dict[str, JsonValue] = {"rows": int(usable.sum()), "of_rows": len(usable)}
     if share < 1:
@@ -108,15 +111,6 @@ def _usable(quotients: Tensor, tolerances: Tensor, moved: Tensor) -> Tensor:
         return moved
     scale = quotients[moved].square().mean().sqrt()
     return moved & (tolerances.amax(dim=1) < _RELATIVE * scale)
-
-
-def _tolerances(
-    quotients: Tensor, bias: Tensor, lengths: Tensor, errors: tuple[float, float]
-) -> Tensor:
-    """How far rounding moves the quotients' projections, (rows, probes)."""
-    eps = torch.finfo(lengths.dtype).eps
-    moved = errors[0] + 2 * eps * lengths[:, None] + quotients.abs() * errors[1]
-    return _DEVIATIONS * moved / bias.abs().clamp(min=torch.finfo(bias.dtype).tiny)[:, None]
 
 
 def _groups(quotients: Tensor, tolerances: Tensor) -> Tensor:

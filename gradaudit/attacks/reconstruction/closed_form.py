@@ -138,12 +138,9 @@ class Inversion:
             return False
         if math.prod(self.shape) * len(self.wanted) > JACOBIAN_ELEMENTS:
             return None
-        return full_column_rank(self._matrix(self._record(z)))
-
-    def _matrix(self, record: Tensor) -> Tensor:
-        """The Jacobian, (inputs of the layer, elements of the record)."""
-        jacobian: Tensor = torch.func.jacrev(self.read, chunk_size=64)(record)
-        return jacobian.reshape(len(self.wanted), -1)
+        # The Jacobian, (inputs of the layer, elements of the record).
+        jacobian: Tensor = torch.func.jacrev(self.read, chunk_size=64)(self._record(z))
+        return full_column_rank(jacobian.reshape(len(self.wanted), -1))
 
     def _record(self, z: Vector) -> Tensor:
         return torch.from_numpy(z.ravel()).to(self.wanted).reshape(1, *self.shape)

@@ -104,13 +104,9 @@ def bins(active: Tensor, weight: Tensor) -> int | None:
         return 0
     order = share[kept].argsort()
     sets, rows = active[:, kept][:, order].double(), weight[kept][order].double()
-    return _longest_chain(_nested(sets) & _alike(rows))
-
-
-def _nested(sets: Tensor) -> Tensor:
-    """(rows, rows), whether row j's units are some, not all, of row k's."""
+    # Rows are nested, (rows, rows), where row j's units are some, not all, of row k's.
     sizes, common = sets.sum(dim=0), sets.mT @ sets
-    return (common == sizes[:, None]) & (sizes[:, None] < sizes)
+    return _longest_chain((common == sizes[:, None]) & (sizes[:, None] < sizes) & _alike(rows))
 
 
 def _alike(rows: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ def texts_of(records: Records) -> Texts:
     """
     if not records.discrete:
         raise NotApplicable("the records are no texts: their inputs are no tokens")
-    parts = _parts(records)
+    parts = records.parts or (InputPart("", tuple(records.inputs.shape[1:]), "tokens"),)
     blocks = torch.split(records.inputs, [p.size for p in parts], dim=1)
     by_name = {part.name: x for part, x in zip(parts, blocks, strict=True)}
     tokens, filled = tokens_among(parts), mask_among(parts)
@@ -109,10 +109,6 @@ def texts_of(records: Records) -> Texts:
     if bool((mask.diff(dim=1) > 0).any()):
         raise NotApplicable("a text has padding before its end; pad texts behind their last token")
     return Texts(ids, mask.sum(dim=1).clamp(min=1))
-
-
-def _parts(records: Records) -> tuple[InputPart, ...]:
-    return records.parts or (InputPart("", tuple(records.inputs.shape[1:]), "tokens"),)
 
 
 def task_of(records: Records) -> Task:

@@ -148,7 +148,11 @@ def decoys_of(batch: Texts, pool: Texts, count: int, generator: np.random.Genera
         count: decoys for each text.
         generator: draws them.
     """
-    frequencies = _log_frequencies(pool, 1 + int(max(pool.ids.max(), batch.ids.max())))
+    # Logarithms of how often each token occurs, and once more, (vocabulary,).
+    counts = torch.bincount(
+        pool.ids[_filled(pool)], minlength=1 + int(max(pool.ids.max(), batch.ids.max()))
+    )
+    frequencies = (counts + 1).double().log()
     last = _common_end(pool)
     rows: list[Tensor] = []
     for ids, length in zip(batch.ids, batch.lengths.tolist(), strict=True):
@@ -187,9 +191,3 @@ def _common_end(pool: Texts) -> int | None:
 
 def _filled(pool: Texts) -> Tensor:
     return torch.arange(pool.ids.shape[1]) < pool.lengths[:, None]
-
-
-def _log_frequencies(pool: Texts, vocabulary: int) -> Tensor:
-    """Logarithms of how often each token occurs, and once more, (vocabulary,)."""
-    counts = torch.bincount(pool.ids[_filled(pool)], minlength=vocabulary)
-    return (counts + 1).double().log()

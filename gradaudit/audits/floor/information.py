@@ -147,7 +147,9 @@ def measured(
     workers: Workers = ALONE,
 ) -> dict[str, Information]:
     """The information of a sample; see ``layer_information``."""
-    batch = _batch(view, layers, sample)
+    inputs, labels = view.cast(sample.records), view.cast(sample.labels)
+    trace = Trace.of(view, names_of(layers), inputs[:1], labels[:1])
+    batch = Batch(trace, inputs, inputs, labels, range(len(inputs)))
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     room = min(_WORKING_SET, memory // 4)
     how = way, tuple(layers), prior, tuple(clips), sample.genie.levels, seed
@@ -255,12 +257,6 @@ def _averaged(sums: Tensor, known: Tensor, values: Tensor, sample: PriorSample) 
 
     weighted = WeightedAverages(over_units(sums[:, 1:]), over_units(known), over_units(values))
     return Information(halves, precision, weighted if len(sample.genie.levels) else None)
-
-
-def _batch(view: FunctionalModel, layers: Sequence[Layer], sample: PriorSample) -> Batch:
-    inputs, labels = view.cast(sample.records), view.cast(sample.labels)
-    trace = Trace.of(view, names_of(layers), inputs[:1], labels[:1])
-    return Batch(trace, inputs, inputs, labels, range(len(inputs)))
 
 
 def _of_release(

@@ -23,7 +23,6 @@ from gradaudit.attacks.reconstruction.matching.convolutions import ConvolutionsA
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEvaluation
-from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.progress import Advance
 from gradaudit.workers import COSTS, shared_out
@@ -54,7 +53,10 @@ class Evaluator:
 
     def __init__(self, objective: Objective, worth: float = WORTH) -> None:
         self._objective = objective
-        self._worth = inf if _is_large(objective.view.model) else worth
+        # An evaluation of a large model on a CPU takes so long that a recording saves little.
+        model = objective.view.model
+        size = sum(parameter.numel() for parameter in model.parameters.values())
+        self._worth = inf if model.device.type == "cpu" and size > _LARGE else worth
         self._alone = ReplayedEvaluation(lambda points: _alone(objective, points[0]), self._worth)
         self._mapped = True
         self._in_precision: dict[torch.dtype, Evaluator] = {}
@@ -97,12 +99,6 @@ class Evaluator:
         for evaluator in self._in_precision.values():
             evaluator.anew()
         return self
-
-
-def _is_large(model: FunctionalModel) -> bool:
-    """Whether an evaluation on a CPU takes so long that recording its operations saves little."""
-    size = sum(parameter.numel() for parameter in model.parameters.values())
-    return model.device.type == "cpu" and size > _LARGE
 
 
 def _mapped(objective: Objective) -> Evaluation:

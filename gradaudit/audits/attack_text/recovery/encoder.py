@@ -75,7 +75,9 @@ class TextSearch:
     def _limit(self) -> float:
         """The mean logarithm of misfits, below which a text fits."""
         choices = [self.candidates.at(position) for position in range(self.view.length)]
-        wrong = _random(choices, _NULL, self.generator)
+        # Random texts (count, positions) of the choices at each position.
+        drawn = [torch.randint(len(c), (_NULL,), generator=self.generator) for c in choices]
+        wrong = torch.stack([c[d] for c, d in zip(choices, drawn, strict=True)], dim=1)
         misfits = self.structure.deciding[-1].misfit(wrong.to(self.view.model.device))
         return float(torch.tensor(limit_of(misfits.flatten().cpu())).log())
 
@@ -87,7 +89,10 @@ class TextSearch:
         best, lowest = DecodedText((), torch.inf), torch.inf
         for choices in (*[left] * _STEPS, *[every] * _STEPS):
             tried = self._tried(near, text, choices)
-            text, energy = self._nearest(tried)
+            # The text of least energy at attention's output is gone on with.
+            place, device = self.structure.mixed[0], self.view.model.device
+            energies = place.energy(tried.to(device)).mean(dim=1).cpu()
+            text, energy = tried[int(energies.argmin())], float(energies.min())
             if energy > _FALLING * lowest:
                 tried = torch.cat([tried, self._tried(exact, text, every)])
             lowest = min(lowest, energy)
@@ -103,15 +108,12 @@ class TextSearch:
         other = [tuple(text) not in self.held for text in texts.tolist()]
         return texts[torch.tensor(other)] if any(other) else texts
 
-    def _nearest(self, texts: Tensor) -> tuple[Tensor, float]:
-        """The text of least energy at attention's output, and that."""
-        place, device = self.structure.mixed[0], self.view.model.device
-        energies = place.energy(texts.to(device)).mean(dim=1).cpu()
-        return texts[int(energies.argmin())], float(energies.min())
-
     def _best(self, texts: Tensor) -> DecodedText:
         """The text that fits best behind the block, of those that are not held."""
-        scores = self._logs(texts).mean(dim=1)
+        # Logarithmic misfits behind the block, (texts, positions).
+        place, device = self.structure.deciding[-1], self.view.model.device
+        parts = [place.misfit(block.to(device)).cpu() for block in torch.split(texts, _CHUNK)]
+        scores = torch.cat(parts).clamp(min=1e-30).log().mean(dim=1)
         for row, text in enumerate(texts.tolist()):
             if tuple(text) in self.held:
                 scores[row] = torch.inf
@@ -123,12 +125,6 @@ class TextSearch:
         held = {text[position] for text in self.held if len(text) > position}
         left = [token not in held for token in every.tolist()]
         return every[torch.tensor(left)] if any(left) else every
-
-    def _logs(self, texts: Tensor) -> Tensor:
-        """Logarithmic misfits behind the block, (texts, positions)."""
-        place, device = self.structure.deciding[-1], self.view.model.device
-        parts = [place.misfit(block.to(device)).cpu() for block in torch.split(texts, _CHUNK)]
-        return torch.cat(parts).clamp(min=1e-30).log()
 
 
 @dataclass(frozen=True)
@@ -205,9 +201,3 @@ def _exchanged(text: Tensor, choices: Sequence[Tensor]) -> Iterator[Tensor]:
         texts = text.repeat(len(tokens), 1)
         texts[:, position] = tokens
         yield texts
-
-
-def _random(choices: Sequence[Tensor], count: int, generator: torch.Generator) -> Tensor:
-    """Random texts (count, positions) of the choices at each position."""
-    drawn = [torch.randint(len(c), (count,), generator=generator) for c in choices]
-    return torch.stack([c[d] for c, d in zip(choices, drawn, strict=True)], dim=1)

@@ -126,7 +126,9 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
     with progress.task("attack text", view.length if search is _grown else ROUNDS) as advance:
         texts, method = search(view, structure, tokens, seed, advance)
     if view.task == "next-token" and view.head in view.update and texts:
-        texts = _completed(view, texts)
+        # Append the token behind each text, which only the head was asked for.
+        pairs = zip(texts, last_tokens(view, texts), strict=True)
+        texts = [text if token is None else (*text, token) for text, token in pairs]
     facts |= {"search": method, "texts": len(texts)}
     return Answer(tuple(texts), _bag(view, texts, tokens), facts)
 
@@ -186,12 +188,6 @@ def _by_position(
         for text, token in zip(alive, tokens, strict=False):
             text.append(token)
     return [tuple(text) for text in texts if text], "single positions: nothing joins them to texts"
-
-
-def _completed(view: TextView, texts: Sequence[Text]) -> list[Text]:
-    """With the token behind each, which only the head was asked for."""
-    pairs = zip(texts, last_tokens(view, texts), strict=True)
-    return [text if token is None else (*text, token) for text, token in pairs]
 
 
 def _bag(view: TextView, texts: Sequence[Text], found: TokenCandidates) -> Text:

@@ -233,7 +233,9 @@ def panel_of(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: S
         [_looks(mechanism, b, share, sequence(seed, "other", i)) for i, b in enumerate(others)]
     )[:count]
     length = float(torch.linalg.vector_norm(ruler.towards))
-    farther = _farther(ruler, looks, alternatives)
+    # The sign is 1 where releases of the alternative are farther from the null's mean, else −1.
+    near, far = (np.median(ruler.scores(side)[1]) for side in (looks, alternatives))
+    farther = 1 if far >= near else -1
     further: dict[str, Further] = {
         "distance from the null hypothesis's mean": lambda _, scores: farther * scores[1],
         "cosine with the mean difference": lambda _, scores: cosine(scores, length),
@@ -274,12 +276,6 @@ def lone_repeats(null: FloatArray, other: FloatArray) -> int:
     if counts[:, repeated].sum() >= len(both) / 2 or repeated.sum() > _FEW:
         return 0
     return int(counts[:, repeated & (counts.min(axis=0) == 0)].sum())
-
-
-def _farther(ruler: Ruler, null: Tensor, other: Tensor) -> int:
-    """1 where releases under the alternative are farther from the mean under the null, else −1."""
-    near, far = (np.median(ruler.scores(side)[1]) for side in (null, other))
-    return 1 if far >= near else -1
 
 
 def cosine(scores: FloatArray, length: float) -> FloatArray:
