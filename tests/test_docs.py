@@ -24,12 +24,11 @@ from gradaudit.cli.help import examples_in
 from gradaudit.cli.perform import GATE_FAILED
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Policy, gate
-from gradaudit.observer.allowance import Allowance
+from gradaudit.observer.observer import Allowance
 from gradaudit.planning.survey import Survey
-from gradaudit.protection.guards import Protection
+from gradaudit.protection.guards import Protection, UndefendedUpdates
 from gradaudit.protection.lessons import ProtectionVerdict
 from gradaudit.protection.planner import Plan, Planner
-from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Report
 from gradaudit.stopping import Stopped
 from gradaudit.user_code import import_torchvision

@@ -20,9 +20,9 @@ from benchmarks.harness import arguments, cifar10
 from gradaudit import zoo
 from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
+from gradaudit.attacks.reconstruction.campaign import draw_examples, expect_folder
 from gradaudit.attacks.reconstruction.matching.unknowns import infer_label
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
-from gradaudit.attacks.reconstruction.pictures import draw_examples, expect_folder
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

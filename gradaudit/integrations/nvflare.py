@@ -19,8 +19,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
 from gradaudit.observer import Blocked, Observer, OnFail
-from gradaudit.observer.allowance import stopwatch
-from gradaudit.observer.observer import SHARE
+from gradaudit.observer.observer import SHARE, stopwatch
 from gradaudit.sharing.named import Array, Kind
 
 META = "gradaudit"

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from gradaudit.errors import UsageError
-from gradaudit.observer.allowance import stopwatch
-from gradaudit.observer.observer import Observation, Observer
+from gradaudit.observer.observer import Observation, Observer, stopwatch
 from gradaudit.observer.verdict import Verdict
 from gradaudit.report import Report
 

@@ -1,8 +1,21 @@
-"""Guards of a layer's update before it is shared, and protections of a whole model."""
+"""Guards of layers' updates, protections of a whole model, and updates before and after them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, Self, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradaudit.data.records import Records
+from gradaudit.defenses.base import module_of
+from gradaudit.defenses.prune import keep_largest
+from gradaudit.randomness import rng, torch_rng
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.share import share
+from gradaudit.subject import Subject
 
 Kind = Literal["open", "hide", "noise", "prune"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -72,3 +85,113 @@ class Protection:
     def covers(self, other: Self) -> bool:
         """Whether every layer gives away no more than in another protection."""
         return all(a.covers(b) for a, b in zip(self.guards, other.guards, strict=True))
+
+
+BATCH, BATCHES = 32, 8
+"""Records of a batch and how many are looked at, at most."""
+
+
+@dataclass(frozen=True)
+class UndefendedUpdates:
+    """Undefended gradients of batches' mean losses.
+
+    Attributes:
+        batches: of each batch, flattened, by layer and parameter.
+    """
+
+    batches: tuple[dict[str, dict[str, Tensor]], ...]
+
+    @classmethod
+    def of(cls, subject: Subject) -> Self:
+        """Those of batches of the subject's records, drawn without replacement."""
+        order = rng(subject.seed, "protection", "batches").permutation(len(subject.records))
+        size = max(1, min(BATCH, len(order) // 2))
+        starts = range(0, min(len(order), BATCHES * size) - size + 1, size)
+        chosen = [subject.records.take(np.sort(order[i : i + size])) for i in starts]
+        return cls(tuple(_update(subject, records, n) for n, records in enumerate(chosen)))
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers."""
+        return tuple(self.batches[0])
+
+    def elements(self, layer: str) -> int:
+        """How many parameters a layer has, biases too."""
+        return sum(tensor.numel() for tensor in self.batches[0][layer].values())
+
+    @cached_property
+    def scale(self) -> float:
+        """Root mean square of all elements of all updates."""
+        count = sum(map(self.elements, self.layers))
+        return self.length / float(np.sqrt(count))
+
+    @cached_property
+    def length(self) -> float:
+        """Root mean square L2 norm of whole updates."""
+        return float(np.sqrt(sum(self._energies.values())))
+
+    def norm(self, layer: str) -> float:
+        """L2 norm of the longest update of a layer."""
+        return max(float(torch.cat([*batch[layer].values()]).norm()) for batch in self.batches)
+
+    def mean_energy(self, layer: str) -> float:
+        """Squared L2 norm of the mean update of a layer."""
+        rows = [torch.cat([*batch[layer].values()]) for batch in self.batches]
+        return float(torch.stack(rows).mean(dim=0).square().sum())
+
+    def size(self, layer: str) -> float:
+        """Root mean square of a layer's elements: noise of that deviation loses half of it."""
+        return float(np.sqrt(self._energy(layer) / self.elements(layer)))
+
+    def lost(self, layer: str, guard: Guard) -> float:
+        """The share of a layer's update that does not arrive in the open, 0 to 1.
+
+        All of what is hidden; of noise of deviation σ on n elements nσ²/(E + nσ²), what the best
+        linear estimate of the update still misses, with E the mean squared norm of the updates;
+        of pruning the share of E that is removed.
+        """
+        if guard.kind == "open":
+            return 0.0
+        energy = self._energy(layer)
+        if guard.kind == "hide" or not energy:
+            return 1.0
+        if guard.kind == "noise":
+            noise = guard.amount**2 * self.elements(layer)
+            return noise / (energy + noise)
+        return 1 - self._kept(layer, guard.amount) / energy
+
+    def _energy(self, layer: str) -> float:
+        return self._energies[layer]
+
+    @cached_property
+    def _energies(self) -> dict[str, float]:
+        """Mean squared norms of the layers' updates."""
+        return {layer: self._measured(layer) for layer in self.layers}
+
+    def _measured(self, layer: str) -> float:
+        squares = (
+            t.double().square().sum() for batch in self.batches for t in batch[layer].values()
+        )
+        return float(sum(squares)) / len(self.batches)
+
+    def _kept(self, layer: str, share: float) -> float:
+        """Mean squared norm of what pruning leaves, tensor by tensor."""
+        kept = 0.0
+        for batch in self.batches:
+            for tensor in batch[layer].values():
+                count = tensor.numel() - round(share * tensor.numel())
+                kept += float(keep_largest(tensor[None], count).double().square().sum())
+        return kept / len(self.batches)
+
+
+def _update(subject: Subject, records: Records, number: int) -> dict[str, dict[str, Tensor]]:
+    """One batch's, flattened, on the CPU, by layer and parameter."""
+    target = subject.target
+    generator = torch_rng(subject.seed, "protection", "update", number, device=target.device)
+    sharing = SharingProtocol(hidden=subject.hidden)
+    shared = share(target, records.inputs, records.labels, sharing, generator)
+    update: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in subject.layers}
+    for name, gradient in shared.items():
+        if (layer := module_of(name)) in update:
+            update[layer][name] = gradient.detach().flatten().cpu()
+    return update

@@ -10,9 +10,8 @@ from torch import nn
 
 from gradaudit.defenses.base import module_of
 from gradaudit.pictures import picture
-from gradaudit.protection.guards import OPEN, Guard, Protection
+from gradaudit.protection.guards import OPEN, Guard, Protection, UndefendedUpdates
 from gradaudit.protection.lessons import ProtectionVerdict
-from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Measurement, Report
 
 

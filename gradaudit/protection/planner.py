@@ -14,7 +14,7 @@ from gradaudit.protection.asking import is_floor
 from gradaudit.protection.blurring import Blurring
 from gradaudit.protection.bounds import FloorBounds
 from gradaudit.protection.costs import choose_cost
-from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
+from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection, UndefendedUpdates
 from gradaudit.protection.lessons import Choices, ProtectionVerdict
 from gradaudit.protection.plan import Plan, Trial
 from gradaudit.protection.search import PassedProtection, Search
@@ -28,7 +28,6 @@ from gradaudit.protection.trial import (
     split_records,
     verdict_of,
 )
-from gradaudit.protection.updates import UndefendedUpdates
 from gradaudit.report import Report
 from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units

@@ -1,8 +1,19 @@
-"""How a client turns a batch of records into what the adversary sees, and what he sees of it."""
+"""How a client turns a batch of records into what the adversary sees, and what he sees of it.
 
+How a FedAvg client comes to its update: steps of an optimizer over minibatches of its records.
+
+The client runs it, and so does the attacker who tries to explain what was shared.
+
+Optimizer steps as plain functions of gradients, which attacks differentiate.
+
+Each begins anew in every round, as clients do that keep nothing between rounds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from math import ceil
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +25,169 @@ from gradaudit.defenses import Chain, Defense
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, layers_of, shared_parameters
 from gradaudit.randomness import rng
-from gradaudit.sharing.local import LocalTraining, OptimizerName
 from gradaudit.sharing.reduction import Reduction, reduction_for
 from gradaudit.sharing.rows import GradientRows
+
+Update = dict[str, Tensor]
+OptimizerName = Literal["sgd", "adam"]
+
+
+class Optimizer(Protocol):
+    """One client's optimizer in one round."""
+
+    def directions(self, gradients: Update) -> Update:
+        """What the weights move along, against it, by one learning rate."""
+
+
+class Momentum:
+    """b_t = μ b_{t−1} + g_t, with b_1 = g_1: SGD where μ is 0 (``torch.optim.SGD``)."""
+
+    def __init__(self, momentum: float) -> None:
+        self._momentum = momentum
+        self._kept: Update = {}
+
+    def directions(self, gradients: Update) -> Update:
+        """b_t."""
+        kept = self._kept if self._momentum else {}
+        self._kept = {
+            name: g + self._momentum * kept[name] if name in kept else g
+            for name, g in gradients.items()
+        }
+        return self._kept
+
+
+_FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
+
+
+class Adam:
+    """m̂_t / (√v̂_t + ε) with β₁ = 0.9, β₂ = 0.999 and ε = 1e-8 (``torch.optim.Adam``).
+
+    Source: D. Kingma and J. Ba, "Adam: A method for stochastic optimization" (2015), algorithm 1.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._means: Update = {}
+        self._squares: Update = {}
+
+    def directions(self, gradients: Update) -> Update:
+        """m̂_t / (√v̂_t + ε)."""
+        self._step += 1
+        self._means = _averaged(self._means, gradients, _FIRST)
+        squared = {name: g.square() for name, g in gradients.items()}
+        self._squares = _averaged(self._squares, squared, _SECOND)
+        first, second = 1 - _FIRST**self._step, 1 - _SECOND**self._step
+        return {
+            name: mean / first / (_root(self._squares[name] / second) + _LEAST)
+            for name, mean in self._means.items()
+        }
+
+
+def _averaged(kept: Update, new: Update, decay: float) -> Update:
+    """Moving averages that begin at zero."""
+    return {
+        name: (1 - decay) * x + (decay * kept[name] if name in kept else 0.0)
+        for name, x in new.items()
+    }
+
+
+def _root(squares: Tensor) -> Tensor:
+    """√x, whose slope at 0 counts as 0: there a NaN would come of it, as 0 · ∞."""
+    some = squares > 0
+    return torch.where(some, torch.where(some, squares, 1.0).sqrt(), 0.0)
+
+
+def new_optimizer(name: OptimizerName, momentum: float) -> Optimizer:
+    """A client's optimizer at the beginning of its round."""
+    return Adam() if name == "adam" else Momentum(momentum)
+
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """A client's training in a round, whose update is (w_0 − w_E)/rate.
+
+    One step of SGD over all records gives their gradient.
+
+    Attributes:
+        epochs: passes over the client's records.
+        rate: learning rate.
+        local_batch: records in a minibatch; None is all of them.
+        steps: how many minibatches, whatever the epochs say; None is what they come to.
+        optimizer: begins anew in every round.
+        momentum: of SGD.
+    """
+
+    epochs: int = 1
+    rate: float = 0.1
+    local_batch: int | None = None
+    steps: int | None = None
+    optimizer: OptimizerName = "sgd"
+    momentum: float = 0.0
+
+    def batches(self, records: int) -> list[slice]:
+        """The records of every step, where each epoch takes them in their order."""
+        size = self.local_batch or records
+        once = [slice(start, min(start + size, records)) for start in range(0, records, size)]
+        return (once * self._passes(records))[: self.steps]
+
+    def drawn(self, records: int, generator: torch.Generator) -> list[Tensor]:
+        """The records of every step, where each epoch takes them in a new random order.
+
+        In the given order where one minibatch holds them all (McMahan et al. 2017, algorithm 1).
+        """
+        size = self.local_batch or records
+        steps: list[Tensor] = []
+        for _ in range(self._passes(records)):
+            if size >= records:
+                order = torch.arange(records, device=generator.device)
+            else:
+                order = torch.randperm(records, generator=generator, device=generator.device)
+            steps.extend(torch.split(order, size))
+        return steps[: self.steps]
+
+    def gives_gradient(self, records: int) -> bool:
+        """Whether the update is the gradient of the records' mean loss."""
+        return self.optimizer == "sgd" and len(self.batches(records)) == 1
+
+    def update(
+        self,
+        start: Mapping[str, Tensor],
+        batches: Iterable[B],
+        gradient: Callable[[Update, B], Update],
+    ) -> Update:
+        """(w_0 − w_E)/rate: the sum of what the optimizer steps along.
+
+        Args:
+            start: w_0, every parameter that is trained.
+            batches: of every step, see ``batches`` and ``drawn``.
+            gradient: of the mean loss of a batch, by every parameter, at these weights.
+        """
+        optimizer = new_optimizer(self.optimizer, self.momentum)
+        sums = {name: torch.zeros_like(weight) for name, weight in start.items()}
+        for batch in batches:
+            here = {name: start[name] - self.rate * sums[name] for name in start}
+            moves = optimizer.directions(gradient(here, batch))
+            sums = {name: sums[name] + moves[name] for name in start}
+        return sums
+
+    def words(self, records: int) -> str:
+        """The attacker's knowledge of the training, for the report."""
+        optimizer = {"adam": " of Adam"}.get(self.optimizer, "")
+        momentum = f" with momentum {self.momentum:g}" if self.momentum else ""
+        times = f"{self.epochs} epochs" if self.steps is None else f"{self.steps} steps"
+        return (
+            f"FedAvg: {times}{optimizer} at rate {self.rate:g}{momentum}, minibatches of "
+            f"{self.local_batch or records}, their order unknown"
+        )
+
+    def _passes(self, records: int) -> int:
+        if self.steps is None:
+            return self.epochs
+        return ceil(self.steps / ceil(records / (self.local_batch or records)))
+
 
 Algorithm = Literal["fedsgd", "fedavg"]
 

@@ -13,8 +13,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import mean_gradient, per_sample_gradients
 from gradaudit.models.target import Layer, Target
-from gradaudit.sharing.local import LocalTraining
-from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.protocol import LocalTraining, SharingProtocol
 from gradaudit.sharing.rows import QUICK_BYTES
 
 _COPIES = 6

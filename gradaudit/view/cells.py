@@ -10,7 +10,7 @@ from gradaudit.audits.base import Question
 from gradaudit.judging.risk import Level, sign_of
 from gradaudit.report import Key, Measurement, estimate, marked
 from gradaudit.text import DOUBTED, number
-from gradaudit.view.wording import abridged
+from gradaudit.view.facts import abridged
 
 PERMUTED = "attribute_permuted"
 """Key of the variant, or of the details, of a row about a permuted attribute."""

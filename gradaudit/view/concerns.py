@@ -11,7 +11,7 @@ from gradaudit.judging.verdict import open_findings, says
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.text import number, variant_text
 from gradaudit.view.cells import floor_of
-from gradaudit.view.wording import Place, clause
+from gradaudit.view.facts import Place, clause
 
 _WEAK = ", but of a linear adversary alone"
 

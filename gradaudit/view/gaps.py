@@ -7,8 +7,8 @@ from gradaudit.audits import audits
 from gradaudit.gathering import member_of
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import LayerLine
+from gradaudit.view.facts import abridged
 from gradaudit.view.scope import not_attacked
-from gradaudit.view.wording import abridged
 
 NOT_ASKED = "not asked for"
 MOST_LAYERS = 8

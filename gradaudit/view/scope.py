@@ -8,8 +8,17 @@ from pydantic import JsonValue
 from gradaudit.gathering import member_of
 from gradaudit.report import LEARNERS, Measurement, Report
 from gradaudit.text import listed
-from gradaudit.view.facts import checkpoint_notes, data_facts, joined, preparation, title, warnings
-from gradaudit.view.wording import abridged, batch_size, secret_of
+from gradaudit.view.facts import (
+    abridged,
+    batch_size,
+    checkpoint_notes,
+    data_facts,
+    joined,
+    preparation,
+    secret_of,
+    title,
+    warnings,
+)
 
 MOST_GAMES = 6
 NOTHING = "no attribute was attacked"

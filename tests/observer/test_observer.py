@@ -55,7 +55,7 @@ class Clock:
 @pytest.mark.parametrize("seconds", [0.02, 0.05, 30.0])
 def test_it_keeps_its_share_of_the_time(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock of its own; the law: what was spent exceeds the share by a piece at most."""
-    monkeypatch.setattr("gradaudit.observer.allowance.time", Clock(1e-4))
+    monkeypatch.setattr("gradaudit.observer.observer.time", Clock(1e-4))
     observer = Observer()
     seen = [look(observer, seconds) for _ in range(60)]
     allowance = observer.allowance
@@ -74,7 +74,7 @@ def test_it_keeps_its_share_of_the_time(seconds: float, monkeypatch: pytest.Monk
 def test_what_there_was_no_time_for_has_not_passed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gradaudit.observer.allowance.time", Clock(1e-4))
+    monkeypatch.setattr("gradaudit.observer.observer.time", Clock(1e-4))
     (tmp_path / "spans.yaml").write_text("rules:\n  - {metric: observe.span_share, min: 0}\n")
     observer = Observer(policy=tmp_path / "spans.yaml")
     assert look(generous(policy=tmp_path / "spans.yaml")).verdict.passed

@@ -16,7 +16,7 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.substitutes import recomputes
 from gradaudit.opening import open_subject
 from gradaudit.runner import run
-from gradaudit.sharing.local import LocalTraining
+from gradaudit.sharing.protocol import LocalTraining
 from gradaudit.subject import Subject
 
 RECORDS = Records(torch.rand(8, 5), torch.arange(8) % 3, classes=("a", "b", "c"))

@@ -10,9 +10,9 @@ from gradaudit.audits import Metric
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
 from gradaudit.view import Concern, view
+from gradaudit.view.facts import Place, abridged
 from gradaudit.view.gaps import in_brief
 from gradaudit.view.signoff import sign_off
-from gradaudit.view.wording import Place, abridged
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 

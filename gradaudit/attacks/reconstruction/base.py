@@ -13,7 +13,7 @@ from torch import Tensor
 from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
-from gradaudit.sharing.local import LocalTraining
+from gradaudit.sharing.protocol import LocalTraining
 from gradaudit.sharing.share import mean_of
 from gradaudit.specs import configured
 

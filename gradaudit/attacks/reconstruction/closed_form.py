@@ -26,11 +26,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.layerwise.closed_form import SingleLayer, readers
-from gradaudit.attacks.layerwise.levenberg_marquardt import LeastSquaresMinimum, minimise
 from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
-from gradaudit.attacks.layerwise.systems import Vector, float64
+from gradaudit.attacks.layerwise.systems import LeastSquaresMinimum, Vector, float64, minimise
 from gradaudit.attacks.reconstruction import base
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.gradients.functional import FunctionalModel

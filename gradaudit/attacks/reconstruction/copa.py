@@ -22,7 +22,6 @@ from scipy.sparse.linalg import LinearOperator, splu
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
-from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
 from gradaudit.attacks.layerwise.recursion import (
     RecoveredRecord,
     SolvedLayer,
@@ -32,7 +31,7 @@ from gradaudit.attacks.layerwise.recursion import (
     starting_record,
 )
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
-from gradaudit.attacks.layerwise.systems import System, Vector, solve, weights_matrix
+from gradaudit.attacks.layerwise.systems import System, Vector, minimise, solve, weights_matrix
 from gradaudit.attacks.reconstruction import base
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.errors import NotApplicable

@@ -16,10 +16,9 @@ from gradaudit.attacks.layerwise.closed_form import under_noise
 from gradaudit.attacks.layerwise.setting import prospects
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attempt
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, draw_examples, expect_folder
 from gradaudit.attacks.reconstruction.matching.unknowns import read_start
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.attacks.reconstruction.pictures import draw_examples, expect_folder
 from gradaudit.audits.attack_reconstruct import AttackReconstruct
 from gradaudit.audits.attack_reconstruct.options import (
     AUTOMATIC,

@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, over_batches
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, expect_folder, over_batches
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
-from gradaudit.attacks.reconstruction.pictures import expect_folder
 from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
 from gradaudit.audits.attack_table import AttackTable, TableOptions
 from gradaudit.audits.attack_table.base import (

@@ -13,13 +13,12 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
 from gradaudit.audits.attack_text import AttackText, TextOptions
-from gradaudit.audits.attack_text.adapters import adapters, predicted
 from gradaudit.audits.attack_text.observing import TextThreat, texts_of
 from gradaudit.audits.attack_text.presence import Presence, Texts, decoys_of, p_value, wins
 from gradaudit.audits.attack_text.recovery.recover import Answer, recover
 from gradaudit.audits.attack_text.scores import TextScores, scores_of
 from gradaudit.audits.attack_text.span import is_void, most_tokens
-from gradaudit.audits.attack_text.structure import Structure
+from gradaudit.audits.attack_text.structure import Structure, adapters, predicted
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradaudit.errors import AuditError
 from gradaudit.integrations.flower.wrapping import WrappedStrategy
 from gradaudit.observer import Observation, Observer
-from gradaudit.observer.allowance import stopwatch
+from gradaudit.observer.observer import stopwatch
 from gradaudit.sharing.named import Kind, named_update
 
 EXAMPLES = "num-examples"

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from gradaudit.data.records import Records
 from gradaudit.models.target import Target
-from gradaudit.protection.updates import UndefendedUpdates
+from gradaudit.protection.guards import UndefendedUpdates
 
 
 class Cost(ABC):

@@ -6,7 +6,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses.base import module_of
 from gradaudit.models.target import Target
 from gradaudit.protection.costs.base import Cost
-from gradaudit.protection.updates import UndefendedUpdates
+from gradaudit.protection.guards import UndefendedUpdates
 
 
 class Bytes(Cost):

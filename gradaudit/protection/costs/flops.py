@@ -12,7 +12,7 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import Counter
 from gradaudit.models.target import Target
 from gradaudit.protection.costs.base import Cost
-from gradaudit.protection.updates import UndefendedUpdates
+from gradaudit.protection.guards import UndefendedUpdates
 
 
 class Flops(Cost):

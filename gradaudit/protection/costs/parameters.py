@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gradaudit.data.records import Records
 from gradaudit.models.target import Target
 from gradaudit.protection.costs.base import Cost
-from gradaudit.protection.updates import UndefendedUpdates
+from gradaudit.protection.guards import UndefendedUpdates
 
 
 class Parameters(Cost):

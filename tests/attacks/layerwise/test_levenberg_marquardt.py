@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import nn
 
-from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
+from gradaudit.attacks.layerwise.systems import minimise
 from gradaudit.attacks.reconstruction.closed_form import (
     Inversion,
     full_column_rank,

@@ -5,8 +5,7 @@ from attacks.layerwise.nets import ACTIVATIONS, chain, narrowing, net, record, w
 from numpy.typing import NDArray
 from torch import nn
 
-from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
-from gradaudit.attacks.layerwise.systems import system_of, weights_matrix
+from gradaudit.attacks.layerwise.systems import minimise, system_of, weights_matrix
 from gradaudit.attacks.reconstruction.copa import (
     CombinedObjective,
     PullBack,

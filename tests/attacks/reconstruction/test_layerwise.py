@@ -16,7 +16,7 @@ from gradaudit.attacks.reconstruction import (
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.models.losses import BinaryCrossEntropy, MeanSquaredError
 from gradaudit.progress import Silent
-from gradaudit.sharing.local import LocalTraining
+from gradaudit.sharing.protocol import LocalTraining
 
 CHAINS = ("r-gap", "copa")
 EVERY = (*CHAINS, "closed-form")

@@ -18,8 +18,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target
-from gradaudit.sharing.local import LocalTraining
-from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.protocol import LocalTraining, SharingProtocol
 from gradaudit.sharing.share import share
 from tests.attacks.reconstruction.scenes import (
     cnn,
