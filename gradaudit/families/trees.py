@@ -20,7 +20,7 @@ from gradaudit.families.base import Features, FloatArray, IntArray
 _CELLS = 1 << 16
 """Rows times cuts that are tried at a time, so that they stay in the cache."""
 _TRIED = 3
-"""Cuts that a node tries for each of √columns: with one, it misses what few of many tell."""
+"""Cuts that a node tries for each of √columns: with one, it misses the few columns that matter."""
 _DENSE = 10
 """Times faster that all rows of a column are looked at than as many single ones."""
 _PATIENCE = 5
@@ -292,7 +292,7 @@ class _Growing:
         """The values next to those (cuts, nodes) that two rows share, of the pairs that are tied.
 
         That is the next value above or below it in the node, so that a value which most rows
-        share, as zero in sparse gradients, is told from the others; itself where there is none.
+        share, as zero in sparse gradients, is kept from the others; itself where there is none.
         """
         of_cuts = tied.any(axis=1)
         heads = self._generator.random((int(of_cuts.sum()), tied.shape[1])) < 0.5

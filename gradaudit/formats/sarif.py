@@ -4,7 +4,7 @@ What is beyond a limit, or could not be measured, is of the kind ``fail`` with i
 what is unclear is ``open`` ("insufficient information to decide", 3.27.9) and has no level, unless
 the policy lets it fail.
 
-Code scanning shows no logical locations and tells results of one file apart by the fingerprint
+Code scanning shows no logical locations and distinguishes results of one file by the fingerprint
 ``primaryLocationLineHash``, so the layer's name stands in the message and in the fingerprint.
 """
 

@@ -34,7 +34,7 @@ class Site:
     """A place in the forward pass where parameters are applied.
 
     ``shape`` is that of the output there, for a batch of one record, ``seen`` that of what came in;
-    ``uses`` are the names of the parameters applied, each with its operation; ``tokens`` tells
+    ``uses`` are the names of the parameters applied, each with its operation; ``tokens`` says
     whether what came in are whole numbers.
     """
 

@@ -30,7 +30,7 @@ Record = tuple[Tensor, Tensor, Tensor]
 class Batch:
     """Some records, ready to be differentiated; each is a batch of its own to the model.
 
-    Records, points (see ``Trace``) and targets of the loss are (records, …); ``indices`` tell which
+    Records, points (see ``Trace``) and targets of the loss are (records, …); ``indices`` say which
     records these are, for the random numbers of each.
     """
 

@@ -150,7 +150,7 @@ class FunctionalModel:
         return outputs
 
     def _expect_company(self, inputs: Tensor, error: Exception) -> None:
-        """Tell of a single record that fails as it would be normalised by its batch.
+        """Name the remedy where a single record fails because it would be normalised by its batch.
 
         Raises:
             NotApplicable: so it is.
@@ -204,7 +204,7 @@ class FunctionalModel:
         with torch.no_grad():
             try:
                 outputs = self.outputs({}, inputs[:2])
-            except Exception:  # ``check`` tells why
+            except Exception:  # ``check`` says why
                 return None
             return self.loss.coupling(outputs, targets[:2])
 

@@ -100,7 +100,7 @@ class PerSampleGradients:
 
     Iterating yields, chunk by chunk in the order of the records, a dict from each layer's name to
     its gradients (records, elements): the layer's parameters flattened, in the order of
-    ``parameter_names``. It can be iterated over again. ``ways`` tells how each layer's gradients
+    ``parameter_names``. It can be iterated over again. ``ways`` says how each layer's gradients
     are computed; ``chunk`` records' are yielded at once, and ``batch`` records, a multiple of that,
     run through the model at once. Gradients are formed in ``buffers``, or in memory of their own.
     """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, backends
 
 _SIDE = 1024
-"""Of the matrices whose product tells how precision slows arithmetic."""
+"""Rows and columns of the matrices whose product shows how precision slows arithmetic."""
 _TIMES = 5
 _SLOW = 8.0
 """Between what devices take for products in double precision: 2 times as long, or 32 to 64."""

@@ -24,7 +24,7 @@ class TransformersObserverCallback(StepsCallback, TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Heed the label smoothing that the trainer was told."""
+        """Heed the label smoothing that the trainer was given."""
         observer = self.steps.observer
         observer.smoothing = args.label_smoothing_factor or observer.smoothing
 

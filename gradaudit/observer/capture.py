@@ -29,8 +29,8 @@ def captured(
     Args:
         old: the weights that came.
         new: what left.
-        model: names arrays that have none, and tells parameters from buffers.
-        kind: of what left; told by comparing without it.
+        model: names arrays that have none, and says which arrays are buffers.
+        kind: of what left; found by comparing where it is not given.
 
     Raises:
         UsageError: a file is missing.

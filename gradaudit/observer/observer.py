@@ -119,7 +119,7 @@ class Observation:
 class Observer:
     """Looks at updates before they leave.
 
-    What tells most for its time is read first (``gradaudit.attacks.reading``); rows of large
+    What gives most for its time is read first (``gradaudit.attacks.reading``); rows of large
     layers are cut to fit, and what there is no time for is a skipped row that says so, which lets
     no rule pass. Time not used is kept for the next update. Writing captured updates is not
     counted: it is asked for.

@@ -1,7 +1,7 @@
 """Rules on floors as formulas of the noise, without a new measurement for each level.
 
 Layers' informations add up over the variances of their noise, so those at noise of deviation one,
-measured once, tell the floor of every protection (``gradaudit.audits.floor.van_trees``).
+measured once, give the floor of every protection (``gradaudit.audits.floor.van_trees``).
 """
 
 import math

@@ -58,7 +58,7 @@ class Planner:
         strict: whether what is unclear fails.
         left: seconds that are left, of which some are kept for fresh records (``Clock``). The first
             measurement and that on fresh records are not cut short.
-        progress: who is told of trials.
+        progress: shows the trials.
         units: where finished work is kept.
 
     Raises:

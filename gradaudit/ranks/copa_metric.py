@@ -70,10 +70,10 @@ def ranks_of(
     """Ranks of U of convolutions, for every record on its own.
 
     The model is a functional copy in float64, inputs (records, …) and labels are as it casts them,
-    and a convolution may take ``flops`` floating-point operations for a record; ``advance`` is told
-    of every one that is done, each of which is work for one of the ``workers``, and ``given`` what
-    ranks a layer then has. Ranks come by layer in order of execution, with reasons for the layers
-    that have none.
+    and a convolution may take ``flops`` floating-point operations for a record; ``advance`` is
+    called of every one that is done, each of which is work for one of the ``workers``, and
+    ``given`` what ranks a layer then has. Ranks come by layer in order of execution, with reasons
+    for the layers that have none.
 
     Raises:
         AuditError: a weight or gradient is not finite.

@@ -1,8 +1,8 @@
 """Convolutions of a model for which U is defined, their uses on one record, and their chain.
 
-A chain is told by derivatives at a record, with the graph cut behind every convolution and fully
-connected layer: activations, dropout and batch norm by running statistics pass, pooling, other
-norms, resampling and skip connections do not.
+A chain is recognised by derivatives at a record, with the graph cut behind every convolution and
+fully connected layer: activations, dropout and batch norm by running statistics pass, pooling,
+other norms, resampling and skip connections do not.
 """
 
 from collections import Counter

@@ -7,7 +7,7 @@ Every row of U lies in one of two families, and each family has a dimension of i
 - Π P(x) Q_dᵀ: at most (live taps − rank of filters) · rank of output gradients.
 
 This is rank W + rank ∇_Z J − relations, sharpened at padding edges and in unconnected parts. It is
-a theorem and no more than a bound: only ``exact`` and a computation tell whether it is met.
+a theorem and no more than a bound: only ``exact`` and a computation show whether it is met.
 
 Whether almost all weights that share the zeros and ties of the real ones meet it can be seen at a
 point: the rank of U at almost all points of a linear family of weights is the largest one in the

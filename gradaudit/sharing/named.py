@@ -1,7 +1,7 @@
 """An update by names, as it leaves a client: what was trained, and what goes beside it.
 
 Arrays are matched by their names, never by their order; arrays without names are only taken where
-every one has the shape of its place in a state dict. Weights and differences are told apart by
+every one has the shape of its place in a state dict. Weights and differences are distinguished by
 c = ⟨after, before⟩/‖before‖²: about 1 of weights, about 0 of a difference, which has no reason to
 point where the weights do.
 """
@@ -36,7 +36,7 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _WEIGHTS, _DIFFERENCE = 0.75, 0.25
 """c from which on arrays are weights, and up to which they are a difference."""
 _ENOUGH = 1 << 18
-"""Elements that suffice to tell them apart."""
+"""Elements that suffice to distinguish weights from differences."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class NamedUpdate:
         hidden: names that came and do not leave.
         records: how many records are behind it, where that is known.
         smoothing: of the labels, by the loss that it was trained with.
-        errors: how far rounding moves an element, by name, where the arrays do not tell.
+        errors: how far rounding moves an element, by name, where the arrays do not show it.
         cache: differences that were taken already.
     """
 
@@ -123,7 +123,7 @@ def named_update(
     Args:
         before: the weights that came, buffers too; a gradient needs none.
         after: what leaves: some or all of the same names.
-        kind: what that is; told by comparing the two without it.
+        kind: what that is; found by comparing the two where it is not given.
         parameters: names of the trained parameters; all else are buffers. Without them, buffers
             are known by BatchNorm's names.
         records: how many records were trained on.

@@ -179,7 +179,7 @@ class KnownProjections:
     ) -> dict[str, Projection]:
         """Those of the layers that are reduced to principal components, fitted where unknown.
 
-        ``fitted`` tells one stream that they are fitted on from another.
+        ``fitted`` names the stream that they are fitted on.
         """
         if fitted != self._fitted:
             self._fitted, self._known = fitted, {}

@@ -69,7 +69,7 @@ class _Rarity:
     """How rare the order of scores is, with all that permutations within groups leave as it is.
 
     ``padded`` is the length of the Fourier transforms, ``coins`` that of the groups, conjugate;
-    ``varied`` tells which of the correlations there are. A product's sum at lag k, squared,
+    ``varied`` says which of the correlations there are. A product's sum at lag k, squared,
     times ``halves`` is z²/2, and ``price`` what it costs to look there.
     """
 

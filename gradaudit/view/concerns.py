@@ -56,14 +56,14 @@ def _corrected(finding: Finding) -> str:
 
 
 def _played(row: Measurement) -> str:
-    """The row's variant; of one that only tells audits of one name apart, that name."""
+    """The row's variant; of one that only distinguishes audits of one name, that name."""
     only = row.variant.keys() == {row.audit}
     words = str(row.variant[row.audit]) if only else variant_text(row.variant)
     return f" ({words})" if words else ""
 
 
 def helps_of(finding: Finding, row: Measurement, place: Place) -> str:
-    """What would bring a value within its limit; of an unclear one, what would tell."""
+    """What would bring a value within its limit; of an unclear one, what would decide it."""
     if finding.outcome == "unclear":
         return finding_remedy(finding, row)
     known = known_metrics().get(finding.metric)

@@ -75,7 +75,7 @@ def secret_of(row: Measurement | None) -> str:
 
 
 def batch_size(details: Mapping[str, JsonValue]) -> int | None:
-    """Of how many records an attacked update is, where details tell."""
+    """The number of records of an attacked update, where details say it."""
     known = details.get("knowledge")
     size = details.get("batch_size", known.get("batch_size") if isinstance(known, dict) else None)
     return size if isinstance(size, int) else None

@@ -116,5 +116,5 @@ def _member(row: Measurement) -> str:
 
 
 def _sub(row: Measurement) -> bool:
-    """Whether it is a reading beside a headline, which tells of the gap already."""
+    """Whether it is a reading beside a headline, whose gap is listed already."""
     return bool(row.variant.keys() - {row.audit})

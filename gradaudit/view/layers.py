@@ -39,7 +39,7 @@ class ArrayLine:
 
 
 def arrays_of(report: Report) -> tuple[ArrayLine, ...]:
-    """The arrays that a report tells of, those that leave as they are first."""
+    """The arrays that a report is about, those that leave as they are first."""
     lines = [_line(row) for row in _rows(report)]
     return tuple(sorted(lines, key=lambda line: not line.open))
 

@@ -195,7 +195,7 @@ def _count(report: Report) -> str:
 
 
 def _algorithms(report: Report) -> str:
-    """What the audits were told that is shared; a gradient where none was told otherwise."""
+    """What the audits took as shared: a gradient where no option says otherwise."""
     words = dict.fromkeys(_algorithm(options) for options in _options(report))
     return " and ".join(filter(None, words)) or "gradients"
 

@@ -31,7 +31,7 @@ class Activation:
     """A strictly increasing, piecewise differentiable function of each element.
 
     Attributes:
-        name: with its parameters, which tell it from others.
+        name: with its parameters, which distinguish it from others.
         value: a(z).
         slope: a′(z).
         undone: the z with a(z) = a, of values inside the range.

@@ -104,7 +104,7 @@ def _solve(
 
 
 def _read(chain: LayerChain, number: int, x: Tensor) -> SolvedLayer:
-    """A fully connected layer's input: every row of its gradient tells it."""
+    """A fully connected layer's input, which every row of its gradient determines."""
     before = chain.stages[number - 1].activation if number else chain.entrance
     outside = share_outside(before, x)
     return SolvedLayer(chain.stages[number].layer, x, outside=outside, determined=True)

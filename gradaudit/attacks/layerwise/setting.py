@@ -56,11 +56,11 @@ class LayerwiseSetting:
     def targets(self) -> list[Tensor]:
         """(1, …) every target that the record may have had.
 
-        Of more than 1,000 classes it is the one that the signs of the last layer's gradient tell.
+        Of more than 1,000 classes it is the one that the last layer's gradient shows by its signs.
 
         Raises:
-            NotApplicable: targets are real numbers and were not told, or there are so many classes
-                and the signs do not tell which.
+            NotApplicable: targets are unknown real numbers, or there are so many classes
+                and the signs do not show which.
         """
         view = self.view
         if view.labels is not None:
@@ -89,7 +89,7 @@ class LayerwiseSetting:
         left out.
 
         Raises:
-            NotApplicable: the layer's gradient tells nothing.
+            NotApplicable: the layer's gradient is zero.
         """
         stage, update = self.chain.stages[-1], self.view.update
         weight, bias = update[stage.weight_name], update.get(stage.bias_name or "")

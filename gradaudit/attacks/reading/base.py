@@ -19,7 +19,7 @@ class ReadingValue:
     Attributes:
         metric: what it says.
         layer: of which layer; None of the whole update.
-        value: None where nothing can be told.
+        value: None where nothing can be said.
         reason: why not.
         details: what else there is to know.
     """
@@ -35,7 +35,7 @@ class ReadingUnit(NamedTuple):
     """A unit of work of a reading, which can be done separately.
 
     Attributes:
-        metrics: what it tells of.
+        metrics: names of the metrics whose values it reads.
         layer: of which layer; None of the whole update.
         elements: how many it reads when nothing is cut.
         look: does it, with a share of the layer's rows: 1 is all.

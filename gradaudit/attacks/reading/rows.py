@@ -22,7 +22,7 @@ from gradaudit.sharing.named import NamedUpdate
 _PROBES = 3
 _DEVIATIONS = 6.0
 _RELATIVE = 1e-3
-"""How far rounding may move a quotient, over the quotients' size, for the row to tell anything."""
+"""How far rounding may move a quotient, over the quotients' size, for the row to be of use."""
 _OTHER = "the closed form is for fully connected layers with bias"
 _FEW = (
     "with one or two outputs of the model, rows agree whoever is behind them; the closed form "

@@ -244,7 +244,7 @@ def similarities(
     truths = [batch.records for batch in observed]
     for name, method in methods.items():
         views = [batch.view for batch in observed]
-        if method.searches_labels:  # they are told to no attack that does
+        if method.searches_labels:  # no attack that searches them is given them
             views = [replace(view, labels=None) for view in views]
         candidates, why = _candidates(method, views, restarts, seed, progress, jobs)
         if any(made is not None for made in candidates):

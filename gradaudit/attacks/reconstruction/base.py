@@ -241,7 +241,7 @@ class Reconstruction(ABC, Generic[O]):
     solves_for_numbers: ClassVar[bool] = False
     """Whether records of tokens have nothing that it could find."""
     searches_labels: ClassVar[bool] = False
-    """Whether labels are unknowns as records are, and no answer tells one without the other."""
+    """Whether labels are unknowns as records are, so that an answer names both or neither."""
 
     def __init__(self, options: O | None = None, /, *, restarts: int = 8, **values: Any) -> None:
         """An attack with options.
@@ -306,7 +306,7 @@ class Reconstruction(ABC, Generic[O]):
             view: everything that the attacker has; the truth is not in it.
             restarts: how many starting points; 1 where ``restarts`` of the class is False.
             generator: of all randomness, on the CPU.
-            progress: who is told how far the work is.
+            progress: shows how far the work is.
             jobs: worker processes that restarts may be shared out among; no number depends on
                 them.
 

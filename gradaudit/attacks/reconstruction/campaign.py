@@ -141,7 +141,7 @@ def over_batches(
         jobs: worker processes.
         blocks: that the restarts of a batch are made of; 1 where they cannot be shared out.
         title: of the work, for the progress of several workers.
-        progress: who is told how far the work is.
+        progress: shows how far the work is.
         units: where the results are kept.
     """
     jobs = jobs if observed[0].view.model.device.type == "cpu" else 1

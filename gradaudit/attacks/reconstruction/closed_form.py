@@ -132,7 +132,7 @@ class Inversion:
         return LinearOperator(shape, matvec=apply, rmatvec=transposed, dtype="float64")
 
     def determined(self, z: Vector) -> bool | None:
-        """Whether Ψ's Jacobian at x has full column rank; None where it is too large to tell."""
+        """Whether Ψ's Jacobian at x has full column rank; None where it is too large to compute."""
         if len(self.wanted) < len(z):
             return False
         if math.prod(self.shape) * len(self.wanted) > JACOBIAN_ELEMENTS:
@@ -203,7 +203,7 @@ _PRODUCTS_A_STEP = 16
 """Products that a step usually takes, about a call each: LeNet at 32×32 and 64×64 and AlexNet took
 0.7, 1.7 and 1.7 times what this expects."""
 _ALIKE = 1e-9
-"""Relative distance of two solutions for a layer's input up to which rounding tells them apart."""
+"""Relative distance of two solutions for a layer's input that rounding alone can make."""
 _LATER = "the layer's input; the record behind it is determined where condition 1 holds"
 
 

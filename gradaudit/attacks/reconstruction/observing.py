@@ -123,7 +123,7 @@ class ThreatModel:
     def _clean(self, batch: Records, generator: torch.Generator) -> Update | None:
         """The update for the loss that the attacker knows, clipped but neither noisy nor cut.
 
-        Clipping is a factor on the whole update, which tells no less than the update itself.
+        Clipping is a factor on the whole update, which gives away no less than the update itself.
         """
         if not self.sharing.defenses:
             return None

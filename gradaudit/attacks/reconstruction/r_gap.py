@@ -32,7 +32,7 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
     The last layer's output follows from its bias's gradient, or without one from a scalar equation
     that has two roots, which are both tried; the one whose record gives the gradient that was
     shared is handed in. Where a layer's system does not determine its input, the shortest
-    solution is taken, and what is solved before it builds on that: the residuals tell.
+    solution is taken, and what is solved before it builds on that: the residuals show it.
 
     Source: J. Zhu and M. Blaschko, "R-GAP: Recursive gradient attack on privacy" (2021),
     algorithm 1.

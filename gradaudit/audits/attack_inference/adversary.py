@@ -126,12 +126,12 @@ class Adversary:
     def guesses(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
         """The adversary's guesses from every layer, and from the whole update (None).
 
-        Who sees the whole update pools what all layers together and each layer alone tell, by how
-        well each told the batches that were held out.
+        An adversary who sees the whole update pools the posteriors of all layers together and of
+        each layer alone, by how well each predicted the batches that were held out.
 
         Args:
             adaptive: whether it knows the defenses and applies them to its own updates.
-            advance: told of every round.
+            advance: called for every round.
         """
         scopes: list[Scope] = []
 

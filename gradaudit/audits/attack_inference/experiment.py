@@ -64,7 +64,7 @@ def train_rounds(
             epoch begins with. Layers that are never shared are trained without, on the client.
         rate: learning rate.
         seed: of the order of the records and of noise.
-        advance: told of every epoch.
+        advance: called for every epoch.
 
     Raises:
         AuditError: the training diverged.

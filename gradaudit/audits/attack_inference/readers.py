@@ -173,7 +173,7 @@ def pooled(readers: Sequence[Guesses], split: GameSplit) -> Guesses:
     """One answer of several readers of the same batches: the mean of their calibrated posteriors.
 
     Weights are ∝ exp(−n·L): L is a reader's log loss on the batches held out, and n how many of
-    these have no record in common. So readers that n batches cannot tell apart count alike, and
+    these have no record in common. So readers that n batches cannot distinguish count alike, and
     none is chosen by luck. Without batches held out, all count alike.
     Source: Y. Yao et al., "Using stacking to average Bayesian predictive distributions" (2018),
     pseudo-BMA weights.

@@ -94,7 +94,7 @@ def bins(active: Tensor, weight: Tensor) -> int | None:
         weight: (rows, inputs).
 
     Returns:
-        The longest chain; None where the rows have too few inputs to be told apart.
+        The longest chain; None where the rows have too few inputs to be distinguished.
     """
     if weight.shape[1] < FEWEST_INPUTS:
         return None
@@ -190,7 +190,7 @@ def times_farther(history: Sequence[State]) -> dict[str, float]:
 
 
 FEWEST = 32
-"""Records of which the signs can be told from chance."""
+"""Records from which on the signs can be distinguished from chance."""
 LIMITS = {"bins": 4.0, "traps": 0.4, "starved": 0.3, "concentration": 0.7}
 """What each sign is measured by: no honest round of the simulations came near, and all attacks are
 beyond (benchmarks/coverage/malicious_server.py)."""
@@ -207,7 +207,7 @@ class Signs:
         concentration: how far one class has all weights of the last layer.
         movement: times farther than expected, see ``movement.times_farther``.
 
-    Each is None where it cannot be told of such a layer, or there is no earlier round.
+    Each is None where such a layer has no such sign, or there is no earlier round.
     """
 
     bins: float | None = None

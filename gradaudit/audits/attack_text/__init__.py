@@ -38,12 +38,12 @@ class AttackText(Audit[TextOptions]):
     """Recover the tokens and texts behind an update, and test each layer for a text's presence.
 
     Tokens are read off the rows of the embedding that moved. The gradient Σ_t δ_t a_tᵀ of a linear
-    map has its rows in the span of what came in, so a token at a position is possible where what
-    it would bring in lies in the span of the first maps; a text of a causal model is grown token by
+    map has its rows in the span of what came in, so a token at a position is possible where what it
+    would bring in lies in the span of the first maps; a text of a causal model is grown token by
     token where each lies in the spans behind the first block, one of a bidirectional model found by
     exchanging tokens until all do (Petrov et al. 2024, DAGER, sections 4 and 5). What noise leaves
-    of a span is told by its singular values, never by a fixed tolerance. The last token of a text
-    of a next-token loss stands in the head's rows alone.
+    of a span is found from its singular values, never by a fixed tolerance. The last token of a
+    text of a next-token loss stands in the head's rows alone.
 
     Answers are matched with the batch's texts by an optimal assignment; ROUGE-1 and ROUGE-2 are the
     F-measures of common tokens and pairs (Lin 2004). At each layer a text is told from decoys of

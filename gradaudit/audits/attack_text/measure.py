@@ -74,7 +74,7 @@ class BatchAnswers:
         predicted: of low-rank adapters, the share of tokens expected from their ranks, a batch.
         outputs: how many outputs such adapters have together.
         alone: whether there are no texts beside a batch's, to draw decoys from.
-        void: why no span tells tokens, where a batch has too many of them, and what would lift it.
+        void: why no span identifies tokens, where a batch has too many, and what would lift it.
     """
 
     answers: list[Answer] = field(default_factory=list)
@@ -258,7 +258,7 @@ def _scores(answer: Answer, batch: Records) -> TextScores:
 def _filled(structure: Structure) -> str:
     """That tokens fill what comes in where each stands for itself, and what lifts it; else empty.
 
-    Fewer tokens leave dimensions free; the rows of the embedding tell tokens whatever their number.
+    Fewer tokens leave dimensions free; the rows of the embedding name tokens whatever their number.
     """
     places = [place for place in structure.places if place.local and place.shared]
     if not places:

@@ -2,7 +2,7 @@
 
 The gradient of a linear map that is used at T positions is G = Σ_t δ_t a_tᵀ, so its rows lie in the
 span of what came in, and where T is less than the map is wide, they leave the rest of the space
-empty (Petrov et al. 2024, DAGER, theorem 3.1). How much of a candidate lies outside tells whether
+empty (Petrov et al. 2024, DAGER, theorem 3.1). How much of a candidate lies outside shows whether
 it came in.
 
 Where noise blurs the span, a right singular vector that is found with singular value s keeps the
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 _SPARE = 8
-"""Singular values that only noise makes, of which there must be so many to tell its level."""
+"""Singular values that only noise makes: its level is estimated from so many or more."""
 _ROUNDING = 1e-10
-"""The level of noise, over the largest singular value, where no value is free to tell it."""
+"""The level of noise, over the largest singular value, where no value is free to show it."""
 _GAP = 1.2
 """What the smallest singular value of what came in must be over noise, or some of it is lost."""
 _MARGIN = 2.0
@@ -45,7 +45,7 @@ class Span:
         edge: the largest singular value that noise makes.
         values: singular values, falling.
         whole: whether the maps have outputs enough for the span to hold all that came in; else
-            what came in has more of its energy in it than chance, and no more can be told.
+            what came in has more of its energy in it than chance, and no more can be said.
     """
 
     rows: Tensor

@@ -131,7 +131,7 @@ class DpAudit(Audit[DpAuditOptions]):
     clients' updates, or an update and none, and each array of the state dict has its row.
 
     One run (--mode one-run) has no releases to repeat: a training let in each of many clients of
-    random directions by a coin (train --canaries), and what it released tells which. The headline
+    random directions by a coin (train --canaries), and what it released shows which. The headline
     is Steinke's bound on the whole run's ε of a client; beside it those that hold if the run is
     Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its
     estimate. By --mechanism opacus:… the canaries are records of known gradients in a training by

@@ -164,7 +164,7 @@ def _expect_fitting(mechanism: Mechanism, options: DpAuditOptions) -> None:
 
 
 def _expect_removable(mechanism: Mechanism, options: DpAuditOptions) -> None:
-    """Refuse to play a record's absence where the law tells it, or where nothing would be left."""
+    """Refuse to play a record's absence where its ε is known, or where nothing would be left."""
     if not isinstance(mechanism, FileMechanism):
         raise UsageError(
             f"--relation remove: leave it out for {mechanism.description}, whose promise for a "

@@ -64,7 +64,8 @@ class Floor(Audit[FloorOptions]):
     E_u ½ ln det(T⁻¹ + Ã_u), with T⁻¹ = I + 3 E[s sᵀ] and s = ∇_z ln ‖G‖² of other records. The
     mse_share has a third, where records weigh q = 1/(1 + ‖G‖²/c): E[q]² tr(C M⁻¹) / tr C with M =
     E[q² Ã(x)] + E[(∇q − q z)(∇q − q z)ᵀ] (B. Bobrovsky, E. Mayer-Wolf and M. Zakai, "Some classes
-    of global Cramér-Rao bounds", 1987). A trained network tells much of few records and little of
+    of global Cramér-Rao bounds", 1987). A trained network gives away much of few records and little
+    of
     most: van Trees alone then lies 20 to 100 times below the error of the best attacker on networks
     of two inputs, and with weights 2 to 4 times (``benchmarks/coverage/bayes_floors.py``).
 

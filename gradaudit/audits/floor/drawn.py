@@ -3,7 +3,7 @@
 Weights of records by their information, so that a few informative ones do not decide a floor.
 
 The van Trees inequality inverts the average information. A trained network is sure of most records:
-their gradients tell next to nothing, the average is that of the few others, and the floor lies far
+their gradients hold next to nothing, the average is that of the few others, and the floor lies far
 below the error of the best attacker. With a weight q(x) on each record it is (B. Bobrovsky, E.
 Mayer-Wolf and M. Zakai, "Some classes of global Cramér-Rao bounds", 1987, section 3, with a scalar
 weight; by parts from E[(x̂ − x) ∇(q p)/p]), in the prior's directions z ~ N(0, I):
@@ -11,7 +11,7 @@ weight; by parts from E[(x̂ − x) ∇(q p)/p]), in the prior's directions z ~ 
     E‖x̂ − x‖² ≥ E[q]² tr C^½ M⁻¹ C^½,    M = E[q² Ã(x)] + E[(∇q − q z)(∇q − q z)ᵀ].
 
 It holds for every smooth bounded q; q = 1 is van Trees. Here q = 1/(1 + e/c) with e = ‖G‖² of the
-whole gradient: e tells how much a record gives away, ∇e = 2 JᵀG comes with JᵀJ at no cost, and
+whole gradient: e measures how much a record gives away, ∇e = 2 JᵀG comes with JᵀJ at no cost, and
 ∇q = −q (1 − q) ∇ ln e. With Ã = e/c in one direction M is E[q] but for ∇q, and the floor E[1/(1 +
 Ã)]: the average of what each record's own information leaves. Levels c are quantiles of other
 records' e. (E[q], M) ↦ E[q]² tr C M⁻¹ is convex, so tangents bound it from below.
@@ -183,7 +183,7 @@ def slopes_of(
     """∇ ln ‖G‖², (records, d), and ‖G‖², (records,), of records' gradients by named parameters.
 
     Both are zero where gradients are, and where a model can be differentiated only once backwards:
-    the genie then tells nothing, and records weigh alike.
+    the genie then gives no information, and records weigh alike.
     """
     with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
         try:
@@ -212,7 +212,7 @@ def _slope(
 
 
 _UNIT = 4
-"""Records of a unit: more, smaller units tell the average better, larger ones their own number."""
+"""Records of a unit: many small units estimate the average better, large ones their own value."""
 _LOOKED_AT = 64
 """Records that the genie looks at, at most."""
 
@@ -225,7 +225,7 @@ class PriorSample:
         records: (records, …).
         labels: (records, …), the same in a unit.
         cells: which half of which unit each is in, 2 · unit + half, in order.
-        genie: what it tells of each unit.
+        genie: the side information that it gives about each unit.
     """
 
     records: Tensor

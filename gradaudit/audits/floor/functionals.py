@@ -79,7 +79,7 @@ def _nats(whole: Tensor, prior: GaussianPrior) -> tuple[float, Tensor]:
 share = Functional(_share, 1, 1.0)
 """tr(C (P + Ã)⁻¹) / tr C: the floor on the mean squared error over the prior's variance."""
 nats = Functional(_nats, -1)
-"""½ ln det(P + Ã): the bound on what an update tells of a record, in nats."""
+"""½ ln det(P + Ã): the bound on an update's information about a record, in nats."""
 
 
 _BISECTIONS = 200

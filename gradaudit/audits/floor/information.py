@@ -43,7 +43,8 @@ class Information:
     Attributes:
         halves: Ã averaged over half of a unit, (units, 2, probes, probes).
         precision: T⁻¹ of what is left unknown of a record given what its unit has in common.
-        weighted: the same where records weigh by how little they tell; None where all weigh alike.
+        weighted: the same where records weigh less the more they give away; None where all are
+            alike.
     """
 
     halves: Tensor
@@ -109,7 +110,7 @@ def layer_information(
         seed: of the records and of random directions.
         clips: what is clipped together before the noise; nothing without.
         memory: bytes that a chunk of records may take.
-        advance: told of records that are done.
+        advance: called with the number of records that are done.
         workers: who share in the records.
 
     Raises:

@@ -84,7 +84,7 @@ def _affordable(options: FloorOptions, subject: Subject) -> int:
 
 
 def _drawn(options: FloorOptions, subject: Subject, draws: int) -> tuple[GaussianPrior, Tensor]:
-    """The prior, and the labels of the records that are drawn from it, unless told how many."""
+    """The prior, and the labels of the records that are drawn from it, as many as are asked for."""
     records = subject.records
     if records.looked_up:
         raise NotApplicable(

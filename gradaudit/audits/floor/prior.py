@@ -20,7 +20,7 @@ DIRECTIONS = 256
 """Leading directions of the prior that are asked about one by one."""
 _GROUPS = 16
 _STILL = 1e-12
-"""Of the largest variance: below it there is none, as far as rounding lets tell."""
+"""Share of the largest variance below which rounding hides whether there is any."""
 _FITTED_ON = 1000
 """Records that a covariance is fitted on: what more of them would add, shrinking takes away."""
 

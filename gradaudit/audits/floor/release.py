@@ -79,7 +79,7 @@ class Release:
     def tied(self) -> bool:
         """Whether a layer's update depends on other layers through a norm over several records.
 
-        Then only what all tell together, unclipped, bounds what one of them does.
+        Then only the information of all of them together, unclipped, bounds that of one of them.
         """
         return self.clip is not None and self.moving is None
 

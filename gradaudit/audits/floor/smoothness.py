@@ -1,9 +1,9 @@
 """Whether a model's gradients move without jumps as its input does, read off what it computes.
 
 A gradient holds the derivatives of activations: where one has a kink, as a ReLU has, gradients
-jump, a jump tells more than any JᵀJ, and the van Trees inequality does not hold (R. Gill and B.
-Levit 1995 ask for absolute continuity). So each operation of a forward pass must be known to have a
-derivative that is continuous, with a slope almost everywhere.
+jump, a jump holds more information than any JᵀJ, and the van Trees inequality does not hold (R.
+Gill and B. Levit 1995 ask for absolute continuity). So each operation of a forward pass must be
+known to have a derivative that is continuous, with a slope almost everywhere.
 """
 
 from collections.abc import Iterator, Sequence
@@ -162,7 +162,7 @@ def _smooth(name: str, args: Sequence[Any]) -> bool:
 
 @contextmanager
 def _naming(model: nn.Module, watch: _Watch) -> Iterator[None]:
-    """Tell the watch which module runs, as long as the context lasts."""
+    """Let the watch know which module runs, as long as the context lasts."""
     with ExitStack() as hooks:
         for name, part in model.named_modules():
             kind = type(part).__name__

@@ -10,8 +10,9 @@ own directions (``GaussianPrior``):
   concave (S. Efroimovich 1979).
 
 Both hold given the label, and averaged over labels by convexity; information of layers with
-independent noise adds up. They hold just so for one who is told something by a ``Genie``, of units
-of records, and are averaged over units then, each with an expectation and a label of its own.
+independent noise adds up. They hold just so for an attacker with the side information of a
+``Genie``, of units of records, and are averaged over units then, each with an expectation and a
+label of its own.
 """
 
 from collections.abc import Iterable, Iterator

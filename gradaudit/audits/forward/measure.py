@@ -216,7 +216,7 @@ class Bound:
         """Student's interval with the jackknife's standard error, within 0 and log2 N.
 
         It covers what as many other records of the same kind give on average. (A bootstrap would
-        draw records twice, and a record drawn twice tells less.)
+        draw records twice, and a record drawn twice is counted as information that it is not.)
         """
         count = len(self.without)
         error = np.sqrt((count - 1) * self.without.var())
@@ -279,7 +279,7 @@ _RECORDS = 1000
 _FEWEST = 3
 _BYTES_A_PAIR = 16
 _CEILING = 0.99
-"""Share of log2 N from which records are too few to tell more: one in a hundred bits is left."""
+"""Share of log2 N from which more information cannot be measured with so few records."""
 _UNDEFENDED = "none applied: activations are not shared, and the weights are taken as they are"
 _UNSEEN = "no call was seen that applies its parameters to records"
 _NOT_FINITE = "its activations are not finite; look at the weights and the inputs"

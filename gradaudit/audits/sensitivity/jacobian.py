@@ -109,8 +109,8 @@ class Jacobians:
     ) -> dict[str, LayerNorms]:
         """The norms of every layer's Jacobian, by layer.
 
-        ``advance`` is told of every record's every direction; the ``workers`` share in records, all
-        of which take about so many ``seconds``.
+        ``advance`` is called for every record's every direction; the ``workers`` share in records,
+        all of which take about so many ``seconds``.
         """
         with torch.no_grad():
             linear = self._may_be_linear(passes)
@@ -129,7 +129,7 @@ class Jacobians:
     ) -> dict[str, LayerNorms]:
         """The same of so few records that their gradients are held together.
 
-        ``linear`` tells whether the network may be piecewise linear.
+        ``linear`` says whether the network may be piecewise linear.
         """
         parts: list[dict[str, LayerNorms]] = []
         for sources, chunk in self._parts(self._source(self.batch, linear=linear), passes):

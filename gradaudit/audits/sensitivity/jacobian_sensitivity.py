@@ -162,7 +162,7 @@ class DifferentiableTarget:
     """A target with some records, ready to be differentiated.
 
     Labels are as the data set holds them, outputs (records, …) of records that are each a batch of
-    its own; ``coupling`` tells what makes a record's output depend on its batch.
+    its own; ``coupling`` says what makes a record's output depend on its batch.
     """
 
     view: FunctionalModel

@@ -230,7 +230,7 @@ class Permuting:
 
         Args:
             ranks: how many directions are compared, by layer and number of the split.
-            advance: told of permutations.
+            advance: called with the number of permutations that are done.
             workers: who share in the runs over the records.
 
         Returns:

@@ -2,9 +2,9 @@
 
 Records of one user depend on each other. Where all of a user's records have one value, users have
 labels, and those are permuted; the groups' sizes then vary with the users'. Where users have
-several values, labels are permuted among each user's own records, which leaves whatever tells users
-apart as it is. Without users, labels are permuted among records. Each is exact where the labels
-that it permutes have nothing to do with the gradients.
+several values, labels are permuted among each user's own records, which leaves whatever
+distinguishes users as it is. Without users, labels are permuted among records. Each is exact
+where the labels that it permutes have nothing to do with the gradients.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from gradaudit.data.records import Attribute, Records
 from gradaudit.randomness import rng
 
 FEWEST = 5
-"""Records, or users, that a group needs: two groups of five can be told apart in 252 ways."""
+"""Records, or users, that a group needs: ten can be split into two groups of five in 252 ways."""
 _LOG_LABELLINGS = float(np.log(252))
 Orders = NDArray[np.int64]
 Permuted = Literal["records", "users", "records of each user"]
@@ -127,7 +127,7 @@ def _splits(
 
 
 def _refusal(name: str, member: NDArray[np.bool_], permuted: Permuted, users: Orders) -> str | None:
-    """Why the groups are too small to be told from chance, with the number needed."""
+    """Why the groups are too small to be distinguished from chance, with the number needed."""
     whose, labels = "records", member
     if permuted == "users":
         whose, labels = "users", member[np.unique(users, return_index=True)[1]]

@@ -67,7 +67,7 @@ class Repetition:
         parts: indices of the records of each fold and of the score set, no record and no user in
             two of them.
         batches: of each fold and of the score set.
-        independent: how many of the folds' batches tell something of their own, about.
+        independent: about how many of the folds' batches are worth an independent one.
         disjoint: how many batches of the rarest value all records make that share no record or
             user, about.
         frequencies: (values,) shares of the values among the adversary's records.
@@ -158,7 +158,7 @@ def _repetition(
 
 
 def _independent(question: Question, codes: IntArray, members: IntArray, drawn: Batches) -> float:
-    """How many of the batches drawn from the members tell something of their own, about.
+    """About how many of the batches drawn from the members are worth an independent one.
 
     As many of each value as the rarest allows, and no more than were drawn.
     """

@@ -41,7 +41,7 @@ class BatchSets:
         folds: the adversary's, two or more; each in turn is what calibrates and chooses among
             members that were fitted on the others.
         score: what the chosen are judged on.
-        independent: how many of all folds' batches tell something of their own, about; None where
+        independent: about how many of all folds' batches are worth an independent one; None where
             all do.
     """
 

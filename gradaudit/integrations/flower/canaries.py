@@ -1,7 +1,7 @@
 """Canaries in a Flower run: clients of random directions, mixed into the replies of every round.
 
 They are those of ``gradaudit train`` (``federation.canaries``): what the run's strategy releases
-tells which were let in, and ``gradaudit dp-audit --mode one-run`` makes of that a bound on the ε of
+says which were let in, and ``gradaudit dp-audit --mode one-run`` makes of that a bound on the ε of
 a client. To the strategy a canary is one more client: its reply has the arrays, records and weight
 of the others', and passes through the clients' mods.
 """

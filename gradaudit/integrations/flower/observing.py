@@ -29,7 +29,7 @@ Arrays = dict[str, dict[str, Array]]
 class ObserverMod:
     """A client mod: looks at the arrays of a training reply before they leave.
 
-    Whether weights or their difference leave is told by comparing them with those that came. With
+    Whether weights or their difference leave is found by comparing them with those that came. With
     ``on_fail="raise"`` the reply is an error, which carries no arrays; with ``"withhold"`` the
     weights that came leave again, or a difference of zeros. A client that fails is passed on as it
     is.
@@ -209,6 +209,6 @@ def _examples(content: RecordDict) -> int | None:
 
 
 def _round_of(message: Message) -> object:
-    """The round that the strategy tells its clients; the message's group where it tells none."""
+    """The round that the strategy sends its clients; the message's group where it sends none."""
     rounds = (record.get(ROUND) for record in message.content.config_records.values())
     return next((number for number in rounds if number is not None), message.metadata.group_id or 0)

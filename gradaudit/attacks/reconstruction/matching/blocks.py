@@ -161,7 +161,7 @@ class Blocks:
         Args:
             points: (restarts, unknowns) where they begin.
             jobs: worker processes at most; fewer where memory or the work is short.
-            advance: told of every step of every restart.
+            advance: called for every step of every restart.
         """
         points = points.float() if self._mixes else points
         parts = torch.split(points, self.rows(len(points)))

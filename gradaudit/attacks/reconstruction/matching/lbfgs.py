@@ -60,7 +60,7 @@ def minimise(
         tolerance: a problem is done where its value is no larger.
         noise: by how much rounding may change values, by value. The search then begins in the
             precision of ``start`` and goes on in double precision where no step gains more.
-        advance: told of every outer step that a row has used up.
+        advance: called for every outer step that a row has used up.
     """
     search, reported = _Search.begin(evaluate, start, noise), 0
     while True:

@@ -75,7 +75,7 @@ def descend(
         iterations: steps.
         pace: rate, decay, sign.
         project: brings points (rows, n) back into what is allowed.
-        advance: told of every step of every row.
+        advance: called for every step of every row.
     """
     points = project(start)
     first, second = torch.zeros_like(points), torch.zeros_like(points)

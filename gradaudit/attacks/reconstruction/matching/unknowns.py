@@ -37,7 +37,7 @@ class UnknownLabels(NotApplicable):
     """The attacker neither knows the labels nor can find them."""
 
     def __init__(self, why: str, otherwise: str = "") -> None:
-        """Say why, and what else may help than to tell the labels."""
+        """Say why, and what may help besides giving the labels."""
         super().__init__(why, otherwise)
 
     @property
@@ -231,7 +231,7 @@ def infer_label(view: AttackerView) -> Tensor:
 
     Raises:
         NotApplicable: more than one record is behind the update, the loss is not cross-entropy, or
-            the layer does not tell (two classes, no bias, inputs of both signs).
+            the layer does not show it (two classes, no bias, inputs of both signs).
     """
     if not isinstance(view.model.loss, CrossEntropy):
         _expect_cross_entropy(view)

@@ -31,7 +31,7 @@ _FALSE = 0.01
 SEPARATE = 3.0
 """The misfit between what came in and chance, from which on the two are taken for apart."""
 _QUANTILE = 0.1
-"""Of the null, by which its spread to one side is told; what lies further out may not be null."""
+"""Share of the null that its spread to one side is measured by; the rest may not be null."""
 _LOWEST = 0.01
 _TINY = 1e-30
 
@@ -205,7 +205,7 @@ def likely_first(view: TextView, candidates: TokenCandidates) -> TokenCandidates
 
     Args:
         view: whose tables of tokens and positions are shared, and the token table is not the head.
-        candidates: whose costs only tell what may stand where.
+        candidates: whose costs say no more than what may stand where.
     """
     tables = view.table, view.places
     if any(name is None or name not in view.update for name in tables) or view.table == view.head:

@@ -124,8 +124,8 @@ class PrefixSearch:
     Attributes:
         continuations: at the maps whose spans count.
         candidates: what may stand where.
-        certain: whether what came in is told from chance; else prefixes are only ranked, and end
-            at the lengths that the attacker was told.
+        certain: whether what came in differs from chance; else prefixes are only ranked, and end
+            at the lengths that the attacker knows.
         generator: of wrong prefixes.
         alive: (n, p) prefixes.
         scores: (n,) sums of their logarithmic misfits, falling with how well they fit.
@@ -194,7 +194,7 @@ def search_prefixes(
         continuations: at maps behind attention.
         candidates: what may stand where.
         seed: of the wrong prefixes.
-        advance: told of every position.
+        advance: called for every position.
     """
     clear = tuple(place for place in continuations.places if place.clear)
     places = clear or continuations.places[-1:]

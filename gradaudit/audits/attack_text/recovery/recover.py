@@ -115,8 +115,8 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
     Args:
         view: what the attacker has.
         structure: of the model.
-        seed: of starting points and of what chance is told by.
-        progress: told of every position.
+        seed: of starting points and of the texts that measure chance.
+        progress: shows every position that is done.
     """
     tokens = candidates(view, structure)
     if tokens is None:

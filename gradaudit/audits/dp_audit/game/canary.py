@@ -94,8 +94,8 @@ def choose_canary(
 ) -> CanaryPairs[Canary]:
     """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
 
-    The seed draws the random record and the starts; ``advance`` is told of every restart, in each
-    stage, in which the workers share.
+    The seed draws the random record and the starts; ``advance`` is called for every restart, in
+    each stage, in which the workers share.
 
     Raises:
         UsageError: there is no such record, or crafting is left out but wanted.
@@ -175,7 +175,7 @@ def craft(
 
     The sensitivity's distances are maximised from equal shares of the starts; all canaries are
     judged by the gap of their releases. ``starts`` are records (restarts, positions), whose labels
-    (restarts,) stay; ``advance`` is told of every restart that is through with a stage. The workers
+    (restarts,) stay; ``advance`` is called for every restart that ends a stage. The workers
     share in the distances.
     """
     inputs = sensitivity.gradients.view.cast(starts).clone()

@@ -52,7 +52,7 @@ def train_clients(
     """A local step of each client, from the newest target's weights on.
 
     Every client has as many records as the others, drawn at random, and no two the same one, so
-    that counts (of batches) are alike. ``advance`` is told of every client.
+    that counts (of batches) are alike. ``advance`` is called for every client.
 
     Raises:
         UsageError: there are too few records for two clients.

@@ -139,7 +139,7 @@ def _phase(values: FloatArray, steps: FloatArray) -> tuple[FloatArray, FloatArra
 class DegenerateVerdict:
     """A verdict without trials.
 
-    ``reason`` tells what is known; ε of the pair is infinite where the two values' releases never
+    ``reason`` says what is known; ε of the pair is infinite where the two values' releases never
     coincide, and 0 where they are the same, so that the pair can test no claim.
     """
 
@@ -152,8 +152,8 @@ def verdict_without_trials(
 ) -> DegenerateVerdict | None:
     """The verdict of the law on a pair, or None where only the game can decide.
 
-    Equal gradients, or equal noiseless releases, tell nothing apart; a mechanism without noise
-    tells everything; a deterministic one tells what it does not release alike.
+    Equal gradients, or equal noiseless releases, have ε = 0; a mechanism without noise has an
+    infinite ε, as has a deterministic one whose releases differ.
     """
     if hypotheses.indistinguishable:
         return DegenerateVerdict("the record's gradient is the same with either value", 0.0)

@@ -126,7 +126,7 @@ class TrialsResult:
     ``pilots`` releases under each hypothesis, in expectation, were spent on thresholds and
     direction, ``decided_by`` the known law or a pilot. Where the releases are ``dependent`` on each
     other, nothing here is a bound. ``reads`` says in words which statistic took the projection's
-    place, as the pilot told more by it; empty where none did.
+    place, as it separated the pilot's releases better; empty where none did.
     """
 
     scores: dict[Statistic, StatisticResult]
@@ -141,7 +141,7 @@ class TrialsResult:
 class TrialSeries:
     """Trials in the order in which they were played.
 
-    ``coins``, (releases,) bool, tell whether a fair coin picked the alternative; statistics are
+    ``coins``, (releases,) bool, say whether a fair coin picked the alternative; statistics are
     (releases,).
     """
 

@@ -54,7 +54,7 @@ class Game:
 
     ``result`` is a verdict that needed no trials, or what the trials said; ``pair`` is the exact
     epsilon of the pair (the largest of a mixture's), None where no law is known, and ``gaps_from``
-    tells how gaps were measured. ``names`` are what neighbours hold, in words: values of the
+    says how gaps were measured. ``names`` are what neighbours hold, in words: values of the
     attribute, which is None where clients play, or updates. ``fates`` say what becomes of each
     array of a client's update.
     """

@@ -192,7 +192,7 @@ class RecordSensitivity:
     ) -> Self:
         """That of a mechanism's releases.
 
-        The design tells how many companions there are, and the clip that is declared; the seed
+        The design says how many companions there are, and the clip that is declared; the seed
         draws the companions, and the common noise.
 
         Raises:

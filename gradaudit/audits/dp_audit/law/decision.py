@@ -1,6 +1,6 @@
 """Decisions before the trials: the bound that will judge them, and its thresholds.
 
-A law, or a pilot in its stead, tells the numbers of errors to be expected at every threshold, and
+A law, or a pilot in its stead, gives the numbers of errors to be expected at every threshold, and
 so about the bound that each method would give. The better one is taken. That costs nothing:
 neither the choice nor the thresholds have seen a trial.
 

@@ -40,7 +40,7 @@ class FlowerMod(Middleware):
     releases, as in a client; its context is fresh each time.
 
     ``LocalDpMod`` clips the update as a whole and adds noise of S √(2 ln(1.25/δ))/ε with whatever
-    sensitivity S it is told, so its exact ε follows from its clip; it leaves arrays without
+    sensitivity S it is given, so its exact ε follows from its clip; it leaves arrays without
     dimensions as they are, and fails on whole numbers that it has to clip.
 
     Attributes:

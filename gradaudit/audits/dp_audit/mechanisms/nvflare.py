@@ -23,8 +23,8 @@ class NvflareFilter(Middleware):
     """A ``Filter`` or ``DXOFilter`` on the results of a client's task.
 
     It gets a DXO of weight differences, or of weights where it filters only these, with one local
-    step. Its instance lives through all releases, as in a client, and nothing tells it that a run
-    starts. ``TASK_DATA`` of its context is None: NVFlare's ``ClientRunner`` (2.9) clears the
+    step. Its instance lives through all releases, as in a client, and nothing signals to it that a
+    run starts. ``TASK_DATA`` of its context is None: NVFlare's ``ClientRunner`` (2.9) clears the
     received weights before it runs result filters, so ``ConvertWeights`` converts nothing there.
 
     ``PercentilePrivacy``, ``ExcludeVars`` and ``ConvertWeights`` draw nothing: what they leave of

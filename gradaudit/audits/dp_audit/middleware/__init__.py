@@ -134,7 +134,7 @@ class Middleware(Mechanism):
 
     Attributes:
         form: in which it wants the model.
-        known: its law, where its class is known; it is told from the class itself and no kin.
+        known: its law, where its class is known; subclasses of a known class are not.
         layout: what the client received; empty before ``receiving``.
     """
 

@@ -121,7 +121,7 @@ def verdict_of_untouched(
     """ε is infinite where an array that differs between the hypotheses leaves unchanged.
 
     That is said only where the mechanism's law says so. What unknown code left untouched in every
-    look it may change the next time: there the game tells how much its releases prove.
+    look it may change the next time: there the game says how much its releases prove.
     """
     if not mechanism.lawful:
         return None
