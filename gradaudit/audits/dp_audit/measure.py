@@ -15,10 +15,10 @@ import numpy as np
 
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
+from gradaudit.audits.dp_audit.game.canary import POOL
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules
 from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_on, settings
-from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.fates import key_rows
@@ -43,7 +43,6 @@ _UNDEFENDED = (
     "gradaudit: dp-audit plays its --mechanism alone, without --defense %s; to audit a defense "
     "write it as the mechanism"
 )
-_POOL = 256
 _PASSES_A_STEP = 4.0
 _BINS = 60
 _WIDE = 8
@@ -63,7 +62,7 @@ def cost(audit: DpAudit, subject: Subject) -> AuditCost:
     if not subject.attributes:
         return AuditCost(passes=float(options.clients * options.client_records))
     crafting = _PASSES_A_STEP * options.restarts * options.iterations
-    return AuditCost(passes=2.0 * (subject.samples or _POOL) + crafting)
+    return AuditCost(passes=2.0 * (subject.samples or POOL) + crafting)
 
 
 def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -86,8 +85,16 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     rows = Rows(type(audit), facts=facts)
     swept = list(settings(mechanism, options.sweep_clip, options.sweep_sigma))
     names, columns = _secrets(subject, mechanism), len(subject.records.features)
-    design, rules = _setup(subject, options, comparisons=len(names) + len(swept))
-    games = {name: _play(subject, name, mechanism, design, rules, progress) for name in names}
+    rules = Rules(
+        options.trials,
+        options.delta,
+        mode="exact" if options.mode == "exact" else "implementation",
+        confidence=options.confidence,
+        comparisons=len(names) + len(swept),
+        memory=subject.memory,
+        statistic=options.statistic,
+    )
+    games = {name: _play(subject, name, mechanism, options, rules, progress) for name in names}
     bounds = {name: game.epsilon_lower for name, game in games.items()}
     at_least = {name: -math.inf if bound is None else bound for name, bound in bounds.items()}
     best = max(names, key=lambda name: at_least[name])
@@ -105,7 +112,7 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     _draw_histogram(games[best], options)
     curves: dict[str, dict[float, Game]] = {}
     for setting, at, other in swept:
-        game = _play(subject, best, other, design, rules, progress)
+        game = _play(subject, best, other, options, rules, progress)
         at_setting = rows.of({setting: at})
         yield from game_rows(game, options, at_setting)
         yield from theory_rows(game, options, columns, at_setting)
@@ -191,42 +198,14 @@ def _play(
     subject: Subject,
     name: str,
     mechanism: Mechanism,
-    design: PairDesign,
+    options: DpAuditOptions,
     rules: Rules,
     progress: Progress,
 ) -> Game:
     """The game of the mechanism's unit."""
     if isinstance(mechanism, Middleware):
-        return play_between_clients(subject, mechanism, design, rules, progress)
-    return play_on(subject, name, mechanism, design, rules, progress)
-
-
-def _setup(subject: Subject, options: DpAuditOptions, comparisons: int) -> tuple[PairDesign, Rules]:
-    design = PairDesign(
-        record=options.record,
-        domain=options.domain,
-        mixture=options.replacement == "uniform",
-        companions=options.companions,
-        clip=options.clip,
-        restarts=options.restarts,
-        iterations=options.iterations,
-        pool=subject.samples or _POOL,
-        relation=options.relation,
-        clients=options.clients,
-        client_records=options.client_records,
-        rate=options.rate,
-        unsent=options.unsent,
-    )
-    rules = Rules(
-        options.trials,
-        options.delta,
-        mode="exact" if options.mode == "exact" else "implementation",
-        confidence=options.confidence,
-        comparisons=comparisons,
-        memory=subject.memory,
-        statistic=options.statistic,
-    )
-    return design, rules
+        return play_between_clients(subject, mechanism, options, rules, progress)
+    return play_on(subject, name, mechanism, options, rules, progress)
 
 
 def _draw_histogram(game: Game, options: DpAuditOptions) -> None:

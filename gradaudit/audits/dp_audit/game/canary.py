@@ -16,12 +16,12 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.domain import Domain
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses
 from gradaudit.audits.dp_audit.game.sensitivity import (
     Distance,
     Objective,
-    PairDesign,
     RecordSensitivity,
     between_two_values,
 )
@@ -36,6 +36,8 @@ STAGES = 2
 """How often the pair of values is chosen anew in the course of crafting."""
 RATES = (0.1, 0.3, 1.0)
 """Adam's step sizes, in units of each column, dealt out among the restarts."""
+POOL = 256
+"""Ordinary records that are looked at for a place to start from, where no number is given."""
 _DECAYS = (0.9, 0.999)
 _TINY = 1e-30
 _STEP = 2.0
@@ -87,12 +89,14 @@ def choose_canary(
     sensitivity: RecordSensitivity,
     domain: Domain,
     records: Records,
-    design: PairDesign,
+    options: DpAuditOptions,
     seed: Seed,
     advance: Advance,
     workers: Workers = ALONE,
+    *,
+    pool: int = POOL,
 ) -> CanaryPairs[Canary]:
-    """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
+    """Measure gaps of ``pool`` ordinary records, craft canaries from them, and choose one to play.
 
     The seed draws the random record and the starts; ``advance`` is called for every restart, in
     each stage, in which the workers share.
@@ -100,37 +104,37 @@ def choose_canary(
     Raises:
         UsageError: there is no such record, or crafting is left out but wanted.
     """
-    index = expect_record(design, len(records))
+    index = expect_record(options, len(records))
     inputs = records.inputs.flatten(1)
 
     def held(kind: str, rows: list[int]) -> list[Canary]:
         return as_they_are(sensitivity, kind, inputs[rows].to(torch.float64), records.labels[rows])
 
-    pool = rng(seed, "pool").permutation(len(records))[: design.pool]
-    ordinary = held("random", pool.tolist())
+    looked_at = rng(seed, "pool").permutation(len(records))[:pool]
+    ordinary = held("random", looked_at.tolist())
     by_kind = {"random": ordinary[0]}
-    if design.restarts:
-        starts = _starts(ordinary, design.restarts)
+    if options.restarts:
+        starts = _starts(ordinary, options.restarts)
         first, labels = (
             torch.stack([getattr(start, name) for start in starts]) for name in ("inputs", "label")
         )
-        crafted = craft(sensitivity, domain, first, labels, design.iterations, advance, workers)[0]
+        crafted = craft(sensitivity, domain, first, labels, options.iterations, advance, workers)[0]
         near = int(domain.apart(inputs.to(torch.float64), crafted.inputs).argmin())
         by_kind |= {"nearest": held("nearest", [near])[0], "crafted": crafted}
     if index is not None:
-        by_kind[design.record] = held(design.record, [index])[0]
+        by_kind[options.record] = held(options.record, [index])[0]
     typical = torch.tensor([canary.gap for canary in ordinary]).sort().values
-    return CanaryPairs(by_kind, by_kind[design.record], typical)
+    return CanaryPairs(by_kind, by_kind[options.record], typical)
 
 
-def expect_record(design: PairDesign, records: int) -> int | None:
+def expect_record(options: DpAuditOptions, records: int) -> int | None:
     """The index of the record that is asked for; None for ``random`` and ``crafted``.
 
     Raises:
         UsageError: it is none of these, or crafting is left out but wanted.
     """
-    wanted = design.record
-    if wanted == "crafted" and not design.restarts:
+    wanted = options.record
+    if wanted == "crafted" and not options.restarts:
         raise UsageError(
             "--restarts 0 leaves crafting out, but --record crafted needs it; give at least one, "
             "or --record random"

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.canary import CanaryPairs, Pair
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise
-from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, owner_of
 from gradaudit.errors import UsageError
@@ -47,7 +47,7 @@ class TrainedClients:
 
 
 def train_clients(
-    subject: Subject, design: PairDesign, seed: Seed, advance: Advance
+    subject: Subject, options: DpAuditOptions, seed: Seed, advance: Advance
 ) -> TrainedClients:
     """A local step of each client, from the newest target's weights on.
 
@@ -58,17 +58,17 @@ def train_clients(
         UsageError: there are too few records for two clients.
         AuditError: the training diverges, or there is nothing to send.
     """
-    size, found = design.client_records, len(subject.records)
-    count = min(design.clients, found // size)
+    size, found = options.client_records, len(subject.records)
+    count = min(options.clients, found // size)
     if count < 2:
         raise UsageError(
             f"--client-records {size}: two clients need {2 * size} records, and there are {found}"
         )
-    options = TrainingOptions(rate=design.rate)
+    training = TrainingOptions(rate=options.rate)
     sharing = SharingProtocol(hidden=subject.hidden)
-    workplace = Workplace(subject.target, options, size, sharing, number(seed, "training"))
-    state = Server(subject.target, options).state()
-    layout = Layout.of({key: state[key] for key in _sent(subject, design.unsent, list(state))})
+    workplace = Workplace(subject.target, training, size, sharing, number(seed, "training"))
+    state = Server(subject.target, training).state()
+    layout = Layout.of({key: state[key] for key in _sent(subject, options.unsent, list(state))})
     order = rng(seed, "clients").permutation(found)
     updates = []
     for index in range(count):
@@ -134,15 +134,15 @@ class Pool:
     crafted: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, clients: TrainedClients, design: PairDesign) -> Self:
+    def of(cls, clients: TrainedClients, options: DpAuditOptions) -> Self:
         """That of a relation, with crafted updates where the domain is free."""
-        count, removed = len(clients.updates), design.relation == "remove"
+        count, removed = len(clients.updates), options.relation == "remove"
         updates, names = list(clients.updates), [f"client {index}" for index in range(count)]
         ordinary, crafted = list(combinations(range(count), 2)), []
         if removed:
             updates, names = [*updates, torch.zeros_like(updates[0])], [*names, NONE]
             ordinary = [(index, count) for index in range(count)]
-        for factor in _FACTORS if design.domain == "free" else ():
+        for factor in _FACTORS if options.domain == "free" else ():
             there, back = _longest(clients, factor), _longest(clients, -factor)
             others = [] if removed else [back]
             crafted.append((len(updates), count if removed else len(updates) + 1))
@@ -159,7 +159,7 @@ def _longest(clients: TrainedClients, factor: float) -> Tensor:
 
 
 def choose_clients(
-    pool: Pool, mechanism: Middleware, design: PairDesign, seed: Seed
+    pool: Pool, mechanism: Middleware, options: DpAuditOptions, seed: Seed
 ) -> tuple[CanaryPairs[Pair], str]:
     """The pairs of updates that could play, and the one that does.
 
@@ -182,18 +182,18 @@ def choose_clients(
         "random": _pair("random", released, pool.ordinary[:1]),
         "crafted": _pair("crafted", released, every),
     }
-    if design.record not in pairs:
-        mine = [pair for pair in pool.ordinary if str(pair[0]) == design.record]
-        mine += [pair[::-1] for pair in pool.ordinary if str(pair[1]) == design.record]
+    if options.record not in pairs:
+        mine = [pair for pair in pool.ordinary if str(pair[0]) == options.record]
+        mine += [pair[::-1] for pair in pool.ordinary if str(pair[1]) == options.record]
         if not mine:
-            last = pool.ordinary[-1][0 if design.relation == "remove" else 1]
+            last = pool.ordinary[-1][0 if options.relation == "remove" else 1]
             raise UsageError(
-                f"--record {design.record}: write random, crafted or the index of a client, of "
+                f"--record {options.record}: write random, crafted or the index of a client, of "
                 f"which the last is {last}"
             )
-        pairs[design.record] = _pair(design.record, released, mine)
+        pairs[options.record] = _pair(options.record, released, mine)
     words = "the release with common noise" if steady else "the updates, before the middleware"
-    return CanaryPairs(pairs, pairs[design.record], typical.sort().values), words
+    return CanaryPairs(pairs, pairs[options.record], typical.sort().values), words
 
 
 def _pair(kind: str, released: Tensor, pairs: list[tuple[int, int]]) -> Pair:

@@ -7,8 +7,10 @@ from typing import Literal
 
 import torch
 
+from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.canary import (
     NO_RECORD,
+    POOL,
     STAGES,
     Canary,
     CanaryPairs,
@@ -29,7 +31,6 @@ from gradaudit.audits.dp_audit.game.play import (
     play,
 )
 from gradaudit.audits.dp_audit.game.sensitivity import (
-    PairDesign,
     RecordGradients,
     RecordSensitivity,
 )
@@ -114,7 +115,7 @@ def play_on(
     subject: Subject,
     attribute: str,
     mechanism: Mechanism,
-    design: PairDesign,
+    options: DpAuditOptions,
     rules: Rules,
     progress: Progress,
 ) -> Game:
@@ -126,37 +127,44 @@ def play_on(
         AuditError: the model or a mechanism from a file fails.
     """
     records = subject.records
-    expect_law(mechanism, 1 + design.companions, rules.mode)
-    expect_record(design, len(records))
+    expect_law(mechanism, 1 + options.companions, rules.mode)
+    expect_record(options, len(records))
     column = PrivateColumn.of(records, attribute)
     seed = sequence(subject.seed, "dp-audit", attribute)
     gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
     mechanism = mechanism.laid_out(gradients.sizes)
     sensitivity = RecordSensitivity.of(
-        gradients, records, column, mechanism, design, rules.memory, sequence(seed, "batch")
+        gradients, records, column, mechanism, options, rules.memory, sequence(seed, "batch")
     )
-    domain = Domain.of(records, column, design.domain)
+    domain = Domain.of(records, column, options.domain)
     # what foreign code carries on from one release to the next would be lost with those left out
     workers = ALONE if mechanism.foreign else subject.workers
     workers = workers.on(attribute, mechanism.description, repr(vars(mechanism)))
     kept = workers.on("canaries")
     canaries = kept.units.kept()
     if canaries is None:
-        with progress.task(f"canaries for {attribute}", STAGES * design.restarts) as advance:
+        with progress.task(f"canaries for {attribute}", STAGES * options.restarts) as advance:
             canaries = choose_canary(
-                sensitivity, domain, records, design, sequence(seed, "canary"), advance, kept
+                sensitivity,
+                domain,
+                records,
+                options,
+                sequence(seed, "canary"),
+                advance,
+                kept,
+                pool=subject.samples or POOL,
             )
         kept.units.keep(canaries)
-    hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
+    hypotheses = _hypotheses(sensitivity, canaries.played, mixture=options.replacement == "uniform")
     names = column.names
-    if design.relation == "remove":
+    if options.relation == "remove":
         of_removal, names = sequence(seed, "removal"), (*names, NO_RECORD)
         canaries, hypotheses = without_record(mechanism, canaries, hypotheses, of_removal)
     verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
         attribute,
         names,
-        design.relation,
+        options.relation,
         canaries,
         hypotheses,
         verdict or played(mechanism, hypotheses, rules, seed, workers, progress),
@@ -168,7 +176,11 @@ def play_on(
 
 
 def play_between_clients(
-    subject: Subject, mechanism: Middleware, design: PairDesign, rules: Rules, progress: Progress
+    subject: Subject,
+    mechanism: Middleware,
+    options: DpAuditOptions,
+    rules: Rules,
+    progress: Progress,
 ) -> Game:
     """Play the game of two clients' updates, or of one and none, of the subject's newest target.
 
@@ -178,11 +190,11 @@ def play_between_clients(
     """
     expect_law(mechanism, 1, rules.mode)
     seed = sequence(subject.seed, "dp-audit", "clients")
-    with progress.task("clients", design.clients) as advance:
-        clients = train_clients(subject, design, sequence(seed, "training"), advance)
+    with progress.task("clients", options.clients) as advance:
+        clients = train_clients(subject, options, sequence(seed, "training"), advance)
     mechanism = mechanism.receiving(clients.layout)
-    pool = Pool.of(clients, design)
-    canaries, measured_by = choose_clients(pool, mechanism, design, seed)
+    pool = Pool.of(clients, options)
+    canaries, measured_by = choose_clients(pool, mechanism, options, seed)
     null, other = pool.updates[[canaries.played.null, canaries.played.alternative]]
     hypotheses = Hypotheses(null, other[None], null[None][:0])
     looked = fates(mechanism, clients.updates[0], sequence(seed, "fates"))
@@ -191,7 +203,7 @@ def play_between_clients(
     return Game(
         None,
         pool.names,
-        design.relation,
+        options.relation,
         canaries,
         hypotheses,
         verdict or played(mechanism, hypotheses, rules, seed, ALONE, progress),

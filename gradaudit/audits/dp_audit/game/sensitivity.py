@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.audits.dp_audit.game.domain import DomainName, PrivateColumn
+from gradaudit.audits.dp_audit import DpAuditOptions
+from gradaudit.audits.dp_audit.game.domain import PrivateColumn
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise
-from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, Noiseless
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.data.records import Records
@@ -131,37 +131,6 @@ pass through them."""
 
 
 @dataclass(frozen=True)
-class PairDesign:
-    """How the pair of a game is chosen.
-
-    The record is random, crafted or an index. A ``mixture`` is an alternative that draws from all
-    other values (definition 7.2), and not the one that moves the release most; ``companions`` are
-    other records in the batch. For crafting, ``clip`` is Δ that a mechanism from a file is declared
-    to clip to, ``restarts`` are starts of the ascent (none leave it out), ``iterations`` its steps,
-    and ``pool`` ordinary records are looked at for a place to start from.
-
-    Neighbours of client level replace a client's update by another, or by none (``relation``);
-    those of record level replace a value, or remove the record from its companions. So
-    many ``clients`` of so many records each train at this ``rate``, and send all arrays but those
-    that a glob of ``unsent`` matches.
-    """
-
-    record: str = "crafted"
-    domain: DomainName = "feasible"
-    mixture: bool = False
-    companions: int = 0
-    clip: float | None = None
-    restarts: int = 16
-    iterations: int = 200
-    pool: int = 256
-    relation: Relation = "replace"
-    clients: int = 8
-    client_records: int = 32
-    rate: float = 0.1
-    unsent: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class RecordSensitivity:
     """The inputs that a record's gradient gap depends on.
 
@@ -186,22 +155,22 @@ class RecordSensitivity:
         records: Records,
         column: PrivateColumn,
         mechanism: Mechanism,
-        design: PairDesign,
+        options: DpAuditOptions,
         memory: int,
         seed: Seed,
     ) -> Self:
         """That of a mechanism's releases.
 
-        The design says how many companions there are, and the clip that is declared; the seed
+        The options say how many companions there are, and the clip that is declared; the seed
         draws the companions, and the common noise.
 
         Raises:
             UsageError: there are not so many companions.
         """
-        others = _companions(records, gradients, design.companions, seed)
+        others = _companions(records, gradients, options.companions, seed)
         first = gradients(records.inputs[:1].flatten(1), records.labels[:1])
         batch = torch.cat([first, others])
-        judge, distances, words = _judge(mechanism, design.clip, batch, others, seed)
+        judge, distances, words = _judge(mechanism, options.clip, batch, others, seed)
         return cls(gradients, column, judge, distances, others, memory, words)
 
     def records_at_once(self, variants: int) -> int:

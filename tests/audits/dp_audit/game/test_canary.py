@@ -7,6 +7,7 @@ import pytest
 import torch
 from dp_subject import expect_feasible, sensitivity, starts, table
 
+from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.canary import (
     Canary,
     _starts,
@@ -16,11 +17,10 @@ from gradaudit.audits.dp_audit.game.canary import (
     craft,
 )
 from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
-from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
-QUICK = PairDesign(restarts=6, iterations=40, pool=30)
+QUICK = DpAuditOptions(restarts=6, iterations=40)
 
 
 def silent(units: int) -> None:
@@ -195,9 +195,10 @@ def canaries_of(wanted: str, seed: int = 0, **effort: int) -> tuple[dict[str, Ca
         ground,
         Domain.of(table(), ground.column, "feasible"),
         table(),
-        replace(QUICK, record=wanted, **effort),
+        QUICK.model_copy(update={"record": wanted, **effort}),
         seed,
         silent,
+        pool=30,
     )
     assert held.typical.tolist() == sorted(held.typical.tolist())
     return held.by_kind, held.played

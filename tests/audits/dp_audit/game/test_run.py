@@ -10,10 +10,10 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses, sensitivity, subject, table
 
+from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game, pair_epsilon, play_on, settings
-from gradaudit.audits.dp_audit.game.sensitivity import PairDesign
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
@@ -24,7 +24,7 @@ from gradaudit.units import Units
 
 DELTA = 1e-5
 RULES = Rules(200, DELTA)
-DESIGN = PairDesign(restarts=3, iterations=6, pool=20)
+OPTIONS = DpAuditOptions(restarts=3, iterations=6)
 NOISY = ClippedNoise(clip=0.5, sigma=0.3)
 
 
@@ -44,12 +44,11 @@ def played(
     mechanism: Mechanism = NOISY,
     about: Subject | None = None,
     rules: Rules = RULES,
-    **design: object,
+    **options: object,
 ) -> tuple[Game, Told]:
     told = Told()
-    found = play_on(
-        about or subject("race"), "race", mechanism, replace(DESIGN, **design), rules, told
-    )
+    about = replace(about or subject("race"), samples=20)
+    found = play_on(about, "race", mechanism, OPTIONS.model_copy(update=options), rules, told)
     return found, told
 
 
@@ -79,7 +78,7 @@ def test_a_game_is_of_the_canary_that_plays() -> None:
 
 
 def test_a_mixture_draws_from_all_other_values() -> None:
-    found, _ = played(mixture=True, restarts=0, record="7")
+    found, _ = played(replacement="uniform", restarts=0, record="7")
     column, record = sensitivity("race").column, table().inputs[7:8].double()
     gradients = sensitivity("race").gradients(column.variants(record)[0], table().labels[[7] * 3])
     held = found.canaries.played.null

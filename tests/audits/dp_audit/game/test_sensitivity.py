@@ -14,8 +14,8 @@ from dp_subject import (
 )
 from torch import Generator, Tensor
 
+from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.sensitivity import (
-    PairDesign,
     RecordSensitivity,
     between_two_values,
     cosine_distance,
@@ -98,9 +98,9 @@ def drawn_from(
     mechanism: Mechanism, clip: float | None = None, companions: int = 0, seed: int = 0
 ) -> RecordSensitivity:
     ground, records = sensitivity("sex"), table()
-    design = PairDesign(companions=companions, clip=clip)
+    options = DpAuditOptions(companions=companions, clip=clip)
     return RecordSensitivity.of(
-        ground.gradients, records, ground.column, mechanism, design, 1 << 20, seed
+        ground.gradients, records, ground.column, mechanism, options, 1 << 20, seed
     )
 
 
