@@ -31,7 +31,7 @@ class Cluster(ABC):
         self.target = target
 
     def __str__(self) -> str:
-        """As on the command line."""
+        """The executor as the command line names it."""
         return f"{self.name}:{self.target}" if self.target else self.name
 
     def workers(self, jobs: int | None) -> int:
@@ -93,7 +93,7 @@ class GivenExecutor(Cluster):
         return jobs or int(getattr(self.executor, "_max_workers", 2))
 
     def open(self, workers: int) -> Executor:
-        """It."""
+        """Open it."""
         return self.executor
 
     def kill(self) -> None:

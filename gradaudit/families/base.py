@@ -224,7 +224,7 @@ class Training:
     def of(
         cls, features: Features, labels: IntArray, classes: int, prior: FloatArray | None = None
     ) -> Self:
-        """Under a prior, or under the rows' own frequencies.
+        """The training rows under a prior, or under their own frequencies.
 
         Raises:
             AuditError: there is no row, a class has none, or a feature is not finite.
@@ -245,12 +245,12 @@ _EVEN = np.full(2, 0.5)
 
 
 def _weights(labels: IntArray, prior: FloatArray) -> FloatArray:
-    """Of mean one, that give classes the prior's shares, (rows,)."""
+    """Weights of mean one that give classes the prior's shares, (rows,)."""
     return np.asarray((prior / (np.bincount(labels, minlength=len(prior)) / len(labels)))[labels])
 
 
 Above = Callable[[Features], FloatArray]
-"""Of ordered values, P(value > i) of rows, (rows, values − 1), under the prior of the training."""
+"""P(value > i) of rows for ordered values, (rows, values − 1), under the training's prior."""
 
 
 class Family(ABC):

@@ -26,7 +26,7 @@ class Calibration:
     doubt: float = 0.0
 
     def __call__(self, log_probabilities: FloatArray) -> FloatArray:
-        """Of (rows, classes), the same shape; finite."""
+        """Calibrate probabilities (rows, classes): the same shape, and finite."""
         prior = np.log(self.prior)
         sharp = normalised(self.sharpness * (log_probabilities - prior) + prior)
         if not self.doubt:

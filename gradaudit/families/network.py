@@ -25,7 +25,7 @@ class Mlp(ProjectedFamily):
     def _scores(
         self, rows: FloatArray, training: Training, generator: np.random.Generator
     ) -> Callable[[FloatArray], FloatArray]:
-        """By L-BFGS from a seeded start; without its softmax, which saturates to zeros and ones."""
+        """Scores without the softmax, which saturates; fitted by L-BFGS from a seeded start."""
         widest = rows[:, :50]
         spread = float(np.sqrt((widest**2).mean()))
         network = MLPClassifier(

@@ -28,7 +28,7 @@ def norms(gradients: Features) -> FloatArray:
 
 
 def _norms(gradients: Features) -> FloatArray:
-    """Of so few rows that they stay in the cache."""
+    """Norms of so few rows that they stay in the cache."""
     width = gradients.shape[1]
     tiny = float(np.finfo(gradients.dtype).tiny)
     sizes = np.abs(gradients)

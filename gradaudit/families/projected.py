@@ -71,7 +71,7 @@ class Logistic(ProjectedFamily):
     def _scores(
         self, rows: FloatArray, training: Training, generator: np.random.Generator
     ) -> Callable[[FloatArray], FloatArray]:
-        """By L-BFGS, on columns of one curvature: about so many steps as there are outliers."""
+        """Scores fitted by L-BFGS on columns of one curvature: about a step for each outlier."""
         known = np.eye(len(training.prior))[training.labels]
         losses = _LOSS * training.weights[:, None]
         columns = np.hstack([rows, np.ones((len(rows), 1))])

@@ -116,7 +116,7 @@ class _Level(NamedTuple):
 
     @classmethod
     def of(cls, nodes: IntArray, sizes: IntArray, rows: IntArray, sums: Sums) -> _Level:
-        """With the totals."""
+        """A level of nodes, with the totals of their sums."""
         totals = np.add.reduceat(sums, sizes.cumsum() - sizes, axis=1)
         return cls(nodes, sizes, totals, rows, sums)
 
@@ -237,7 +237,7 @@ class _Growing:
         return passed
 
     def _at_all(self, level: _Level, columns: IntArray, many: NDArray[np.bool_]) -> Iterator[_Look]:
-        """Of nodes with many of the rows, whole columns; rows that are not theirs weigh nothing."""
+        """Sums of whole columns for nodes with many rows; rows of other nodes weigh nothing."""
         rows, nodes = self._columns.shape[1], np.flatnonzero(many)
         step = max(1, _CELLS // (rows * columns.shape[1]))
         for start in range(0, len(nodes), step):
@@ -248,7 +248,7 @@ class _Growing:
             yield some, self._columns.take(columns[some], axis=0), weights
 
     def _at_own(self, level: _Level, columns: IntArray, few: NDArray[np.bool_]) -> Iterator[_Look]:
-        """Of the others their own rows, of nodes of about one size together."""
+        """Sums of the other nodes' own rows, nodes of about one size together."""
         rows, nodes = self._columns.shape[1], np.flatnonzero(few)
         nodes = nodes[np.argsort(-level.sizes[nodes], kind="stable")]
         while len(nodes):

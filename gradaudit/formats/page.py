@@ -148,7 +148,7 @@ class Page:
         return self.safe("─")
 
     def safe(self, text: str) -> str:
-        """Without control characters and markup, and in the console's encoding."""
+        """The text without control characters and markup, in the console's encoding."""
         text = printable(text, limit=None)
         encoding = self.console.encoding
         try:

@@ -162,7 +162,7 @@ class FunctionalModel:
             )
 
     def _shapes(self, inputs: Tensor) -> str:
-        """Of inputs, or of each that the model is called with by name."""
+        """Shapes of the inputs, or of each that the model is called with by name."""
         args, kwargs = arguments(self.parts, inputs)
         named = kwargs or {"": args[0]}
         shapes = [f"{name} of shape {tuple(x.shape)} ({x.dtype})" for name, x in named.items()]

@@ -83,7 +83,7 @@ class _Watch(OperatorMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(tree: object) -> list[torch.UntypedStorage]:
-    """Those of the tensors that an operator takes or gives, in lists and tuples of them too."""
+    """Storages of the tensors that an operator takes or gives, in lists and tuples of them too."""
     return [leaf.untyped_storage() for leaf in _tensors(tree) if leaf.layout == torch.strided]
 
 

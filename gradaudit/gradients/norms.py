@@ -229,7 +229,7 @@ def _upper_half(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _places(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Of each record, where ȧ moves, where it does not, and where δ or δ̇ is not zero.
+    """Places of each record where ȧ moves, where it does not, and where δ or δ̇ is not zero.
 
     All records are looked at together, as each look makes the CPU wait for a device.
     """

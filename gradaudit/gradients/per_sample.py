@@ -215,7 +215,7 @@ def per_sample_gradients(
 
 
 def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
-    """With the batch and the chunk that take half of the memory each, or less where that is quick.
+    """Choose a batch and a chunk that take half of the memory each, or less where that is quick.
 
     Sizes go by what one record takes and what a second one adds.
     """

@@ -160,7 +160,7 @@ def _hardsigmoid_(call: dict[str, Any]) -> Tensor:
 
 
 def _embedding_bag(call: dict[str, Any]) -> Tensor | None:
-    """Of one bag a row of tokens; other bags are left to torch."""
+    """Embed bags that are rows of tokens; other bags are left to torch."""
     tokens, weights = call["input"], call.get("per_sample_weights")
     unlike = any(call.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse"))
     if tokens.dim() != 2 or call.get("padding_idx") is not None or unlike:
@@ -182,7 +182,7 @@ def _fake_quantized(call: dict[str, Any]) -> Tensor:
 
 
 def _fused(call: dict[str, Any]) -> Tensor:
-    """Without its observer."""
+    """Quantise without the observer, which follows ranges."""
     axis = call["ch_axis"] if call.get("per_row_fake_quant") else None
     return torch.where(
         call["fake_quant_on"].bool(), _fake_quantized({**call, "axis": axis}), call["input"]

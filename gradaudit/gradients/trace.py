@@ -16,7 +16,7 @@ from gradaudit.gradients.operations import Operation, Uses
 _GUARD_RECORDS = 2
 _GUARD_TOLERANCE = 1e-7
 _GUARD_ROUNDINGS = 1e3
-"""Of the model's precision: sums over many uses and positions."""
+"""Roundings of the model's precision that sums over many uses and positions may hold."""
 
 
 class Gradients(NamedTuple):

@@ -89,7 +89,7 @@ OnFail = Literal["tell", "raise", "withhold"]
 """What becomes of an update that the policy does not let pass."""
 SHARE = 0.05
 _LEAST = 1 / 64
-"""Of a layer's rows, below which it is left out."""
+"""Share of a layer's rows below which the layer is left out."""
 _LONGEST = 100
 """Characters of a file's name."""
 _NO_TIME = "no time for it within {0:.0%} of the {1:.3g} s of training so far; raise share"

@@ -80,7 +80,7 @@ class Verdict:
         }
 
     def __str__(self) -> str:
-        """In a few words."""
+        """The verdict in a few words."""
         if self.fault:
             return f"not observed: {self.fault}"
         limits = "limit" if self.shown == 1 else "limits"

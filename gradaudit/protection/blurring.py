@@ -14,7 +14,7 @@ from gradaudit.protection.levels import LEAST, MOST, Levels
 _DIGITS = 3
 _CHEAPER = 1e-6
 _DROWNED = 3.45
-"""Of x: where 99.9 % of an update are lost, it is hidden instead."""
+"""The x from which on 99.9 % of an update are lost: it is hidden instead."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Blurring:
         return not self._bounds.hopeless & x.keys() and levels.kept(levels.least)
 
     def _best(self, least: Mapping[str, float], *, may_be_empty: bool) -> _Blurred | None:
-        """From all layers shared to what is cheapest by single steps."""
+        """The cheapest set that single steps from all layers shared lead to."""
         best = self._solved(least, least.keys(), None)
         while better := self._better(least, best, may_be_empty=may_be_empty):
             best = better
@@ -141,7 +141,7 @@ class Blurring:
         return Levels.of(self._bounds, least, self._weights, self._sizes, self._reserve)
 
     def _x(self, name: str, guard: Guard) -> float:
-        """Of the noise that a layer has already."""
+        """The x of the noise that a layer has already."""
         return math.log(guard.amount) - self._sizes[name] if guard.kind == "noise" else LEAST
 
     def _guard(self, name: str, x: float) -> Guard:
@@ -151,7 +151,7 @@ class Blurring:
 
 
 def _neighbours(shared: Collection[str], every: Collection[str]) -> Iterator[set[str]]:
-    """With one layer less, one more, or two swapped; in order."""
+    """The sets with one layer less, one more, or two swapped, in order."""
     inside, outside = sorted(shared), sorted(set(every) - set(shared))
     yield from (set(shared) - {name} for name in inside)
     yield from (set(shared) | {name} for name in outside)

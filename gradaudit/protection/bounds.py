@@ -55,7 +55,7 @@ class FloorBound:
     parts: int = 2
 
     def margin(self, noise: Noise) -> tuple[float, dict[str, float]]:
-        """That of the number of the mean information, and its slope by each layer's log σ."""
+        """The margin of the mean information's number, and its slope by each layer's log σ."""
         parts = self._told(noise)
         if not parts:
             return math.inf, {}
@@ -64,7 +64,7 @@ class FloorBound:
         return self._within(value), {n: -self.sign * s / self._size for n, s in slopes.items()}
 
     def safe(self, noise: Noise) -> float:
-        """That of the safe number, less how far it may be on other records."""
+        """The margin of the safe number, less how far it may be on other records."""
         parts = self._told(noise)
         if not parts:
             return math.inf
@@ -112,7 +112,7 @@ class FloorBounds:
 
     @classmethod
     def of(cls, audit: Floor, subject: Subject, rules: Sequence[Rule], progress: Progress) -> Self:
-        """Those of a subject whose layers all have noise of deviation one, each by itself.
+        """The bounds of a subject whose layers all have noise of deviation one, each by itself.
 
         Raises:
             AuditError: something is shared that cannot be protected, or gradients are not finite.

@@ -103,7 +103,7 @@ class UndefendedUpdates:
 
     @classmethod
     def of(cls, subject: Subject) -> Self:
-        """Those of batches of the subject's records, drawn without replacement."""
+        """The updates of batches of the subject's records, drawn without replacement."""
         order = rng(subject.seed, "protection", "batches").permutation(len(subject.records))
         size = max(1, min(BATCH, len(order) // 2))
         starts = range(0, min(len(order), BATCHES * size) - size + 1, size)

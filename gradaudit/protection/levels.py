@@ -25,15 +25,15 @@ from gradaudit.protection.bounds import FloorBound, FloorBounds
 
 Floats = NDArray[np.float64]
 LEAST, MOST = -8.0, 5.0
-"""Of x: losses of 1e-7, and of all but 5e-5, beyond which a layer may as well be hidden."""
+"""Range of x: losses of 1e-7, and of all but 5e-5, from where a layer may as well be hidden."""
 _EXACT, _STEP = 1e-3, 0.05
-"""Of x: how exactly it is found, and how far from where it is looked for first."""
+"""How exactly x is found, and how far from the start it is looked for first."""
 _ROUNDS, _GAIN = 2, 1e-3
 """Searches from one start at most, and the share of the cost that one must save for another."""
 _FAR = 1e3
 """Margin that stands for all larger ones."""
 _FAINT, _TINY = 1e-12, 1e-300
-"""Of the largest information, and of any, what counts as that of a layer that has none."""
+"""Share of the largest information, and information, below which a layer counts as having none."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Levels:
         sizes: Mapping[str, float],
         reserve: float = 0.0,
     ) -> Self:
-        """Those of the layers of ``least``, with all bounds that count one of them."""
+        """The levels of the layers of ``least``, with all bounds that count one of them."""
         names = tuple(least)
         weighing, scales, low = (np.array([by[n] for n in names]) for by in (weights, sizes, least))
         touching = (bound for bound in bounds.floors if _touched(bound, names))
@@ -123,7 +123,7 @@ class Levels:
     def _between(
         self, spare: Callable[[float], float], start: Floats, low: float, high: float
     ) -> Floats:
-        """From where a shift is not enough to where it is."""
+        """The shift between one that is not enough and one that is."""
         shift = float(brentq(spare, low, high, xtol=_EXACT))
         while spare(shift) < 0:
             shift += _EXACT
@@ -193,12 +193,12 @@ class Levels:
         return np.asarray(2 * self.weights * expit(2 * x) * expit(-2 * x))
 
     def _margins(self, x: Floats) -> Floats:
-        """Of every bound, by the mean information, (bounds,)."""
+        """Margins of every bound, by the mean information, (bounds,)."""
         noise = self.noise(x)
         return np.array([bound.margin(noise)[0] for bound in self.bounds])
 
     def _slopes(self, x: Floats) -> Floats:
-        """Of every bound's margin by every x, (bounds, layers)."""
+        """Slopes of every bound's margin by every x, (bounds, layers)."""
         noise = self.noise(x)
         slopes = [bound.margin(noise)[1] for bound in self.bounds]
         return np.array([[slope.get(name, 0.0) for name in self.layers] for slope in slopes])

@@ -1,4 +1,4 @@
-"""From a policy to a plan: search on some records, verification on others, repair."""
+"""A policy's plan: search on some records, verification on others, repair."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -153,7 +153,7 @@ class Planner:
         return self._search.best()
 
     def _cheapest(self, passed: Protection) -> Protection | None:
-        """With the floors' noise, and cheaper where that makes other guards needless.
+        """The protection with the floors' noise, cheaper where that makes other guards needless.
 
         No simple strategy that passes is cheaper.
         """

@@ -12,7 +12,7 @@ T = TypeVar("T")
 Attempt = Callable[[Protection], ProtectionVerdict]
 _EQUAL = 1e-7
 _FINE = 1.1
-"""Of two levels of noise between which no other is tried, the larger over the smaller."""
+"""Ratio of two levels of noise between which no other is tried."""
 
 
 class _NoTrialsLeftError(Exception):
@@ -125,7 +125,7 @@ class Search:
         return PassedProtection(passed, cost, min(cost, bound) if candidate else cost)
 
     def eased(self, passed: Protection, layers: Collection[str]) -> Protection:
-        """With the least noise on these layers, the same on all, that still passes its trial.
+        """The protection with the least noise, alike on these layers, that still passes its trial.
 
         By bisection down to the next level below, as far as there is time.
         """
@@ -144,7 +144,7 @@ class Search:
         return passed
 
     def cheapest_passed(self) -> Protection | None:
-        """Of those that share a layer and were tried, and that nothing learned since rules out."""
+        """The cheapest that shares a layer and passed, and that nothing learned since rules out."""
         passed = [p for p, v in self.tried.items() if v.passed and p.shared and self.allowed(p)]
         return min(passed, key=self.choices.cost, default=None)
 

@@ -273,7 +273,7 @@ def verdict_of(judged: Report, without: Collection[int] = ()) -> ProtectionVerdi
 
 
 def floors_lacking(judged: Report) -> list[Finding]:
-    """Of rules on floors, those that met a row of what is shared that says why it has none."""
+    """Findings of rules on floors whose row says why a layer that is shared has no floor."""
     rows = judged.by_key()
     return [
         finding

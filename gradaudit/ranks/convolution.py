@@ -105,7 +105,7 @@ def _group_rank(
     flops: float,
     generator: Generator,
 ) -> GroupRank:
-    """Of filters (output channels, taps · input channels), input channels fastest."""
+    """Rank of a group's filters (output channels, taps · channels), input channels fastest."""
     live = geometry.live.repeat_interleave(geometry.channels)
     rows = RowSpace(ReducedU(geometry, row_basis(filters * live), row_basis(deltas)))
     if method == "dense":
@@ -134,7 +134,7 @@ def _group_rank(
 
 
 def _with_facts(rows: RowSpace, low: int, high: int, method: Evidence, bound: int) -> GroupRank:
-    """With the facts about U that ``rows`` holds."""
+    """The rank with the facts about U that ``rows`` holds."""
     filters, deltas = rows.operator.filters.gap, rows.operator.deltas.gap
     return GroupRank(low, high, method, bound, rows.operator.geometry.touched, filters, deltas)
 

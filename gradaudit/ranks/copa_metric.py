@@ -27,7 +27,7 @@ _MEANING: dict[Evidence, str] = {
     "generic": "upper bound, met by almost all weights with the real zeros and ties",
     "bracket": "upper bound; the rank lies in the interval",
 }
-"""Of each method, the strongest first."""
+"""What the evidence of each method means, the strongest first."""
 _CLEAR_GAP = 1e3
 _ROUNDING = 1e-14
 

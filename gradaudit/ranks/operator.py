@@ -58,7 +58,7 @@ class SpectralGap:
 
     @classmethod
     def at(cls, values: Tensor, tolerance: float) -> Self:
-        """From relative singular values in descending order."""
+        """The count by relative singular values in descending order."""
         rank = int((values > tolerance).sum())
         return cls(
             rank=rank,

@@ -198,7 +198,7 @@ class _CoordinatePoint:
 
 
 def _independent(filters: Tensor, rank: int) -> Tensor:
-    """As many filters as have full rank, among (filters, width)."""
+    """Choose as many of the filters (filters, width) as have full rank."""
     if len(filters) == rank:
         return filters
     lengths = filters.norm(dim=1, keepdim=True).clamp_min(torch.finfo(filters.dtype).tiny)

@@ -31,7 +31,7 @@ from gradaudit.sharing.share import Clients, parameters_as_layers
 Indices = NDArray[np.int64]
 
 _COPIES = 4
-"""Of an update while it is defended."""
+"""Copies of an update while it is defended."""
 _KEPT = 2
 """Sets of records whose clipping factors are kept: those that are fitted on, and the batches'."""
 

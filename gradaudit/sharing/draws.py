@@ -81,7 +81,7 @@ def at_most(records: Indices, count: int, seed: int) -> Indices:
 
 
 def batches_of(records: Indices, size: int, count: int, seed: int) -> Tensor:
-    """As many batches as records, at most ``count``: (batches, 1, size) indices of records.
+    """Draw as many batches as records, at most ``count``: (batches, 1, size) indices of records.
 
     Records are drawn with replacement; batches of one are the records themselves.
     """

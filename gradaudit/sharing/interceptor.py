@@ -18,7 +18,7 @@ from gradaudit.sharing.reduction import parse_reduction
 from gradaudit.sharing.rows import Dense, GradientRows, RecordRows, empty_rows, joined, together
 
 _COPIES = 4
-"""Of features while noise is added to them."""
+"""Copies of features while noise is added to them."""
 LARGEST_FIT = 500
 """Records, or batches, that principal components are fitted on at most."""
 

@@ -20,7 +20,7 @@ from gradaudit.errors import AuditError
 from gradaudit.text import listed, printable
 
 Kind = Literal["weights", "difference", "gradient"]
-"""Of what leaves: the weights after training, after − before, or a gradient."""
+"""Kinds of what leaves: the weights after training, after − before, or a gradient."""
 
 
 class Packed(Protocol):
@@ -202,7 +202,7 @@ def _expect_match(
 
 
 def _is_finite(array: Tensor) -> bool:
-    """In one pass, and without another array of its size."""
+    """Look in one pass, and without another array of its size."""
     return not array.numel() or all(math.isfinite(end) for end in torch.stack(array.aminmax()))
 
 

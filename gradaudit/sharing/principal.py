@@ -84,7 +84,7 @@ def _with_variance(values: Tensor, rows: int, square: Tensor) -> int:
 
 
 def _signs(coordinates: Tensor) -> Tensor:
-    """Of each column's first number that is more than half of the heaviest, (1, columns)."""
+    """Signs of each column's first number that is over half of the heaviest, (1, columns)."""
     sizes = coordinates.abs()
     first = (sizes > sizes.amax(dim=0) / 2).int().argmax(dim=0, keepdim=True)
     return coordinates.gather(0, first).sign()
@@ -177,7 +177,7 @@ class KnownProjections:
     def of(
         self, layers: Sequence[Layer], fitted: bytes, stream: Callable[[], Stream]
     ) -> dict[str, Projection]:
-        """Those of the layers that are reduced to principal components, fitted where unknown.
+        """Projections of the layers that are reduced to principal components, fitted where unknown.
 
         ``fitted`` names the stream that they are fitted on.
         """
@@ -224,7 +224,7 @@ class _Block:
         return factors.gram(factors)
 
     def projection(self) -> Projection:
-        """Of the layer, all of whose elements are here."""
+        """The projection of the layer, all of whose elements are here."""
         count = self.visibility.reduction.size
         if self.held is not None and self.visibility.elements < len(self.held):
             return FormedProjection(self.visibility, *axes_of_narrow(self.held, count))

@@ -319,7 +319,7 @@ class Visibility:
 
     @property
     def features(self) -> int:
-        """At most how many features there are."""
+        """The number of features, at most."""
         return self.reduction.features(self.elements)
 
     def seen(self, rows: GradientRows) -> Tensor:

@@ -41,7 +41,7 @@ class Reduction:
         return self.kind != "maxpool"
 
     def features(self, elements: int) -> int:
-        """At most how many features it makes of so many elements."""
+        """The number of features that it makes of so many elements, at most."""
         if self.kind == "maxpool":
             return -(-elements // self.size)
         return min(self.size, elements) if self.size else elements

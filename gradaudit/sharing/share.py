@@ -17,7 +17,7 @@ from gradaudit.sharing.protocol import LocalTraining, SharingProtocol
 from gradaudit.sharing.rows import QUICK_BYTES
 
 _COPIES = 6
-"""Of a client's weights while it trains: with gradients and an optimizer's memory."""
+"""Copies of a client's weights while it trains, with gradients and an optimizer's memory."""
 
 
 def local_training(
@@ -191,7 +191,7 @@ class Clients:
         return {name: torch.cat([part[name] for part in parts]) for name in self.names}
 
     def _trained(self, batches: Tensor, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
-        """As ``update`` of each client, with the same draws."""
+        """The ``update`` of each client, with the same draws."""
         training, view = self.sharing.training, self.view
         assert training is not None
         for draws in generators:
@@ -240,7 +240,7 @@ class Clients:
 def _gradients(
     view: FunctionalModel, weights: dict[str, Tensor], records: Tensor, targets: Tensor
 ) -> dict[str, Tensor]:
-    """Of each client's loss at its weights (clients, …), for its records (clients, k, …)."""
+    """Gradients of clients' losses at their weights (clients, …), on records (clients, k, …)."""
     with sdpa_kernel(SDPBackend.MATH):
         gradients: dict[str, Tensor] = torch.func.vmap(torch.func.grad(view.batch_loss))(
             weights, records, targets

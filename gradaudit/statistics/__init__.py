@@ -1,4 +1,4 @@
 """Intervals, tests and bootstraps: one home each, whatever they are of."""
 
 CONFIDENCE = 0.95
-"""Of every two-sided interval that nobody asked otherwise of."""
+"""Confidence level of every two-sided interval for which none is asked for."""

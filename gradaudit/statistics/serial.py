@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 PERMUTATIONS = 999
 """Independent values are taken for dependent once in a thousand times."""
 _DECIMALS = 6
-"""Of a rarity that are not rounding, so that equal ones are ties."""
+"""Decimals of a rarity that are not rounding, so that equal ones are ties."""
 
 
 def depends(series: ArrayLike, groups: ArrayLike, rng: np.random.Generator) -> bool:
@@ -81,7 +81,7 @@ class _Rarity:
 
     @classmethod
     def of(cls, scores: FloatArray, groups: NDArray[np.bool_]) -> Self:
-        """For these scores, (scores, n), and all their permutations within groups."""
+        """The test for these scores, (scores, n), and all their permutations within groups."""
         length = scores.shape[1]
         lags = np.arange(1, length // 2 + 1)
         padded = next_fast_len(length + len(lags), real=True)

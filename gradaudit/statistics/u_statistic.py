@@ -61,7 +61,7 @@ class Draws:
     def of(
         cls, members: IntArray, strata: IntArray, clusters: IntArray, names: int | None = None
     ) -> "Draws":
-        """From the batches as they were drawn.
+        """The design of the batches as they were drawn.
 
         Args:
             members: (trials, k) records of each trial's batch.

@@ -235,7 +235,7 @@ def _audits_of(audit: str) -> list[type[Audit[Any]]]:
 
 
 def _questions(columns: Sequence[MetricColumn]) -> Iterator[MetricColumn]:
-    """Of the metrics that answer a question the one of an audit that tries most to learn it.
+    """One metric for each question: that of the audit which tries hardest to answer it.
 
     Of several of one audit it is the last.
     """

@@ -90,7 +90,7 @@ def _not_run(shown: View) -> Iterator[str]:
 
 
 def _worst_record(report: Report) -> str:
-    """Of rows that list a number for each record, the riskiest of them."""
+    """The riskiest record of the rows that list a number for each record."""
     said, known = [], known_metrics()
     for row in _measured(report):
         answers, metric = row.details.get("answers"), known.get(row.id)

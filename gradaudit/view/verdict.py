@@ -91,7 +91,7 @@ def _questions(judged: Report) -> str:
 
 
 def _within(judged: Report, layers: Layers) -> str:
-    """That rows are within their limits, which means little where nobody tried."""
+    """Say that rows are within their limits, which means little where nothing was tried."""
     open_ = any(finding.outcome in OPEN for finding in judged.findings)
     rule = "a rule of level error" if open_ else "a rule"
     said = f"every {'other ' if accepted(judged) else ''}row that {rule} judges is within its limit"

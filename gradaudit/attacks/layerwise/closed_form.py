@@ -166,7 +166,7 @@ class SolvabilityConditions:
         return "red" if self.ratio >= 10 else "white" if self.ratio >= 1 else "green"
 
     def described(self) -> dict[str, JsonValue]:
-        """For a report; None where a number is not finite."""
+        """Give the numbers for a report; None where a number is not finite."""
         numbers = {"kappa": self.kappa, "r": self.r, "bound": self.bound, "ratio": self.ratio}
         finite: dict[str, JsonValue] = {
             name: value if math.isfinite(value) else None for name, value in numbers.items()

@@ -26,7 +26,7 @@ from gradaudit.errors import NotApplicable
 OutputGradient: TypeAlias = Callable[[Tensor], Tensor]
 """∂J/∂z of (logits, …) for outputs z (logits, …)."""
 Function: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Of (points,) to (points,)."""
+"""A function of points (points,) to values (points,)."""
 _RANK_ONE = 1e-4
 _GRID = np.logspace(-6, 6, 1201)
 _PRECISION = float(4 * np.finfo(np.float64).eps)

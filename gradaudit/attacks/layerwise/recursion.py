@@ -143,7 +143,7 @@ class RecoveredRecord:
         return all(one.determined for one in self.solved)
 
     def layers(self) -> list[JsonValue]:
-        """For a report: what every layer's system left, the last layer first."""
+        """What every layer's system left, the last layer first, for a report."""
         return [
             {
                 "layer": one.layer,

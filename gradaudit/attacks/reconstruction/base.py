@@ -235,7 +235,7 @@ class Reconstruction(ABC, Generic[O]):
     splits: ClassVar[bool] = False
     """Whether ``run`` can share restarts out among worker processes."""
     default_steps: ClassVar[int | None] = None
-    """Of ``iterations`` where it is an option: how many there are by default."""
+    """The default of ``iterations``, where that is an option."""
     reads_labels: ClassVar[bool] = False
     """Whether it reads the labels off the update, which costs no step."""
     solves_for_numbers: ClassVar[bool] = False

@@ -212,7 +212,7 @@ _KNOWN: WeakKeyDictionary[nn.Module, dict[torch.Size, float | None]] = WeakKeyDi
 
 
 def _operations(model: FunctionalModel, record: Tensor) -> float | None:
-    """Of two products of the search; None where there is nothing to search."""
+    """Operations of two products of the search; None where there is nothing to search."""
     layers = [reader for reader in readers(model, record) if reader.bias and reader.times == 1]
     if not layers or any(reader.of_record for reader in layers):
         return None

@@ -41,7 +41,7 @@ from gradaudit.ranks.geometry import geometry_of
 
 _SAME = 1e-6
 _ROOM = 1e-2
-"""From the ends of an activation's range, where its slope vanishes and a search stands still."""
+"""Distance from the ends of an activation's range, where its slope vanishes and a search stops."""
 
 
 @dataclass(frozen=True)

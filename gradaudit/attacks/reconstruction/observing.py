@@ -1,4 +1,4 @@
-"""From a batch of records to what the attacker gets of it, and the truth kept apart."""
+"""What the attacker gets of a batch of records, and the truth, which is kept apart."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

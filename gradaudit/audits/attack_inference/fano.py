@@ -231,7 +231,7 @@ class Channel:
     def of(
         cls, gram: NDArray[np.float64], elements: int, strata: NDArray[np.int64] | None = None
     ) -> Channel:
-        """From the inner products of samples.
+        """The channel of samples, from their inner products.
 
         Args:
             gram: (samples, samples) of the gradients before the noise, in units of σ; at least 8,

@@ -30,7 +30,7 @@ from gradaudit.subject import Subject
 _BATCH = 16
 """Records of a client, about, where the game says how many."""
 _FEWEST_TRIALS = 40
-"""In one repetition."""
+"""Trials in one repetition, at least."""
 
 
 def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> Iterator[Measurement]:

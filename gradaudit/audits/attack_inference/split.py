@@ -19,7 +19,7 @@ Prior = Literal["empirical", "uniform"]
 PRIVATE = 5000
 """Records that the private set holds at most (Li et al. 2024, section 5.1.4)."""
 SHARES = (0.4, 0.2, 0.4)
-"""Of the records, for the shadow, the test and the private set."""
+"""Shares of the records for the shadow, the test and the private set."""
 
 
 @dataclass(frozen=True)

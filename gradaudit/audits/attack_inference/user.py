@@ -176,7 +176,7 @@ class _AdamW:
 
 _FEWEST_SHADOW = 2
 _SHADOW_SHARE = 2 / 3
-"""Of the users with enough records (Li et al. 2024: 30 shadow users to 15 attacked ones)."""
+"""Share of the users with enough records that are shadows (Li et al. 2024: 30 to 15 attacked)."""
 
 
 class UserGame(InferenceGame):
@@ -277,7 +277,7 @@ def _dealt_users(
 def _shadow_batches(
     codes: IntArray, users: IntArray, design: Design, generator: np.random.Generator
 ) -> Batches:
-    """As many batches of every shadow user, numbered from 0."""
+    """Draw as many batches of every shadow user, who are numbered from 0."""
     numbers = np.full(int(codes.max()) + 1, -1)
     numbers[users] = np.arange(len(users))
     pool = np.flatnonzero(numbers[codes] >= 0)

@@ -18,7 +18,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.models.target import Layer, Target
 
 NEGLIGIBLE = 0.01
-"""Of the mean gain."""
+"""Share of the mean gain below which a gain counts as none."""
 LEAST = 1e-20
 """A residual's norm below which what is carried back may be lost to single precision's range."""
 
@@ -75,7 +75,7 @@ MIDDLE = (0.1, 0.9)
 RARE = 0.05
 """Share of units up to which a row is active only rarely."""
 FEWEST_INPUTS = 4
-"""Of fewer inputs, rows are alike by themselves."""
+"""Inputs of a row, at least: rows of fewer are alike by chance."""
 
 
 def bins(active: Tensor, weight: Tensor) -> int | None:

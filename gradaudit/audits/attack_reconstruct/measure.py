@@ -259,7 +259,7 @@ def _headline(
     campaign: Campaign,
     variant: Variant,
 ) -> Iterator[Measurement]:
-    """Of each metric the method that came closest; its name stands in the details."""
+    """The rows of the method that came closest by each metric; the details name it."""
     first = campaign.observed[0]
     could = prospects(first.view, first.records[:1], first.labels[:1], campaign.seed)
     signs = {"higher": 1, "lower": -1, None: 0}

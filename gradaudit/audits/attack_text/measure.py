@@ -214,7 +214,7 @@ class _Attack:
     def _told(
         self, found: BatchAnswers, presence: Presence, batch: Records, number: int
     ) -> dict[str, Shares]:
-        """By layer the share of its decoys that each text is likelier than, (texts,)."""
+        """The share of its decoys that each text is likelier than, (texts,), by layer."""
         texts = texts_of(batch)
         others = self._decoys(texts, number)
         if others is None:
@@ -241,7 +241,7 @@ class _Attack:
         return Texts(pool.ids[~same], pool.lengths[~same])
 
     def _decoys(self, texts: Texts, number: int) -> Texts | None:
-        """For each of some texts; None where the data has no others."""
+        """The decoys of each of some texts; None where the data has no other texts."""
         others = self._others(texts)
         if not len(others):
             return None

@@ -1,4 +1,4 @@
-"""From a batch of texts to what the attacker gets of it."""
+"""What the attacker gets of a batch of texts."""
 
 from collections import Counter
 from dataclasses import dataclass, replace

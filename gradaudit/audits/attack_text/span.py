@@ -166,7 +166,7 @@ def noise_level(values: Tensor, tokens: int, shape: tuple[int, int]) -> float:
 
 
 def _median(ratio: float) -> float:
-    """Of the law of Marchenko and Pastur with this ratio of dimensions, up to 1, and variance 1."""
+    """Median of Marchenko and Pastur's law of variance 1 with this ratio of dimensions, up to 1."""
     low, high = (1 - ratio**0.5) ** 2, (1 + ratio**0.5) ** 2
     x = np.linspace(low, high, 4_001)[1:-1]
     density = np.sqrt((high - x) * (x - low)) / x

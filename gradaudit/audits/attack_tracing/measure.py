@@ -117,7 +117,7 @@ def _campaign(options: TracingOptions, subject: Subject, number: int) -> Campaig
 
 
 def _row(options: TracingOptions, hits: NDArray[np.bool_], rows: Rows) -> Measurement:
-    """Of hits (repetitions, records)."""
+    """The row of hits (repetitions, records)."""
     missed = (~hits).reshape(len(hits) * options.participants * options.updates, -1)
     sizes = np.full(len(missed), float(missed.shape[1]))
     value, interval = clustered(missed.mean(axis=1), sizes)

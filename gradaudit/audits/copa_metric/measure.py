@@ -156,7 +156,7 @@ def _c_row(
 
 
 def _spread(row: Measurement, low: float, high: float) -> Measurement:
-    """With brackets and records that differ as an interval, which is of no confidence.
+    """Give brackets and records that differ as an interval, which has no confidence level.
 
     Without one where all records have one and the same rank.
     """

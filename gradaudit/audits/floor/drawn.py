@@ -47,7 +47,7 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.randomness import torch_rng
 
 _QUANTILES = (0.1, 0.3, 0.6)
-"""Of other records' ‖G‖², at which records weigh one half."""
+"""Quantiles of other records' ‖G‖², at which records weigh one half."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class WeightedAverages:
     shares: Tensor
 
     def __add__(self, other: Self) -> Self:
-        """That of two layers, whose records weigh alike."""
+        """The information of two layers, whose records weigh alike."""
         return replace(self, told=self.told + other.told)
 
     def __mul__(self, factor: float) -> Self:
-        """Under noise of this much less variance."""
+        """The information under noise of this much less variance."""
         return replace(self, told=self.told * factor)
 
     def floors(self, held: Tensor, prior: GaussianPrior) -> Tensor:
@@ -159,7 +159,7 @@ class Genie:
 
     @classmethod
     def of(cls, slopes: Tensor, energies: Tensor, prior: GaussianPrior) -> Self:
-        """From ∇_x ln ‖G‖² of some records, (records, d), and their ‖G‖², (records,)."""
+        """A genie from ∇_x ln ‖G‖² of some records, (records, d), and their ‖G‖², (records,)."""
         along = slopes.double() @ prior.leaders.mT
         values, vectors = torch.linalg.eigh(_TELLING * along.mT @ along / max(1, len(along)))
         precision = 1 + values.clamp(min=0)

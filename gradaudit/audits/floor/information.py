@@ -30,7 +30,7 @@ from gradaudit.workers import ALONE, Workers
 _HELD = 1 << 30
 """Bytes that all layers' information may take; more records then go into each unit."""
 _MATRICES = 5
-"""Of a unit and layer: its halves, and one for each level of the weights."""
+"""Matrices of a unit and layer: its halves, and one for each level of the weights."""
 _AT_ONCE = 128
 _WORKING_SET = 96 << 20
 _ELEMENT, _COPIES = 8, 8
@@ -52,17 +52,17 @@ class Information:
     weighted: WeightedAverages | None = None
 
     def __add__(self, other: Self) -> Self:
-        """That of both updates together, under independent noise."""
+        """The information of both updates together, under independent noise."""
         both = self.weighted and other.weighted and self.weighted + other.weighted
         return replace(self, halves=self.halves + other.halves, weighted=both)
 
     def __mul__(self, factor: float) -> Self:
-        """Under noise of this much less variance."""
+        """The information under noise of this much less variance."""
         weighted = self.weighted and self.weighted * factor
         return replace(self, halves=self.halves * factor, weighted=weighted)
 
     def __truediv__(self, variance: float) -> Self:
-        """Under noise of this variance, if it is for noise of variance one."""
+        """The information under noise of this variance, if this one is for variance one."""
         return self * (1 / variance)
 
     @property

@@ -37,13 +37,13 @@ class JacobianProducts:
 
     @classmethod
     def of(cls, laid: Laid) -> Self:
-        """From tangents and gradient side by side."""
+        """The products of tangents and gradient side by side."""
         tangents, gradient = laid
         along = (tangents @ gradient.unsqueeze(2)).squeeze(2)
         return cls(tangents @ tangents.mT, along, gradient.square().sum(dim=1))
 
     def __add__(self, other: Self) -> Self:
-        """That of both gradients side by side."""
+        """The products of both gradients side by side."""
         return type(self)(
             self.products + other.products, self.along + other.along, self.energy + other.energy
         )

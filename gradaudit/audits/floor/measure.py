@@ -36,7 +36,7 @@ _CHEAP = 1e8
 """Tangents times parameters that more draws may take; some seconds."""
 _FITTED = "fitted"
 _CONFIDENT = (1 + CONFIDENCE) / 2
-"""That the true number is on the safe side of the one that is reported."""
+"""Probability that the true number is on the safe side of the one that is reported."""
 _PASSES_A_DIRECTION = 2.0
 FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
 _NO_NOISE = (

@@ -57,7 +57,7 @@ _CONSTANT = """
 empty_like zeros_like ones_like full_like new_empty new_zeros new_ones new_full empty_strided
 new_empty_strided
 """
-"""Of a tensor's shape alone."""
+"""Operations whose results follow from a tensor's shape alone."""
 _REMEDY = "train it with tanh, sigmoid, softplus, GELU or SiLU and average pooling"
 _SMOOTH_LOSSES = (CrossEntropy, BinaryCrossEntropy, MeanSquaredError)
 

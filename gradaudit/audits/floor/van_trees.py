@@ -102,7 +102,7 @@ def _told(
 
 
 def _guess(own: Tensor, others: Tensor) -> Tensor:
-    """Of a unit's information, from half of it and from that of others."""
+    """Guess a unit's information from half of it and from that of other units."""
     scale = float(own.trace()) / max(float(others.trace()), torch.finfo(own.dtype).tiny)
     return _OWN * own + (_SCALED * scale + _OTHERS) * others
 

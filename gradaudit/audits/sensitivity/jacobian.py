@@ -234,7 +234,7 @@ class _Tally:
             self._norms[key] = merge([self._norms[key], more]) if key in self._norms else more
 
     def norms(self) -> dict[str, LayerNorms]:
-        """By layer, what has come in."""
+        """The norms of all that has come in, by layer."""
         by_layer: dict[str, Norms] = {layer.name: {} for layer in self.layers}
         for (name, _), norms in self._norms.items():
             by_layer[name] |= norms

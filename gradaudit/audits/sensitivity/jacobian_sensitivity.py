@@ -307,7 +307,7 @@ def _samples(
 
 
 def _multiply_adds(trace: Trace) -> int:
-    """Of one record's forward pass, where parameters are taken apart or whole."""
+    """Multiply-adds of one record's forward pass, where parameters are taken apart or whole."""
     every = (use for uses in trace.uses.values() for _, use in uses)
     apart = sum(use.positions * math.prod(use.block) for use in every)
     return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)

@@ -233,7 +233,7 @@ def _details(sample: Sample) -> dict[str, JsonValue]:
 
 
 def _warning(reading: JacobianNorm, sample: Sample, confident: JsonValue) -> dict[str, JsonValue]:
-    """That few records decide the mean; empty where none stand out."""
+    """A warning that few records decide the mean; empty where none stand out."""
     values = sample.values
     share = float(values.max() / values.sum()) if values.any() else 0.0
     if len(values) > 2 and share > 0.5:

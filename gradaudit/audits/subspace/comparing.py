@@ -151,7 +151,7 @@ DISTANCES: Mapping[str, Callable[[Array], Array]] = {
     "chordal": lambda angles: np.sqrt(np.square(np.sin(angles)).sum(axis=-1)),
     "procrustes": lambda angles: 2 * np.sqrt(np.square(np.sin(angles / 2)).sum(axis=-1)),
 }
-"""Of principal angles (…, k) in radians: K. Ye and L.-H. Lim, "Schubert varieties and distances
+"""Distances of principal angles (…, k) in radians: Ye and Lim, "Schubert varieties and distances
 between subspaces of different dimensions" (2016), table 2."""
 _SMALL = 1e-2
 """Angles below this are taken from their sines; others are exact to 1e-14 by their cosines."""
@@ -271,7 +271,7 @@ class ComparisonFamily:
         return cls(most)
 
     def p_values(self, compared: PrincipalAngles) -> dict[str, float]:
-        """By the distance's name, the p-value of a member, corrected for the others."""
+        """The p-value of a member by the distance's name, corrected for the others."""
         values = {}
         for name, most in self.most.items():
             observed = _standardised(compared.among(name))[0]
@@ -287,7 +287,7 @@ def most_significant(compared: Sequence[PrincipalAngles]) -> int:
 
 
 def _standardised(values: Array) -> Array:
-    """In standard deviations from the mean; zeros where all are equal."""
+    """The values in standard deviations from their mean; zeros where all are equal."""
     if np.ptp(values) == 0:  # their standard deviation may be a rounding error
         return np.zeros_like(values)
     return np.asarray((values - values.mean()) / values.std())

@@ -40,7 +40,7 @@ from gradaudit.progress import Advance, Progress
 from gradaudit.workers import ALONE, Task, Workers
 
 Outcome = Mapping[int, PrincipalAngles | GradauditError]
-"""Of a layer: what was found of each split, by its number, or why nothing was."""
+"""What was found of each split of a layer, by the split's number, or why nothing was."""
 Array = NDArray[np.float64]
 ENERGY = 0.95
 _AT_ONCE = 64
@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def _permutations(self) -> int:
-        """Of a layer."""
+        """Permutations of all splits of a layer."""
         return sum(len(split.orders) for split in self.splits)
 
     def _by_samples(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
@@ -258,7 +258,7 @@ class _Groups:
 
     @classmethod
     def of(cls, coordinates: Array, split: Split) -> Self:
-        """With the number of directions."""
+        """The comparison of a layer, with the number of directions that hold its energy."""
         energies = np.square(coordinates).sum(axis=0)
         holding = directions_holding(ENERGY, energies)
         floor = negligible(coordinates.shape) * float(np.sqrt(energies[0]))

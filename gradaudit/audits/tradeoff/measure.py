@@ -1,4 +1,4 @@
-"""From a subject to rows: every mechanism studied, its curves drawn."""
+"""Rows of every mechanism that is studied on a subject, with the curves drawn."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class StudyRows:
                 yield from self._of_game(view, game)
 
     def points(self, view: AttackedModel) -> list[PanelPoint]:
-        """For the picture."""
+        """Points of the curve in the picture."""
         of_games = {game: self.study.of(view, game) for game in self.games}
         return [
             PanelPoint(
@@ -84,7 +84,7 @@ class StudyRows:
         ]
 
     def _accuracies(self) -> Iterator[Measurement]:
-        """Of every setting; the mean over the grid has no ``setting`` in its variant."""
+        """Accuracies of every setting; the mean over the grid has no ``setting`` in its variant."""
         tested = self.study.trained[0][0].accuracy
         count = len(self._accuracy)
         mean = sum(accuracy.value for accuracy in self._accuracy) / count

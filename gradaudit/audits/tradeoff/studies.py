@@ -179,7 +179,7 @@ def _tested(initial: Target, weights: dict[str, Tensor], test: Records) -> Train
 
 
 def _weights(training: FederatedTraining, rounds: int, advance: Advance) -> dict[str, Tensor]:
-    """Of the model after so many rounds, with its private part."""
+    """Weights of the model after so many rounds, with its private part."""
     for _ in range(rounds):
         training.advance()
         advance(1)
@@ -247,7 +247,7 @@ def _views(plan: StudyPlan, target: Target) -> list[AttackedModel]:
 
 
 def _drawn(subject: Subject, plan: StudyPlan, number: int) -> tuple[Subject, Records]:
-    """Of one repetition: its seed and the records that are trained on; others to test on."""
+    """The seed of one repetition, the records that are trained on, and others to test on."""
     seed = subject.seed
     if number:
         seed = seed_of(seed, "tradeoff", "repetition", number)

@@ -1,4 +1,4 @@
-"""From a subject to rows: every attribute in every round, then the correlation; or the input."""
+"""Rows of every attribute in every round of a subject, then the correlation; or of the input."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from gradaudit.games.splits import Batches, IntArray, Users
 from gradaudit.randomness import Word, rng, sequence
 
 FOLDS = 3
-"""Of the adversary's records: each in turn chooses among members that the others fitted."""
+"""Folds of the adversary's records: each chooses in turn among members that the others fitted."""
 SCORED = 0.3
 """Share of the records that scores, unless the adversary has so many."""
 SCORED_TIMES = 4

@@ -79,7 +79,7 @@ def ranked_share(auroc: float) -> float:
 
 
 def _distance(auroc: float) -> float:
-    """Of two normal laws of unit variance, in deviations."""
+    """Distance of two normal laws of unit variance, in standard deviations."""
     return float(np.sqrt(2) * ndtri(min(max(auroc, 0.5), _SURE)))
 
 
@@ -104,7 +104,7 @@ class RecordUse:
 
     @classmethod
     def of(cls, repetition: Repetition) -> RecordUse:
-        """As in a repetition, and in all others."""
+        """The use of records in a repetition, which is that of all others."""
         scored, fitted = len(repetition.parts[-1]), len(repetition.adversary)
         return cls(scored, fitted, repetition.disjoint)
 

@@ -151,7 +151,7 @@ class CanaryStrategy(WrappedStrategy):
     def _replies(
         self, server_round: int, answers: Sequence[RecordDict], form: Form, canaries: Canaries
     ) -> Iterator[Message]:
-        """Of the canaries that are in and take part in this round."""
+        """Replies of the canaries that are in and take part in this round."""
         metrics, length = typical(answers, self.weighted_by), self._length(answers)
         for numbers in pieces(np.flatnonzero(canaries.included & self._takes_part())):
             rows = canaries.directions(numbers)
@@ -161,7 +161,7 @@ class CanaryStrategy(WrappedStrategy):
                 yield self._through_mods(int(canary), reply, server_round)
 
     def _length(self, answers: Sequence[RecordDict]) -> float:
-        """Of a canary's update: what the strategy clips to, or as the median client's is."""
+        """Length of a canary's update: what the strategy clips to, or the median client's."""
         if self.norm is not None:
             return self.norm
         clip = getattr(self.strategy, "clipping_norm", None)

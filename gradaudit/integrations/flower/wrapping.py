@@ -106,7 +106,7 @@ class Form:
         return RecordDict({self.records[0]: record, self.records[1]: MetricRecord(dict(metrics))})
 
     def moved(self, released: ArrayRecord) -> dict[str, Tensor]:
-        """By what the trained arrays moved in the round, by name."""
+        """What the trained arrays moved by in the round, by name."""
         return {
             name: torch.tensor(released[self.keys[name]].numpy()) - self.came[name]
             for name in self.trained

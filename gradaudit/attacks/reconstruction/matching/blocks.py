@@ -211,7 +211,7 @@ class Blocks:
         return peak_bytes(partial(evaluate, points)) // 2
 
     def _workers(self, parts: tuple[Tensor, ...], jobs: int, evaluate: Evaluation) -> int:
-        """As many as there are blocks for, as fit into memory and as are worth it."""
+        """Workers: as many as there are blocks for, as fit into memory and as are worth it."""
         fit = MEMORY // (self._bytes_a_row * len(parts[0]))
         workers = min(jobs, len(parts), fit)
         if workers < 2 or self.objective.view.model.device.type != "cpu":

@@ -123,7 +123,7 @@ class PatchedConvolution:
         dilation: Any = 1,
         groups: int = 1,
     ) -> "PatchedConvolution | None":
-        """For these arguments of ``conv2d``; None where it is to do it itself."""
+        """The convolution of these arguments; None where ``conv2d`` should run itself."""
         if input.dim() != 4 or groups != 1 or isinstance(padding, str):
             return None
         kernel = (weight.shape[2], weight.shape[3])

@@ -32,7 +32,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 Noise = Callable[[FloatArray], FloatArray]
 INNER, EVALUATIONS = 20, 25
-"""Of one outer step, as in torch's L-BFGS."""
+"""Inner steps and evaluations of one outer step, as in torch's L-BFGS."""
 HISTORY = 100
 """Pairs of differences that a direction is made of, as in the code of Deep Leakage."""
 _STALLED, _PATIENCE = 1e-9, 20

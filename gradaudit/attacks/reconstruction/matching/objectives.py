@@ -76,7 +76,7 @@ class Objective:
         return single.tiny / single.eps**2 < float(largest) < single.max * single.eps
 
     def noise(self, values: FloatArray) -> FloatArray:
-        """By how much rounding in single precision may change values, to first order.
+        """Bound to first order how much rounding in single precision changes values.
 
         An update g' is computed up to ε ‖g'‖ with the unit ε of its precision: ‖g' − g‖² changes by
         up to 2 ‖g' − g‖ ε ‖g'‖, and with f = ‖g' − g‖² / ‖g‖² and ‖g'‖ ≤ (1 + √f) ‖g‖ the value f

@@ -218,7 +218,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
 
     @property
     def _evaluations(self) -> int:
-        """Of a restart, at most."""
+        """Evaluations of a restart, at most."""
         lbfgs = self.options.optimiser == "lbfgs"
         return self.options.iterations * (EVALUATIONS if lbfgs else 1)
 

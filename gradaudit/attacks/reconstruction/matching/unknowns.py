@@ -29,7 +29,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.ranks.observe import watching
 
 _MAX_BYTES = 1 << 30
-"""Of a file with a starting point."""
+"""Bytes of a file with a starting point, at most."""
 Start = Literal["normal", "uniform", "pattern", "given"]
 
 

@@ -1,4 +1,4 @@
-"""From an update to the texts behind it: what may stand where, whole texts, their last tokens.
+"""Texts behind an update: what may stand where, whole texts, and their last tokens.
 
 The last token of each text, which no map but the head has anything of.
 

@@ -135,7 +135,7 @@ class Pool:
 
     @classmethod
     def of(cls, clients: TrainedClients, options: DpAuditOptions) -> Self:
-        """That of a relation, with crafted updates where the domain is free."""
+        """The pool of a relation, with crafted updates where the domain is free."""
         count, removed = len(clients.updates), options.relation == "remove"
         updates, names = list(clients.updates), [f"client {index}" for index in range(count)]
         ordinary, crafted = list(combinations(range(count), 2)), []

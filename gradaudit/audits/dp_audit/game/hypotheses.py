@@ -180,7 +180,7 @@ class Hypotheses:
 
     @property
     def batches(self) -> list[Tensor]:
-        """That of the null hypothesis, and that of each alternative."""
+        """The batch of the null hypothesis, and that of each alternative."""
         others = map(self.batch, self.alternatives)
         return [self.batch(self.null), *([self.companions.float()] if self.removed else others)]
 

@@ -118,7 +118,7 @@ def _refined(step: FloatArray, distances: FloatArray, rounding: FloatArray) -> F
 
 
 def _common_divisor(first: FloatArray, second: FloatArray, rounding: FloatArray) -> FloatArray:
-    """By Euclid's algorithm with the nearest remainder; remainders within rounding are none."""
+    """Find it by Euclid's algorithm with the nearest remainder; those within rounding are none."""
     for _ in range(_STEPS):
         some = second > rounding
         if not some.any():
@@ -215,7 +215,7 @@ class Panel:
         return np.stack([*first, *more])
 
     def only(self, name: str) -> "Panel":
-        """With that one of the further statistics, or with none where it is none of them."""
+        """The panel with that one of the further statistics alone, or with none."""
         return Panel(self.ruler, {k: v for k, v in self.further.items() if k == name})
 
 

@@ -1,4 +1,4 @@
-"""From a subject to a played game: column, batch, record, verdict or trials."""
+"""A subject's game: its column, batch and record, and the verdict or the trials."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -159,7 +159,7 @@ class RecordSensitivity:
         memory: int,
         seed: Seed,
     ) -> Self:
-        """That of a mechanism's releases.
+        """The sensitivity of a mechanism's releases.
 
         The options say how many companions there are, and the clip that is declared; the seed
         draws the companions, and the common noise.

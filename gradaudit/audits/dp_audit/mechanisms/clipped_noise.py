@@ -108,7 +108,7 @@ class ClippedNoise(Mechanism):
         return self.sampler(per_sample_gradients)(count, generator)
 
     def sampler(self, per_sample_gradients: Tensor) -> Sampler:
-        """With the clipped mean of the gradients computed once."""
+        """Draw releases, with the clipped mean of the gradients computed once."""
         mean, records = self.mean(per_sample_gradients), len(per_sample_gradients)
 
         def released(count: int, generator: Generator) -> Tensor:

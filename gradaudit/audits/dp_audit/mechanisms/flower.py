@@ -27,7 +27,7 @@ from gradaudit.text import listed
 _A_MOD_TAKES = 3
 _DAY = 86400.0
 _LARGEST_DELTA = 1.25
-"""From which the classical formula has no noise to give."""
+"""The δ from which on the classical formula has no noise to give."""
 
 
 class FlowerMod(Middleware):
@@ -189,7 +189,7 @@ def _local_dp(mod: Any) -> ClippedGaussian | None:
 _LAWS: Mapping[str, Callable[[Any], ClippedGaussian | None]] = {
     f"flwr.{side}.mod.localdp_mod.LocalDpMod": _local_dp for side in ("clientapp", "client")
 }
-"""Of the mods whose source was read."""
+"""The laws of the mods whose source was read."""
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Layout:
 
     @classmethod
     def of(cls, state: Mapping[str, Tensor]) -> "Layout":
-        """That of a state dict; numpy has no bfloat16, which becomes float32."""
+        """The layout of a state dict; numpy has no bfloat16, which becomes float32."""
         return cls({key: as_array(tensor) for key, tensor in state.items()})
 
     @property
