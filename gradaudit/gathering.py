@@ -64,7 +64,7 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
     keys = {*row.variant, *map(str, by)}
     matching = [
         other
-        for other in report.rows_by_place.get((row.id, row.layer), ())
+        for other in report.rows_by_place.get(row.id, {}).get(row.layer, ())
         if other.variant.keys() == keys
         and row.variant.items() <= other.variant.items()
         and (other.status != "skipped" or other.left_out)

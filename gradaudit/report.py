@@ -209,18 +209,22 @@ class Report(Document):
         return [single for row in self.measurements for single in singles(row)]
 
     @cached_property
-    def rows_by_place(self) -> Mapping[tuple[str, str | None], Sequence[Measurement]]:
-        """The rows, of all variants, by ``AUDIT.METRIC`` and layer."""
-        places: dict[tuple[str, str | None], list[Measurement]] = {}
+    def rows_by_place(self) -> Mapping[str, Mapping[str | None, Sequence[Measurement]]]:
+        """The rows, of all variants, by ``AUDIT.METRIC`` and by layer."""
+        places: dict[str, dict[str | None, list[Measurement]]] = {}
         for row in self.rows:
-            places.setdefault((row.id, row.layer), []).append(row)
+            places.setdefault(row.id, {}).setdefault(row.layer, []).append(row)
         return places
+
+    @cached_property
+    def _by_key(self) -> Mapping[Key, Measurement]:
+        return {row.key: row for row in self.rows}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with other fields, which makes its own ``rows`` of them."""
         copied = super().model_copy(update=update, deep=deep)
         if update and "measurements" in update:
-            for made in ("rows", "rows_by_place"):
+            for made in ("rows", "rows_by_place", "_by_key"):
                 vars(copied).pop(made, None)
         return copied
 
@@ -230,9 +234,9 @@ class Report(Document):
         plan = self.provenance.get("plan")
         return isinstance(plan, dict) and plan.get("interrupted") is True
 
-    def by_key(self) -> dict[Key, Measurement]:
+    def by_key(self) -> Mapping[Key, Measurement]:
         """Every row by its key."""
-        return {row.key: row for row in self.rows}
+        return self._by_key
 
     def select(
         self, metric: str, layer: str | None = None, variant: Variant | None = None

@@ -4,6 +4,7 @@ import math
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -178,9 +179,11 @@ def _judged(report: Report, policy: Policy, today: date) -> Report:
 
 
 def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
+    places = report.rows_by_place
+    rows = chain(*places[rule.metric].values()) if rule.metric in places else report.rows
     met = [
         row
-        for row in report.rows
+        for row in rows
         if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
     ]
     return [member for row in met for member in members(row, report) if rule.heeds(member)]

@@ -1,6 +1,6 @@
 """The verdict on a judged report: one of three words, and whether the gate fails the report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gradaudit.judging.policy import known_metrics
@@ -103,7 +103,7 @@ def _subjects(finding: Finding, judged: Report) -> Sequence[str]:
     return attribute + (["attacks"] if finding.metric.startswith(f"{ATTACK}.") else [])
 
 
-def _reason(finding: Finding, rows: dict[Key, Measurement]) -> str:
+def _reason(finding: Finding, rows: Mapping[Key, Measurement]) -> str:
     return rows[finding.key].reason or ""
 
 

@@ -108,7 +108,8 @@ def test_a_copy_with_other_rows_has_rows_of_its_own() -> None:
     assert report.rows_by_place
     other = report.model_copy(update={"measurements": [row("leak.bits", "fc1", 1.0)]})
     assert other.rows == other.measurements
-    assert list(other.rows_by_place) == [("leak.bits", "fc1")]
+    assert other.rows_by_place == {"leak.bits": {"fc1": other.rows}}
+    assert list(other.by_key().values()) == other.rows
 
 
 def test_names_of_layers_and_metrics_stay_where_words_are_redacted() -> None:
