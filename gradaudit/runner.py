@@ -291,6 +291,23 @@ def passed_over(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
     return Outcome(AuditRows.of(audit, with_setting(rows, audit, subject)), 0.0)
 
 
+def of_sample(outcome: Outcome, subject: Subject, reason: str) -> Outcome:
+    """The outcome of a sample of the subject's layers, with rows that say why others have none.
+
+    Rows of the whole model are no numbers of all layers: they are left out too. Where nothing
+    applied to the sample, the same is said of all.
+    """
+    audit, rows = outcome.part.audit, list(outcome.part.rows)
+    details: dict[str, JsonValue] | None = {"left_out": True}
+    status: Status = "skipped"
+    if rows and not outcome.measured and outcome.whole:
+        status, reason, details = rows[0].status, rows[0].reason or reason, None
+    kept = [single for row in rows for single in singles(row) if single.layer is not None]
+    others = _instead(audit, subject, kept, status, reason, details)
+    rows = [*kept, *with_setting(others, audit, subject)]
+    return replace(outcome, part=AuditRows.of(audit, rows))
+
+
 def _draws(audit: Audit[Any]) -> bool:
     """Whether an audit writes files of its own, which are missing where its rows are read."""
     return any(isinstance(value, Path) for _, value in audit.options)

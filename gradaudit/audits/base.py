@@ -165,6 +165,11 @@ class Audit(Generic[O]):
     """Subject options that this audit's command calls otherwise, because it has its own."""
     priority: ClassVar[int] = 120
     """Its turn in a scan: the audits that tell most for their time have the lowest."""
+    sample: ClassVar[Mapping[str, JsonValue] | None] = None
+    """Options of the size that looks at a sample of the layers; None where there is none.
+
+    ``layers`` is how many it looks at.
+    """
     least: ClassVar[Mapping[str, JsonValue]] = {}
     """Options of the smallest size that says anything, for large models and little time.
 

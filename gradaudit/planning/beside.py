@@ -2,14 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from pickle import PicklingError
 from tempfile import TemporaryDirectory
 
-from gradaudit.audits.sizes import Size
+from gradaudit.planning.sampling import Subjects, sampled
 from gradaudit.planning.schedule import ScheduledRun
 from gradaudit.progress import Advance, Silent
 from gradaudit.runner import Outcome, measured
@@ -18,9 +18,6 @@ from gradaudit.units import Units
 from gradaudit.workers import on_this_machine, received, shared_out, shipped
 
 log = logging.getLogger(__name__)
-
-Subjects = Mapping[bool, Subject]
-"""The subject in single precision (True), and in its own."""
 
 
 def workers_of(subject: Subject) -> int:
@@ -99,9 +96,3 @@ def _outcome(
 def _read(file: str) -> Subjects:
     subjects: Subjects = received(Path(file).read_bytes())
     return subjects
-
-
-def sampled(subjects: Subjects, size: Size) -> Subject:
-    """The subject as an audit of this size looks at it."""
-    subject = subjects[size.single]
-    return replace(subject, samples=subject.samples or size.samples)

@@ -1,6 +1,7 @@
 """How fast gradients of the subject's records are here, and what audits take at that pace."""
 
 import logging
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ _TIMES, _FEWEST, _TOGETHER = 5, 4, 32
 """Passes that are timed, at most, and records in one of those that are passed together."""
 _LONG = 0.5
 """Seconds of a single pass after which no other is timed."""
+_MOST_SLOWED = 10.0
+"""How many times slower than alone this process is taken to be at most: its clock is coarse."""
 _ENOUGH = 0.5
 """Seconds of passes after which no more are timed."""
 
@@ -45,10 +48,18 @@ class Passes:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast gradients of a subject's records are, as just timed."""
+    """How fast gradients of a subject's records are, as just timed.
+
+    Attributes:
+        single: of single precision.
+        double: of double precision.
+        slowdown: seconds over those that this process computed, while it was timed: more than 1
+            where other processes have the cores too.
+    """
 
     single: Passes
     double: Passes
+    slowdown: float = 1.0
 
     @classmethod
     def of(cls, subject: Subject) -> Self:
@@ -58,12 +69,17 @@ class Pace:
             AuditError: the model cannot be run on the records.
         """
         _load_gradients()
+        begun, computed = time.perf_counter(), time.thread_time()
         single = _timed(subject, torch.float32)
+        slowdown = (time.perf_counter() - begun) / max(time.thread_time() - computed, 1e-6)
+        on_cpu = subject.target.device.type == "cpu"
+        slowdown = min(max(slowdown, 1.0), _MOST_SLOWED) if on_cpu else 1.0
         if subject.target.precision is torch.float32:
-            return cls(single, single)
+            return cls(single, single, slowdown)
         if single.alone > _LONG:
-            return cls(single, single.slower(slowness_of_double(subject.target.device)))
-        return cls(single, _timed(subject, torch.float64))
+            double = single.slower(slowness_of_double(subject.target.device))
+            return cls(single, double, slowdown)
+        return cls(single, _timed(subject, torch.float64), slowdown)
 
     def seconds(self, audit: Audit[Any], subject: Subject) -> float:
         """About how long an audit takes; zero where there is nothing to do, or nothing is known."""
@@ -76,7 +92,8 @@ class Pace:
             return 0.0
         double = cost.double and subject.target.precision is torch.float64
         passes = self.double if double else self.single
-        return passes.together * cost.passes + passes.alone * cost.calls + cost.seconds
+        timed = passes.together * cost.passes + passes.alone * cost.calls
+        return timed + cost.seconds * self.slowdown
 
 
 def _load_gradients() -> None:
@@ -97,10 +114,10 @@ def _timed(subject: Subject, dtype: torch.dtype) -> Passes:
 
 
 def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
-    """The least time of some forward and backward passes of the first records.
+    """The mean time of some forward and backward passes of the first records.
 
-    What else the machine does can only make one longer, and so does what a first one loads. In
-    evaluation mode, in which a record can be alone.
+    What else the machine does makes them longer, and will do so to the audits. What a first one
+    loads it does once, so it is not counted. In evaluation mode, in which a record can be alone.
     """
     model = FunctionalModel.of(replace(subject.target, mode="eval"), dtype=dtype)
     taken = subject.records.take(np.arange(records))
@@ -108,9 +125,9 @@ def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
     model.check(inputs, labels)
     gradient = torch.func.grad(lambda weights: model.losses(weights, inputs, labels).sum())
     try:
-        return _least_seconds(lambda: gradient(model.parameters), model.device)
+        return _mean_seconds(lambda: gradient(model.parameters), model.device)
     except RuntimeError:  # of a module that torch.func does not take
-        return _least_seconds(lambda: _eager_gradient(model, inputs, labels), model.device)
+        return _mean_seconds(lambda: _eager_gradient(model, inputs, labels), model.device)
 
 
 def _eager_gradient(model: FunctionalModel, inputs: Tensor, labels: Tensor) -> None:
@@ -119,8 +136,8 @@ def _eager_gradient(model: FunctionalModel, inputs: Tensor, labels: Tensor) -> N
     torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
 
 
-def _least_seconds(function: Callable[[], object], device: torch.device) -> float:
-    """The least time of some calls, of one where that is long."""
+def _mean_seconds(function: Callable[[], object], device: torch.device) -> float:
+    """The mean time of some calls after the first; of that alone where it is long."""
     durations: list[float] = []
     while len(durations) <= _TIMES and sum(durations[1:]) < _ENOUGH:
         begun = time.perf_counter()
@@ -130,4 +147,4 @@ def _least_seconds(function: Callable[[], object], device: torch.device) -> floa
         durations.append(time.perf_counter() - begun)
         if durations[0] > _LONG:
             break
-    return min(durations)
+    return statistics.fmean(durations[1:] or durations)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from gradaudit.audits.base import Question
 from gradaudit.audits.sizes import Size
 
 CAUTION = 2.0
@@ -48,6 +49,26 @@ class ScheduledRun:
     place: int
     size: Size
     seconds: float | None
+
+
+def in_turn(
+    ladders: Sequence[Sequence[Size]], seconds: Callable[[Size], float]
+) -> list[Sequence[Size]]:
+    """The audits in the order of their turns, those that tell most for their time first.
+
+    For every question, and for attacks and what stands for them apart, the cheapest audit comes
+    before all others; within both it goes by priority.
+    """
+    by_priority = sorted(ladders, key=lambda sizes: sizes[0].audit.priority)
+    cheapest: dict[tuple[Question, bool], Sequence[Size]] = {}
+    for sizes in by_priority:
+        audit, cost = sizes[0].audit, seconds(sizes[0])
+        for question in {metric.question for metric in audit.metrics if metric.question and cost}:
+            known = cheapest.setdefault((question, audit.proxy), sizes)
+            if cost < seconds(known[0]):
+                cheapest[question, audit.proxy] = sizes
+    first = {sizes[0].audit.name for sizes in cheapest.values()}
+    return sorted(by_priority, key=lambda sizes: sizes[0].audit.name not in first)
 
 
 class _Course:
@@ -113,10 +134,11 @@ class Schedule:
         waiting.sort(key=lambda course: course.cut)
         return self._first(waiting, left) or self._larger(left) or self._cheapest(waiting, left)
 
-    def together(self, workers: int) -> list[ScheduledRun]:
+    def together(self, workers: int, starting: float = 0.0) -> list[ScheduledRun]:
         """The audits that are no more than a worker's share of all the work, the longest first.
 
-        None where there is no time for each as exactly as was asked, or nothing to share out.
+        None where there is no time for each as exactly as was asked, nor for workers to start
+        (``starting`` seconds), or nothing to share out.
         """
         left = self._left()
         waiting = [course for course in self._courses if course.untried and not course.idle]
@@ -124,7 +146,11 @@ class Schedule:
         alone = [course for course in waiting if course.estimates[course.open] <= share]
         alone.sort(key=lambda course: -course.estimates[course.open])
         needed = {course: self._seconds(course, course.open, CAUTION) for course in waiting}
-        if workers < 2 or len(alone) < 2 or (left is not None and sum(needed.values()) > left):
+        if (
+            workers < 2
+            or len(alone) < 2
+            or (left is not None and sum(needed.values()) + CAUTION * starting > left)
+        ):
             return []
         spare = sum(needed.values()) - sum(needed[course] for course in alone)
         seconds = None if left is None else left - spare

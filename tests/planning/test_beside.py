@@ -65,7 +65,7 @@ def processes(report: Report) -> dict[str, set[float | None]]:
     }
 
 
-def surveyed(*seconds: float, left: float = 90, **settings: Any) -> Survey:
+def surveyed(*seconds: float, left: float = 600, **settings: Any) -> Survey:
     sizes = [[sized(each, kind)] for each, kind in zip(seconds, KINDS, strict=True)]
     survey = Survey(replace(subject(), **settings), sizes, lambda: left)
     survey.go(Silent())
@@ -207,7 +207,7 @@ class Interrupting(Where):
 def test_what_is_done_when_it_is_interrupted_is_reported() -> None:
     interrupting = Size("plain", Interrupting(Interrupting.Options(scale=1)))
     others = [[sized(3, Second)], [sized(3, Third)]]
-    survey = Survey(replace(subject(), jobs=2), [[interrupting], *others], lambda: 90)
+    survey = Survey(replace(subject(), jobs=2), [[interrupting], *others], lambda: 600)
     survey.go(Silent())
     assert isinstance(survey.stopped, KeyboardInterrupt)
     report = survey.report({})

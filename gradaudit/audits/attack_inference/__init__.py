@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, MergeRare, Metric, split_at_commas
 from gradaudit.audits.sharing_options import SharingOptions
+from gradaudit.audits.sizes import SAMPLED_LAYERS
 
 
 class InferenceOptions(SharingOptions):
@@ -181,6 +182,7 @@ class InferenceAttack(Audit[O]):
         "reduce": "subset:1000",
         "samples": 160,
     }
+    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
     quick: ClassVar = {
         "trials": 400,
         "batches": 100,

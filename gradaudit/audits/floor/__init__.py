@@ -5,6 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.audits.sizes import SAMPLED_LAYERS
 
 
 class FloorOptions(AuditOptions):
@@ -120,5 +121,6 @@ class Floor(Audit[FloorOptions]):
     )
     priority = 110
     least: ClassVar = {"samples": 16, "directions": 64}
+    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
     quick: ClassVar = {"samples": 32, "directions": 128}
     thorough: ClassVar = {"samples": 256, "directions": 1024}

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric, Question
+from gradaudit.audits.sizes import SAMPLED_LAYERS
 
 _FEWEST_PROBES = 8
 
@@ -23,6 +24,11 @@ class SensitivityOptions(AuditOptions):
         "says which).",
     )
     with_bias: bool = Field(False, description="Include the biases in a layer's gradient.")
+
+    one_norm: bool = Field(
+        True,
+        description="Estimate the 1-norm too, from as many sampled columns as there are probes.",
+    )
 
     @field_validator("probes")
     @classmethod
@@ -245,6 +251,7 @@ class Sensitivity(Audit[SensitivityOptions]):
     one_thread = True
     priority = 30
     least: ClassVar = {"probes": 8, "samples": 2, "single": True}
+    sample: ClassVar = {**least, "samples": 1, "one_norm": False, "layers": SAMPLED_LAYERS}
     rough: ClassVar = {"probes": 8, "samples": 4}
     quick: ClassVar = {"probes": 16}
     thorough: ClassVar = {"probes": 0}

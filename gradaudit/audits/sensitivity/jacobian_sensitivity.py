@@ -212,6 +212,7 @@ class DifferentiableTarget:
         by: Variable,
         probes: int | None,
         *,
+        one_norm: bool = True,
         seed: int,
         memory: int,
         progress: Progress,
@@ -220,8 +221,8 @@ class DifferentiableTarget:
         """Measure all layers.
 
         ``by`` is the point (the input) or the target (the label); ``probes`` are how many to
-        estimate from, 0 for none, None for none where that is affordable. At most ``memory`` bytes
-        are taken, by each of the workers.
+        estimate from, 0 for none, None for none where that is affordable. Without ``one_norm`` the
+        1-norm is not estimated. At most ``memory`` bytes are taken, by each of the workers.
 
         Raises:
             AuditError: the gradients cannot be differentiated by this.
@@ -236,6 +237,8 @@ class DifferentiableTarget:
             many = by == "target" and jacobians.size > MOST_LABELS
             probes = PROBES if many or work > AFFORDABLE else 0
         passes = by_probes(jacobians.size, probes, seed) if probes else exact_norms(jacobians.size)
+        if not one_norm and not passes[0].total:
+            passes = [taken for taken in passes if "1" not in taken.norms]
         tangents = len(records) * sum(len(taken.plan) for taken in passes)
         seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))
         with progress.task(_TASKS[by], tangents) as advance:

@@ -42,6 +42,10 @@ from gradaudit.statistics.intervals import (
 from gradaudit.subject import Subject, defenses_note
 from gradaudit.text import UNBOUNDED
 
+_UNSHOWN = {
+    "1": "the 1-norm was not estimated beside {} probes; --one-norm does",
+    "inf": "{} probes do not show the largest entry; --probes 0 measures it",
+}
 _ONE_ELEMENT = "its gradient has one element, which has no range to divide by"
 _STILL = "no layer's gradient reacts, so there is nothing to have a share in"
 _ESTIMATORS = {
@@ -258,7 +262,7 @@ def _why_not(
     if not by_norm:
         return "failed", "some record's gradient or its Jacobian is not finite", {}
     if norm not in by_norm:
-        reason = f"{measured.probes} probes do not show the largest entry; --probes 0 measures it"
+        reason = _UNSHOWN[norm].format(measured.probes)
         return "skipped", reason, {}
     reason = "every record's gradient has range zero, but moves: nothing to divide by"
     return "failed", reason, {"undefined": _undefined(by_norm[norm])}
@@ -267,7 +271,7 @@ def _why_not(
 def cost(audit: Sensitivity, subject: Subject) -> AuditCost:
     """Some passes for every direction of every record, and the intervals of every layer."""
     columns, probes = subject.records.inputs[0].numel(), audit.options.probes
-    directions = min(columns, 2 * probes) if probes else columns
+    directions = min(columns, (1 + audit.options.one_norm) * probes) if probes else columns
     directions += max(len(subject.records.classes), 1)
     records = min(subject.samples or _RECORDS, len(subject.records))
     targets = len(subject.targets)
@@ -293,6 +297,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
                 measured = observed.jacobian_sensitivity(
                     _VARIABLES[reacting],
                     audit.options.probes,
+                    one_norm=audit.options.one_norm,
                     seed=subject.seed,
                     memory=subject.memory,
                     progress=progress,

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, MergeRare, Metric
+from gradaudit.audits.sizes import SAMPLED_LAYERS
 
 DISTANCES: Mapping[str, str] = {
     "grassmann": "Grassmann distance: root of the sum of squared principal angles",
@@ -97,8 +98,9 @@ class Subspace(Audit[SubspaceOptions]):
     headline = ("grassmann", "p_value")
     Options = SubspaceOptions
     one_thread = True
-    priority = 70
+    priority = 38
     least: ClassVar = {"permutations": 100, "samples": 32, "single": True}
+    sample: ClassVar = {**least, "samples": 16, "layers": SAMPLED_LAYERS}
     rough: ClassVar = {"permutations": 100, "samples": 64}
     quick: ClassVar = {"permutations": 100}
     plain: ClassVar = {"permutations": 100}

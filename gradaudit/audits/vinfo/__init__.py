@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, MergeRare, Metric, split_at_commas
 from gradaudit.audits.sharing_options import SharingOptions
+from gradaudit.audits.sizes import SAMPLED_LAYERS
 from gradaudit.errors import UsageError
 
 LATENT = ("vinfo", "vinfo_fraction", "auroc")
@@ -292,6 +293,7 @@ class Vinfo(Audit[VinfoOptions]):
         "reduce": "subset:1000",
         "samples": 200,
     }
+    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
     quick: ClassVar = {
         "repeats": 5,
         "batches": 32,
