@@ -406,6 +406,14 @@ def test_probes_are_never_silent(by: str) -> None:
         "10 probes do not show the largest entry; --probes 0 measures it",
     )
     assert one(probed, f"{by}_inf{ENDS[by]}_share", "0").status == "skipped"
+    without = rows_of(subject, probes=10, one_norm=False)
+    assert (
+        one(without, f"{by}_f{ENDS[by]}", "0").value == one(probed, f"{by}_f{ENDS[by]}", "0").value
+    )
+    assert one(without, f"{by}_1{ENDS[by]}", "0").reason == (
+        "the 1-norm was not estimated beside 10 probes; --one-norm does"
+    )
+    assert one(rows_of(subject, probes=0, one_norm=False), f"{by}_1{ENDS[by]}", "0").value
     assert [row.value for row in rows_of(subject, probes=10)] == [row.value for row in probed]
     assert [row.interval for row in rows_of(subject, probes=10)] == [r.interval for r in probed]
 
