@@ -6,9 +6,11 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
+
+from pydantic import JsonValue
 
 from gradaudit.data.common.arrays import as_inputs
 from gradaudit.data.common.arrow import read_frames
@@ -38,10 +40,12 @@ class SavedDataset:
     Attributes:
         frame: its columns.
         features: what ``datasets`` knows of them, by name.
+        notes: the split that was read and those that were not, where there are several.
     """
 
     frame: Frame
     features: Mapping[str, Mapping[str, Any]]
+    notes: dict[str, JsonValue] = field(default_factory=dict)
 
     def of_kind(self, kind: str) -> list[str]:
         """The columns of a type of ``datasets``."""
@@ -65,9 +69,12 @@ def open_folder(folder: Path, split: str | None) -> SavedDataset:
     folder = folder.expanduser()
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such folder")
+    notes: dict[str, JsonValue] = {}
     if (folder / _SPLITS).exists():
         splits = _plain_names(_json(folder / _SPLITS).get("splits"), folder / _SPLITS)
-        folder = folder / choose(split or "test", splits, str(folder), "split")
+        chosen = choose(split or "test", splits, str(folder), "split")
+        notes = {"split": chosen, **left_aside(splits, [chosen], "splits_left")}
+        folder = folder / chosen
     elif split is not None:
         raise UsageError(f"{folder}: has no splits; leave out split=")
     state = folder / _STATE
@@ -80,7 +87,7 @@ def open_folder(folder: Path, split: str | None) -> SavedDataset:
     named = {name: _labels(feature) for name, feature in features.items()}
     paths = [folder / name for name in _plain_names(listed, state)]
     names = {name: labels for name, labels in named.items() if labels}
-    return SavedDataset(read_frames(paths, "datasets", str(folder), names), features)
+    return SavedDataset(read_frames(paths, "datasets", str(folder), names), features, notes)
 
 
 def _features(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -153,6 +160,7 @@ class HfDatasets(PictureAdapter, Tabular):
             records = told.records_of(saved.frame.table())
         else:
             records = told._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
+        records = replace(records, notes={**records.notes, **saved.notes})
         names = saved.class_names(self.label) if self.label is not None else ()
         return in_order(records, names, self.source) if names and records.classes else records
 

@@ -79,10 +79,10 @@ class TextFile(DataAdapter):
         """Read and tokenise the texts."""
         if self._length < 1 or self.vocabulary < 2:
             raise UsageError(f"text:{self.source}: length is at least 1 and vocabulary at least 2")
-        table, classes = self._table()
+        table, classes, read = self._table()
         columns = self._columns(table)
         tokens, labels = self._told(self._tokens(table, columns), table)
-        notes: dict[str, JsonValue] = {"length": self._length, **self._tokenizer.notes()}
+        notes = {**read, "length": self._length, **self._tokenizer.notes()}
         if len(columns) > 1:
             notes["pairs"] = [*columns]
         records = assemble(
@@ -97,18 +97,19 @@ class TextFile(DataAdapter):
             records = in_order(records, classes, self.source)
         return self._for_model(records, tokens.types is not None) if self.reading else records
 
-    def _table(self) -> tuple[TextTable, tuple[str, ...]]:
-        """The table, and the order of the label's classes where the file has one."""
+    def _table(self) -> tuple[TextTable, tuple[str, ...], dict[str, JsonValue]]:
+        """The table, the order of the label's classes where the file has one, and notes."""
         path = Path(self.source).expanduser()
         if path.is_dir():
             saved = open_folder(path, self.split)
             known = self.label is not None and self.label in saved.frame.schema.names
-            return saved.frame.table(), saved.class_names(self.label or "") if known else ()
+            classes = saved.class_names(self.label or "") if known else ()
+            return saved.frame.table(), classes, saved.notes
         if self.split is not None:
             raise UsageError(f"text:{self.source}: has no splits; leave out split=")
         if is_arrow(path):
-            return read_frames([path], "parquet", self.source).table(), ()
-        return read_table(path), ()
+            return read_frames([path], "parquet", self.source).table(), (), {}
+        return read_table(path), (), {}
 
     def _columns(self, table: TextTable) -> tuple[str, ...]:
         """The columns of the texts."""

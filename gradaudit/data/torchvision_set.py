@@ -1,7 +1,7 @@
 """Data sets of torchvision that are already on the disk."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isclass, signature
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,7 +44,10 @@ class TorchvisionSet(PictureAdapter):
                 f"({first_line(error)}); nothing is downloaded here, fetch it with "
                 f"torchvision.datasets.{self.source}({str(root)!r}, download=True)"
             ) from error
-        return records_of_items(pictures, f"torchvision:{self.source}", self.prepared)
+        records = records_of_items(pictures, f"torchvision:{self.source}", self.prepared)
+        read = part.get("split", "train" if part.get("train") else "test")
+        named = {"split": read} if {"train", "split"} & part.keys() else {}
+        return replace(records, notes={**records.notes, **named})
 
     def _kind(self) -> Any:
         module = import_torchvision("datasets")

@@ -181,7 +181,7 @@ def test_no_single_wrong_byte_ends_in_another_error(
     content[place % len(content)] = byte
     path.write_bytes(content)
     try:
-        pixels = stack_pictures([(str(path), path)], "fuzz", (4, 5))
+        pixels, _ = stack_pictures([(str(path), path)], "fuzz", (4, 5))
     except DataError as error:
         assert "a.png" in str(error)  # noqa: PT017 - either outcome is right
     else:

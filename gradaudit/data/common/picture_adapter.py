@@ -16,7 +16,6 @@ from gradaudit.data.common.checks import expect_finite, expect_to_fit
 from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.pictures import (
     Picture,
-    bits_of,
     opened_pictures,
     stack_pictures,
 )
@@ -117,8 +116,9 @@ class PictureAdapter(DataAdapter):
         """
         if self.transform is not None:
             return self._transformed(sources, origin, self.transform)
-        pixels = stack_pictures(sources, origin, self.size)
-        notes = bits_of(pixels) | ({"resized": list(self.size)} if self.size else {})
+        pixels, notes = stack_pictures(sources, origin, self.size)
+        if self.size:
+            notes["resized"] = list(self.size)
         return self.normal(pictures(pixels, origin), origin, notes)
 
     def normal(self, array: NDArray[Any], origin: str, notes: dict[str, JsonValue]) -> Inputs:

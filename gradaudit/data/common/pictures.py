@@ -3,7 +3,8 @@
 import io
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _GREY = ("1", "L")
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 """Grey of 16 bits."""
+_TRANSPARENT = ("RGBA", "LA", "PA")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")
 
 
@@ -38,8 +40,8 @@ Picture = Path | bytes | Image.Image
 
 def stack_pictures(
     pictures: Sequence[tuple[str, Picture]], origin: str, size: Size | None
-) -> NDArray[np.uint8 | np.uint16]:
-    """Decode pictures, all grey or else all in colour.
+) -> tuple[NDArray[np.uint8 | np.uint16], dict[str, JsonValue]]:
+    """Decode pictures, all grey or else all in colour; and notes on what is read of them.
 
     All headers are read before any pixel. Every picture is resized to ``size`` (bilinear), if any.
     Where some are grey of 16 bits all become 16 bits, of which 65,535 is white.
@@ -51,7 +53,8 @@ def stack_pictures(
         size: height and width.
 
     Returns:
-        (pictures, height, width, channels) bytes or uint16, one channel or three.
+        (pictures, height, width, channels) bytes or uint16, one channel or three; and the notes:
+        the largest value of 16 bits, how many have transparency or further frames that are left.
 
     Raises:
         UsageError: the size asked for is empty.
@@ -61,13 +64,18 @@ def stack_pictures(
     """
     headers = _headers(pictures)
     (height, width), mode = _common_layout(headers, origin, size)
-    deep = any(kind in _DEEP for _, _, kind in headers)
+    deep = any(header.mode in _DEEP for header in headers)
     shape = len(pictures), height, width, len(mode)
     pixels: NDArray[np.uint8 | np.uint16] = np.empty(shape, np.uint16 if deep else np.uint8)
     for index, (name, source) in enumerate(pictures):
         with _opened(name, source) as picture:
             pixels[index] = _pixels(picture, mode, (height, width), deep)
-    return pixels
+    notes: dict[str, JsonValue] = {"sixteen_bits": int(pixels.max())} if deep else {}
+    counts = {
+        "transparent": sum(header.transparent for header in headers),
+        "several_frames": sum(header.frames for header in headers),
+    }
+    return pixels, notes | {key: count for key, count in counts.items() if count}
 
 
 def _pixels(picture: Image.Image, mode: str, size: Size, deep: bool) -> NDArray[Any]:
@@ -87,11 +95,6 @@ def _as_floats(picture: Image.Image) -> NDArray[np.float32]:
     return np.asarray(picture).astype(np.float32)
 
 
-def bits_of(pixels: NDArray[np.uint8 | np.uint16]) -> dict[str, JsonValue]:
-    """The note on pictures of 16 bits, with their largest value; empty of others."""
-    return {} if pixels.dtype == np.uint8 else {"sixteen_bits": int(pixels.max())}
-
-
 def opened_pictures(pictures: Sequence[tuple[str, Picture]]) -> Iterator[Image.Image]:
     """Each picture in turn, in its own size and 8 bits, all grey or else all in colour.
 
@@ -99,7 +102,7 @@ def opened_pictures(pictures: Sequence[tuple[str, Picture]]) -> Iterator[Image.I
         DataError: as above, or one is of 16 bits.
     """
     headers = _headers(pictures)
-    deep = next((name for name, _, mode in headers if mode in _DEEP), None)
+    deep = next((header.name for header in headers if header.mode in _DEEP), None)
     if deep is not None:
         raise DataError(
             f"{deep}: has 16 bits a channel, which transform= does not take; use size= and "
@@ -111,41 +114,58 @@ def opened_pictures(pictures: Sequence[tuple[str, Picture]]) -> Iterator[Image.I
             yield picture.convert(mode)
 
 
-def _headers(pictures: Sequence[tuple[str, Picture]]) -> list[tuple[str, Size, str]]:
+@dataclass(frozen=True)
+class _Header:
+    name: str
+    size: Size
+    mode: str
+    transparent: bool
+    frames: bool
+    """Whether there is more than the first one."""
+
+
+def _headers(pictures: Sequence[tuple[str, Picture]]) -> list[_Header]:
     headers = []
     for name, source in pictures:
         with _opened(name, source) as picture:
-            headers.append(_header(picture, name))
+            headers.append(_header(picture, name, in_file=not isinstance(source, Image.Image)))
     return headers
 
 
-def _common_mode(headers: Sequence[tuple[str, Size, str]]) -> str:
-    return "L" if all(mode in _GREY + _DEEP for _, _, mode in headers) else "RGB"
+def _common_mode(headers: Sequence[_Header]) -> str:
+    return "L" if all(header.mode in _GREY + _DEEP for header in headers) else "RGB"
 
 
-def _header(picture: Image.Image, name: str) -> tuple[str, Size, str]:
-    """Name, size and mode of a picture."""
+def _header(picture: Image.Image, name: str, *, in_file: bool) -> _Header:
     if picture.mode not in _GREY + _DEEP + _COLOUR:
         raise DataError(
             f"{name}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel, "
             "or 16 of grey"
         )
-    return name, (picture.height, picture.width), picture.mode
+    size, mode = (picture.height, picture.width), picture.mode
+    transparent = mode in _TRANSPARENT or "transparency" in picture.info
+    return _Header(name, size, mode, transparent, in_file and _has_more(picture))
 
 
-def _common_layout(
-    headers: Sequence[tuple[str, Size, str]], origin: str, size: Size | None
-) -> tuple[Size, str]:
+def _has_more(picture: Image.Image) -> bool:
+    """Whether a file has a second frame; it stands there then."""
+    with suppress(Exception):  # a decoder may fail in any way at what is not looked for
+        picture.seek(1)
+        return True
+    return False
+
+
+def _common_layout(headers: Sequence[_Header], origin: str, size: Size | None) -> tuple[Size, str]:
     """Size, and mode with one grey or three colour channels, that fit all of these pictures."""
     if size is not None and min(size) < 1:
         raise UsageError(f"size={_spell(size)}: is empty; say size=HEIGHTxWIDTH in pixels")
     if not headers:
         raise DataError(f"{origin}: there are no pictures")
-    first, common, _ = headers[0]
-    other = next((header for header in headers if header[1] != common), None)
+    first, common = headers[0].name, headers[0].size
+    other = next((header for header in headers if header.size != common), None)
     if size is None and other is not None:
         raise DataError(
-            f"{other[0]}: is of {_spell(other[1])} pixels and {first} of {_spell(common)}; "
+            f"{other.name}: is of {_spell(other.size)} pixels and {first} of {_spell(common)}; "
             "say size=HEIGHTxWIDTH to resize all"
         )
     mode = _common_mode(headers)

@@ -205,11 +205,13 @@ def named_label(label: str | None, labels: str, example: str, origin: str) -> st
     return label
 
 
-def left_aside(known: Iterable[str], used: Iterable[str | None]) -> dict[str, JsonValue]:
+def left_aside(
+    known: Iterable[str], used: Iterable[str | None], note: str = "left"
+) -> dict[str, JsonValue]:
     """The note that names columns or keys that nothing is read from; empty where there are none."""
     taken = set(used)
     left: list[JsonValue] = [name for name in known if name not in taken]
-    return {"left": left} if left else {}
+    return {note: left} if left else {}
 
 
 def assemble(

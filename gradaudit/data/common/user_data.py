@@ -28,7 +28,7 @@ from gradaudit.data.common.items import (
 )
 from gradaudit.data.common.packing import InputPart, packed, packed_labels
 from gradaudit.data.common.padding import padded
-from gradaudit.data.common.pictures import Picture, bits_of, stack_pictures
+from gradaudit.data.common.pictures import Picture, stack_pictures
 from gradaudit.data.common.roles import (
     Labels,
     Task,
@@ -269,8 +269,8 @@ def _input_of_items(
 
 
 def _as_they_are(sources: Named, origin: str) -> Inputs:
-    pixels = stack_pictures(sources, origin, None)
-    return Inputs(pictures(pixels, origin), notes=bits_of(pixels))
+    pixels, notes = stack_pictures(sources, origin, None)
+    return Inputs(pictures(pixels, origin), notes=notes)
 
 
 def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:

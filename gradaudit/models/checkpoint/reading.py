@@ -13,7 +13,7 @@ from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
 from gradaudit.models.checkpoint.npz_file import in_order, read_npz
 from gradaudit.models.checkpoint.safetensors_file import read_safetensors
-from gradaudit.models.checkpoint.shards import digest_of, read_shards, weights_in
+from gradaudit.models.checkpoint.shards import digest_of, other_weights, read_shards, weights_in
 from gradaudit.models.checkpoint.torch_file import read_torch
 from gradaudit.report import CheckpointRecord
 from gradaudit.text import listed
@@ -61,6 +61,7 @@ def load_checkpoint(path: Path | str, weights: str | None = None) -> LoadedCheck
     """
     path = Path(path)
     file = weights_in(path) if path.is_dir() else path
+    beside = other_weights(path, file) if path.is_dir() else ()
     sharded = kind_of(file) == "shards"
     if weights is not None and (sharded or kind_of(file) != "torch"):
         raise UsageError(
@@ -68,6 +69,7 @@ def load_checkpoint(path: Path | str, weights: str | None = None) -> LoadedCheck
             "leave it out"
         )
     state, notes = _of_shards(file) if sharded else _of_file(file, weights)
+    notes = (*notes, *([f"files left aside: {listed(beside)}"] if beside else []))
     digest = digest_of(file) if sharded else _digest(file)
     record = CheckpointRecord(file=describe(path), sha256=digest)
     if names := in_order(state):

@@ -18,6 +18,7 @@ from gradaudit.text import listed, printable
 
 MAX_INDEX_BYTES = 16 << 20
 INDEX = ".index.json"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 
 
 def weights_in(folder: Path) -> Path:
@@ -41,6 +42,12 @@ def weights_in(folder: Path) -> Path:
         f"{describe(folder)}: is a directory without model.safetensors{INDEX} or one file "
         "*.safetensors; name the checkpoint file inside it"
     )
+
+
+def other_weights(folder: Path, file: Path) -> list[str]:
+    """Names of files of weights in a folder beside the one that is read, and its shards."""
+    read = {file.name, *(set(_places(file).values()) if file.name.endswith(INDEX) else ())}
+    return sorted(p.name for p in folder.iterdir() if p.suffix in _WEIGHTS and p.name not in read)
 
 
 def read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
