@@ -47,38 +47,38 @@ class SubjectSettings(_Settings):
 
     model: str | None = Field(
         None,
-        description="zoo:NAME, torchvision:NAME, hf:DIR of transformers (?adapter=DIR of PEFT), "
-        "FILE.py:factory, package.module:factory, or ARCHIVE.pt2 of torch.export; options follow "
-        "as ?key=value&…. The last three are code that is run.",
+        description="Model under audit: zoo:NAME, torchvision:NAME, hf:DIR of transformers "
+        "(?adapter=DIR of PEFT), FILE.py:factory, package.module:factory, or ARCHIVE.pt2 of "
+        "torch.export; options follow as ?key=value&…. The last three are code that is run.",
         json_schema_extra=short("-m"),
     )
     checkpoint: tuple[Path, ...] = Field(
         (),
-        description="Weights (safetensors, also in shards: the folder or its index.json; a state "
-        "dict; a NumPy archive, named or in order); repeat for several training rounds, oldest "
-        "first.",
+        description="File of the model's weights (safetensors, also in shards: the folder or its "
+        "index.json; a state dict; a NumPy archive, named or in order); repeat it for several "
+        "training rounds, oldest first.",
         json_schema_extra=short("-c"),
     )
     prefix: str | None = Field(
         None,
-        description="OLD=NEW: a prefix of the checkpoint's keys and what the model has in its "
-        "place, as in backbone.= or =backbone. (common ones are told without it).",
+        description="Prefix of the checkpoint's keys that is replaced, OLD=NEW, as in backbone.= "
+        "or =backbone. (common prefixes are recognised without it).",
     )
     state_dict: str | None = Field(
         None,
-        description="KEY of the checkpoint's state dict that is audited, or ema for that of "
-        "averaged weights, where a file holds several.",
+        description="Key of the state dict to audit where a checkpoint holds several, or ema for "
+        "the averaged weights.",
     )
     partial: bool = Field(
         False,
-        description="Take what a checkpoint has for the model, by name and shape; the rest stays "
+        description="Load only the tensors whose name and shape fit the model; the rest stays "
         "random, and the report warns of it.",
     )
     data: str | None = Field(
         None,
-        description="digits, diabetes, csv:FILE?label=COL, parquet:FILE?label=COL, "
-        "npz:FILE?inputs=KEY&label=KEY, images:DIR, sounds:DIR, text:FILE?text=COL&label=COL (of a "
-        "language model its own tokens are the labels), "
+        description="Records to audit with: digits, diabetes, csv:FILE?label=COL, "
+        "parquet:FILE?label=COL, npz:FILE?inputs=KEY&label=KEY, images:DIR, sounds:DIR, "
+        "text:FILE?text=COL&label=COL (a language model's labels are its own tokens), "
         "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
         "(inputs, labels), a mapping of inputs, labels, attributes, users, members and classes, or "
         "a Dataset or DataLoader; inputs may be a mapping of the model's arguments.",
@@ -86,35 +86,40 @@ class SubjectSettings(_Settings):
     )
     attribute: tuple[str, ...] = Field(
         (),
-        description="A private attribute of the records; several repeated or with commas.",
+        description="Private attribute of the records; repeat it, or use commas, for several.",
         json_schema_extra=short("-a"),
     )
     loss: str = Field(
         "cross-entropy",
-        description=f"{', '.join(declared('gradaudit.models.losses'))}, or FILE.py:NAME.",
+        description="Loss that clients minimise: "
+        f"{', '.join(declared('gradaudit.models.losses'))}, or FILE.py:NAME.",
     )
     mode: Literal["eval", "train"] = Field(
-        "eval", description="How BatchNorm and dropout run, as the clients run them."
+        "eval", description="Mode in which clients run BatchNorm and dropout."
     )
-    layer: tuple[str, ...] = Field((), description="Only layers that match this glob.")
-    hide: tuple[str, ...] = Field((), description="Layers that match this glob are never shared.")
+    layer: tuple[str, ...] = Field(
+        (), description="Glob of the layers to audit; repeat it for several."
+    )
+    hide: tuple[str, ...] = Field(
+        (), description="Glob of the layers that are never shared; repeat it for several."
+    )
     defense: tuple[str, ...] = Field(
         (),
-        description="Defend what is shared: prune:0.99, sign, dp:clip=C,sigma=S, selective:0.05, …"
-        " (see `gradaudit list defenses`); repeat it for several, applied in order.",
+        description="Defense of what is shared: prune:0.99, sign, dp:clip=C,sigma=S, "
+        "selective:0.05, … (see `gradaudit list defenses`); repeat it for several, applied in "
+        "order.",
     )
     expected_accuracy: float | None = Field(
         None,
         le=1,
         allow_inf_nan=False,
-        description="The accuracy, or R², that the model has on records like these; the report "
-        "warns where it is missed (without it what run.json beside the checkpoint says).",
+        description="Accuracy, or R², that the model should reach on these records; the report "
+        "warns where it does not (without it the value in run.json beside the checkpoint).",
     )
     deployment: Path | None = Field(
         None,
-        description="A YAML file that describes your federation (clients, batches, local training, "
-        "aggregation, defenses, who sees what): every audit is run as it says, where no option "
-        "says otherwise.",
+        description="YAML file that describes your federation (clients, batches, local training, "
+        "aggregation, defenses, who sees what); audits follow it where no option differs.",
     )
     samples: int | None = Field(
         None, ge=1, description="Number of records that each audit measures."
@@ -123,20 +128,21 @@ class SubjectSettings(_Settings):
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="Device to compute on.")
     dtype: Literal["auto", "float64", "float32"] = Field(
         "auto",
-        description="Precision of the gradients of sensitivity, subspace, forward, "
-        "malicious-server, and of updates to rebuild from; auto: float64, but float32 on a device "
-        "that is slow at float64. Ranks and floors always take float64, classifiers float32.",
+        description="Precision of the gradients in sensitivity, subspace, forward, "
+        "malicious-server, and of updates to rebuild from; auto takes float64, but float32 on a "
+        "device that is slow at float64. Ranks and floors always take float64, classifiers "
+        "float32.",
     )
     jobs: int = Field(
         1,
         ge=1,
         le=1024,
-        description="Processor cores to use; with --executor, how many units of work at a time "
-        "(without it as many as there are workers).",
+        description="Number of processor cores to use; with --executor, the number of units of "
+        "work that run at a time (without it as many as there are workers).",
     )
     executor: str = Field(
         "joblib",
-        description=f"Where units of work are done: {forms('gradaudit.executors')}.",
+        description=f"Executor that runs the units of work: {forms('gradaudit.executors')}.",
     )
 
 
@@ -145,9 +151,9 @@ class OutputSettings(_Settings):
 
     output: tuple[Path, ...] = Field(
         (),
-        description="Write the report to this file too; the suffix is the format. Finished work is "
-        "kept beside it meanwhile: a command that was killed goes on from there. - is standard "
-        "output, as JSON.",
+        description="File to write the report to; its suffix names the format, and - is standard "
+        "output, as JSON. Finished work is kept beside it, so that a command that was killed "
+        "resumes there.",
         json_schema_extra=short("-o"),
     )
     format: Shape = Field(
@@ -156,10 +162,11 @@ class OutputSettings(_Settings):
         json_schema_extra=short("-f"),
     )
     all: bool = Field(
-        False, description="Show every finding, layer and metric in the table, not the gravest."
+        False,
+        description="Show every finding, layer and metric in the table, not only the gravest.",
     )
     redact: bool = Field(
-        False, description="Put placeholders for attribute values, column names and paths."
+        False, description="Replace attribute values, column names and paths by placeholders."
     )
     quiet: bool = Field(False, description="Show no progress.", json_schema_extra=short("-q"))
     verbose: bool = Field(
@@ -191,8 +198,9 @@ class BudgetSettings(RunSettings):
 
     budget: str | None = Field(
         None,
-        description="Be done in this time (90s, 5m, 2h), with the numbers that tell most; what was "
-        "left out is said. An audit is made as exactly as fits; a plain scan has 5 minutes.",
+        description="Time that the command may take (90s, 5m, 2h): the most important audits run "
+        "first, each as exactly as fits, and the report names what was left out; a plain scan has "
+        "5 minutes.",
     )
 
     @field_validator("budget", mode="before")
@@ -214,20 +222,23 @@ class ScanSettings(BudgetSettings):
 
     audits: tuple[str, ...] = Field(
         (),
-        description="Only these audits (all that apply without it), repeated or with commas.",
+        description="Audits to run (without it all that apply); repeat it, or use commas, for "
+        "several.",
     )
     _names = field_validator("audits", mode="before")(split_at_commas)
     update: str | None = Field(
         None,
-        description="Look at this captured update (`gradaudit capture`, or OLD,NEW) by the audits "
-        "that need no more; the others are skipped.",
+        description="Captured update to audit (a file of `gradaudit capture`, or OLD,NEW); audits "
+        "that need more than the update are skipped.",
     )
     policy: Path | None = Field(
-        None, description="Judge the report by this policy; exit with 1 where it fails."
+        None, description="Policy that judges the report; the command exits with 1 where it fails."
     )
     quick: bool = Field(False, description="Run a rough scan, within 1 minute.")
     thorough: bool = Field(False, description="Run the most exact scan, within 60 minutes.")
-    dry_run: bool = Field(False, description="Say what would run and about how long, and stop.")
+    dry_run: bool = Field(
+        False, description="Print what would run and about how long it would take, and exit."
+    )
 
     @property
     def exactness(self) -> SizeName:
@@ -247,24 +258,26 @@ class PlanSettings(ScanSettings):
 
     cost: str = Field(
         "parameters",
-        description="What a plan is to cost least of: "
+        description="Cost that the plan keeps as low as possible: "
         f"{', '.join(declared('gradaudit.protection.costs'))}.",
     )
     means: tuple[Literal["hide", "noise", "prune"], ...] = Field(
         ("hide", "noise", "prune"),
-        description="Defense that may be applied to a layer; repeat it for several. Hiding "
-        "a layer is always allowed.",
+        description="Defense that the plan may apply to a layer; repeat it for several. Hiding a "
+        "layer is always allowed.",
     )
     rounds: int = Field(
         2,
         ge=1,
         le=10,
-        description="Parts of the records that plans are verified on, one after the other, until "
-        "one passes.",
+        description="Number of parts of the records on which plans are verified, one after the "
+        "other, until one passes.",
     )
     strict: bool = Field(False, description="Treat undecided rules as failures.")
     picture: Path | None = Field(
-        None, description="Draw how far each trial is beyond the limits against cost (.svg, .png)."
+        None,
+        description="File of a picture (.svg, .png) that shows each trial's cost and how far it is "
+        "beyond the limits.",
     )
 
     @property
@@ -294,13 +307,13 @@ class TrainSettings(SubjectSettings, TrainingOptions):
     """Everything ``train`` takes."""
 
     mode: Literal["eval", "train"] = Field(
-        "train", description="How BatchNorm and dropout run in the clients."
+        "train", description="Mode in which clients run BatchNorm and dropout."
     )
     test_share: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="Share of the records kept for testing (without it the data set's "
+        description="Share of the records that is kept for testing (without it the data set's "
         "non-members, or 0.2 where it names none).",
     )
     every: int = Field(
@@ -310,7 +323,7 @@ class TrainSettings(SubjectSettings, TrainingOptions):
         "last round always is.",
     )
     out: Path | None = Field(
-        None, description="The folder of the checkpoints; an interrupted run in it goes on."
+        None, description="Folder of the checkpoints; an interrupted run in it is resumed."
     )
     quiet: bool = Field(False, description="Show no progress.", json_schema_extra=short("-q"))
     verbose: bool = Field(

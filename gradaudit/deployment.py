@@ -50,18 +50,21 @@ class Deployment(BaseModel):
     )
     algorithm: Literal["fedsgd", "fedavg"] = Field(
         "fedsgd",
-        description="What a client sends: the gradient of a batch, or the difference that local "
-        "training makes (fedavg, too, where any key of local training is given).",
+        description="Update that a client sends: the gradient of a batch (fedsgd), or the "
+        "difference that local training makes (fedavg, the default where any key of local training "
+        "is given).",
     )
     records: int | None = Field(
-        None, ge=1, description="Records that a client trains on in a round of fedavg."
+        None, ge=1, description="Number of records that a client trains on in a round of fedavg."
     )
     batch_size: int | None = Field(
-        None, ge=1, description="Records in a step (without it all of a client's)."
+        None, ge=1, description="Number of records in a step (without it all of a client's)."
     )
-    epochs: int | None = Field(None, ge=1, description="Passes of a client over its records.")
+    epochs: int | None = Field(
+        None, ge=1, description="Number of a client's passes over its records."
+    )
     local_steps: int | None = Field(
-        None, ge=1, description="Steps of a client in a round, instead of epochs."
+        None, ge=1, description="Number of a client's steps in a round, instead of epochs."
     )
     optimizer: Literal["sgd", "adam"] | None = Field(
         None, description="Optimizer of a client's steps; its state is reset in each round."
@@ -69,21 +72,21 @@ class Deployment(BaseModel):
     rate: float | None = Field(None, gt=0, description="Learning rate of a client's steps.")
     momentum: float | None = Field(None, ge=0, lt=1, description="Momentum of sgd.")
     mode: Literal["eval", "train"] = Field(
-        "train", description="How BatchNorm and dropout run in the clients."
+        "train", description="Mode in which clients run BatchNorm and dropout."
     )
     defense: tuple[str, ...] = Field(
-        (), description="What is done to each update before it leaves, in order."
+        (), description="Defenses that are applied to each update before it leaves, in order."
     )
-    hide: tuple[str, ...] = Field((), description="Layers that match a glob are never shared.")
+    hide: tuple[str, ...] = Field((), description="Globs of the layers that are never shared.")
     aggregation: Literal["plain", "secure"] = Field(
         "plain", description="Whether the server sees each update, or only secure sums of them."
     )
     sum_of: int | None = Field(
-        None, ge=1, description="Updates in a secure sum (without it all of a round's)."
+        None, ge=1, description="Number of updates in a secure sum (without it all of a round's)."
     )
     adversary: Literal["server", "client"] = Field(
         "server",
-        description="The adversary: the server, or a client that sees each round's mean update and "
+        description="Adversary: the server, or a client that sees each round's mean update and "
         "subtracts its own update from it.",
     )
 

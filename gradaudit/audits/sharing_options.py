@@ -30,8 +30,9 @@ class ClientOptions(AuditOptions):
     batch_size: int = Field(1, ge=1, description="Number of records behind a client's update.")
     algorithm: Literal["fedsgd", "fedavg"] = Field(
         "fedsgd",
-        description="Share a gradient, or the difference after local training (fedavg, too, where "
-        "any option of local training is given).",
+        description="Update that a client shares: a gradient (fedsgd), or the difference after "
+        "local training (fedavg, the default where any option of local training is "
+        "given).",
     )
     epochs: int = Field(1, ge=1, description="Number of local epochs of FedAvg.")
     local_steps: int | None = Field(
@@ -40,11 +41,14 @@ class ClientOptions(AuditOptions):
     rate: float | None = Field(
         None,
         gt=0,
-        description="Learning rate of FedAvg (0.1); of two checkpoints OLD,NEW that are compared, "
-        "the one between them (unknown).",
+        description="Learning rate of FedAvg (0.1); with --update OLD,NEW the one between both "
+        "checkpoints (unknown).",
     )
     local_batch: int | None = Field(
-        None, ge=1, description="Records in a local minibatch of FedAvg (the whole batch)."
+        None,
+        ge=1,
+        description="Number of records in a local minibatch of FedAvg (without it "
+        "the whole batch).",
     )
     optimizer: Literal["sgd", "adam"] = Field(
         "sgd", description="Optimizer of FedAvg's local steps; its state is reset in each round."
@@ -129,15 +133,19 @@ class SharingOptions(ClientOptions):
     batch_size: int = Field(32, ge=1, description="Number of records in a batch.")
     reduce: str | None = Field(
         None,
-        description="none, maxpool:3, maxpool:10, pca:50 or subset:48 of each layer's gradient; "
-        "by default none up to 10,000 elements, else subset:10000 (subset:2000 where memory is "
-        "short). pca:50, fitted on the adversary's records, can hide most of what a layer tells.",
+        description="Reduction of each layer's gradient: none, maxpool:3, maxpool:10, pca:50 or "
+        "subset:48 (without it none up to 10,000 elements, else subset:10000, or "
+        "subset:2000 where memory is short). pca:50, fitted on the adversary's "
+        "records, can hide most of what a layer gives away.",
     )
     fraction: float | None = Field(
-        None, gt=0, le=1, description="Share of each layer's elements that is visible, at random."
+        None,
+        gt=0,
+        le=1,
+        description="Share of each layer's elements that is visible, drawn at random.",
     )
     elements: int | None = Field(
-        None, ge=1, description="Number of each layer's elements that are visible, at random."
+        None, ge=1, description="Number of each layer's elements that are visible, drawn at random."
     )
 
     @field_validator("reduce")

@@ -18,16 +18,17 @@ SUFFIX = ".safetensors"
 def capture(
     old: Annotated[Path, typer.Argument(help="File of the weights that the client received.")],
     new: Annotated[
-        Path, typer.Argument(help="File that the client sent: its weights, or their difference.")
+        Path,
+        typer.Argument(help="File that the client sent: its weights, or the difference to them."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The safetensors file to write.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Safetensors file to write.")],
     model: Annotated[
         str | None,
         typer.Option(
             "-m",
             "--model",
-            help="Names arrays that are saved in order, and tells parameters from buffers: "
-            "zoo:NAME, FILE.py:factory, …",
+            help="Model that names arrays saved in order, and says which are buffers: zoo:NAME, "
+            "FILE.py:factory, …",
         ),
     ] = None,
     kind: Annotated[
@@ -40,7 +41,9 @@ def capture(
     ] = None,
     rate: Annotated[
         float,
-        typer.Option("--rate", help="Learning rate to divide by (1: unknown)."),
+        typer.Option(
+            "--rate", help="Learning rate that the difference is divided by (1 where unknown)."
+        ),
     ] = 1.0,
     verbose: Verbose = False,
 ) -> None:

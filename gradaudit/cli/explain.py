@@ -1,4 +1,4 @@
-"""``gradaudit explain``: what an audit or a metric asks, by which equation, within which limits."""
+"""``gradaudit explain``: an audit's or a metric's question, equation, source and limits."""
 
 from typing import Annotated, Literal
 
@@ -15,15 +15,16 @@ def explain(
     name: Annotated[
         list[str],
         typer.Argument(
-            help="An audit or a metric, as in `attack property` or vinfo.auroc.",
+            help="Name of an audit or a metric, as in `attack property` or vinfo.auroc.",
             autocompletion=completer("explained"),
         ),
     ],
     shape: Annotated[
-        Literal["table", "markdown"], typer.Option("-f", "--format", help="Format.")
+        Literal["table", "markdown"],
+        typer.Option("-f", "--format", help="Format of what is printed."),
     ] = "table",
 ) -> None:
-    """Say of an audit or a metric what it asks, its equation, source and limits.
+    """Explain an audit or a metric: its question, equation, source and limits.
 
     gradaudit explain sensitivity
     gradaudit explain vinfo.auroc

@@ -63,11 +63,14 @@ def _print_default_policy(wanted: bool) -> None:
 def gate(
     report: ReportFile,
     policy: Annotated[
-        Path | None, typer.Option("--policy", help="Limits as YAML; the default policy without it.")
+        Path | None,
+        typer.Option("--policy", help="YAML file of the limits (without it the default policy)."),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option("--baseline", help="An earlier report: fail only what is new or worse."),
+        typer.Option(
+            "--baseline", help="Earlier JSON report; only what is new or worse than it fails."
+        ),
     ] = None,
     strict: Annotated[
         bool,
@@ -83,7 +86,7 @@ def gate(
         bool,
         typer.Option(
             "--print-default-policy",
-            help="Print the limits used without --policy, and exit.",
+            help="Print the limits that hold without --policy, and exit.",
             is_eager=True,
             callback=_print_default_policy,
         ),

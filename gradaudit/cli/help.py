@@ -3,9 +3,10 @@
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.models import ArgumentInfo
 
 EXAMPLE = "gradaudit "
 FIRST = ("model", "checkpoint", "data", "attribute", "out", "policy", "baseline", "quick", "output")
@@ -17,6 +18,12 @@ _AS_IT_IS = "\b\n"
 
 class HelpCommand(TyperCommand):
     """A command whose help lists the options under headings, those needed first at the top."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for argument in self.params:
+            if isinstance(argument, TyperArgument) and not argument.help:
+                argument.help = _help_of_argument(self, str(argument.name))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, and the commands of a group, each under its heading."""
@@ -59,6 +66,13 @@ def _options(command: Any, ctx: Any) -> Iterator[tuple[str, str, str]]:
         panel = getattr(option, "rich_help_panel", None) or f"{option.param_type_name}s".title()
         if entry := option.get_help_record(ctx):
             yield NEEDED_FIRST if option.name in order else panel, *entry
+
+
+def _help_of_argument(command: Any, name: str) -> str | None:
+    """The help that the command declares for an argument, which Typer 0.20 loses on click 8.5."""
+    hint = get_type_hints(command.callback, include_extras=True).get(name)
+    said = [info.help for info in getattr(hint, "__metadata__", ()) if type(info) is ArgumentInfo]
+    return said[0] if said else None
 
 
 def _commands(group: Any) -> Iterator[tuple[str, str, str]]:

@@ -34,15 +34,14 @@ _LOOKED_AT = (
 def _init(**flags: Any) -> None:
     """Write a commented gradaudit.yaml and policy.yaml into this folder; nothing is overwritten.
 
-    gradaudit init
     gradaudit init -m sample_models/models.py:digits_cnn -d digits
     gradaudit init --from JOB
 
-    The model and the data that are named are opened, and the files say what there is: layers,
-    attributes, task accuracy. A table's number columns are tried as the file has them and
-    standardised, and the file has the scale that fits the model. Without names, files that may be
-    meant stand as comments. From the folder of a Flower app or an NVFlare job it takes the model,
-    writes its federation to federation.yaml, and says what it could not tell.
+    The model and the data that are named are opened, and comments in the files list their layers,
+    attributes and task accuracy. A table's number columns are tried as they are and standardised,
+    and the scale that fits the model is written. Where nothing is named, comments name the files
+    that may be meant. With --from, the model is read from the folder of a Flower app or an NVFlare
+    job, its federation is written to federation.yaml, and what could not be read is printed.
     """
     folder: Path | None = flags.pop("source")
     for path in (FOUND, POLICY, *([FEDERATION] if folder else [])):
@@ -64,7 +63,7 @@ def _init(**flags: Any) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(content)
     for sentence in begun.untold if begun is not None else ():
-        typer.echo(printable(f"could not tell {sentence}", limit=None))
+        typer.echo(printable(f"not found: {sentence}", limit=None))
     for line in _next(report is not None, list(written)):
         typer.echo(line)
 
@@ -95,7 +94,7 @@ def _looked_at(settings: SubjectSettings) -> tuple[SubjectSettings, Report, list
 
 
 _UNTOLD = "The model does as well with either scale: say the one that it was trained with."
-"""What the file says where the accuracies do not tell the scales apart."""
+"""What the file says where both scales give the same accuracy."""
 
 
 def _next(looked: bool, written: list[Path]) -> list[str]:
@@ -117,7 +116,8 @@ FROM = inspect.Parameter(
         Path | None,
         typer.Option(
             "--from",
-            help="Folder of a Flower app or an NVFlare job, whose model and federation are taken.",
+            help="Folder of a Flower app or an NVFlare job from which model and federation are "
+            "read.",
             show_default=False,
         ),
     ],

@@ -1,4 +1,4 @@
-"""``gradaudit list``: what there is to choose from; ``gradaudit schema``: what files look like.
+"""``gradaudit list`` lists the available parts; ``gradaudit schema`` prints schemas of files.
 
 JSON has no NaN, but many parsers read one. A number is therefore bounded by the largest double,
 which no infinity is, and must not satisfy ``minimum: 1`` and ``maximum: 0`` at once, which only a
@@ -109,10 +109,12 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
 
 def list_parts(
     kind: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; all of them without it.")
+        str | None,
+        typer.Argument(help=f"Kind to list (without it all): {', '.join(KINDS)}."),
     ] = None,
     shape: Annotated[
-        Literal["table", "json"], typer.Option("-f", "--format", help="Format.")
+        Literal["table", "json"],
+        typer.Option("-f", "--format", help="Format of what is printed."),
     ] = "table",
 ) -> None:
     """List what is available: audits, metrics, models, data, losses, defenses and so on.

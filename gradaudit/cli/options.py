@@ -26,7 +26,7 @@ CONFIG = inspect.Parameter(
         Path | None,
         typer.Option(
             "--config",
-            help=f"Read options from this YAML file; flags win (default: {FOUND}, where it lies).",
+            help=f"YAML file of options; flags win over it (default: {FOUND} if it exists).",
         ),
     ],
 )
@@ -107,7 +107,8 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     flags = [flag, *([str(extra["short"])] if "short" in extra else [])]
     text = field.description or ""
     if field.default not in (None, (), False) and not field.is_required():
-        text = f"{text} (default: {field.default})"
+        values = field.default if isinstance(field.default, tuple) else (field.default,)
+        text = f"{text} (default: {', '.join(map(str, values))})"
     completes = completer(name) if kind in (str, list[str]) else None
     option = typer.Option(
         *flags, help=text, rich_help_panel=panel, show_default=False, autocompletion=completes

@@ -20,7 +20,7 @@ from gradaudit.text import inert_json, printable
 ReportFile = Annotated[
     Path,
     typer.Argument(
-        help="A JSON report, as `gradaudit scan -o report.json` writes it; - is standard input."
+        help="JSON report, as `gradaudit scan -o report.json` writes it; - is standard input."
     ),
 ]
 Output = Annotated[
@@ -28,12 +28,12 @@ Output = Annotated[
     typer.Option(
         "-o",
         "--output",
-        help="Write to this file too; the suffix is the format. - is standard output, as JSON.",
+        help="File to write to; its suffix names the format, and - is standard output, as JSON.",
     ),
 ]
 MOST_CHARACTERS = 2000
 
-_SHAPE = typer.Option("-f", "--format", help="Format on standard output.")
+_SHAPE = typer.Option("-f", "--format", help="Format of what is printed on standard output.")
 OptionalShape = Annotated[Shape | None, _SHAPE]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no remarks on standard error.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")]
@@ -64,10 +64,13 @@ def remark(text: str, quiet: bool) -> None:
 
 
 def compare(
-    old: Annotated[Path, typer.Argument(help="The earlier JSON report.")],
-    new: Annotated[Path, typer.Argument(help="The later JSON report.")],
+    old: Annotated[Path, typer.Argument(help="Earlier JSON report; - is standard input.")],
+    new: Annotated[Path, typer.Argument(help="Later JSON report; - is standard input.")],
     variants: Annotated[
-        bool, typer.Option("--variants", help="Compare rows with a variant too.")
+        bool,
+        typer.Option(
+            "--variants", help="Compare rows that have a variant too, not only headlines."
+        ),
     ] = False,
     shape: Annotated[Literal["table", "json", "markdown"], _SHAPE] = "table",
     quiet: Quiet = False,
@@ -78,8 +81,8 @@ def compare(
     gradaudit compare old.json new.json
     gradaudit compare old.json new.json --variants -f markdown
 
-    Says of each change whether the intervals overlap. Exits with 0 whatever changed: to fail on
-    worse numbers, use `gradaudit gate NEW --baseline OLD`.
+    Each change says whether the intervals overlap. The command exits with 0 whatever changed: to
+    fail on worse numbers, use `gradaudit gate NEW --baseline OLD`.
     """
     before, after = Report.from_file(old), Report.from_file(new)
     for note in differences(after, before):
@@ -96,7 +99,9 @@ def compare(
 
 Redact = Annotated[
     bool,
-    typer.Option("--redact", help="Put placeholders for attribute values, column names and paths."),
+    typer.Option(
+        "--redact", help="Replace attribute values, column names and paths by placeholders."
+    ),
 ]
 
 

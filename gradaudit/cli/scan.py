@@ -41,8 +41,8 @@ def _scan(**flags: Any) -> None:
     gradaudit scan --quick
     gradaudit scan -m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex
 
-    Without arguments it audits the bundled sample model. With --job its report has what leaves
-    that job's clients too, and the model is the job's where none is named.
+    Without arguments it audits the bundled sample model. With --job the report also says what
+    leaves that job's clients, and the model is the job's where --model names none.
     """
     folder = flags.pop("job")
     config, file = configured(flags)
@@ -76,8 +76,8 @@ JOB = inspect.Parameter(
         Path | None,
         typer.Option(
             "--job",
-            help="Folder of a Flower app or an NVFlare job: audit it too, and its model where "
-            "none is named.",
+            help="Folder of a Flower app or an NVFlare job that is audited too; its model is "
+            "audited where --model names none.",
             rich_help_panel="Scan",
             show_default=False,
         ),

@@ -23,7 +23,7 @@ class DefenseOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    layers: str = Field("*", description="Only layers whose name matches this glob.")
+    layers: str = Field("*", description="Glob of the layers that the defense changes.")
 
 
 O = TypeVar("O", bound=DefenseOptions)  # noqa: E741 - O for options

@@ -16,10 +16,16 @@ class DpOptions(DefenseOptions):
 
     clip: float = Field(..., gt=0, description="L2 norm Δ that a gradient is clipped to.")
     sigma: float = Field(
-        ..., ge=0, description="Deviation of Gaussian, or scale of Laplace noise; absolute."
+        ...,
+        ge=0,
+        description="Standard deviation of Gaussian noise, or scale of Laplace noise; absolute.",
     )
     noise: Noise = Field("gaussian", description="Law of the noise.")
-    per: NoisePlace = Field("sum", description="Where gradients are clipped and noise is added.")
+    per: NoisePlace = Field(
+        "sum",
+        description="Place where gradients are clipped and noise is "
+        "added: record, sum, mean or release.",
+    )
 
 
 class DpNoise(Defense[DpOptions]):

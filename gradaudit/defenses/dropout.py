@@ -20,7 +20,9 @@ class DropoutOptions(DefenseOptions):
 
     p: float = Field(..., gt=0, lt=1, description="Probability that an input is dropped.")
     layers: str = Field(
-        LAST, description="Before the layers that match this glob (the last fully connected one)."
+        LAST,
+        description="Glob of the layers before which inputs are dropped (without it the "
+        "last fully connected layer).",
     )
 
 

@@ -104,7 +104,9 @@ def _network(weights: tuple[Tensor, ...] | list[Tensor], rows: Tensor) -> Tensor
 class PerturbOptions(DefenseOptions):
     """Options of the perturbation."""
 
-    steps: int = Field(5, ge=1, le=10_000, description="Steps of projected gradient ascent.")
+    steps: int = Field(
+        5, ge=1, le=10_000, description="Number of steps of projected gradient ascent."
+    )
     bound: float = Field(0.005, gt=0, description="Largest change γ of an element.")
     step: float = Field(0.002, gt=0, description="Change α of an element in a step.")
 

@@ -29,7 +29,7 @@ class SpnOptions(DefenseOptions):
     head: float | None = Field(
         None,
         gt=0,
-        description="B: the private layer starts in uniform(−B, B) (without it 1/√inputs).",
+        description="Bound B of the private layer's start, uniform(−B, B) (without it 1/√inputs).",
     )
 
 

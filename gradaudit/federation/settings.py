@@ -1,4 +1,4 @@
-"""How a federated training goes, as options that are flags and arguments."""
+"""Options of a federated training, which are flags of ``train`` and arguments in Python."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ MOST_CANARIES = 100_000
 
 
 class TrainingOptions(BaseModel):
-    """Everything that decides the numbers of a training, but the model, its data and the seed."""
+    """Everything that decides a training's numbers except the model, its data and the seed."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -17,21 +17,27 @@ class TrainingOptions(BaseModel):
         validate_by_name=True,
     )
 
-    algorithm: str = Field("fedavg", description="fedsgd, fedavg or round-robin.")
+    algorithm: str = Field(
+        "fedavg", description="Training algorithm: fedsgd, fedavg or round-robin."
+    )
     clients: int = Field(
         10, ge=1, le=10_000, description="Number of clients that the records are dealt out to."
     )
     rounds: int = Field(10, ge=1, le=100_000, description="Number of training rounds.")
     partition: str = Field(
         "iid",
-        description="Who holds what: iid (each class dealt out evenly), or dirichlet:A (each "
-        "class's shares drawn from a Dirichlet law; the smaller A, the more lopsided).",
+        description="Partition of the records over clients: iid (each class dealt out evenly), or "
+        "dirichlet:A (each class's shares drawn from a Dirichlet law; the smaller A, the more "
+        "lopsided).",
     )
-    epochs: int = Field(1, ge=1, description="Passes of a client over its records each round.")
+    epochs: int = Field(
+        1, ge=1, description="Number of a client's passes over its records in each round."
+    )
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="Records in a client's step (without it 32, with fedsgd all it holds).",
+        description="Number of records in a client's step (without it 32, with fedsgd all that it "
+        "holds).",
     )
     optimizer: Literal["sgd", "adam"] = Field(
         "sgd", description="Optimizer of the client's steps (with fedsgd, of the server's steps)."

@@ -196,13 +196,14 @@ _WORDS = {
     "high, medium": "a whole interval lies beyond the limit of an error rule, of a warning rule",
     "high?, medium?": "undecided: a row is neither beyond the limit of an error rule, or of a "
     "warning rule, nor within it",
-    "low": "no limit is shown to be exceeded; no proof of privacy",
-    "~": "a number that no rule judged, so that it excludes nothing",
+    "low": "no limit is shown to be exceeded; this does not prove privacy",
+    "~": "a number that no rule judged, so that it excludes no risk",
     "unknown": "something that a rule asks for could not be measured",
-    "not tested": "nothing tried to learn anything from the layer's gradient",
+    "not tested": "no audit attacked the layer's gradient",
     "[low, high]": "the interval that holds the true value at the stated confidence",
-    "permuted": "the same number for the attribute shuffled among the records: what nothing is",
-    "chance": "what the number is where nothing is given away",
+    "permuted": "the same number for the attribute shuffled among the records, about which "
+    "gradients say nothing",
+    "chance": "the number that comes out where nothing is given away",
     "game": "how many records are in the update that is attacked",
     "hidden": "a layer whose gradient is never shared",
 }

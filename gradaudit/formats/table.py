@@ -125,7 +125,7 @@ class _TablePage(Page):
         others = self.answers(lines) if brief else self.metrics(lines)
         yield from grid([names], [risks, *others], self.width, self.rule)
         if len(lines) < len(layers.lines):
-            more = f"the {len(lines)} riskiest; risk: {layers.tally} (--all shows all)"
+            more = f"the {len(lines)} riskiest are shown (--all shows all); {layers.tally}"
             yield from self.prose(more)
         if brief and layers.questions:
             yield from self.prose(self.legend(lines), style="dim")

@@ -53,7 +53,9 @@ _GLOB_SCHEMA = {"type": ["string", "integer"]}
 MetricGlob = Annotated[
     str,
     StringConstraints(pattern=r"^[^\s.]+\.\S+$"),
-    Field(description="AUDIT.METRIC; * and ? match, as in sensitivity.*."),
+    Field(
+        description="Metric that the rule judges, AUDIT.METRIC; * and ? match, as in sensitivity.*."
+    ),
 ]
 LayerGlobs = Annotated[
     tuple[str, ...],

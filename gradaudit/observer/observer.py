@@ -92,7 +92,10 @@ _LEAST = 1 / 64
 """Share of a layer's rows below which the layer is left out."""
 _LONGEST = 100
 """Characters of a file's name."""
-_NO_TIME = "no time for it within {0:.0%} of the {1:.3g} s of training so far; raise share"
+_NO_TIME = (
+    "there was no time left to look at it: the observer may take {0:.0%} of the training time, "
+    "which is {1:.3g} s so far; raise share"
+)
 
 
 class Blocked(GradauditError):  # noqa: N818 - a verdict, not a fault
@@ -133,7 +136,7 @@ class Observer:
         capture: a folder where updates are saved too, as safetensors, for ``attack … --update``.
         model: what reports call the model.
         loss: the training loss, for the report.
-        smoothing: of labels, by that loss: of smoothed ones none is named for sure.
+        smoothing: label smoothing of that loss; where it is positive, no class is named.
 
     Raises:
         UsageError: the policy cannot be read, an option is out of range, or a folder cannot be

@@ -28,7 +28,7 @@ class GroupRank:
             ``generic``, for almost all such weights).
         high: the rank is not larger.
         method: ``exact``, a theorem; ``dense``, singular values of Û; ``craig``, probes;
-            ``generic``, ``high`` is met by almost all weights of the real zeros and ties;
+            ``generic``, almost all weights with the same zeros and ties reach ``high``;
             ``bracket``, no more than that is known.
         bound: the upper bound by theorem.
         touched: inputs that are read at all.

@@ -24,7 +24,7 @@ _MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
     "dense": "singular values of U, rows orthonormalised",
     "craig": "probes certify that no more is left open, but for the stated probability",
-    "generic": "upper bound, met by almost all weights with the real zeros and ties",
+    "generic": "upper bound, reached by almost all weights with the same zeros and ties",
     "bracket": "upper bound; the rank lies in the interval",
 }
 """What the evidence of each method means, the strongest first."""

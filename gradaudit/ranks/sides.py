@@ -124,7 +124,7 @@ class RowSpace:
 
 
 def confirmed(filters: Tensor, rows: RowSpace) -> bool:
-    """Whether coordinate filters that fit the real zeros and ties reach the bound.
+    """Whether coordinate filters with the same zeros and ties as the weights reach the bound.
 
     They fit where every entry that they pass can be given a filter of its own that is free there.
     ``filters`` are those of the rows' group, (output channels, taps · input channels).

@@ -72,13 +72,11 @@ def _attributes(report: Report) -> Iterator[Gap]:
 
 
 def _layers(lines: Sequence[LayerLine]) -> Iterator[Gap]:
-    """Layers from whose gradient nothing tried to learn."""
+    """Layers that no audit attacked."""
     idle = [line.name for line in lines if line.level == "not tested"]
     if idle:
         what = "layers" if len(idle) > 1 else "layer"
-        yield Gap(
-            f"{what} {abridged(idle, MOST_LAYERS)}", "nothing tried to learn from the gradient"
-        )
+        yield Gap(f"{what} {abridged(idle, MOST_LAYERS)}", "no audit attacked the gradient")
 
 
 def _unasked(report: Report) -> Iterator[Gap]:

@@ -66,6 +66,7 @@ def _number(value: object) -> str:
 
 
 UNMEASURED = "no audit measured single layers"
+_AT = {level: level if level == "not tested" else f"at {level} risk" for level in LEVELS}
 
 
 @dataclass(frozen=True)
@@ -188,14 +189,22 @@ class Layers:
 
     @property
     def tally(self) -> str:
-        """How many layers have each risk: ``2 high, 1 low of 3 layers; high not excluded in 1``."""
+        """How many layers have each risk, and for how many a higher one is not excluded.
+
+        ``3 layers: 2 at high risk, 1 at low risk; for 1 of them high risk is not excluded``.
+        """
         if not self.measured:
             return UNMEASURED
         levels = Counter(line.level for line in self.lines)
-        counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS if levels[level])
+        counts = [f"{levels[level]} {_AT[level]}" for level in LEVELS if levels[level]]
         left = Counter(line.possible for line in self.lines)
-        more = [f"; {level} not excluded in {left[level]}" for level in LEVELS if left[level]]
-        return f"{counts} of {len(self.lines)} layers{''.join(more)}"
+        more = [
+            f"; for {left[level]} of them {level} risk is not excluded"
+            for level in LEVELS
+            if left[level]
+        ]
+        layers = f"{len(self.lines)} layer{'s' if len(self.lines) > 1 else ''}"
+        return f"{layers}: {', '.join(counts)}{''.join(more)}"
 
 
 def layers_of(judged: Report, lookup: Lookup) -> Layers:

@@ -13,7 +13,7 @@ from gradaudit.view.model import View
 BLANK = ""
 """What a hand fills in."""
 NO_RELATION = "a record; no neighbour relation was tested (dp-audit)"
-RESIDUAL = "low is what was found here, and no proof of privacy"
+RESIDUAL = "a low risk means that these audits found little, and does not prove privacy"
 
 
 def sign_off(report: Report, shown: View) -> dict[str, str]:

@@ -59,7 +59,7 @@ def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> R
         sha256=sha256,
         worst=_said(outcome, judged, concerns, layers),
         warned=any(concern.shown for concern in concerns),
-        tally=layers.tally + (f"; whole model {whole}" if whole else ""),
+        tally=layers.tally + (f"; risk of the whole model: {whole}" if whole else ""),
         whole=str(whole) if whole else "",
     )
 
@@ -98,7 +98,7 @@ def _within(judged: Report, layers: Layers) -> str:
     idle = sum(line.level == "not tested" for line in layers.lines)
     if not idle:
         return said
-    return f"{said}, but nothing tried to learn from {idle:,} of {len(layers.lines):,} layers"
+    return f"{said}, but no audit attacked {idle:,} of {len(layers.lines):,} layers"
 
 
 def _accepted(judged: Report) -> str:

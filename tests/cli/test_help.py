@@ -24,7 +24,8 @@ def test_help_shows_two_examples_and_cuts_nothing(name: str) -> None:
     for word in name.split():
         asked = asked.commands[word]
     for parameter in asked.params:
-        assert set((parameter.help or "").split()) <= words, parameter.name
+        assert parameter.help, parameter.name
+        assert set(parameter.help.split()) <= words, parameter.name
         for flag in parameter.opts:
             if flag.startswith("-"):
                 assert any(flag in word for word in words), flag

@@ -77,7 +77,7 @@ def test_everything_is_said(tmp_path: Path) -> None:
     page = Page(path.read_text(encoding="utf-8"))
     for said in (
         "FAILED by the default policy: a server can tell a batch's private attribute from conv1",
-        "2 high, 1 unknown of 3 layers; whole model low",
+        "3 layers: 2 at high risk, 1 at unknown risk; risk of the whole model: low",
         "zoo:lenet, round-5.safetensors",
         "Warning: at chance",
         "worse →",

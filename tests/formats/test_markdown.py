@@ -42,7 +42,8 @@ learns the attribute from this layer's gradient
 | `fc1` | 🟠 medium | 1.50 | 12 ~ |
 | `fc2` | ⚪ unknown | failed | – |
 
-Risk: 1 high, 1 medium, 1 unknown of 3 layers; whole model low; &#126; no rule judged it
+Risk: 3 layers: 1 at high risk, 1 at medium risk, 1 at unknown risk; risk \
+of the whole model: low; &#126; no rule judged it
 
 ### Not tested
 

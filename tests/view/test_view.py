@@ -180,14 +180,14 @@ WORST: list[tuple[str, list[Any]]] = [
         [row("leak.bits", name, 0.5) for name in ("conv1", "fc1", "fc2")],
     ),
     (
-        "PASSED|: every row that a rule judges is within its limit, but nothing tried to learn "
-        "from 2 of 3 layers",
+        "PASSED|: every row that a rule judges is within its limit, but no audit attacked 2 of 3 "
+        "layers",
         [row("leak.bits", "fc1", 0.5)],
     ),
     (f"PASSED| with warnings: {TOLD}", [row("leak.bits", "fc1", 1.5)]),
     (
-        "PASSED|: every row that a rule of level error judges is within its limit, but nothing "
-        "tried to learn from 2 of 3 layers",
+        "PASSED|: every row that a rule of level error judges is within its limit, but no audit "
+        "attacked 2 of 3 layers",
         [row("leak.bits", "fc1", 1.5, interval=(0, 2))],
     ),
     (
@@ -318,14 +318,14 @@ def test_what_nobody_looked_at_is_a_gap() -> None:
     shown = view(report)
     assert [(x.what, x.where, x.reason, x.partial) for x in shown.gaps] == [
         ("attribute ink", "", "not asked for", False),
-        ("layer fc1", "", "nothing tried to learn from the gradient", False),
+        ("layer fc1", "", "no audit attacked the gradient", False),
         ("other", "", "no mechanism; name one", False),
         ("rank", "", "not asked for", False),
         ("leak", " in fc1", "too small; take more", True),
         ("leak", " in fc2", "NaN (here)", True),
     ]
     assert in_brief(shown.gaps) == (
-        "attribute ink, rank; layer fc1 (nothing tried to learn from the gradient); "
+        "attribute ink, rank; layer fc1 (no audit attacked the gradient); "
         "other (no mechanism); leak in fc2 (failed: NaN)"
     )
 
@@ -385,7 +385,9 @@ def test_the_sign_off_says_what_it_rests_on() -> None:
     assert signed["rounds and composition"].startswith("3 rounds together were observed")
     assert signed["attacks not run"] == "other (no mechanism); rank (not asked for)"
     assert signed["worst record beside the mean"] == "leak.total 0.300 beside 0.200"
-    assert signed["residual risk"].startswith("no audit measured single layers; whole model high")
+    assert signed["residual risk"].startswith(
+        "no audit measured single layers; risk of the whole model: high"
+    )
     assert signed["reviewer"] == signed["review date"] == ""
 
 

@@ -14,7 +14,7 @@ from gradaudit.sharing.named import NamedUpdate
 _ROUNDINGS = 8.0
 _SMOOTHED = (
     "labels are smoothed by {0:g}: an absent class's bias, too, may get a negative gradient, of up "
-    "to {1:.3g} for each record, so none is named for sure"
+    "to {1:.3g} for each record, so that no class can be named with certainty"
 )
 _NO_HEAD = "no fully connected layer with a bias of two outputs or more, to name classes by"
 
@@ -30,7 +30,7 @@ class LabelReading(Reading):
 
     Labels smoothed by s leave Σ_i (p_ic − s/C) − (1 − s) n_c, which is negative of an absent class,
     too, that the model gives less than s/C. How far below 0 these reach grows with the records and
-    steps that an update adds up, which are not in it: none is named.
+    steps that an update adds up, and the update does not hold these, so no class is named.
     """
 
     name: ClassVar[str] = "labels"

@@ -16,8 +16,8 @@ class InferenceOptions(SharingOptions):
     batch_size: int | None = Field(  # type: ignore[assignment]
         None,
         ge=1,
-        description="Records in a batch (without it the paper's: 16 for attribute and property, "
-        "128 for distribution, 8 for user).",
+        description="Number of records in a batch (without it the paper's: 16 for attribute and "
+        "property, 128 for distribution, 8 for user).",
     )
     shadow: int = Field(
         1000,
@@ -45,8 +45,8 @@ class InferenceOptions(SharingOptions):
         None,
         ge=1,
         le=1000,
-        description="Observed rounds: the last so many checkpoints (all of them); without "
-        "checkpoints the audit trains so many rounds itself (3).",
+        description="Number of observed rounds: the last checkpoints (without it all of them); "
+        "without checkpoints the audit trains that many rounds itself (3).",
     )
     learning_rate: float = Field(
         0.01, gt=0, description="Learning rate of SGD in the rounds that the audit trains itself."
@@ -63,12 +63,14 @@ class InferenceOptions(SharingOptions):
     )
     prior: Literal["empirical", "uniform"] = Field(
         "empirical",
-        description="Frequencies of the values among private batches, and the adversary's prior.",
+        description="Prior of the values: their frequencies among private batches, which the "
+        "adversary knows.",
     )
     family: tuple[str, ...] = Field(
         ("forest", "norms"),
-        description="Predictive families (forest, norms, mlp, logistic); of several, the adversary "
-        "believes each as far as its held-out records bear it out.",
+        description="Predictive families (forest, norms, mlp, logistic); where several are "
+        "named, the adversary weighs their answers by how well each predicts "
+        "held-out records.",
     )
     held_out: float = Field(
         0.2,

@@ -13,8 +13,8 @@ class LabelsOptions(BatchOptions):
 
     method: tuple[str, ...] = Field(
         (),
-        description="dlg, idlg or another method that names labels; repeat to compare; without it: "
-        "dlg, and idlg where it applies",
+        description="Attack that names the labels: dlg, idlg or another method; repeat it to "
+        "compare several (without it dlg, and idlg where it applies).",
     )
     batches: int = Field(
         8, ge=1, description="Number of updates to attack; --samples only lowers it."

@@ -51,8 +51,9 @@ class AttackOptions(ClientOptions):
     iterations: int | None = Field(
         None,
         ge=1,
-        description="steps of the optimiser; of L-BFGS outer steps of up to 20 inner ones "
-        f"({default_steps_in_words()}; {AUTOMATIC_ITERATIONS} where no method is named)",
+        description="Number of the optimiser's steps; an L-BFGS step has up to 20 inner "
+        f"iterations ({default_steps_in_words()}; {AUTOMATIC_ITERATIONS} where no "
+        "method is named).",
     )
     objective: Literal["l2", "cosine"] | None = Field(
         None, description="Distance between updates that is minimised."
@@ -97,14 +98,14 @@ class UpdateOptions(ClientOptions):
     )
     records: tuple[int, ...] = Field(
         (),
-        description="attack the batch of these records of the data set, by number from 0, as in "
-        "3,14; with "
-        "--update, the records that the update was made of, to score the answer",
+        description="Numbers, from 0, of the data set's records that make the attacked batch, "
+        "as in 3,14; with --update, of the records behind that update, against "
+        "which the attack is scored.",
     )
     update: str | None = Field(
         None,
-        description="attack a captured update: a file of gradients (safetensors or a state dict), "
-        "or two checkpoints OLD,NEW",
+        description="Captured update to attack: a file of gradients (safetensors or a state "
+        "dict), or two checkpoints OLD,NEW.",
     )
     every_round: bool = Field(False, description="Attack every checkpoint, not only the newest.")
 
@@ -148,8 +149,9 @@ class ReconstructOptions(BatchOptions):
 
     method: tuple[str, ...] = Field(
         (),
-        description=f"{names_in_words()}, with options as "
-        "NAME:key=value,…; repeat to compare; without it: closed-form where that applies, and dlg",
+        description=f"Attack that rebuilds records: {names_in_words()}, with options as "
+        "NAME:key=value,…; repeat it to compare several (without it closed-form "
+        "where that applies, and dlg).",
     )
     known_labels: bool = Field(False, description="Give the labels to the attacker.")
     start: Path | None = Field(

@@ -13,45 +13,51 @@ from gradaudit.audits.base import Audit, Metric, split_at_commas
 class TableOptions(UpdateOptions):
     """Options of the attack on tables."""
 
-    batch_size: int = Field(32, ge=1, description="Rows behind a client's update.")
+    batch_size: int = Field(32, ge=1, description="Number of rows behind a client's update.")
     batches: int = Field(
         4, ge=1, description="Number of updates to attack; --samples only lowers it."
     )
     method: tuple[str, ...] = Field(
         (),
-        description="Attack: row-space (whole rows with proof) or tableak (cells by optimisation); "
-        "repeat to compare; without it row-space, and tableak where that does not apply.",
+        description="Attack that rebuilds rows: row-space (whole rows with proof) or tableak "
+        "(cells by optimisation); repeat it to compare both (without it row-space, "
+        "and tableak where that does not apply).",
     )
     patience: int = Field(
         12,
         ge=1,
-        description="Rounds of 64 starts without a new row after which row-space stops.",
+        description="Number of rounds of 64 starts without a new row after which row-space stops.",
     )
     ensemble: int = Field(
         4, ge=1, description="Number of optimisations that tableak pools (30 in its paper)."
     )
     iterations: int = Field(
-        1000, ge=1, description="Steps of each of tableak's optimisations (1500 in its paper)."
+        1000,
+        ge=1,
+        description="Number of steps of each of tableak's optimisations (1500 in its paper).",
     )
     decoys: int = Field(
-        256, ge=8, description="Rows outside the batch on which an update's certificates are tried."
+        256,
+        ge=8,
+        description="Number of rows outside the batch on which an update's "
+        "certificates are tested.",
     )
     tolerance: float = Field(
         0.02,
         gt=0,
-        description="Standard deviations of its column by which a number may be off and count as "
-        "right (0.319 in TabLeak's paper).",
+        description="Largest error of a number that counts as right, in standard deviations of "
+        "its column (0.319 in TabLeak's paper).",
     )
     knows: tuple[str, ...] = Field(
         (),
-        description="Columns that a best guess without the update may use, as in age,sex: a model "
-        "fitted on other records imputes the rest from them.",
+        description="Columns that the best guess without the update may use, as in age,sex: a "
+        "model fitted on other records predicts the other columns from them.",
     )
-    known_labels: bool = Field(False, description="Tell the attacker the labels.")
+    known_labels: bool = Field(False, description="Give the labels to the attacker.")
     save_examples: Path | None = Field(
         None,
-        description="Folder for a picture of right, wrong and certain cells of every update, and "
-        "a table of them without values.",
+        description="Folder for a picture of the right, wrong and certain cells of every "
+        "update, and a table of them without values.",
     )
     reveal: bool = Field(
         False, description="Write the rows' values into the tables of --save-examples."

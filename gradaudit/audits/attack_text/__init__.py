@@ -23,8 +23,8 @@ class TextOptions(UpdateOptions):
     )
     given: tuple[int, ...] = Field(
         (),
-        description="Texts of the data set, by number from 0; each is tested for presence in the "
-        "first update.",
+        description="Numbers, from 0, of the data set's texts whose presence in the first "
+        "update is tested.",
     )
     search: bool = Field(
         True, description="Search for whole texts; without it the audit only measures layers."

@@ -13,11 +13,11 @@ class TracingOptions(AttackOptions):
 
     method: str | None = Field(
         None,
-        description="how records are rebuilt: dlg, idlg, inverting-gradients, …; without it: "
-        "closed-form where that applies and nothing defends the updates, else dlg",
+        description="Attack that rebuilds records: dlg, idlg, inverting-gradients, … (without "
+        "it closed-form where that applies and no defense is set, else dlg).",
     )
     participants: int = Field(10, ge=2, description="Number of clients; each shares one update.")
-    updates: int = Field(1, ge=1, description="Number of updates of each participant.")
+    updates: int = Field(1, ge=1, description="Number of updates that each client shares.")
     repeats: int = Field(1, ge=1, description="Number of repetitions with other records.")
     restarts: int = Field(
         1, ge=1, le=10_000, description="Number of starting points of each attack."

@@ -13,9 +13,9 @@ class CopaOptions(AuditOptions):
 
     method: Literal["auto", "dense", "structured", "generic"] = Field(
         "auto",
-        description="auto: whatever suits the layer; dense: singular values of U; structured: "
-        "theorems and probes, U is never formed; generic: the upper bound, where it is confirmed "
-        "for the real zeros and ties of the weights, else as auto",
+        description="Method that computes the rank: auto (whichever suits the layer), dense "
+        "(singular values of U), structured (theorems and probes, U is never formed) or generic "
+        "(the upper bound where the zeros and ties of the weights allow it, elsewhere as auto).",
     )
     records: int = Field(
         2,
@@ -26,8 +26,8 @@ class CopaOptions(AuditOptions):
     work: float = Field(
         300.0,
         gt=0,
-        description="billions of floating-point operations that a layer may cost for a record "
-        "before its rank is given as a bracket",
+        description="Largest number of floating-point operations for a layer and a record, in "
+        "billions; beyond it the rank is given as a bracket.",
     )
 
 
@@ -42,9 +42,9 @@ class CopaMetric(Audit[CopaOptions]):
 
     Where only a bracket is found, the value is the end that claims less privacy (the larger rank,
     the smaller deficit) and the interval is the bracket, over all records. Without an interval all
-    records have that one rank. Where the work runs out, or would, a bound that almost all weights
-    with the real zeros and ties meet is the rank; the details call it ``generic`` and say how many
-    dimensions probes of these very weights did not exclude.
+    records have that one rank. Where the work would exceed its limit, the rank is taken to be an
+    upper bound, which almost all weights with the same zeros and ties reach; the details call it
+    ``generic`` and say how many dimensions probes of these very weights did not exclude.
 
     Source: C. Chen and N. D. F. Campbell, "Understanding training-data leakage from gradients in
     neural networks for image classification" (2021), equation 4 and definition 2.1.
@@ -61,10 +61,10 @@ class CopaMetric(Audit[CopaOptions]):
             unit="dimensions",
             riskier="lower",
             warning=1,
-            why="the equations of this layer leave nothing of its input open: whoever knows the "
-            "layers behind it can solve for what went in",
+            why="the equations of this layer determine its whole input: an attacker who knows the "
+            "layers behind it can solve for that input",
             question="freedom",
-            says="the equations of {where} leave nothing of the input free",
+            says="the input of {where} can be solved for from its weights and gradient",
             helps="a design that loses dimensions: fewer channels, larger strides",
         ),
         Metric(id="rank", title="Rank of U = [W; ∇_Z J]", unit="dimensions"),
@@ -79,7 +79,7 @@ class CopaMetric(Audit[CopaOptions]):
             why="no convolution loses a dimension, so the whole record can be solved for layer by "
             "layer from its gradient",
             question="freedom",
-            says="no convolution leaves anything of a record free",
+            says="every convolution can be inverted to its input",
             helps="first convolutions that lose dimensions: fewer channels, larger strides",
         ),
     )

@@ -28,25 +28,25 @@ class DpAuditOptions(AuditOptions):
         description="L2 norm that a mechanism from a file clips to; crafted records depend on it.",
     )
     noise: Literal["unknown", "gaussian"] = Field(
-        "unknown", description="Noise scale that a mechanism from a file declares to add."
+        "unknown", description="Law of the noise that a mechanism from a file declares to add."
     )
     claimed_epsilon: float | None = Field(
         None,
         ge=0,
         description="Claimed epsilon; the exit status is 1 where the lower bound exceeds it.",
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="The δ of every (ε, δ) in the report.")
+    delta: float = Field(1e-5, gt=0, lt=1, description="Delta of every (ε, δ) in the report.")
     trials: int = Field(
         5000, ge=100, description="Expected number of releases under each hypothesis."
     )
     record: str = Field(
-        "crafted", description="The canary record (or client): random, crafted, or an index."
+        "crafted", description="Canary record (or client): random, crafted, or an index."
     )
     domain: Literal["feasible", "free"] = Field(
         "feasible",
-        description="Where a crafted record may lie: observed ranges and categories, or anywhere. "
-        "Crafted clients are the two that lie furthest apart, or (free) an update and its "
-        "opposite, as long as it takes.",
+        description="Domain of a crafted record: observed ranges and categories (feasible), or "
+        "anywhere (free). Crafted clients are the two that lie furthest apart, or "
+        "with free an update and its opposite, as long as it takes.",
     )
     replacement: Literal["worst", "uniform"] = Field(
         "worst",
@@ -56,8 +56,9 @@ class DpAuditOptions(AuditOptions):
     companions: int = Field(0, ge=0, description="Number of other records in the batch.")
     statistic: Literal["projection", "distance"] = Field(
         "projection",
-        description="The likelihood ratio, or the paper's distance; the other one is reported "
-        "beside it, with a tenth of the error probability.",
+        description="Statistic that tells both hypotheses apart: the likelihood ratio, or the "
+        "paper's distance; the other one is reported beside it, with a tenth of the "
+        "error probability.",
     )
     mode: Literal["implementation", "exact", "one-run"] = Field(
         "implementation",
@@ -66,7 +67,7 @@ class DpAuditOptions(AuditOptions):
         "by --mechanism opacus:… for --steps at --sampling-rate and --rate.",
     )
     canaries: Path | None = Field(
-        None, description="The folder of a training with --canaries, for --mode one-run."
+        None, description="Folder of a training with --canaries, for --mode one-run."
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Confidence level of every bound.")
     restarts: int = Field(
@@ -77,15 +78,17 @@ class DpAuditOptions(AuditOptions):
     )
     relation: Literal["replace", "remove"] = Field(
         "replace",
-        description="How neighbours differ: a record's value (or a client's update) is replaced by "
-        "another, or the record (or the update) is removed. Removed records are played for a "
-        "mechanism from a file, beside --companions.",
+        description="Neighbour relation: a record's value (or a client's update) is replaced by "
+        "another, or the record (or the update) is removed. Removed records are "
+        "played for a mechanism from a file, beside --companions.",
     )
     clients: int = Field(8, ge=2, description="Number of clients that train, for middleware.")
     client_records: int = Field(32, ge=1, description="Number of records of each of these clients.")
     rate: float = Field(0.1, gt=0, description="Learning rate of these clients, or of one run.")
     unsent: tuple[str, ...] = Field(
-        (), description="Arrays of the state dict that clients do not send: a glob of keys."
+        (),
+        description="Glob of the state dict's keys whose arrays clients do not send; repeat "
+        "it for several.",
     )
     steps: int | None = Field(
         None,
@@ -97,18 +100,18 @@ class DpAuditOptions(AuditOptions):
         1.0,
         gt=0,
         le=1,
-        description="Sampling rate: the share of the records in each of these steps' batches.",
+        description="Sampling rate: the share of the records in the batch of each of these steps.",
     )
     sweep_clip: tuple[float, ...] = Field(
-        (), description="Further clipping norms to play the game at."
+        (), description="Further clipping norms at which the game is played."
     )
     sweep_sigma: tuple[float, ...] = Field(
-        (), description="Further noise scales to play the game at."
+        (), description="Further noise scales at which the game is played."
     )
     picture: Path | None = Field(
-        None, description="Draw both hypotheses' statistics to this .svg or .png."
+        None, description="File of the picture (.svg, .png) of both hypotheses' statistics."
     )
-    curves: Path | None = Field(None, description="Draw the sweeps to this .svg or .png.")
+    curves: Path | None = Field(None, description="File of the picture (.svg, .png) of the sweeps.")
 
 
 _riskier_higher = partial(Metric, riskier="higher", per_layer=False)

@@ -14,22 +14,23 @@ class FloorOptions(AuditOptions):
     sigma: float = Field(
         0.0,
         ge=0,
-        description="Standard deviation of Gaussian noise on the update, where no --defense "
-        "dp: adds any.",
+        description="Standard deviation of Gaussian noise on the update, where no --defense dp: "
+        "adds noise.",
     )
     batch_size: int = Field(
         1, ge=1, description="Number of records in an update; the attacker knows all but one."
     )
     prior: str = Field(
         "fitted",
-        description="what the attacker knows of records beforehand: fitted (a Gaussian law with "
-        "the data's mean and shrunk covariance), or FILE.npz with mean (d,) and covariance (d, d)",
+        description="Prior that the attacker has of a record: fitted (a Gaussian law with the "
+        "data's mean and shrunk covariance), or FILE.npz with mean (d,) and "
+        "covariance (d, d).",
     )
     directions: int = Field(
         256,
         ge=1,
-        description="the prior's leading directions that are asked about one by one, the others "
-        "in groups at random, which only lowers the floor",
+        description="Number of the prior's leading directions that are measured one by one; the "
+        "others are measured in random groups, which only lowers the floor.",
     )
     within: float = Field(
         0.1,

@@ -16,32 +16,39 @@ class JobOptions(AuditOptions):
         None, description="Folder of a Flower app or an NVFlare job (the argument of `job`)."
     )
     site: Path | None = Field(
-        None, description="the site's privacy policy, privacy.json (NVFlare): every scope is tried"
+        None,
+        description="Privacy policy of the site, privacy.json (NVFlare); every scope in "
+        "it is composed.",
     )
-    client: str = Field("site-1", description="name of the client whose app is audited (NVFlare)")
+    client: str = Field("site-1", description="Name of the client whose app is audited (NVFlare).")
     model: str | None = Field(
         None,
-        description="the model, where the job names none that can be built: zoo:NAME, "
-        "FILE.py:factory, package.module:factory",
+        description="Model, where the job names none that can be built: zoo:NAME, "
+        "FILE.py:factory, package.module:factory.",
     )
-    clients: int | None = Field(None, ge=1, description="clients that are online (Flower)")
+    clients: int | None = Field(
+        None, ge=1, description="Number of clients that are online (Flower)."
+    )
     heaviest_share: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="largest share of the weight that one client holds in a mean weighted by "
-        "counts; without it epsilon of such a mean is not known",
+        description="Largest share of the weight that one client holds in a mean weighted by "
+        "counts; without it the epsilon of such a mean is unknown.",
     )
     rounds: int | None = Field(
-        None, ge=1, description="rounds that epsilon is for (without it those that the job says)"
+        None,
+        ge=1,
+        description="Number of rounds that epsilon is computed for (without it the "
+        "rounds of the job).",
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="delta that epsilon is for")
+    delta: float = Field(1e-5, gt=0, lt=1, description="Delta that epsilon is computed for.")
     noise: Noise | None = Field(
         None,
-        description="law of the noise that your own filters or mods add; without it epsilon is "
-        "given only for noise whose law is known from the framework",
+        description="Law of the noise that your own filters or mods add; without it epsilon is "
+        "computed only for noise whose law is known from the framework.",
     )
-    seed: int = Field(0, ge=0, description="seed of the simulated updates")
+    seed: int = Field(0, ge=0, description="Seed of the simulated updates.")
 
 
 class Job(Audit[JobOptions]):

@@ -15,8 +15,8 @@ class ObserveOptions(AuditOptions):
 
     update: str | None = Field(
         None,
-        description="the captured update: a file of gradients (`gradaudit capture` writes one), or "
-        "two checkpoints OLD,NEW",
+        description="Captured update to read: a file of gradients (`gradaudit capture` writes "
+        "one), or two checkpoints OLD,NEW.",
     )
     rate: float | None = Field(
         None,

@@ -237,14 +237,15 @@ def _details(sample: Sample) -> dict[str, JsonValue]:
 
 
 def _warning(reading: JacobianNorm, sample: Sample, confident: JsonValue) -> dict[str, JsonValue]:
-    """A warning that few records decide the mean; empty where none stand out."""
+    """A warning where few records decide the mean; empty elsewhere."""
     values = sample.values
     share = float(values.max() / values.sum()) if values.any() else 0.0
     if len(values) > 2 and share > 0.5:
-        return {"warning": f"one record carries {share:.0%} of the mean; look at the median"}
+        return {"warning": f"one record makes up {share:.0%} of the mean; read the median"}
     sure = confident if isinstance(confident, float) and reading.reacting == "label" else 0.0
     if sure >= _MANY_CONFIDENT:
-        return {"warning": f"{sure:.0%} of the records are surely predicted; look at the median"}
+        certain = f"the model is nearly certain of the label of {sure:.0%} of the records"
+        return {"warning": f"{certain}; read the median"}
     return {}
 
 

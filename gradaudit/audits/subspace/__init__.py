@@ -23,8 +23,8 @@ class SubspaceOptions(AuditOptions):
     merge_rare: MergeRare = 0
     reading: Literal["mean", "samples"] = Field(
         "samples",
-        description="the subspace of a group of records: the leading directions of their single "
-        "gradients, or the row space of their mean gradient",
+        description="Kind of a record group's subspace: the leading directions of the records' "
+        "single gradients, or the row space of their mean gradient.",
     )
     permutations: int = Field(
         200,

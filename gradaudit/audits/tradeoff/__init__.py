@@ -19,35 +19,39 @@ class TradeoffOptions(AuditOptions):
 
     defense: tuple[str, ...] = Field(
         (),
-        description="The mechanism: a defense whose options hold V1|V2|… for every value of the "
-        "grid, as dp:clip=1e6,sigma=0.01|0.1|0.5,per=release; repeat it for several, applied in "
-        "order.",
+        description="Defense whose options hold V1|V2|… for every value of the grid, as "
+        "dp:clip=1e6,sigma=0.01|0.1|0.5,per=release; repeat it for several, applied "
+        "in order.",
     )
     against: tuple[str, ...] = Field(
         (),
-        description="A mechanism to measure beside it, as 'selective:0.05 then dp:clip=1,"
-        "sigma=0.1|0.5,per=release'; repeat it for several.",
+        description="Defenses to compare with, as 'selective:0.05 then "
+        "dp:clip=1,sigma=0.1|0.5,per=release'; repeat it for several.",
     )
     game: tuple[str, ...] = Field(
         GAMES,
-        description="What the attacker plays: reconstruct, membership (labels) and tracing, or "
+        description="Attacks of the game: reconstruct, membership (labels) and tracing, or "
         "property.",
     )
     batch_size: tuple[int, ...] = Field(
-        (), description="Records behind an update (1; property 16); repeat it to compare."
+        (),
+        description="Number of records behind an update (1; property 16); repeat it to "
+        "compare several.",
     )
     weights: tuple[str, ...] = Field(
         WEIGHTS,
-        description="Attack the model before the training (initial), after it (trained), or both; "
-        "the first is the headline.",
+        description="Weights that are attacked: those before the training (initial), after it "
+        "(trained), or both; the first is the headline.",
     )
     insider: bool = Field(
         True,
-        description="Where clients keep a part of the model private, as spn does, play an attacker "
-        "who knows it, too.",
+        description="Also play an attacker who knows the part of the model that clients keep "
+        "private, as with spn.",
     )
-    curves: Path | None = Field(None, description="Draw the curves into this SVG or PNG.")
-    method: str = Field("dlg", description="How records are rebuilt, with options as NAME:key=v,….")
+    curves: Path | None = Field(None, description="File of the picture (.svg, .png) of the curves.")
+    method: str = Field(
+        "dlg", description="Attack that rebuilds records, with options as NAME:key=v,…."
+    )
     iterations: int = Field(
         30,
         ge=1,
@@ -63,22 +67,31 @@ class TradeoffOptions(AuditOptions):
         description="Number of updates to attack; every setting is attacked on the same ones.",
     )
     participants: int = Field(
-        5, ge=2, description="Clients that the attacked updates are dealt out to, for tracing."
+        5,
+        ge=2,
+        description="Number of clients that the attacked updates are dealt out to, for tracing.",
     )
     repeats: int = Field(
-        1, ge=1, description="Repetitions with other splits, batches and trainings."
+        1, ge=1, description="Number of repetitions with other splits, batches and trainings."
     )
     algorithm: str = Field(
         "fedsgd",
-        description="How models are trained: fedsgd (each round's update is a gradient, defended "
-        "as the attacked ones are), fedavg or round-robin.",
+        description="Training algorithm: fedsgd (each round's update is a gradient, defended as "
+        "the attacked ones are), fedavg or round-robin.",
     )
-    clients: int = Field(10, ge=1, le=10_000, description="Clients in the training.")
+    clients: int = Field(10, ge=1, le=10_000, description="Number of clients in the training.")
     rounds: int | None = Field(
-        None, ge=1, le=100_000, description=f"Rounds of the training ({ROUNDS}; property 3)."
+        None,
+        ge=1,
+        le=100_000,
+        description=f"Number of rounds of the training ({ROUNDS}; property 3).",
     )
-    epochs: int = Field(1, ge=1, description="Passes of a client in a round (not with fedsgd).")
-    training_batch: int = Field(32, ge=1, description="Records in a client's step.")
+    epochs: int = Field(
+        1,
+        ge=1,
+        description="Number of a client's passes over its records in a round (not with fedsgd).",
+    )
+    training_batch: int = Field(32, ge=1, description="Number of records in a client's step.")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="Optimizer of the training.")
     learning_rate: float | None = Field(
         None, gt=0, description=f"Learning rate of the training ({RATE}; property 0.01)."
@@ -88,21 +101,21 @@ class TradeoffOptions(AuditOptions):
         None,
         gt=0,
         lt=1,
-        description="Share of the records kept to measure accuracy on (without it the data set's "
-        "non-members, or 0.2).",
+        description="Share of the records that is kept to measure accuracy on (without it the "
+        "data set's non-members, or 0.2).",
     )
     shadow: int = Field(
-        1000, ge=2, description="Property: number of records that the adversary has."
+        1000, ge=2, description="Number of records that the adversary of property has."
     )
     shadow_batches: int = Field(
         2000,
         ge=10,
-        description="Property: number of shadow batches that the adversary is fitted on.",
+        description="Number of shadow batches that the adversary of property is fitted on.",
     )
     trials: int = Field(
         1000,
         ge=2,
-        description="Property: number of private batches that the adversary has to guess.",
+        description="Number of private batches that the adversary of property has to guess.",
     )
 
     _names = field_validator("game", "weights", mode="before")(split_at_commas)

@@ -22,31 +22,33 @@ class VinfoOptions(SharingOptions):
     batch_size: int = Field(
         16,
         ge=1,
-        description="Records in a batch, all with the same value of the attribute "
-        "(1 with --original, any records).",
+        description="Number of records in a batch, all with the same value of the attribute "
+        "(with --original 1 is the default, and any records make a batch).",
     )
     batches: int = Field(
         64,
         ge=10,
-        description="Batches of each value to fit on; half as many to choose on, twice as many to "
-        "score on.",
+        description="Number of batches of each attribute value on which classifiers are fitted; "
+        "half as many choose among them, and twice as many measure the chosen one.",
     )
     shadow: int | None = Field(
         None,
         ge=2,
-        description="Records that the adversary fits and chooses on (without it, 70 % of those "
-        "looked at, less what the correlation keeps); the rest score.",
+        description="Number of records on which the adversary fits and chooses its classifiers "
+        "(without it 70 % of the records, less those that the correlation keeps); the other "
+        "records measure it.",
     )
     repeats: int = Field(
         20,
         ge=2,
-        description="Repetitions, each with another split of the records; fewer than 5 "
+        description="Number of repetitions, each with another split of the records; fewer than 5 "
         "give a poor interval.",
     )
     family: tuple[str, ...] = Field(
         (),
-        description="Predictive families (NAME,…) beside the prior: forest, mlp, logistic, norms, "
-        "extra-trees, discriminant (without it the first four; with --paper forest).",
+        description="Predictive families (NAME,…) that the adversary chooses from: forest, mlp, "
+        "logistic, norms, extra-trees, discriminant (without it the first four; with --paper "
+        "forest); the prior is always among them.",
     )
     merge_rare: MergeRare = 0
     prior: Literal["uniform", "empirical"] = Field(
@@ -62,13 +64,13 @@ class VinfoOptions(SharingOptions):
     original: bool = Field(
         False,
         description="Measure information about the input itself, by how often reconstructions "
-        "succeed; the options of attributes say nothing then.",
+        "succeed; the options about attributes are then ignored.",
     )
     correlation: bool | None = Field(
         None,
-        description="Keep a third of the records for an independent attack, and correlate with its "
-        "AUROC where there are 5 or more points (layers × checkpoints × attributes); without it, "
-        "where there are 3,000 records or more.",
+        description="Keep a third of the records for an independent attack, and correlate the "
+        "information with its AUROC over 5 or more points (layers × checkpoints × attributes); "
+        "without it this is done from 3,000 records on.",
     )
     sensitivities: bool = Field(
         False,
@@ -77,40 +79,42 @@ class VinfoOptions(SharingOptions):
 
     method: tuple[str, ...] = Field(
         ("dlg", "idlg", "inverting-gradients"),
-        description="With --original: the family of attacks, NAME:key=value,… each; repeatable.",
+        description="Attacks that --original makes, NAME:key=value,… each; repeat it for several.",
     )
     restarts: int = Field(
-        8, ge=1, le=10_000, description="With --original: starting points R of each attack."
+        8, ge=1, le=10_000, description="Number of starting points R of each --original attack."
     )
     iterations: int | None = Field(
         None,
         ge=1,
-        description="With --original: steps of every attack (by default "
+        description="Number of steps of each --original attack (by default "
         + ", ".join(f"{count} of {name}" for name, count in ITERATIONS.items())
         + ", which shows less than the papers' 300 and 4,800 do).",
     )
     updates: int = Field(
         8,
         ge=1,
-        description="With --original: updates that are attacked; --samples N takes as many as N "
+        description="Number of updates that --original attacks; --samples N takes as many as N "
         "records make.",
     )
     guesses: int = Field(
-        256, ge=1, description="With --original: random reconstructions that the prior is made of."
+        256, ge=1, description="Number of random guesses that --original compares attacks with."
     )
     together: tuple[int, ...] = Field(
         (1, 2),
-        description="With --original: sizes of the sets of consecutive layers that are attacked "
-        "(1: single layers); repeatable.",
+        description="Number of consecutive layers that --original attacks together (1: single "
+        "layers); repeat it for several.",
     )
     threshold: float = Field(
-        0.5, gt=0, le=1, description="With --original: SSIM of the rows without a variant."
+        0.5,
+        gt=0,
+        le=1,
+        description="SSIM from which on an --original attack counts as a success.",
     )
     known_labels: bool = Field(
         True,
-        description="With --original: give the labels to idlg and inverting-gradients, "
-        "whose papers read them off the whole update; dlg searches for them in "
-        "any case.",
+        description="Give the labels to idlg and inverting-gradients with --original, as their "
+        "papers read them off the whole update; dlg searches for them in any case.",
     )
 
     @field_validator("together")
@@ -177,8 +181,8 @@ class Vinfo(Audit[VinfoOptions]):
     Each repetition deals the records (users with all theirs) into a score set of 30 % and three
     folds before any batch is drawn. In turns each fold chooses: members are fitted on the two
     others, and what they say of this one calibrates a family and chooses among families. The
-    members of the chosen one then say the mean of their probabilities of the score set. So no
-    record fits and chooses in the same turn, and all of the adversary's do both.
+    members of the chosen one then say the mean of their probabilities of the score set. So in each
+    turn a record either fits classifiers or chooses among them, and over all turns it does both.
 
     The value is the mean over repetitions, or 0 where that is negative; the interval is that for
     another sample of as many records, from the untruncated repetitions, with an upper end of at
@@ -195,10 +199,10 @@ class Vinfo(Audit[VinfoOptions]):
 
     Beside each row stands the same with the attribute permuted among records (users keep their
     records and swap values), in half as many repetitions, as the variant ``attribute_permuted``:
-    it is what nothing looks like. ``vinfo_fraction`` divides by the entropy
-    of the prior; ``auroc`` is of the family that ranks best. Of several attributes, each is a
-    variant and the headline is the worst. Without one, membership is the attribute where the data
-    set tells it.
+    it shows which value comes out when gradients say nothing about the attribute.
+    ``vinfo_fraction`` divides by the entropy of the prior; ``auroc`` is of the family that ranks
+    best. Where several attributes are named, each is a variant and the headline is the worst.
+    Where none is named, the attribute is membership, if the data set has it.
 
     ``correlation`` holds Pearson's r between the layers' information and the AUROC of an attack of
     other records, seed and classifier (2021, table 1), pooled over attributes and checkpoints, with
@@ -236,8 +240,7 @@ class Vinfo(Audit[VinfoOptions]):
             unit="nats",
             warning=0.1,
             error=0.35,
-            why="from this layer's gradient of a batch a classifier tells the attribute of its "
-            "records",
+            why="a classifier of this layer's gradient predicts the attribute of a batch's records",
             question="attribute",
             chance=0.0,
             says=_TOLD,
@@ -250,8 +253,8 @@ class Vinfo(Audit[VinfoOptions]):
             id="auroc",
             title="Area under the ROC curve of the best classifier of the attribute",
             error=0.75,
-            why="of a batch with the attribute and one without, a classifier of this layer's "
-            "gradient tells which is which three times in four",
+            why="shown the gradients of two batches, a classifier of this layer's gradient picks "
+            "the batch with the attribute three times in four",
             question="attribute",
             chance=0.5,
             says=_TOLD,

@@ -360,6 +360,6 @@ def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
 
 
 def _roles(sizes: Sequence[int]) -> list[JsonValue]:
-    """What of the folds fits and chooses in the first turn, and what scores."""
+    """Numbers of records that fit, that choose and that score in the first turn."""
     choosing, *fitting, scoring = sizes
     return [sum(fitting), choosing, scoring]

@@ -194,8 +194,9 @@ def v_information(
     family on the score batches. In turns, every fold chooses: a member is fitted on the batches of
     the other folds, and speaks of this one's. What the members of all turns say calibrates the
     family and chooses among families; of a score batch, they say the mean of their probabilities.
-    So every record of the adversary's both fits and chooses, but none what it was fitted to. The
-    prior is always a family, so that what is chosen may ignore the features. Batches weigh so that
+    So each of the adversary's records fits some members and helps to choose among others, never
+    among those that it fitted. The prior is always a family, so that the choice may ignore the
+    features. Batches weigh so that
     values have the shares of the prior.
 
     Args:

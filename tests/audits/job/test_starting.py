@@ -76,7 +76,7 @@ def test_init_writes_the_files_and_says_what_it_could_not_tell() -> None:
     nvflare_job(Path("job"), [chain(dp())])
     done = run("init", "--from", "job")
     assert done.status == 0, done.err
-    assert "could not tell records: how many a client trains on in a round" in done.out
+    assert "not found: records: how many a client trains on in a round" in done.out
     assert "wrote gradaudit.yaml, policy.yaml, federation.yaml" in done.out
     written = yaml.safe_load(Path("gradaudit.yaml").read_text(encoding="utf-8"))
     assert written == {

@@ -376,7 +376,7 @@ def test_one_record_that_carries_the_mean_is_pointed_out() -> None:
         subject_of(Target(model, CrossEntropy()), inputs=inputs, labels=torch.tensor([0, 0, 0]))
     )
     row = one(rows, "label_f", "(model)")
-    assert "one record carries 100% of the mean" in str(row.details["warning"])
+    assert "one record makes up 100% of the mean" in str(row.details["warning"])
     assert row.details["confident_share"] == pytest.approx(1 / 3)
     assert "warning" not in one(rows_of(of_case(CASES[0])), "input_f_bounded", "0").details
 
