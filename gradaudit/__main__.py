@@ -1,4 +1,4 @@
-"""``gradaudit`` and ``python -m gradaudit``: signals are heeded before anything is imported."""
+"""Entry point of ``gradaudit`` and ``python -m gradaudit``; signals are handled first of all."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Let no file that is opened take the place of a stream that was closed before the start."""
+    """Open closed standard streams on /dev/null, so that no other file gets their descriptors."""
     for number in range(3):
         try:
             os.fstat(number)

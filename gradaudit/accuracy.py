@@ -1,4 +1,4 @@
-"""How well the model does its task on the records, and what to doubt where it does not do it well.
+"""Accuracy of the model on the records, and a warning where it is lower than it should be.
 
 An accuracy no better than chance, or below the one that the model is known to have, may come of
 records unlike those that it was trained on: ``models.preprocessing``.
@@ -29,18 +29,19 @@ from gradaudit.text import listed
 
 MOST_RECORDS = 10_000
 FEWEST_RECORDS = 8
-"""Where a pass is dear. Of so few, a model of two classes that is right in 90 % of records is
-doubted with probability 4e-4, in 70 % with .06, and one at chance with .36 (exact binomial)."""
+"""Fewest records that are run where a forward pass is costly. With so few, a model of two classes
+that is right in 90 % of records is doubted with probability 4e-4, in 70 % with .06, and one at
+chance with .36 (exact binomial)."""
 FLOPS = 2e11
-"""Floating-point operations that the accuracy may cost: some seconds on one core."""
+"""Largest number of floating-point operations for the accuracy: some seconds on one core."""
 
 FEWEST = 30
-"""Records below which a chance level of one in two is rarely told from .8."""
+"""Number of records below which a chance level of one half is rarely distinguished from .8."""
 _MARGIN = 0.05
-"""By how much an accuracy may lie below the expected one: other records of the same kind."""
+"""Tolerance by which an accuracy may lie below the expected one, as the records are others."""
 _RESAMPLES = 1000
 _RANDOM = ("zoo:", "torchvision:", "hf:")
-"""Models that come without weights."""
+"""Prefixes of model specs that come without trained weights."""
 _LEVEL = 0.05
 _QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
 
@@ -77,7 +78,7 @@ class TaskAccuracy:
 def task_accuracy(
     target: Target, records: Records, *, batch: int = 256, expected: Expected | None = None
 ) -> TaskAccuracy:
-    """Accuracy of a model in evaluation mode, which is left as it was.
+    """Returns the accuracy of a model in evaluation mode; the model's own mode is restored.
 
     With class labels it is the share of records whose largest output (or the sign of a single
     logit, or for a squared error the nearer of 0 and 1) is the label; with labels of positions the
@@ -112,7 +113,7 @@ def task_accuracy(
 
 
 def affordable(target: Target, records: Records) -> int:
-    """How many records the model may be run on: 8 to 10,000, ``FLOPS`` at most in between.
+    """Number of records to run the model on: 8 to 10,000, and at most ``FLOPS`` operations.
 
     It depends on the model and the records' shape alone, not on the machine. Of a model whose
     operations cannot be counted it is 10,000.
@@ -134,7 +135,7 @@ def _evaluated(target: Target) -> FunctionalModel:
 
 
 def _outputs(target: Target, records: Records, batch: int) -> Iterator[Tensor]:
-    """Outputs batch by batch, each flat: (batch, outputs), of positions the class of the largest.
+    """Yields outputs batch by batch, each flat: (batch, outputs); of positions the predicted class.
 
     NaN stands for the class of a position whose outputs are not all finite.
     """
@@ -151,7 +152,7 @@ def _outputs(target: Target, records: Records, batch: int) -> Iterator[Tensor]:
 
 
 def _of_positions(outputs: Tensor, labels: Tensor) -> bool:
-    """Whether there are several labels a record and for each of them several outputs."""
+    """Whether a record has several labels, and the model several outputs for each of them."""
     several = labels.dim() > 1 and not labels.is_floating_point()
     positions = labels.shape[1:]
     fitting = positions in (outputs.shape[2:], outputs.shape[1:-1])
@@ -159,7 +160,7 @@ def _of_positions(outputs: Tensor, labels: Tensor) -> bool:
 
 
 def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
-    """The measure that outputs (records, outputs) and labels allow."""
+    """Returns the accuracy or R² of outputs (records, outputs), whichever the labels allow."""
     if not labels.is_floating_point() and (labels.dim() > 1 or _are_classes(outputs, labels, loss)):
         known = labels != loss.ignored
         if not known.any():
@@ -185,7 +186,7 @@ def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
 
 
 def _are_classes(outputs: Tensor, labels: Tensor, loss: Loss) -> bool:
-    """Whether whole numbers (records,) are classes: of a single output 0 and 1."""
+    """Whether whole numbers (records,) are classes; with a single output only 0 and 1 are."""
     binary = (labels == 0) | (labels == 1) | (labels == loss.ignored)
     return outputs.shape[1] > 1 or bool(binary.all())
 
@@ -202,7 +203,7 @@ def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:
 
 
 def _accuracy_of_positions(predicted: Tensor, labels: Tensor, known: Tensor) -> TaskAccuracy:
-    """Of the known classes of (records, positions); positions of one record are dependent."""
+    """Accuracy over (records, positions) with a known class, with an interval over records."""
     counts = known.sum(dim=1)
     right = ((predicted == labels) & known).sum(dim=1)[counts > 0].double()
     counts = counts[counts > 0]
@@ -229,7 +230,7 @@ def _r2(outputs: NDArray[np.float64], targets: NDArray[np.float64]) -> TaskAccur
 def _bootstrapped(
     errors: NDArray[np.float64], centred: NDArray[np.float64]
 ) -> tuple[float, float] | None:
-    """Percentiles of R² over redraws of the records, which are kept as counts of each record.
+    """Percentiles of R² when records are redrawn; a redraw is kept as a count for each record.
 
     Squared errors are (records,), the targets less their mean (records, outputs).
     """
@@ -285,7 +286,7 @@ def doubt(
 
 
 def _shown_to_be_poor(found: TaskAccuracy) -> bool:
-    """Whether the interval excludes half of the way from chance to always being right.
+    """Whether the interval lies below the middle between chance and perfect accuracy.
 
     That chance explains a value is no sign of a poor model where few records explain all.
     """
@@ -295,7 +296,7 @@ def _shown_to_be_poor(found: TaskAccuracy) -> bool:
 
 
 def _other_classes(outputs: Tensor, records: Records) -> str | None:
-    """That a model's outputs (records, outputs) are more than the data has classes."""
+    """A remark where the model has more outputs (records, outputs) than the data has classes."""
     wide, classes = outputs.shape[1], len(records.classes)
     if records.labels.dim() > 1 or not 1 < classes < wide:
         return None
@@ -306,7 +307,7 @@ def _other_classes(outputs: Tensor, records: Records) -> str | None:
 
 
 def _preparing(records: Records) -> str:
-    """What may be prepared otherwise: the scale of columns, or pictures as bytes."""
+    """Names what the user may prepare differently: the scale of columns, or pictures as bytes."""
     other = {"none": "standard", "standard": "none"}.get(str(records.notes.get("scale")))
     if other and any(feature.range for feature in records.features):
         now = "as the file has them" if other == "standard" else "standardised"

@@ -1,4 +1,4 @@
-"""Rows that say the same of many layers, made one."""
+"""Rows that say the same about many layers are merged into one row, and split again."""
 
 import json
 from collections import Counter
@@ -9,14 +9,15 @@ from pydantic import JsonValue
 from gradaudit.measurement import UNMEASURED, Measurement, counted, singles
 
 MOST_APART = 100
-"""Layers whose rows with the same reason are written one by one, where they are not what was left
-out: of a scan of 1,000 layers what does not apply alone took 14 MB, and 1.4 MB of 100 layers."""
+"""Largest number of layers whose rows with the same reason are still written one by one, unless an
+audit was left out. In a scan of 1,000 layers, inapplicable rows alone took 14 MB, and 1.4 MB of 100
+layers."""
 
 
 def as_few(
     row: Measurement, layers: Mapping[str, Sequence[str]], of_model: Sequence[str]
 ) -> list[Measurement]:
-    """Rows like this one for layers of each metric, and for metrics of the whole model.
+    """As few rows as this one can stand for: metrics of layers, and metrics of the whole model.
 
     They are as few as can be, but one for each layer where those are few and were not left out.
     """
@@ -39,7 +40,7 @@ def as_few(
 def _standing_for(
     row: Measurement, metrics: Sequence[str], layers: Sequence[str], of_model: Sequence[str]
 ) -> Measurement:
-    """A row for every metric and layer, and for metrics of the whole model, that shares the rest.
+    """A row that stands for every pair of a metric and a layer, and for the model's metrics.
 
     Where that is one row alone, it is an ordinary one.
     """
@@ -59,7 +60,7 @@ def _standing_for(
 
 
 def together(rows: Iterable[Measurement]) -> list[Measurement]:
-    """The rows, where those that say the same of several layers are one.
+    """The rows, with those that say the same about several layers merged into one.
 
     They are what was left out, and what was not measured for one reason more than ``MOST_APART``
     times. Each stands in the place of the first of them.
@@ -71,7 +72,7 @@ def together(rows: Iterable[Measurement]) -> list[Measurement]:
 
 
 def _numbered(rows: Iterable[Measurement]) -> Iterator[Measurement]:
-    """The rows, where those that stand for several are told apart by numbers from 1."""
+    """The rows, with merged rows of the same variant numbered from 1."""
     numbers: Counter[str] = Counter()
     for row in rows:
         if UNMEASURED in row.variant:
@@ -83,7 +84,7 @@ def _numbered(rows: Iterable[Measurement]) -> Iterator[Measurement]:
 
 
 def _words(row: Measurement) -> object:
-    """Everything that rows share that can be one; what no other has where it stays as it is."""
+    """Key of the rows that can be merged: equal in everything but metric and layer."""
     if row.status == "measured" or UNMEASURED in row.variant:
         return id(row)
     details = json.dumps([row.variant, row.details], sort_keys=True)
@@ -91,7 +92,7 @@ def _words(row: Measurement) -> object:
 
 
 def _as_few(rows: Sequence[Measurement]) -> Sequence[Measurement]:
-    """As few rows as stand for these, which share all but metric and layer."""
+    """The fewest merged rows that stand for these rows, which differ only by metric and layer."""
     if len(rows) == 1:
         return rows
     layers: dict[str, list[str]] = {}

@@ -317,7 +317,7 @@ def _audit(
     federation: Deployment | None,
     preset: Mapping[str, Any] = MappingProxyType({}),
 ) -> Audit[Any]:
-    """The audit with what the federation says over a preset, and given values over both."""
+    """Builds an audit from a preset, the federation over it, and given values on top."""
     name = named(name)
     if name not in known:
         raise UsageError(

@@ -24,7 +24,7 @@ from gradaudit.yaml_file import read_yaml
 Shape = Literal["table", "json", "markdown", "sarif", "junit", "github"]
 """Names of the formats that are shown on standard output."""
 STDOUT = Path("-")
-"""Stands for standard output where a file to write is named, and for standard input elsewhere."""
+"""A dash, which names standard output as a file to write, and standard input as one to read."""
 
 
 def short(flag: str) -> dict[str, Any]:
@@ -175,22 +175,22 @@ class OutputSettings(_Settings):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files that are written besides standard output."""
+        """Files to write, without standard output."""
         return tuple(path for path in self.output if path != STDOUT)
 
     @property
     def shape(self) -> Shape:
-        """The format on standard output: JSON where a dash asks for it and nothing for another."""
+        """Format on standard output: the one asked for, else JSON for a dash, else a table."""
         return shape_of(self.format if "format" in self.model_fields_set else None, self.output)
 
 
 def shape_of(asked: Shape | None, output: Collection[Path] | None) -> Shape:
-    """The format on standard output, where it was asked for or not."""
+    """Returns the format on standard output: as asked, else JSON for a dash, else a table."""
     return asked or ("json" if STDOUT in (output or ()) else "table")
 
 
 class RunSettings(SubjectSettings, OutputSettings):
-    """Everything a single audit command takes, besides the audit's own options."""
+    """Settings of a single audit's command, besides the audit's own options."""
 
 
 class BudgetSettings(RunSettings):
@@ -218,7 +218,7 @@ class BudgetSettings(RunSettings):
 
 
 class ScanSettings(BudgetSettings):
-    """Everything ``scan`` takes, besides the audits' own sections."""
+    """Settings of ``scan``, besides the audits' own sections."""
 
     audits: tuple[str, ...] = Field(
         (),
@@ -242,19 +242,19 @@ class ScanSettings(BudgetSettings):
 
     @property
     def exactness(self) -> SizeName:
-        """The size beyond which no audit needs to be more exact."""
+        """The largest size that an audit may have."""
         if self.quick:
             return "quick"
         return "thorough" if self.thorough or self.budget else "plain"
 
     @property
     def seconds(self) -> float:
-        """The time budget, of which every scan has one."""
+        """The time budget in seconds, which every scan has."""
         return super().seconds or (60.0 if self.quick else 3600.0 if self.thorough else 300.0)
 
 
 class PlanSettings(ScanSettings):
-    """Everything ``plan`` takes, besides the audits' own sections."""
+    """Settings of ``plan``, besides the audits' own sections."""
 
     cost: str = Field(
         "parameters",
@@ -282,7 +282,7 @@ class PlanSettings(ScanSettings):
 
     @property
     def exactness(self) -> SizeName:
-        """Rougher than a scan's: each trial is one of many."""
+        """The largest size of an audit, smaller than a scan's because a plan makes many trials."""
         return "plain" if self.thorough else "quick"
 
 
@@ -290,7 +290,7 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
 def seconds_of(duration: str) -> float:
-    """Seconds in ``90s``, ``5m``, ``1h30m`` or ``90``.
+    """Returns the seconds of ``90s``, ``5m``, ``1h30m`` or ``90``.
 
     Raises:
         ValueError: it is no such text.
@@ -304,7 +304,7 @@ def seconds_of(duration: str) -> float:
 
 
 class TrainSettings(SubjectSettings, TrainingOptions):
-    """Everything ``train`` takes."""
+    """Settings of ``train``."""
 
     mode: Literal["eval", "train"] = Field(
         "train", description="Mode in which clients run BatchNorm and dropout."
@@ -346,7 +346,7 @@ def file_model() -> type[BaseModel]:
 
 
 def read_file(path: Path | None) -> dict[str, Any]:
-    """Read a config file; the values it sets by field name, nothing without a file.
+    """Read a config file and return its values by field name; empty without a file.
 
     Raises:
         UsageError: the file cannot be read, or a key is unknown or its value out of range.
@@ -361,13 +361,13 @@ _BELONGING = {
     "checkpoint": ("prefix", "partial", "expected_accuracy"),
     "data": ("attribute", "expected_accuracy"),
 }
-"""Settings that say something of another one, and nothing of what is named in its place."""
+"""Settings that describe another one, and lose their meaning where that one is replaced."""
 
 
 def without_replaced(
     file: dict[str, Any], flags: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A config file's values without those of what the command line names another of.
+    """A config file's values without those that describe what the command line replaces.
 
     An attribute is one of the file's data, checkpoints are the model's, and so on: where a flag
     names other data, the file's attribute says nothing of it. Data is other data where it is read
@@ -401,7 +401,7 @@ def _is_other(name: str, before: Any, now: Any) -> bool:
 def deployed(
     file: dict[str, Any], deployment: Deployment, names: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """A config file's values over what a federation says, for every audit.
+    """A config file's values laid over those of a federation, for every audit.
 
     Args:
         file: as ``read_file`` gives it.
@@ -420,7 +420,7 @@ def _chosen(values: dict[str, Any], names: Collection[str] | None) -> dict[str, 
 
 
 def section(file: dict[str, Any], audit: str) -> dict[str, Any]:
-    """The config file's options of one audit."""
+    """Returns the config file's options of one audit."""
     kind = audits().get(audit)
     sections = (
         file.get(_section_of(name), {}) for name in (*(kind.aliases if kind else ()), audit)
@@ -436,7 +436,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def settle(model: type[M], flags: dict[str, Any], file: dict[str, Any]) -> M:
-    """Settings from flags over the file's values over the defaults.
+    """Returns settings from the defaults, the file's values over them, and flags over both.
 
     Args:
         model: the settings to make.

@@ -1,4 +1,4 @@
-"""A federation, described once in a file: what audits take for granted where nothing else is said.
+"""A federation described in a file, whose values hold where no option says otherwise.
 
 ``gradaudit scan --deployment FILE.yaml``; see docs/deployment.md.
 """
@@ -12,9 +12,9 @@ from gradaudit.errors import UsageError
 from gradaudit.yaml_file import read_yaml
 
 Setting = Literal["diagnostic", "deployed"]
-"""Whether a number is of the attacker's best case, or of the settings of a federation."""
+"""Setting of a number: the attacker's best case, or the federation's."""
 LOCAL = ("epochs", "local_steps", "local_batch", "optimizer", "momentum")
-"""What only says something of local training, which is FedAvg's."""
+"""Keys that describe local training, which only FedAvg has."""
 RUNGS = (
     ("batch_size",),
     ("algorithm", "epochs", "local_steps", "local_batch", "rate"),
@@ -24,16 +24,16 @@ RUNGS = (
     ("hide",),
     ("others",),
 )
-"""What changes from each rung of the ladder to the next: from the attacker's best case on."""
+"""Keys that change from each rung of the ladder to the next, starting at the best case."""
 
 
 def _key(name: str) -> str:
-    """A field's name as the file spells it."""
+    """Returns a field's name as the file spells it."""
     return name.replace("_", "-")
 
 
 class Deployment(BaseModel):
-    """Who trains, how, and who sees what of it. Every key may be left out but those it asks for."""
+    """Who trains, how, and who sees which updates; a key without a default may be left out."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -93,7 +93,7 @@ class Deployment(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _several_or_one(cls, given: Any) -> Any:
-        """A text alone stands for a list of one; local training is FedAvg's."""
+        """Accepts one text for a list, and takes keys of local training to mean FedAvg."""
         if not isinstance(given, dict):
             return given
         lists = {k: [v] for k, v in given.items() if k in ("defense", "hide") and type(v) is str}
@@ -108,19 +108,21 @@ class Deployment(BaseModel):
             if asked is not None and most is not None and asked > most:
                 raise ValueError(f"{_key(name)}: {asked} is more than all {most} clients")
         if self.sum_of is not None and self.aggregation == "plain":
-            raise ValueError("sum-of: is of secure sums; say aggregation: secure")
+            raise ValueError("sum-of: only secure sums have it; set aggregation: secure")
         local = [name for name in LOCAL if getattr(self, name, None) is not None]
         if self.algorithm == "fedsgd" and local:
-            raise ValueError(f"{_key(local[0])}: is of local training, which is algorithm fedavg")
+            raise ValueError(f"{_key(local[0])}: only local training has it; set algorithm: fedavg")
         if not self.alone and self.seen_together is None:
-            raise ValueError("say how many clients' updates are summed: participation, or clients")
+            raise ValueError(
+                "aggregation: set how many clients' updates are summed: participation, or clients"
+            )
         if self.algorithm == "fedavg" and self.behind is None:
-            raise ValueError("records: say how many records a client trains on in a round")
+            raise ValueError("records: set how many records a client trains on in a round")
         return self
 
     @property
     def of_a_round(self) -> int | None:
-        """How many clients take part in a round; None where it is not said."""
+        """Number of clients that take part in a round; None where it is not set."""
         return self.participation or self.clients
 
     @property
@@ -130,7 +132,7 @@ class Deployment(BaseModel):
 
     @property
     def seen_together(self) -> int | None:
-        """How many clients' updates the adversary sees as their mean."""
+        """Number of clients' updates whose mean the adversary sees."""
         if self.alone:
             return 1
         if self.adversary == "server" and self.sum_of is not None:
@@ -140,18 +142,18 @@ class Deployment(BaseModel):
 
     @property
     def behind(self) -> int | None:
-        """How many records are behind a client's update; None where it is not said."""
+        """Number of records behind a client's update; None where it is not set."""
         if self.algorithm == "fedsgd":
             return self.batch_size or self.records
         steps = self.local_steps
         return self.records or (steps * self.batch_size if steps and self.batch_size else None)
 
     def of_subject(self) -> dict[str, Any]:
-        """Settings of every audit's subject in this deployment, by name."""
+        """Returns the settings of an audit's subject in this deployment, by name."""
         return {"mode": self.mode, "defense": self.defense, "hide": self.hide}
 
     def of_updates(self) -> dict[str, Any]:
-        """Options of shared updates in this deployment, by name; unset ones are left out."""
+        """Returns the options of shared updates in this deployment, by name, without unset ones."""
         local = {name: getattr(self, name) for name in LOCAL if name != "local_batch"}
         said = {
             "batch_size": self.behind,
@@ -175,5 +177,5 @@ def read_deployment(path: str | Path) -> Deployment:
     deployment = read_yaml(Path(path), Deployment, schema)
     if all(getattr(deployment, name) is None for name in deployment.model_fields_set):
         keys = ", ".join(map(_key, Deployment.model_fields))
-        raise UsageError(f"{path}: says nothing of a federation; keys are: {keys} (see `{schema}`)")
+        raise UsageError(f"{path}: sets no key of a federation; keys are: {keys} (see `{schema}`)")
     return deployment

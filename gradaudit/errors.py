@@ -1,4 +1,4 @@
-"""The errors a user can meet, each with the exit status it ends the command with."""
+"""Errors that a user may see, each with its exit status."""
 
 
 class GradauditError(Exception):
@@ -38,11 +38,11 @@ class NotApplicable(GradauditError):  # noqa: N818 - a verdict on the pairing, n
 
 
 class PartWarning(UserWarning):
-    """A part that another distribution offers cannot be used; everything else can."""
+    """A warning that a part of another distribution cannot be used; everything else can."""
 
 
 def short_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory, of the machine or a GPU, was not enough."""
+    """Whether an exception means that the memory of the machine or of a GPU was too small."""
     kinds = ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
     words = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
     if type(error).__name__ in kinds or any(word in str(error) for word in words):
@@ -51,5 +51,5 @@ def short_of_memory(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException, limit: int = 500) -> str:
-    """``Kind: message`` of any exception, on one line."""
+    """Formats any exception as ``Kind: message`` on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:limit]

@@ -13,12 +13,12 @@ from gradaudit.specs import suggest
 from gradaudit.text import number
 
 Entry = tuple[str, str]
-"""A term, and what is to be said of it."""
+"""A term and its explanation."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Paragraphs and a list under a heading; names stand in backticks, as in docstrings."""
+    """Paragraphs and a list under a heading; names are in backticks, as in docstrings."""
 
     heading: str
     paragraphs: Sequence[str] = ()
@@ -27,7 +27,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A title, a lead, and what follows.
+    """An explanation: its title, its first paragraph, and its sections.
 
     Attributes:
         address: where the paper can be read; empty where none is declared.
@@ -40,12 +40,12 @@ class Explanation:
 
 
 def names() -> list[str]:
-    """All that can be explained: audits, then metrics."""
+    """Returns all names that can be explained: audits, then metrics."""
     return [*audits(), *_measuring()]
 
 
 def explain(name: str) -> Explanation:
-    """An audit by its name, or a metric as policies name it.
+    """Explains an audit by its name, or a metric as policies name it.
 
     Raises:
         UsageError: there is neither.
@@ -63,7 +63,7 @@ def explain(name: str) -> Explanation:
 
 
 def limits_of(metric: Metric) -> str:
-    """The default policy's limit of a metric, in a sentence; empty where it has none."""
+    """Returns the default policy's limit of a metric as a sentence; empty where it has none."""
     beyond = "above" if metric.riskier == "higher" else "below"
     said = [
         f"{word} {beyond} {number(limit)}"
@@ -75,7 +75,7 @@ def limits_of(metric: Metric) -> str:
 
 
 def _measuring() -> dict[str, list[tuple[type[Audit[Any]], Metric]]]:
-    """Every metric with the audits that measure it."""
+    """Returns every metric with the audits that measure it."""
     measuring: dict[str, list[tuple[type[Audit[Any]], Metric]]] = {}
     for audit in audits().values():
         for metric in audit.metrics:
@@ -106,7 +106,7 @@ def _of_metric(name: str) -> Explanation:
 
 
 def _measure(audit: type[Audit[Any]]) -> Section:
-    """The docstring, whose paragraphs hold the equation, its source and its limits."""
+    """Splits the docstring into paragraphs: the equation, its source and its limits."""
     text = inspect.cleandoc(audit.__doc__ or audit.summary)
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
     return Section(f"What {audit.name} measures", paragraphs)

@@ -77,7 +77,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _warnings_as_lines(*, shown: bool) -> Iterator[None]:
-    """Let what libraries warn of be a line of ours with ``-v``, and nothing without.
+    """Print warnings of libraries as single lines with ``-v``, and hide them without.
 
     Parts of other distributions that cannot be used are told of in any case.
 
@@ -102,7 +102,7 @@ def _warnings_as_lines(*, shown: bool) -> Iterator[None]:
 
 
 def _unwritten(error: OSError) -> str:
-    """What to say of standard output where it is full or closed, and leave the rest of it unsaid.
+    """Report that standard output is full or closed, and drop the rest of the output.
 
     What is still buffered would fail once more when the interpreter ends.
     """
@@ -121,18 +121,18 @@ def _fail(message: str, verbose: bool) -> None:
 
 
 def say(message: str) -> None:
-    """One harmless line on standard error."""
+    """Print one line on standard error, with control characters escaped."""
     typer.echo(f"gradaudit: {printable(' '.join(message.split()), limit=2000)}", err=True)
 
 
 _COMPLETING = "_GRADAUDIT_COMPLETE"
-"""Set by shells that complete a command line, whose words are then elsewhere."""
+"""Environment variable set by shells that complete a command line."""
 PANEL = "Single audits"
 GROUPS = {
     "attack": "What a real attacker gets from a shared gradient.",
     "sweep": "One audit over a grid of settings, in one report, with curves.",
 }
-"""Help of the commands that have commands."""
+"""Help texts of command groups."""
 
 _RUNS: dict[str, Callable[..., None]] = {
     "init": init,
@@ -142,7 +142,7 @@ _RUNS: dict[str, Callable[..., None]] = {
     "capture": capture,
 }
 _OWN_MODEL: dict[str, Callable[..., None]] = {"job": job}
-"""Commands of the audits that bring their own model."""
+"""Commands of the audits that build their own model."""
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,
@@ -203,7 +203,7 @@ def build(words: tuple[str, ...] | None = None) -> typer.Typer:
 
 
 class _Command(NamedTuple):
-    """A command of one word or more, what makes it, and its place and text in help.
+    """A command in help: its words, the function that makes it, its text and its heading.
 
     A hidden one is another name of one that help lists.
     """
@@ -232,7 +232,7 @@ def listed_commands() -> Iterator[_Command]:
 
 
 def _audit_text(audit: type[Audit[Any]], group: str) -> str:
-    """The summary of an audit, and its examples as command lines."""
+    """The help text of an audit: its summary, and its examples as command lines."""
     over = " --over seed=0,1" if group else ""
     lines = (f"gradaudit {group}{audit.name} {words}{over}" for words in audit.examples)
     return "\n\n".join([audit.summary, "\n".join(lines)])
@@ -243,11 +243,11 @@ def _made(name: str, command: Callable[..., None], panel: str | None) -> _Comman
 
 
 def _without_options() -> None:
-    """Stands for a command that is listed and not run."""
+    """Placeholder for a command that help lists but that is not run."""
 
 
 def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
-    """The group of commands of this name, made with those above it where it is new."""
+    """Returns the command group of this name; a new group is made together with those above it."""
     if name not in groups:
         above, _, word = name.rpartition(" ")
         groups[name] = typer.Typer(no_args_is_help=True, cls=HelpGroup)
@@ -258,7 +258,7 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; a status of 1 only ever comes from a command that chose it."""
+    """Run the command line; the exit status is 1 only where a command chose it."""
     let_readers_go()
     completing = _COMPLETING in os.environ
     try:

@@ -79,7 +79,7 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
 
 
 def _whole(settings: RunSettings, config: Path | None, audit: Audit[Any]) -> None:
-    """Run an audit as it is, however long it takes, and show its report."""
+    """Run an audit with its options as given, without a time budget, and show its report."""
     expect_writable(settings, config, settings, audit.options)
     with unfinished(settings) as units:
         with opened(settings) as subject:
@@ -128,7 +128,7 @@ _OWN = [
 
 
 def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
-    """Make the command that runs this audit at every point of a grid, or up the ladder."""
+    """Make the ``sweep`` command of this audit, over a grid or up the ladder."""
 
     def command(**flags: Any) -> None:
         config, plain = read_configuration(flags)
@@ -165,7 +165,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """What is varied, and what is run at each setting of it."""
+    """A sweep: the settings that vary, and the run at each of them."""
 
     axes: tuple[Axis, ...]
     runs: tuple[tuple[Variant, RunSettings, Audit[Any]], ...]
@@ -209,7 +209,7 @@ def _up_the_ladder(
 
 
 def _fields(audit: type[Audit[Any]]) -> set[str]:
-    """Everything that may be varied: options of the audit, and of the subject as it calls them."""
+    """Every field that a sweep may vary: options of the audit, and settings of its subject."""
     of_subject = (audit.renames.get(name, name) for name in SubjectSettings.model_fields)
     return {*audit.Options.model_fields, *of_subject}
 
@@ -226,7 +226,7 @@ def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
 
 
 def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
-    """The reports of all settings as one."""
+    """Merges the reports of all settings into one."""
     done = []
     loaded, subject = None, None
     with stdout_for_the_report():
@@ -257,7 +257,7 @@ def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
 def _configured(
     audit: type[Audit[Any]], flags: Mapping[str, Any], file: dict[str, Any]
 ) -> tuple[RunSettings, Audit[Any]]:
-    """The run and the audit that flags ask for, checked before anything is run."""
+    """Builds the run's settings and the audit from flags, checked before anything runs."""
     of_run, given = _dealt(audit, flags)
     options = _settled(audit, given, file)
     return settle(RunSettings, of_run, file), audit(options)
@@ -266,7 +266,7 @@ def _configured(
 def _dealt(
     audit: type[Audit[Any]], flags: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The flags that were given, by field name: those of the run, and the audit's own."""
+    """Splits the given flags by field name into those of the run and those of the audit."""
     original = {renamed: name for name, renamed in audit.renames.items()}
     given = {name: value for name, value in flags.items() if value is not None}
     own = {name: given.pop(name) for name in audit.Options.model_fields if name in given}
@@ -279,7 +279,7 @@ def _settled(audit: type[Audit[Any]], given: dict[str, Any], file: dict[str, Any
 
 
 def _shaped(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """One text for a field of several values is the only one of them."""
+    """Turns a single text for a field of several values into a list of that one value."""
     return {
         name: (value,)
         if isinstance(value, str) and get_origin(model.model_fields[name].annotation) is tuple
@@ -289,7 +289,7 @@ def _shaped(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_sweep(report: Report, metric: str, names: Mapping[str, object], console: Console) -> None:
-    """Print a metric at every setting of what was varied, without rows of further variants."""
+    """Print a metric at every setting of the sweep; rows of further variants are left out."""
     rows = {
         (row.layer, variant_text(row.variant)): row
         for row in report.select(metric)

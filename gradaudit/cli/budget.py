@@ -1,4 +1,4 @@
-"""Audits in the time that a command has: the sizes they may have, the clock, and the report."""
+"""Runs audits within a time budget: the sizes that they may have, the clock, and the report."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gradaudit.report import Report
 
 
 def time_left(seconds: float) -> Callable[[], float]:
-    """A clock of what is left of so many seconds from now on."""
+    """Returns a clock of the seconds that are left from now on."""
     end = time.monotonic() + seconds
     return lambda: end - time.monotonic()
 
 
 def sizes_of(audit: type[Audit[Any]], most: SizeName, given: Mapping[str, Any]) -> tuple[Size, ...]:
-    """The sizes of an audit up to the most exact that is wanted, the least first.
+    """Returns the sizes of an audit, from the least exact to the most exact that is wanted.
 
     Those that come to the same are one, named as the largest of them.
 
@@ -57,7 +57,7 @@ def survey(
     others: Sequence[Audit[Any]] = (),
     policy: Policy | None = None,
 ) -> Report:
-    """Run audits within a time and show the report, also of what is done at an interrupt.
+    """Run audits within a time and show the report, also of finished audits at an interrupt.
 
     Args:
         settings: of the command, with a budget.

@@ -1,4 +1,4 @@
-"""``gradaudit capture``: what left a client, as a file that attacks and audits read."""
+"""``gradaudit capture`` saves what left a client as a file that attacks and audits read."""
 
 import math
 from pathlib import Path

@@ -25,13 +25,13 @@ from gradaudit.text import printable
 from gradaudit.zoo import zoo_names
 
 Completion = tuple[str, str]
-"""A word, and what is to be said of it."""
+"""A completed word and its explanation."""
 REPORT = Path("report.json")
-"""Where the layers of a model are looked up if the command line names no report."""
+"""Report whose layers are offered where the command line names none."""
 
 
 def completer(option: str) -> Callable[[typer.Context, str], list[Completion]] | None:
-    """The completer of an option or argument of this name; None where there is none."""
+    """Returns the completer of an option or argument by its name; None where there is none."""
     if option not in _COMPLETED:
         return None
 
@@ -88,7 +88,7 @@ def _attributes(ctx: typer.Context) -> Iterator[Completion]:
 
 
 def _reports(ctx: typer.Context) -> Iterator[Report]:
-    """The first report that can be read: one that the command line names, or ``report.json``."""
+    """Returns the first readable report: one on the command line, or ``report.json``."""
     given = [ctx.params.get("report"), *(ctx.params.get("output") or ()), REPORT]
     for path in given:
         if path is not None and Path(path).suffix == ".json" and Path(path).is_file():
@@ -101,7 +101,7 @@ def _reports(ctx: typer.Context) -> Iterator[Report]:
 
 @contextmanager
 def whole_words(environment: MutableMapping[str, str], shell: str) -> Iterator[None]:
-    """Let what completes within meet words as they were typed, and its answers fit bash's pieces.
+    """Give completers whole words instead of bash's pieces, and cut their answers to fit bash.
 
     Args:
         environment: with ``COMP_WORDS``, one a line, and ``COMP_CWORD``, as bash sets them.
@@ -125,7 +125,7 @@ def whole_words(environment: MutableMapping[str, str], shell: str) -> Iterator[N
 
 
 def _joined(pieces: Sequence[str]) -> list[str]:
-    """``-m``, ``zoo``, ``:``, ``le`` as ``-m``, ``zoo:le``."""
+    """Joins the pieces of a word that bash cut at colons: ``zoo``, ``:``, ``le`` to ``zoo:le``."""
     words: list[str] = []
     for piece in pieces:
         if words and (piece == ":" or words[-1].endswith(":")):

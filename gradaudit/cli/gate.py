@@ -1,4 +1,4 @@
-"""``gradaudit gate``: pass or fail by limits, without torch, model or data."""
+"""``gradaudit gate`` judges a report by limits, without torch, model or data."""
 
 from collections import Counter
 from pathlib import Path
@@ -92,7 +92,7 @@ def gate(
         ),
     ] = False,
 ) -> None:
-    """Pass or fail by limits per layer, without torch, model or data.
+    """Judge a report by limits per layer, without torch, model or data.
 
     gradaudit gate report.json
     gradaudit gate report.json --policy policy.yaml --strict -o judged.html
@@ -126,7 +126,7 @@ def gate(
 
 
 def print_verdict(judged: Report, console: Console) -> None:
-    """Print a line for every row that is not within its limits, a tally, and the verdict last."""
+    """Print a line for every row beyond its limits, then the counts, and the verdict last."""
     page = Page(console)
     for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
         page.print([_line(page, result)])
@@ -140,7 +140,7 @@ def verdict(judged: Report) -> str:
 
 
 def tally(judged: Report) -> str:
-    """How many rows failed, are unclear, passed: ``2 failed, 1 unclear``."""
+    """Counts of rows by outcome: ``2 failed, 1 unclear``."""
     gravest = [gravest_of(findings) for findings in told_of(judged)]
     counts = Counter[str](
         finding.outcome if says(finding) == "error" else says(finding) for finding in gravest
@@ -159,7 +159,7 @@ def tally(judged: Report) -> str:
 
 
 def _line(page: Page, result: Result) -> Text:
-    """``error    conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
+    """A judged row: ``error    conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
     finding = result.finding
     variant = f"({variant_text(finding.variant)})" if finding.variant else ""
     parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")

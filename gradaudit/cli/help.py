@@ -1,4 +1,4 @@
-"""``--help`` as click writes it, with options under headings and examples that can be pasted."""
+"""Prints ``--help`` with options under headings, and examples that can be pasted."""
 
 import textwrap
 from collections import defaultdict
@@ -10,10 +10,10 @@ from typer.models import ArgumentInfo
 
 EXAMPLE = "gradaudit "
 FIRST = ("model", "checkpoint", "data", "attribute", "out", "policy", "baseline", "quick", "output")
-"""Options that a user needs before all others, in this order."""
+"""Options that help shows first, in this order."""
 NEEDED_FIRST = "Needed first"
 _AS_IT_IS = "\b\n"
-"""Before a paragraph whose lines click is not to wrap: it would break names at their hyphens."""
+"""Mark before a paragraph that click must not wrap, as it would break names at hyphens."""
 
 
 class HelpCommand(TyperCommand):
@@ -43,12 +43,12 @@ class HelpGroup(TyperGroup):
 
 
 def examples_in(text: str) -> list[str]:
-    """The lines of a help text that are command lines."""
+    """Returns the lines of a help text that are command lines."""
     return [line.strip() for line in text.splitlines() if line.strip().startswith(EXAMPLE)]
 
 
 def with_examples(text: str) -> str:
-    """The help text in which no example is joined to another, and long ones are continued."""
+    """Returns the help text with each example on lines of its own, and long ones continued."""
     for line in examples_in(text):
         text = text.replace(line, " \\\n    ".join(_wrapped(line, 72)))
     return text.replace(f"\n\n{EXAMPLE}", f"\n\n{_AS_IT_IS}{EXAMPLE}")
@@ -59,7 +59,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _options(command: Any, ctx: Any) -> Iterator[tuple[str, str, str]]:
-    """The heading, the flags and the meaning of each option, arguments first."""
+    """Yields heading, flags and help of each option, arguments first."""
     order = {name: place for place, name in enumerate(FIRST)}
     options = sorted(command.get_params(ctx), key=lambda each: order.get(each.name, len(order)))
     for option in sorted(options, key=lambda each: str(each.param_type_name)):
@@ -76,7 +76,7 @@ def _help_of_argument(command: Any, name: str) -> str | None:
 
 
 def _commands(group: Any) -> Iterator[tuple[str, str, str]]:
-    """The heading, the name and the summary of each command of a group."""
+    """Yields heading, name and summary of each command of a group."""
     listed = {n: c for n, c in getattr(group, "commands", {}).items() if not c.hidden}
     for name, command in listed.items():
         summary = (command.help or "").split("\n\n")[0]

@@ -1,4 +1,4 @@
-"""``gradaudit init``: a configuration and a policy to begin with, in the working directory."""
+"""``gradaudit init`` writes a first configuration and policy into the working directory."""
 
 import inspect
 from pathlib import Path
@@ -76,7 +76,7 @@ def _begun(folder: Path, model: str | None) -> "JobBeginning":
 
 
 def _looked_at(settings: SubjectSettings) -> tuple[SubjectSettings, Report, list[str]]:
-    """Settings with the scale that fits, a report without a measurement, and what was tried."""
+    """Returns settings with the scale that fits, a report on model and data, and what was tried."""
     with stdout_for_the_report():
         from gradaudit.scaling import better, scaling_trials, with_scale
 

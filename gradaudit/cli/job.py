@@ -1,4 +1,4 @@
-"""``gradaudit job``: what leaves the clients of a whole federated job."""
+"""``gradaudit job`` audits what leaves the clients of a whole federated job."""
 
 import inspect
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ job = with_options(
 
 
 def told(report: Report) -> Iterator[str]:
-    """The chains, faults and epsilons of a job, in lines."""
+    """Lines that show the chains, faults and epsilons of a job."""
     for row in report.select("job.chain"):
         yield _chain(row)
     yield ""

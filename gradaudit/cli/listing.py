@@ -46,7 +46,7 @@ ANY_JSON: JsonSchemaValue = {
 
 
 def schema_of(document: str) -> dict[str, Any]:
-    """The schema of ``report``, ``policy``, ``config`` or ``deployment``.
+    """Returns the JSON Schema of ``report``, ``policy``, ``config`` or ``deployment``.
 
     Raises:
         UsageError: there is no schema of this name.

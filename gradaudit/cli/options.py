@@ -1,4 +1,4 @@
-"""Command line options made from the fields of settings, so that each is declared once."""
+"""Builds command line options from the fields of settings, so that each is declared once."""
 
 import inspect
 import types
@@ -17,7 +17,7 @@ from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.text import listed
 
 FOUND = Path("gradaudit.yaml")
-"""The configuration of a folder: what commands read there where none is named."""
+"""Configuration file that commands read from the working directory where none is named."""
 CONFIG = inspect.Parameter(
     "config",
     inspect.Parameter.KEYWORD_ONLY,
@@ -33,7 +33,7 @@ CONFIG = inspect.Parameter(
 
 
 def configured(flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
-    """The configuration file with its values by field name, over those of a federation if any.
+    """Returns the configuration file and its values by field name, over those of the federation.
 
     Args:
         flags: of a command, from which ``config`` is taken.
@@ -47,7 +47,7 @@ def configured(flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
 
 
 def read_configuration(flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
-    """The configuration file with its values alone; a file found by itself is announced."""
+    """Returns the configuration file with its values alone, and announces one that was found."""
     named: Path | None = flags.pop("config")
     path = named or (FOUND if FOUND.is_file() else None)
     file, dropped = without_replaced(read_file(path), flags)
@@ -61,7 +61,7 @@ def read_configuration(flags: dict[str, Any]) -> tuple[Path | None, dict[str, An
 
 
 def read_federation(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Deployment | None:
-    """The federation that a flag or the configuration names, of a command that can heed one."""
+    """Returns the federation that a flag or the configuration names, if the command takes one."""
     path = flags.get("deployment") or file.get("deployment")
     heeds = "deployment" in flags
     return read_deployment(path) if heeds and path is not None else None
@@ -74,7 +74,7 @@ def options_of(
     renames: Mapping[str, str] = MappingProxyType({}),
     without: Collection[str] = (),
 ) -> list[inspect.Parameter]:
-    """One keyword option for each field; None stands for "not given".
+    """Returns one keyword option for each field; None stands for "not given".
 
     Args:
         model: settings whose fields have descriptions.
@@ -122,7 +122,7 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
 
 
 def _plain(annotation: Any) -> Any:
-    """The type Typer parses: without None, tuples as lists of texts, which the model reads."""
+    """Returns the type that Typer parses: without None, and a list of texts for a tuple."""
     if get_origin(annotation) in (Union, types.UnionType):
         (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
     if get_origin(annotation) is tuple:

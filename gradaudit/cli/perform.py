@@ -1,4 +1,4 @@
-"""Steps of the commands that measure: open the subject, show the report, check that it is whole."""
+"""Steps of the commands that measure: open the subject, show the report, check it is complete."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 GATE_FAILED = CLAIM_EXCEEDED = 1
 STDOUT, STDERR = 1, 2
 RUN_FILE = "run.json"
-"""What ``train`` writes beside its checkpoints, of which audits read the accuracy."""
+"""File that ``train`` writes beside its checkpoints; audits read the accuracy from it."""
 
 
 def expect_writable(settings: OutputSettings, *asked: object) -> None:
-    """Look at where the report is to go, before the work begins.
+    """Check before the work begins that the report's files can be written.
 
     Args:
         settings: with the files to write.
@@ -58,7 +58,7 @@ def expect_writable(settings: OutputSettings, *asked: object) -> None:
 
 
 _INDICES = ("*.index.json", "state.json", "dataset_info.json", "dataset_dict.json")
-"""What is read in a folder of shards, or of a saved data set, beside its tensors and tables."""
+"""Index files that are read beside the tensors of shards or the tables of a saved data set."""
 
 
 def _read_in(folder: Path) -> Iterator[Path]:
@@ -67,7 +67,7 @@ def _read_in(folder: Path) -> Iterator[Path]:
 
 
 def files_read(asked: object) -> Iterator[Path]:
-    """Every file that settings name, whatever else they may mean; but for those to be written."""
+    """Returns every existing file that settings name, except those to be written."""
     if isinstance(asked, Path):
         yield from (asked, asked.parent / RUN_FILE, *_read_in(asked))
     elif isinstance(asked, str):
@@ -84,7 +84,7 @@ def files_read(asked: object) -> Iterator[Path]:
 
 @contextmanager
 def opened(settings: SubjectSettings) -> Iterator[Subject]:
-    """The subject of these settings; meanwhile user code prints to standard error."""
+    """Yields the subject of these settings; user code prints to standard error meanwhile."""
     with stdout_for_the_report():
         new = "torch" not in sys.modules
         with without_garbage_collection():
@@ -95,14 +95,14 @@ def opened(settings: SubjectSettings) -> Iterator[Subject]:
 
 
 def asked(config: Path | None = None) -> dict[str, JsonValue]:
-    """The command line and the configuration file, for the report's provenance."""
+    """Returns the command line and the configuration file, for the report's provenance."""
     command = shlex.join(["gradaudit", *sys.argv[1:]])
     return {"command": command} if config is None else {"command": command, "config": str(config)}
 
 
 @contextmanager
 def stdout_for_the_report() -> Iterator[None]:
-    """Let what the user's code and its child processes print go to standard error."""
+    """Redirect prints of user code and its child processes to standard error."""
     sys.stdout.flush()
     kept = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
@@ -116,7 +116,7 @@ def stdout_for_the_report() -> Iterator[None]:
 
 @contextmanager
 def unfinished(settings: OutputSettings) -> Iterator[Units]:
-    """Folder of finished work until the report is written: beside its first file, if any.
+    """Yields the folder of finished work, beside the report's first file; None without a file.
 
     Raises:
         UsageError: another command is writing that file.
@@ -149,7 +149,7 @@ def finish(
     units: Units,
     policy: Policy | None = None,
 ) -> None:
-    """Show the report, without private words where they are not to be in it, and end as it says.
+    """Show the report, redacted where asked, and exit with the status that it calls for.
 
     Raises:
         AuditError: it cannot stand as an audit that was done, or leaves a claim untested.
@@ -166,14 +166,14 @@ def finish(
 
 
 def presentable(report: Report, settings: OutputSettings, subject: Subject) -> Report:
-    """The report without private words, where they are not to be in it."""
+    """Returns the report, with private words replaced where ``--redact`` asks for it."""
     if not settings.redact:
         return report
     return redact(report, {column.name: column.values for column in subject.records.features})
 
 
 def require_complete(report: Report) -> None:
-    """Refuse to end well where the report cannot stand as an audit that was done.
+    """Raise an error where the report lacks what a finished audit must have.
 
     Raises:
         AuditError: nothing was measured, or an audit broke.
@@ -183,7 +183,7 @@ def require_complete(report: Report) -> None:
 
 
 def claim_exceeded(report: Report) -> str | None:
-    """The report's evidence against the claimed epsilon, in one line; None without any.
+    """Returns one line of evidence against the claimed epsilon; None where there is none.
 
     Only the headline bound of ``dp-audit.epsilon_lower`` counts: it is valid at its confidence.
     """
@@ -196,7 +196,7 @@ def claim_exceeded(report: Report) -> str | None:
 
 
 def claim_untested(report: Report) -> str | None:
-    """Why a claim was made but nothing bounds epsilon, in one line; None where something does."""
+    """Returns why nothing bounds the claimed epsilon, in one line; None where something does."""
     for row in report.select("dp-audit.epsilon_lower", variant={}):
         if row.status != "measured" and "claimed" in row.details:
             return f"dp-audit: the claim was not tested: {row.reason}"

@@ -1,4 +1,4 @@
-"""Standard output that nobody may read to its end, as in ``gradaudit list | head``."""
+"""Standard output whose reader may stop early, as in ``gradaudit list | head``."""
 
 import io
 import os
@@ -9,10 +9,10 @@ from typing_extensions import Buffer
 
 
 class Pipe(io.FileIO):
-    """A descriptor that is written to in silence once nobody reads it any more."""
+    """A stream that drops what is written to it once its reader has gone."""
 
     def write(self, data: Buffer) -> int:
-        """Write, and drop output that has no reader; a full disk is still an error.
+        """Write, and drop the output where the reader has gone; a full disk still raises an error.
 
         Raises:
             OSError: it cannot be written for another reason.
@@ -27,7 +27,7 @@ class Pipe(io.FileIO):
 
 
 def let_readers_go() -> None:
-    """Let a command whose output is cut off end as it would have, with its own status."""
+    """Let a command whose reader stops early end with its own exit status."""
     with suppress(OSError, ValueError, AttributeError):  # there is none, or it is no file
         old = sys.stdout
         raw = Pipe(old.fileno(), "w", closefd=False)

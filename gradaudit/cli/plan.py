@@ -1,4 +1,4 @@
-"""``gradaudit plan``: what to protect so that a policy passes, at least cost."""
+"""``gradaudit plan`` finds what to protect so that a policy passes, at the least cost."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def found(
     left: Callable[[], float],
     units: Units,
 ) -> Plan:
-    """The plan for these settings; what is too long to import where help is asked for."""
+    """Returns the plan for these settings; it imports late, so that help answers at once."""
     from gradaudit.protection.asking import fitting, needed
     from gradaudit.protection.planner import Planner
 
@@ -116,7 +116,7 @@ def found(
 
 
 def _why_none(plan: Plan, settings: PlanSettings) -> str:
-    """Whether a plan that shares something may still be found, and what it costs at least."""
+    """Says whether a plan that shares something may still exist, and its least cost."""
     if not plan.untried:
         return (
             f"only sharing nothing passes {settings.policy}: every plan that shares a layer was "
@@ -141,7 +141,7 @@ plan = with_options(
 
 
 def _write(plan: Plan, report: Report, settings: PlanSettings, policy: Policy) -> None:
-    """The picture and the report's files, then what is shown."""
+    """Write the picture and the report's files, then print the plan."""
     if settings.picture:
         from gradaudit.protection.plan import draw_frontier
 
@@ -177,7 +177,7 @@ def _table(plan: Plan, page: Page) -> Iterator[Text]:
 
 
 def _told(plan: Plan, report: Report, settings: PlanSettings) -> Iterator[str]:
-    """What it costs, what it is compared with, and what to paste."""
+    """Lines with the plan's cost, the strategies it is compared with, and options to paste."""
     naive = ", ".join(f"{name} {cost:.1%}" for name, (_, cost) in plan.naive.items())
     beside = f"; simple strategies: {naive}" if naive else ""
     yield f"cost {plan.cost:.1%} of {settings.cost}, at least {plan.least:.1%}{beside}"

@@ -1,4 +1,4 @@
-"""Commands on finished reports, ``compare`` and ``render``, and what all such commands share."""
+"""The commands ``compare`` and ``render`` on finished reports, and options they share."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks 
 def writers(
     paths: Sequence[Path] | None, reads: Sequence[Path | None] = ()
 ) -> list[tuple[Path, Format]]:
-    """The files to write with their formats, checked before anything is written.
+    """Returns the files to write with their formats, checked before anything is written.
 
     Raises:
         UsageError: no format has a file's suffix, or a file is both written and read.
@@ -53,12 +53,12 @@ def writers(
 
 
 def print_json(value: object) -> None:
-    """A document on standard output, byte-clean."""
+    """Print a document as JSON on standard output."""
     write_out(inert_json(json.dumps(value, indent=2, ensure_ascii=False) + "\n"))
 
 
 def remark(text: str, quiet: bool) -> None:
-    """A line on standard error."""
+    """Print a line on standard error, unless quiet."""
     if not quiet:
         typer.echo(f"gradaudit: {printable(text, limit=MOST_CHARACTERS)}", err=True)
 

@@ -1,4 +1,4 @@
-"""``gradaudit scan``: every applicable audit of one checkpoint in one report."""
+"""``gradaudit scan`` runs every applicable audit of one checkpoint and writes one report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def _scan(**flags: Any) -> None:
-    """Audit a checkpoint: every applicable audit, one risk table per layer, one report.
+    """Run every applicable audit of a checkpoint, and show one risk table of its layers.
 
     gradaudit scan --quick
     gradaudit scan -m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex
@@ -98,7 +98,7 @@ scan = with_options(
 def with_job(
     settings: ScanSettings, file: dict[str, Any], folder: Path
 ) -> tuple[ScanSettings, dict[str, Any]]:
-    """The scan of a job's model and of the job itself, whose folder stands among its options.
+    """Returns settings with the job's model, and options by which the job is audited too.
 
     Raises:
         UsageError: the folder is no job, or no class of its code makes its model.
@@ -115,7 +115,7 @@ def with_job(
 
 
 def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Size, ...]]:
-    """The sizes of each audit of a scan: presets, and the config file's section over them.
+    """Returns the sizes of each audit of a scan: presets, with the config file's options on top.
 
     Raises:
         UsageError: an unknown audit, or both presets.
@@ -136,7 +136,7 @@ Sizes = tuple[Size, ...]
 
 
 def reading_update(chosen: list[Sizes], update: str | None) -> tuple[list[Sizes], list[Audit[Any]]]:
-    """The sizes of audits that read a captured update, set to read it, and the other audits.
+    """Splits audits into those that read a captured update, set to read it, and the others.
 
     Without an update all sizes are as they were.
 
@@ -158,7 +158,7 @@ def _reading(size: Size, update: str) -> Size:
 
 
 def _named(asked: str, known: Mapping[str, type[Audit[Any]]]) -> list[str]:
-    """The audits that ``--audits`` means: ``attack`` is all attacks, ``attack-user`` one."""
+    """Names the audits that ``--audits`` means: ``attack`` is all attacks, ``attack-user`` one."""
     names = [
         name
         for name, audit in known.items()
@@ -190,7 +190,7 @@ def _tell_plan(
 
 
 def _why_idle(audit: Audit[Any], subject: Subject) -> str:
-    """Why an audit has nothing to do: an attribute is wanting, or what it says itself."""
+    """Says why an audit does not apply: no attribute is named, or the audit's own reason."""
     if wanting := _wanting(audit, subject):
         return wanting
     if type(audit).run is not Audit.run:
@@ -204,7 +204,7 @@ def _why_idle(audit: Audit[Any], subject: Subject) -> str:
 
 
 def _wanting(audit: Audit[Any], subject: Subject) -> str:
-    """What an audit that has nothing to do would do something for: an attribute."""
+    """Says that an audit which does not apply needs a named attribute; empty where it does not."""
     names = list(subject.records.attributes)
     if subject.attributes or not names:
         return ""
@@ -229,7 +229,7 @@ FOLDER = "sample_models"
 
 
 def sample_folder() -> Path:
-    """The folder of sample models, of the checkout or of the installation.
+    """Returns the folder of sample models, in the checkout or in the installation.
 
     Relative to the working directory where it lies in it.
 

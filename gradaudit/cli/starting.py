@@ -1,4 +1,4 @@
-"""Files that ``gradaudit init`` writes: a configuration and a policy, both with comments."""
+"""Writes the commented configuration and policy of ``gradaudit init``."""
 
 import ast
 import csv
@@ -33,17 +33,17 @@ _WIDTH = 96
 
 @dataclass(frozen=True)
 class SpecCandidates:
-    """Specs that files of a folder may stand for, by their names; none is opened or run."""
+    """Specs that the files of a folder suggest by their names; no file is opened or run."""
 
     model: Sequence[str]
     checkpoint: Sequence[str]
     data: Sequence[str]
     columns: Sequence[str]
-    """What tables have, a sentence each."""
+    """A sentence for each table that names its columns."""
 
     @classmethod
     def of(cls, folder: Path) -> "SpecCandidates":
-        """Look at the names of the folder's files, and at the source of its modules."""
+        """Reads the names of a folder's files, and the source of its Python files."""
         inside = sorted(folder.iterdir())[:_MOST_FILES]
         files = [path for path in inside if path.is_file() and os.access(path, os.R_OK)]
         saved = [f"hf:{path.name}" for path in inside if (path / "config.json").is_file()]
@@ -56,14 +56,14 @@ class SpecCandidates:
 
 
 def _header(file: Path) -> list[str]:
-    """The columns of a table, as far as its first bytes tell."""
+    """Returns the columns of a table, read from its first bytes."""
     with file.open("rb") as stream:
         line = stream.readline(1 << 14).decode(errors="replace")
     return next(csv.reader([line]), [])[:_MOST_SHOWN]
 
 
 def _factories(file: Path) -> Iterator[str]:
-    """Functions that say that they return a module, and classes that are one, of a Python file."""
+    """Names functions of a Python file annotated to return a module, and its module classes."""
     if file.suffix != ".py" or file.stat().st_size > _MOST_BYTES:
         return
     try:
@@ -83,7 +83,7 @@ def configuration(
     report: Report | None,
     seen: Sequence[str] = (),
 ) -> str:
-    """A configuration file with what was given, and what may be put in as comments.
+    """Returns a configuration file with the given settings, and suggestions as comments.
 
     Args:
         given: settings by field name; empty ones are not given.
@@ -116,14 +116,14 @@ def configuration(
 
 
 def _others(given: Mapping[str, Any]) -> list[str]:
-    """Settings that stand in the file only where they are not as usual."""
+    """Names rarely needed settings that differ from their defaults."""
     fields = SubjectSettings.model_fields
     rare = ("prefix", "state_dict", "partial", "loss", "mode")
     return [name for name in rare if given.get(name, fields[name].default) != fields[name].default]
 
 
 def policy() -> str:
-    """The default policy as a file to change, with what else may stand in one."""
+    """Returns the default policy as a file to edit, with examples of further keys as comments."""
     return default_policy_yaml() + _EXCEPTIONS
 
 
@@ -153,7 +153,7 @@ def _opening(report: Report | None) -> str:
 
 
 def _about(name: str, found: SpecCandidates, report: Report | None) -> list[str]:
-    """What a field means, and what the model or the data has for it."""
+    """Explains a field, and lists what the model or the data offers for it."""
     said = [ScanSettings.model_fields[name].description or ""]
     said += found.columns if name == "data" and report is None else []
     if report is not None and name == "attribute":
@@ -186,7 +186,7 @@ def _entry(key: str, value: Any, examples: Iterable[Any], about: Sequence[str]) 
 
 
 def _line(key: str, value: Any) -> str:
-    """A key and its value; what a terminal would not show as it is stands there as escapes."""
+    """Formats a key and its value as YAML; characters that a terminal cannot show are escaped."""
     plain = [str(item) for item in value] if isinstance(value, tuple) else value
     shown = str(plain).isprintable()
     text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=shown, width=math.inf)
@@ -194,7 +194,7 @@ def _line(key: str, value: Any) -> str:
 
 
 def _comment(paragraphs: Iterable[str]) -> str:
-    """Paragraphs as lines that begin with ``#``; names of files in them stay on their line."""
+    """Wraps paragraphs as lines that begin with ``#``; file names are not broken."""
     return "\n".join(
         line
         for paragraph in paragraphs

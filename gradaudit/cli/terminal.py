@@ -1,4 +1,4 @@
-"""Progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
+"""Shows progress on stderr: a live bar on a terminal, elsewhere a line from time to time."""
 
 import sys
 import threading
@@ -14,21 +14,21 @@ from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.text import printable
 
 PATIENCE = 2.0
-"""Seconds that a task may take before anybody is told."""
+"""Seconds that a task may take before its progress is shown."""
 
 LINE_EVERY = 15.0
 """Seconds between lines where there is no terminal."""
 
 
 def watcher(quiet: bool) -> Progress:
-    """The progress that suits stderr."""
+    """Returns the progress display that suits stderr."""
     if quiet:
         return Silent()
     return LiveBars() if sys.stderr.isatty() else Lines()
 
 
 class LiveBars:
-    """One bar for the outermost task with the time that is left, gone when it is done.
+    """Progress bar of the outermost task with the time left, removed when the task ends.
 
     What is done within it is named beside it.
     """
@@ -70,7 +70,7 @@ class LiveBars:
 
     @contextmanager
     def _named(self, description: str) -> Iterator[None]:
-        """Name the outermost and the innermost task for now."""
+        """Show the names of the outermost and the innermost task while within."""
         self._within.append(printable(description))
         self._rename()
         try:
@@ -97,14 +97,14 @@ def _timer(begin: Callable[[], None]) -> threading.Timer:
 
 
 class Lines:
-    """A line of text for each task that lasts, repeated while it goes on."""
+    """A line of text for each long task, repeated while it goes on."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Advance]:
-        """Tell how far the task is every ``LINE_EVERY`` seconds, first after ``PATIENCE``."""
+        """Print the task's progress every ``LINE_EVERY`` seconds, first after ``PATIENCE``."""
         done = 0
         due = time.monotonic() + PATIENCE
 

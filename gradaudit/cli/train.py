@@ -1,4 +1,4 @@
-"""``gradaudit train``: a small federated training whose rounds can be audited."""
+"""``gradaudit train`` runs a small federated training whose rounds can be audited."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _OUTPUT = ("quiet", "verbose")
 
 
 def _train(**flags: Any) -> None:
-    """Train together (FedSGD, FedAvg, round robin) and write a checkpoint for every round.
+    """Train a model federatedly (FedSGD, FedAvg, round robin); write a checkpoint every round.
 
     gradaudit train -m 'zoo:mlp?inputs=10&classes=2' -d diabetes --out run
     gradaudit train -m FILE.py:factory -d 'csv:table.csv?label=income' --algorithm fedavg --out run

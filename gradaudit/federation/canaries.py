@@ -1,4 +1,4 @@
-"""Canaries in a training: clients of random directions, let in by coins, and what is seen of them.
+"""Canaries of a training: extra clients with random directions, included by coin tosses.
 
 A canary's update is a direction of its own, drawn evenly over the sphere, as long as a client's
 update may be. It goes through the same defenses as the clients' updates, in every round, if its
@@ -28,7 +28,7 @@ _MEMORY = "canaries.cosines"
 
 
 def coins(count: int, seed: int) -> NDArray[np.bool_]:
-    """(canaries,) whether each is let in, by a fair coin of its own."""
+    """Whether each canary is included, (canaries,), by a fair coin of its own."""
     draws = rng(seed, "federation", "canaries", "coins")
     return draws.integers(2, size=count).astype(bool)
 
@@ -52,12 +52,12 @@ class Canaries:
 
     @cached_property
     def included(self) -> NDArray[np.bool_]:
-        """(canaries,) what the coins say."""
+        """Whether each canary is included, (canaries,)."""
         return coins(self.count, self.seed)
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
-        """The shared parameters of each layer."""
+        """Names of the shared parameters of each layer."""
         layers: dict[str, list[str]] = {}
         for name in self.shapes:
             layers.setdefault(name.rpartition(".")[0] or "(model)", []).append(name)
@@ -65,17 +65,17 @@ class Canaries:
 
     @property
     def scores(self) -> CanaryScores:
-        """Scores of the canaries so far."""
+        """Returns the scores of the canaries so far."""
         blocks = 1 + len(self.layers)
         cosines = torch.stack(self.seen) if self.seen else torch.zeros(0, self.count, blocks)
         return CanaryScores(self.included, cosines.double().numpy(), tuple(self.layers))
 
     def see(self, update: Mapping[str, Tensor]) -> None:
-        """Keep the cosines of a round's released update, by parameter, with all directions."""
+        """Add the cosines between a round's released update, by parameter, and all directions."""
         self.seen.append(self._cosines(update))
 
     def directions(self, numbers: NDArray[Any]) -> dict[str, Tensor]:
-        """Unit vectors, (canaries, elements) by parameter."""
+        """Returns the canaries' directions: unit vectors, (canaries, elements) by parameter."""
         sizes = [shape.numel() for shape in self.shapes.values()]
         rows = torch.stack(
             [
@@ -90,15 +90,15 @@ class Canaries:
         return dict(zip(self.shapes, rows.split(sizes, dim=1), strict=True))
 
     def memory(self) -> dict[str, Tensor]:
-        """The canaries' scores by name; empty before the first round."""
+        """Returns the canaries' scores by name; empty before the first round."""
         return {_MEMORY: torch.stack(self.seen)} if self.seen else {}
 
     def restore(self, memory: Mapping[str, Tensor]) -> None:
-        """Go back to a ``memory``."""
+        """Restore the scores that ``memory`` returned."""
         self.seen = list(memory[_MEMORY]) if _MEMORY in memory else []
 
     def _cosines(self, update: Mapping[str, Tensor]) -> Tensor:
-        """(canaries, blocks) with the directions of all canaries."""
+        """Returns cosines (canaries, blocks) of an update with all canaries' directions."""
         some = (list(self._of(update, part)) for part in pieces(np.arange(self.count)))
         return torch.cat([torch.stack(blocks, dim=1) for blocks in some])
 
@@ -112,6 +112,6 @@ class Canaries:
 
 
 def pieces(numbers: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The canaries' numbers, as many at once as memory is taken for."""
+    """Splits the canaries' numbers into pieces that fit into the memory."""
     for start in range(0, len(numbers), _AT_ONCE):
         yield numbers[start : start + _AT_ONCE]

@@ -1,4 +1,4 @@
-"""Canaries that join a training's mean as clients do, through the same defenses."""
+"""Canaries whose updates join the clients' mean through the same defenses."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -32,7 +32,7 @@ class CanaryClients(Canaries):
     sharing: SharingProtocol
 
     def joined(self, mean: Contribution, norms: list[float], round_: int) -> Contribution:
-        """The mean of the clients and of the canaries that are in; what is seen of it is kept.
+        """Returns the mean of clients and included canaries, and keeps the canaries' scores.
 
         Args:
             mean: of the clients.
@@ -50,7 +50,7 @@ class CanaryClients(Canaries):
         return mean._replace(update=update)
 
     def _sent(self, numbers: NDArray[Any], length: float, round_: int) -> dict[str, Tensor]:
-        """What these canaries share, (canaries, elements) by parameter."""
+        """Returns what these canaries share, (canaries, elements) by parameter."""
         rows = {name: part * length for name, part in self.directions(numbers).items()}
         words = ("federation", "canaries", "defense", round_, int(numbers[0]))
         draws = torch_rng(self.seed, *words, device=self.device)
@@ -59,7 +59,7 @@ class CanaryClients(Canaries):
 
 
 def longest(sharing: SharingProtocol) -> float | None:
-    """How long a client's update may be after clipping; None where nothing clips it."""
+    """Largest length of a client's update after clipping; None where nothing clips it."""
     endless = torch.tensor([_ENDLESS], dtype=torch.float64)
     factors_of = (
         defense.record_factors(endless) if defense.of_records else defense.batch_factors(endless)

@@ -1,4 +1,4 @@
-"""Scores of a training's canaries, in a file beside its checkpoints."""
+"""Scores of a training's canaries, saved in a file beside its checkpoints."""
 
 import json
 from dataclasses import dataclass, field
@@ -40,14 +40,14 @@ class CanaryScores:
     facts: Facts = field(default_factory=dict)
 
     def packed(self) -> bytes:
-        """The file of the scores."""
+        """Returns the file of the scores as bytes."""
         arrays = {"included": self.included, "cosines": self.cosines}
         told = {"layers": self.layers, "unit": self.unit, "facts": self.facts}
         return safetensors.numpy.save(arrays, {key: json.dumps(x) for key, x in told.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The scores that a run left in its folder.
+        """Reads the scores that a run left in its folder.
 
         Raises:
             CheckpointError: there are none, or they are damaged.
@@ -95,12 +95,12 @@ def _facts(text: str) -> Facts:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """The names in a JSON list.
+    """Reads a JSON list of names.
 
     Raises:
         ValueError: it is none.
     """
     names = json.loads(text)
     if not isinstance(names, list):
-        raise ValueError("no list of names")
+        raise ValueError("its metadata holds no list of names")
     return tuple(map(str, names))

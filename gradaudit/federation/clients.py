@@ -1,4 +1,4 @@
-"""A client with what it never shares and its training, and the server."""
+"""A client with its private part and its training, and the server."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ Update = dict[str, Tensor]
 
 @dataclass
 class Client:
-    """One participant.
+    """One client: its records and what it never shares.
 
     ``private`` are parameters and buffers of its model that it never shares, by name.
     """
@@ -46,7 +46,7 @@ Clients = Sequence[Client]
 
 
 class Workplace:
-    """One copy of the model, on which every client works in its turn.
+    """One copy of the model on which all clients train in turn.
 
     The target has the defenses that change it, ``sharing`` is what a client's update passes through
     before it is shared, and ``batch_size`` the records in a step, None for all of a client's.
@@ -77,7 +77,7 @@ class Workplace:
         self.canaries: CanaryClients | None = None
 
     def mean(self, sent: Iterable[Contribution], round_: int) -> Contribution:
-        """The weighted mean of what was sent, and of the canaries that are in."""
+        """Returns the weighted mean of the clients' updates and those of included canaries."""
         if self.canaries is None:
             return weighted_mean(sent)
         norms: list[float] = []
@@ -85,7 +85,7 @@ class Workplace:
         return self.canaries.joined(mean, norms, round_)
 
     def gradient(self, client: Client, state: State, round_: int) -> Contribution:
-        """The gradient of one batch at the server's weights, and a step of the private part."""
+        """Returns the gradient of one batch, and takes one step of the private part."""
         with self._working(client, state, round_) as draws:
             rows = next(iter(self._batches(len(client.records), draws)))
             clipped = self._of_clipped_records(client, rows, round_)
@@ -101,7 +101,7 @@ class Workplace:
             return Contribution(shared, self._buffers(), len(client.records), number)
 
     def training(self, client: Client, state: State, round_: int) -> Contribution:
-        """``epochs`` passes over the client's records from the server's weights on."""
+        """Trains for ``epochs`` passes over the client's records, from the server's weights on."""
         before = {name: state[name].to(p.device) for name, p in self.shared.items()}
         with self._working(client, state, round_) as draws, _thawed(self._own):
             optimizer = make_optimizer([*self.shared.values(), *self._own], self.options)
@@ -120,7 +120,7 @@ class Workplace:
             return Contribution(shared, self._buffers(), len(client.records), mean)
 
     def _of_clipped_records(self, client: Client, rows: Tensor, round_: int) -> Update | None:
-        """What is shared where single records' gradients are clipped; None where they are not."""
+        """The shared gradient where single records are clipped; None where they are not."""
         if not any(defense.of_records for defense in self.sharing.chain.acting):
             return None
         inputs, labels = client.records.inputs[rows], client.records.labels[rows]
@@ -128,7 +128,7 @@ class Workplace:
         return share(self.target, inputs, labels, self.sharing, draws, dtype=dtype)
 
     def _defended(self, update: Update, client: Client, records: int, round_: int) -> Update:
-        """What is shared of an update that is a mean over so many records."""
+        """Applies the defenses to an update that is a mean over so many records."""
         if not self.sharing.chain.acting:
             return update
         draws = self._noise(client, round_)
@@ -141,7 +141,7 @@ class Workplace:
         return torch_rng(self.seed, "federation", "defense", round_, client.number, device=device)
 
     def _differentiate(self, client: Client, rows: Tensor) -> Tensor:
-        """Leave the gradients of the rows' loss on the parameters; the loss, where they are."""
+        """Puts the gradients of the rows' loss on the parameters, and returns the loss."""
         model, device = self.target.model, self.target.device
         dtype = next(iter(self.shared.values())).dtype
         model.zero_grad(set_to_none=True)
@@ -155,7 +155,7 @@ class Workplace:
         return loss.detach()
 
     def _finite(self, losses: Sequence[Tensor], client: Client, round_: int) -> list[float]:
-        """The numbers, after all steps: reading one makes the CPU wait for a device."""
+        """Returns the losses, read once after all steps; raises an error where one is infinite."""
         numbers: list[float] = torch.stack(list(losses)).tolist()
         for loss in numbers:
             if not isfinite(loss):
@@ -164,7 +164,7 @@ class Workplace:
         return numbers
 
     def _batches(self, records: int, draws: torch.Generator) -> Iterable[Tensor]:
-        """One pass over a client's records in batches, in a fresh order.
+        """Yields a client's records in batches, in a fresh order.
 
         Where BatchNorm couples the records, a last batch of one joins the one before.
         """
@@ -178,7 +178,7 @@ class Workplace:
 
     @contextmanager
     def _working(self, client: Client, state: State, round_: int) -> Iterator[torch.Generator]:
-        """The model as the client has it, in its mode, with draws of its own."""
+        """Yields the model as the client has it, in its mode, with random draws of its own."""
         draws = torch_rng(self.seed, "federation", "client", round_, client.number)
         self.target.model.load_state_dict({**self._frozen, **state, **client.private})
         with (
@@ -206,7 +206,7 @@ def _noting_norms(sent: Iterable[Contribution], norms: list[float]) -> Iterator[
 
 @contextmanager
 def _thawed(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Let a client's own parameters be trained, which are frozen to everybody else."""
+    """Make a client's own parameters trainable, which are frozen for all others."""
     for parameter in parameters:
         parameter.requires_grad_(True)
     try:
@@ -219,7 +219,7 @@ def _thawed(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
 def make_optimizer(
     parameters: Iterable[nn.Parameter], options: TrainingOptions
 ) -> torch.optim.Optimizer:
-    """The optimizer that the options name."""
+    """Returns the optimizer that the options name."""
     if options.optimizer == "adam":
         return torch.optim.Adam(parameters, options.rate, weight_decay=options.weight_decay)
     return torch.optim.SGD(
@@ -228,7 +228,7 @@ def make_optimizer(
 
 
 def diverged(round_: int, rate: float, what: str) -> AuditError:
-    """Error message of a training that diverged, with the remedy."""
+    """Returns the error message of a training that diverged, with the remedy."""
     return AuditError(
         f"the training diverged in round {round_}: {what}; lower --rate (it is {rate:g}), or look "
         "at the scale of the inputs"
@@ -236,7 +236,7 @@ def diverged(round_: int, rate: float, what: str) -> AuditError:
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """The gradient left on a parameter, zero where the loss does not reach it."""
+    """Returns the gradient of a parameter, zero where the loss does not depend on it."""
     if parameter.grad is None:
         return torch.zeros_like(parameter)
     return parameter.grad.detach().clone()
@@ -248,7 +248,7 @@ def _cast(data: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 class Server:
-    """The shared model, at first a copy of the target's, and the server's optimizer."""
+    """The server: the shared model, first a copy of the target's, and the server's optimizer."""
 
     def __init__(self, target: Target, options: TrainingOptions) -> None:
         self.model = copy.deepcopy(target.model)
@@ -258,7 +258,7 @@ class Server:
         self._kept_back = {*private_names(self.model), *frozen_below(self.model)}
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of shared weights and buffers, but what is private or frozen below an adapter."""
+        """Returns a copy of the shared weights and buffers, without private or frozen ones."""
         state = self.model.state_dict().items()
         return {n: t.detach().clone() for n, t in state if n not in self._kept_back}
 
@@ -270,22 +270,22 @@ class Server:
         self.optimizer.zero_grad(set_to_none=True)
 
     def move(self, update: Mapping[str, Tensor]) -> None:
-        """Undo the division by the rate in an update: w ← w − rate · update."""
+        """Moves the weights by an update that was divided by the rate: w ← w − rate · update."""
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.sub_(self.rate * update[name])
 
     def set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
-        """Take over running statistics."""
+        """Replace the running statistics."""
         self.model.load_state_dict({**self.model.state_dict(), **buffers})
 
     @property
     def finite(self) -> bool:
-        """Whether all weights are."""
+        """Whether all weights are finite."""
         return bool(torch.stack([p.isfinite().all() for p in self.parameters.values()]).all())
 
     def memory(self) -> dict[str, Tensor]:
-        """Weights, buffers and the optimizer's memory by name: all that a later round needs."""
+        """Returns what later rounds need: weights, buffers and optimizer state by name."""
         kept = {f"model.{name}": tensor for name, tensor in self.state().items()}
         for index, entries in self.optimizer.state_dict()["state"].items():
             for key, value in entries.items():
@@ -294,7 +294,7 @@ class Server:
         return kept
 
     def restore(self, memory: Mapping[str, Tensor]) -> None:
-        """Go back to a ``memory``.
+        """Restore what ``memory`` returned.
 
         Raises:
             AuditError: it does not fit the model.

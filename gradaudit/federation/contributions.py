@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Contribution(NamedTuple):
-    """A client's contribution: a gradient, or its training's difference as one; and its buffers.
+    """What a client contributes: a gradient, or its training's difference as one; and buffers.
 
     The update is by the name of every trainable parameter, in its shape; of several local steps it
     is (w₀ − w_E)/rate. Buffers are the model's after the client's forward passes, the number of its
@@ -39,7 +39,7 @@ def _with(mean: Contribution, sent: Contribution) -> Contribution:
 
 
 def _between(before: Tensor, new: Tensor, share: float) -> Tensor:
-    """A running mean, exact where nothing changes; of counts the larger."""
+    """Moves a running mean towards a value; exact where they are equal; counts take the larger."""
     if not before.is_floating_point():
         return torch.maximum(before, new)
     return before + share * (new - before)

@@ -1,4 +1,4 @@
-"""Partition of records: a test set, and clients' shares, even or by a Dirichlet law."""
+"""Partition of records into a test set and clients' shares, even or by a Dirichlet law."""
 
 import numpy as np
 from numpy.random import Generator
@@ -16,7 +16,7 @@ FORMS = ("iid", "dirichlet:A")
 
 
 def split(records: Records, test_share: float | None, seed: int) -> tuple[Indices, Indices]:
-    """Indices of the training and of the test records.
+    """Returns the indices of the training and of the test records.
 
     ``test_share`` is the share drawn for testing; without it non-members are for testing, where the
     records say who is a member, else a share of 0.2.
@@ -36,7 +36,7 @@ def split(records: Records, test_share: float | None, seed: int) -> tuple[Indice
 
 
 def partition(spec: str, labels: Labels, clients: int, generator: Generator) -> list[Indices]:
-    """Deal the records out to the clients, every record to one of them.
+    """Deals out the records to the clients; each record goes to one client.
 
     Labels are the class of each record, (records,), or real targets, which ``iid`` alone deals.
     Each client gets its records in ascending order, one at least.
@@ -55,7 +55,10 @@ def partition(spec: str, labels: Labels, clients: int, generator: Generator) -> 
     elif classes:
         parts = dirichlet(labels, clients, concentration, generator)
     else:
-        raise UsageError(f"--partition {spec}: the labels are no classes; use --partition iid")
+        raise UsageError(
+            f"--partition {spec}: it splits classes, but the labels are numbers; "
+            "use --partition iid"
+        )
     empty = [client for client, part in enumerate(parts) if not len(part)]
     if empty:
         raise UsageError(
@@ -66,7 +69,7 @@ def partition(spec: str, labels: Labels, clients: int, generator: Generator) -> 
 
 
 def even(labels: Labels, clients: int, generator: Generator) -> list[Indices]:
-    """Each class shuffled and dealt out in turn: numbers in a class and in all differ by one.
+    """Shuffles each class and deals it out in turn; clients' sizes differ by at most one.
 
     The IID case of Fan et al. 2020, appendix C.
     """
@@ -78,7 +81,7 @@ def even(labels: Labels, clients: int, generator: Generator) -> list[Indices]:
 def dirichlet(
     labels: Labels, clients: int, concentration: float, generator: Generator
 ) -> list[Indices]:
-    """Each class split by shares drawn from Dirichlet(A, …, A) over the clients.
+    """Splits each class by shares drawn from Dirichlet(A, …, A) over the clients.
 
     The non-IID case of Fan et al. 2020, appendix C (A = 0.9), after Hsu, Qi and Brown 2019,
     arXiv:1909.06335. Shares are rounded on their sums, so that every record is dealt.
@@ -94,7 +97,7 @@ def dirichlet(
 
 
 def _parsed(spec: str) -> float | None:
-    """The concentration A of ``dirichlet:A``, None for ``iid``."""
+    """Returns the concentration A of ``dirichlet:A``; None for ``iid``."""
     name, _, value = spec.partition(":")
     if spec == "iid":
         return None

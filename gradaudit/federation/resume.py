@@ -1,4 +1,4 @@
-"""A training kept in a folder: a checkpoint for each round, a summary, and where to go on.
+"""A training saved in a folder: a checkpoint for each round, a summary, and where to resume.
 
 ``round-000.safetensors`` … are weights that audits take, in ``client-0`` with what the first client
 keeps to itself, if that is anything. Every file is written whole or not at all.
@@ -29,7 +29,7 @@ CLIENT = "client-0"
 MAX_BYTES = 1 << 28
 _MAY_GROW = "rounds"
 _EARLIER = {name: field.default for name, field in TrainingOptions.model_fields.items()}
-"""What an option was in runs from before there was one."""
+"""Values that options had in runs from before the options existed."""
 
 
 class RoundRecord(BaseModel):
@@ -66,7 +66,7 @@ class RunRecord(BaseModel):
 
 
 class RunFolder:
-    """A folder that holds one run, or nothing yet; it is made where it does not exist.
+    """A folder for one run, empty or not; it is made where it does not exist.
 
     Raises:
         UsageError: the folder holds another run or other files, or cannot be written to.
@@ -78,7 +78,7 @@ class RunFolder:
         self.summary = _claimed(path, summary)
 
     def write(self, training: FederatedTraining, reached: Round, *, shown: bool) -> None:
-        """Keep a round, and a checkpoint and a line in the summary of those that are shown."""
+        """Save a round; for shown rounds also a checkpoint and a line in the summary."""
         if shown:
             name = ROUND.format(reached.number)
             write_atomically(self.path / name, _packed(reached.state, reached.number))
@@ -98,7 +98,7 @@ class RunFolder:
         write_atomically(self.path / STATE, _packed(training.memory(), reached.number))
 
     def resume(self, training: FederatedTraining) -> bool:
-        """Bring the training to where the run in the folder stands; False for a new run.
+        """Resume the training from the run in the folder; returns False for a new run.
 
         Raises:
             CheckpointError: the kept state is damaged.
@@ -119,14 +119,14 @@ class RunFolder:
         return True
 
     def clear(self) -> None:
-        """Remove what a run that was killed was writing."""
+        """Remove the unfinished files of a run that was killed."""
         rounds = [record.round for record in self.summary.rounds] or [-1]
         names = [ROUND.format(number) for number in range(rounds[-1] + 2)]
         for name in (SUMMARY, STATE, CANARIES, *names, *(f"{CLIENT}/{name}" for name in names)):
             clear_temporaries(self.path / name)
 
     def discard(self) -> None:
-        """Take back what a run wrote that never came through its first round."""
+        """Remove what a run wrote that did not finish its first round."""
         for name in (STATE, CANARIES, f"{CLIENT}/{ROUND.format(0)}", ROUND.format(0), SUMMARY):
             (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):
@@ -150,7 +150,7 @@ def train_into(
     every: int,
     progress: Progress | None = None,
 ) -> Iterator[Round]:
-    """Train, from where the folder stands, up to so many rounds; yields what is written.
+    """Train up to a round, from where the folder stands, and yield the rounds that are written.
 
     An interrupted run goes on with the numbers that it would have had.
 
@@ -184,7 +184,7 @@ def _kept(folder: RunFolder, training: FederatedTraining, *, shown: bool) -> Rou
 
 
 def _claimed(path: Path, summary: RunRecord) -> RunRecord:
-    """The summary that the folder holds of this same run, or the new one."""
+    """Returns the folder's summary of this same run, or a new one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         names = sorted(entry.name for entry in path.iterdir())
@@ -212,7 +212,10 @@ def _claimed(path: Path, summary: RunRecord) -> RunRecord:
 def _read(path: Path) -> RunRecord:
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise UsageError(f"{path}: larger than {MAX_BYTES:,} bytes; it is no training's")
+            raise UsageError(
+                f"{path}: larger than {MAX_BYTES} bytes, so it is not the summary "
+                "of a training; name another folder"
+            )
         return RunRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise UsageError(
@@ -221,6 +224,6 @@ def _read(path: Path) -> RunRecord:
 
 
 def _packed(state: Mapping[str, Tensor], number: int) -> bytes:
-    """A safetensors file; tied weights are in it under each of their names."""
+    """Returns a safetensors file, with tied weights under each of their names."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     return safetensors.torch.save(kept, {"round": str(number)})

@@ -1,4 +1,4 @@
-"""A federated training, round by round: ``train_rounds`` and what it is made of."""
+"""Runs a federated training round by round, by ``train_rounds``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ class Round:
 
 
 class FederatedTraining:
-    """A training that stands after ``number`` rounds and can go on, or back to a ``memory``.
+    """A training after ``number`` rounds, which can go on or return to an earlier ``memory``.
 
     The given target has initial weights, loss, and the mode in which clients run the model; its
     own is the model with the defenses that change it. ``records`` is what the clients hold
@@ -90,7 +90,7 @@ class FederatedTraining:
         self.loss: float | None = None
 
     def _make_clients(self, parts: Sequence[Indices], seed: int) -> list[Client]:
-        """Clients with private parts of their own; the first has that of the target."""
+        """Returns clients with private parts of their own; the first has the target's."""
         model = self.target.model
         clients = []
         for number, part in enumerate(parts):
@@ -172,7 +172,7 @@ def train_rounds(
     scored: bool = True,
     progress: Progress | None = None,
 ) -> Iterator[Round]:
-    """Train together and yield the shared model before the first and after every round.
+    """Train federatedly and yield the shared model before the first and after every round.
 
     The same arguments, which are those of ``FederatedTraining``, give the same numbers. The target
     is left as it was; ``scored`` says whether accuracies are wanted.
@@ -202,7 +202,7 @@ def _expect(options: TrainingOptions, algorithm: Algorithm) -> None:
             "leave it out, or use --algorithm fedavg"
         )
     if options.optimizer == "adam" and options.momentum:
-        raise UsageError("--momentum: is of --optimizer sgd; leave it out with adam")
+        raise UsageError("--momentum: only --optimizer sgd has it; leave it out with adam")
     if options.canaries and not algorithm.averages:
         raise UsageError(
             f"--canaries: with {options.algorithm} there is no mean that canaries could join; "

@@ -10,7 +10,7 @@ from gradaudit.specs import suggest
 
 
 class Algorithm(ABC):
-    """One way to train together.
+    """A federated algorithm: how clients train in a round and how the server moves.
 
     Attributes:
         name: as on the command line.
@@ -28,7 +28,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
-        """Train one round; the server holds the outcome.
+        """Train one round; the server then holds the new shared model.
 
         All clients take part, in this order; rounds count from 1. Returns the mean loss of the
         records that were trained on.
@@ -39,12 +39,12 @@ class Algorithm(ABC):
 
 
 def algorithms() -> dict[str, type[Algorithm]]:
-    """The algorithms by name."""
+    """Returns the algorithms by name."""
     return discover("gradaudit.federation.algorithms", Algorithm)
 
 
 def choose_algorithm(name: str) -> Algorithm:
-    """The algorithm of that name.
+    """Returns the algorithm of that name.
 
     Raises:
         UsageError: there is none.
