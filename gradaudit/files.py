@@ -1,4 +1,4 @@
-"""Files that a user names, looked at before they are read or written."""
+"""Checks files that a user names before they are read or written."""
 
 import glob
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 from gradaudit.errors import UsageError
 
 TEMPORARY = ".{}.gradaudit-"
-"""What the name of a file begins with while another of this name is being written."""
+"""Prefix of the temporary file beside a file that is being written."""
 
 
 def expect_file(path: Path, limit: int | None = None) -> Path:
-    """The path itself, with the user's home folder in place, of a regular file.
+    """Returns the path of a regular file, with ``~`` expanded; raises an error for anything else.
 
     A pipe or a device is refused without opening it, which could wait for ever.
 
@@ -45,7 +45,7 @@ def expect_file(path: Path, limit: int | None = None) -> Path:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """Content of a regular file.
+    """Returns the content of a regular file.
 
     Raises:
         UsageError: as ``expect_file``, or it cannot be read.
@@ -62,7 +62,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def read_input(path: str | Path, limit: int) -> bytes:
-    """Content of a regular file, or of standard input where the path is a dash.
+    """Returns the content of a regular file, or of standard input for a dash.
 
     Raises:
         UsageError: as ``expect_file``, it cannot be read, or nothing comes in.
@@ -78,7 +78,7 @@ def read_input(path: str | Path, limit: int) -> bytes:
 
 
 def expect_other_files(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
-    """Refuse to write over what is read.
+    """Raise an error where a file to write is one that the command reads.
 
     Raises:
         UsageError: an output file is one of the inputs, under whatever name.
@@ -90,7 +90,7 @@ def expect_other_files(outputs: Iterable[Path], inputs: Iterable[Path | None]) -
 
 
 def clear_temporaries(path: Path) -> None:
-    """Remove what a run that was killed while it wrote this file left beside it.
+    """Remove temporary files of this file that a killed run left beside it.
 
     Only who holds the lock on the file knows that nobody else is writing it.
     """
@@ -101,7 +101,7 @@ def clear_temporaries(path: Path) -> None:
 
 
 def destination(path: Path) -> Path:
-    """Path that a file is written to, with links resolved.
+    """Returns the path that a file is written to, with links resolved.
 
     Raises:
         UsageError: something that is no regular file has the name.
@@ -114,7 +114,7 @@ def destination(path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, through a temporary file beside it; a link is followed.
+    """Write a file completely or not at all, through a temporary file; links are followed.
 
     Raises:
         UsageError: the folder is missing or cannot be written, or the name is that of a folder, a

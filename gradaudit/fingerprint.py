@@ -1,4 +1,4 @@
-"""Fingerprint of an audit's run: everything that its numbers depend on."""
+"""Fingerprint of an audit's run, over everything that its numbers depend on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradaudit.subject import Subject
 
 
 def fingerprint(subject: Subject, audit: Audit[Any]) -> str:
-    """SHA-256 over weights, records, settings, options, the code of all of it, and versions.
+    """Returns the SHA-256 of weights, records, settings, options, their code, and versions.
 
     How many workers there are is not in it, for no number depends on it; nor how much memory a
     chunk takes, which each unit names. What a user's file imports is not in it either.
@@ -55,7 +55,7 @@ def _of_target(target: Target) -> Iterator[object]:
 
 
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[object, str]] = WeakKeyDictionary()
-"""Digests of models' weights, with what would be another if they had changed since."""
+"""Digests of models' weights, each with the state of the tensors for which it holds."""
 
 
 def _of_weights(model: nn.Module) -> str:
@@ -82,7 +82,7 @@ def _digest_of(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def _texts(value: object) -> Iterator[object]:
-    """Every value in options, and digests of the files that one names; not of those to write."""
+    """Yields the values of options, and digests of files that they name for reading."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield name
@@ -95,7 +95,7 @@ def _texts(value: object) -> Iterator[object]:
 
 
 def _with_code(text: str) -> list[str]:
-    """A text, and digests of the files and of the module that it names, where it is a spec.
+    """Yields a text and, where it is a spec, digests of the files and modules that it names.
 
     Of a folder it is those of the settings of a model in it.
     """
@@ -107,14 +107,14 @@ def _with_code(text: str) -> list[str]:
 
 
 def _settings(folder: Path) -> list[Path]:
-    """The files of settings in a folder; none where there is no such folder."""
+    """Returns the settings files in a folder; none where the folder does not exist."""
     with suppress(OSError, ValueError):
         return list(folder.glob("*config.json"))
     return []
 
 
 def _digest(path: Path) -> str:
-    """Of a regular file; empty where there is none that can be read."""
+    """Returns the digest of a regular file; empty where it cannot be read."""
     with suppress(OSError, ValueError):
         if path.is_file():
             with path.open("rb") as stream:
@@ -124,7 +124,7 @@ def _digest(path: Path) -> str:
 
 @cache
 def _versions() -> list[str]:
-    """Of what computes, and a digest of our own code, which may change under one version."""
+    """Returns the versions of numerical libraries, and a digest of this package's code."""
     ours = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         ours.update(path.read_bytes())

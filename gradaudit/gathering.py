@@ -1,4 +1,4 @@
-"""Puts the rows of several runs into one report in which every key is unique."""
+"""Merges the rows of several runs into one report in which every key is unique."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ class AuditRows:
 
     @classmethod
     def of(cls, audit: Audit[Any], rows: Sequence[Measurement]) -> Self:
-        """Told apart by the rest of the audit's name: ``{"attack": "property"}``."""
+        """Labels a run by the rest of its audit's name: ``{"attack": "property"}``."""
         name = audit.reports_as()
         return cls(audit, rows, {name: audit.name.removeprefix(name).strip()})
 
 
 def gather(parts: Sequence[AuditRows]) -> list[Measurement]:
-    """The rows of all audits; those that report under one name are merged."""
+    """Returns the rows of all audits; rows of audits with one name are merged."""
     members = Counter(part.audit.reports_as() for part in parts)
     rows: list[Measurement] = []
     for name, count in members.items():
@@ -38,7 +38,7 @@ def gather(parts: Sequence[AuditRows]) -> list[Measurement]:
 
 
 def merge(parts: Sequence[AuditRows]) -> list[Measurement]:
-    """The rows of all parts, each with its part's label in its variant.
+    """Returns the rows of all parts, each with its part's label in its variant.
 
     The headline row of a metric and layer, with the empty variant, is the riskiest of theirs, and
     holds the label of where it comes from in its details. An imprecise one is no headline where
@@ -53,7 +53,7 @@ def merge(parts: Sequence[AuditRows]) -> list[Measurement]:
 
 
 def members(row: Measurement, report: Report) -> list[Measurement]:
-    """The rows that a headline stands for, without those that do not apply; else the row itself.
+    """Returns the rows that a headline stands for, without inapplicable ones; else the row itself.
 
     The riskiest of several values need not be the one that shows the most, nor the one that leaves
     the most open, so whoever judges the headline judges them all.
@@ -73,13 +73,13 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
 
 
 def member_of(row: Measurement) -> str:
-    """Name of the audit that a row of a gathered report comes from, as far as the row has it."""
+    """Returns the name of the audit that made a row of a gathered report, where it is known."""
     member = row.variant.get(row.audit)
     return row.audit if member is None else f"{row.audit} {member}"
 
 
 def incomplete(report: Report) -> str | None:
-    """Why the report cannot stand as an audit that was done, or None.
+    """Returns why the report is not that of a finished audit; None where it is.
 
     It cannot where nothing at all was measured, an audit broke off, or all that an audit tried
     failed. Where nothing was measured the first reason is that of what might have been: the time
@@ -96,7 +96,7 @@ def incomplete(report: Report) -> str | None:
 
 
 def _deciding(rows: Sequence[Measurement]) -> list[str]:
-    """The reasons why nothing was measured, those that decide alone where there are any."""
+    """Returns the reasons why nothing was measured; a decisive one hides the others."""
     by_kind = (
         {row.reason for row in rows if row.reason and row.left_out},
         {row.reason for row in rows if row.reason and row.status == "failed"},
@@ -128,7 +128,7 @@ def _headlines(parts: Sequence[AuditRows]) -> list[Measurement]:
 
 
 def _riskiest(found: Sequence[tuple[AuditRows, Measurement]]) -> tuple[AuditRows, Measurement]:
-    """The riskiest that was measured, precisely if any; else one that failed; else the first."""
+    """Returns the riskiest measured row, a precise one if any; else a failed one or the first."""
     measured = [(part, row) for part, row in found if row.number is not None]
     if not measured:
         return next((pair for pair in found if pair[1].status == "failed"), found[0])

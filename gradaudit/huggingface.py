@@ -1,4 +1,4 @@
-"""Folders of Hugging Face's libraries, opened offline: their code runs, a folder's own never does.
+"""Opens folders of Hugging Face's libraries offline; code in a folder is never run.
 
 transformers imports torchvision where that is installed, so torchvision comes first
 (``user_code``). The libraries are told to stay offline before they are imported, unless the user's
@@ -20,7 +20,7 @@ from gradaudit.text import printable
 from gradaudit.user_code import import_torchvision
 
 MAX_BYTES = 16 << 20
-"""What a file of settings may have."""
+"""Largest size of a settings file, in bytes."""
 
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -32,7 +32,7 @@ _OFFLINE = {
 
 @cache
 def library(name: str) -> ModuleType:
-    """``transformers`` or ``peft``, which need the extra of that name.
+    """Returns ``transformers`` or ``peft``, which come with the extra of that name.
 
     Raises:
         UsageError: it is not installed, or cannot be imported.
@@ -52,7 +52,7 @@ def library(name: str) -> ModuleType:
 
 
 def settings_of(folder: Path, name: str) -> dict[str, Any]:
-    """Settings from a file in a folder, refused where they ask for the folder's own code.
+    """Reads settings from a folder; raises an error where they ask for the folder's own code.
 
     Raises:
         UsageError: there is no such folder or file, it is no JSON object, or it names code.
@@ -65,9 +65,9 @@ def settings_of(folder: Path, name: str) -> dict[str, Any]:
     try:
         content = json.loads(read_file(path, MAX_BYTES))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is no JSON ({type(error).__name__}); save it again") from error
+        raise UsageError(f"{path}: is not JSON ({type(error).__name__}); save it again") from error
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: is no JSON object; save it again")
+        raise UsageError(f"{path}: is not a JSON object; save it again")
     if "auto_map" in content:
         raise UsageError(
             f"{path}: auto_map asks for code of the folder's own, which is never run; name a "
@@ -77,5 +77,5 @@ def settings_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def reason(error: BaseException) -> str:
-    """A library's error about a folder, on one line that is safe to show."""
+    """Returns a library's error about a folder as one printable line."""
     return printable(" ".join(str(error).split()) or type(error).__name__)

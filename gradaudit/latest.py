@@ -1,4 +1,4 @@
-"""A cache of the object that was made last."""
+"""A cache of the newest object."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,13 +7,13 @@ T = TypeVar("T")
 
 
 class Latest:
-    """Holds one object, freed before another is made; it is not sent to workers."""
+    """Holds one object and frees it before another is made; it is not sent to workers."""
 
     def __init__(self) -> None:
         self._made: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
 
     def of(self, make: Callable[..., T], *things: Any, **settings: Any) -> T:
-        """The result of ``make``, kept for the same objects and equal settings."""
+        """Returns the result of ``make``, kept for the same objects and equal settings."""
         asked = (make, *things)
         for of_things, of_settings, made in self._made:
             if all(map(_one, asked, of_things)) and settings == of_settings:

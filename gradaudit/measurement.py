@@ -17,22 +17,22 @@ from gradaudit.text import DOUBTED, UNBOUNDED, number
 
 Status = Literal["measured", "skipped", "failed"]
 RISKIEST_BY = "riskiest_by"
-"""Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
+"""Detail of a headline that copies the riskiest of several rows: those rows' variant keys."""
 LEARNERS = "learners"
-"""Detail of what an adversary got that learns: its predictive families, each with its size."""
+"""Detail that lists the predictive families of an adversary, each with its size."""
 LINEAR = "linear"
-"""The size of a family whose members are linear functions of the gradient."""
+"""Size that is written for a family whose members are linear functions of the gradient."""
 UNMEASURED = "unmeasured"
-"""Key in the variant of a row that stands for several."""
+"""Key in the variant of a row that stands for several rows."""
 NAMES = ("layers", "metrics", "model_metrics")
-"""Keys of its details, with lists of names."""
+"""Keys of the details that list names in such a row."""
 Variant = dict[str, str | int | float | bool]
 Key = tuple[str, str | None, str]
-"""``audit.metric``, layer, and the variant as JSON with sorted keys."""
+"""Key of a row: ``audit.metric``, layer, and the variant as JSON with sorted keys."""
 
 
 class Document(BaseModel):
-    """Base of all parts of a report: they are frozen and take no unknown field."""
+    """Base of all parts of a report; they are frozen and take no unknown field."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -66,11 +66,11 @@ _VALUE_OR_REASON: dict[str, JsonValue] = {
         }
     },
 }
-"""What ``Measurement`` checks of a row as a whole, for its JSON Schema."""
+"""JSON Schema of the checks that ``Measurement`` makes of a whole row."""
 
 
 class Measurement(Document):
-    """One row: a metric of one audit, for one layer (or the model, ``layer=None``).
+    """A row: one metric of one audit, for one layer or for the model (``layer=None``).
 
     The key of a row is (audit, metric, layer, variant); the row with the empty variant is the
     headline. A row that is not measured says why in ``reason`` and holds no value; it may say so of
@@ -105,7 +105,7 @@ class Measurement(Document):
         return self
 
     def with_details(self, more: Mapping[str, JsonValue]) -> Self:
-        """The same row with more in its details."""
+        """Returns the row with these details added."""
         return self.model_copy(update={"details": {**self.details, **more}})
 
     @property
@@ -125,23 +125,23 @@ class Measurement(Document):
 
     @property
     def linear(self) -> bool:
-        """Whether its adversary learned by predictive families that are all linear."""
+        """Whether the adversary's predictive families are all linear."""
         families = self.details.get(LEARNERS)
         return isinstance(families, dict) and bool(families) and {*families.values()} == {LINEAR}
 
     @property
     def unbounded(self) -> bool:
-        """Whether its interval has an end that nothing bounds."""
+        """Whether its interval is open at an end."""
         return self.interval is not None and self.interval[1] >= UNBOUNDED
 
     @property
     def left_out(self) -> bool:
-        """Whether it may apply, but nobody tried: there was no time for it."""
+        """Whether the audit may apply but was left out for lack of time."""
         return self.details.get("left_out") is True
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the value should not be taken as it stands, a clause each."""
+        """Returns why the value is doubtful, a clause for each reason."""
         given = self.details.get("imprecise_because")
         because = given if isinstance(given, str) and given else "imprecise: no interval to trust"
         said = [because] if self.imprecise else []
@@ -154,12 +154,12 @@ class Measurement(Document):
 
     @property
     def key(self) -> Key:
-        """Key that identifies the row."""
+        """Returns the key of the row."""
         return key_of(self.id, self.layer, self.variant)
 
 
 def estimate(row: Measurement) -> str:
-    """A measured value with its interval: ``0.120 [0.100, 0.140]``."""
+    """Formats a measured value with its interval: ``0.120 [0.100, 0.140]``."""
     value = row.number
     if value is None:
         return "–"
@@ -170,23 +170,23 @@ def estimate(row: Measurement) -> str:
 
 
 def marked(row: Measurement) -> str:
-    """A measured value with its interval, and a mark where there is a doubt about it."""
+    """Formats a measured value with its interval, and a mark where it is doubtful."""
     return estimate(row) + (f" {DOUBTED}" if row.doubts else "")
 
 
 def key_of(metric: str, layer: str | None, variant: Variant) -> Key:
-    """The key of the row of ``AUDIT.METRIC`` with this layer and variant."""
+    """Returns the key of the row of ``AUDIT.METRIC`` with this layer and variant."""
     return metric, layer, json.dumps(variant, sort_keys=True)
 
 
 def counted(row: Measurement) -> int:
-    """How many rows a row stands for; 1 where it is an ordinary one."""
+    """Returns the number of rows that a row stands for; 1 for an ordinary row."""
     layers, metrics, of_model = _names(row)
     return len(layers) * len(metrics) + len(of_model) or 1
 
 
 def singles(row: Measurement) -> Iterator[Measurement]:
-    """The rows that a row stands for, layer by layer; itself where it is an ordinary one."""
+    """Yields the rows that a row stands for, layer by layer; an ordinary row yields itself."""
     layers, metrics, of_model = _names(row)
     places: list[tuple[str, str | None]] = [(metric, name) for name in layers for metric in metrics]
     places += [(metric, None) for metric in of_model]
@@ -202,7 +202,7 @@ def singles(row: Measurement) -> Iterator[Measurement]:
 
 
 def _names(row: Measurement) -> list[list[str]]:
-    """Names of layers, their metrics and metrics of the model; none of an ordinary row.
+    """Returns a merged row's layers, their metrics, and metrics of the model; empty otherwise.
 
     A file may hold anything in their place, which then stands for nothing.
     """

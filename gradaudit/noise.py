@@ -1,13 +1,14 @@
-"""The conventions of noise that defenses and mechanisms share: its law, and where it is added."""
+"""Conventions of noise that defenses and mechanisms share: its law, and its place."""
 
 from typing import Literal
 
 Noise = Literal["gaussian", "laplace"]
-"""Law of the noise in an element."""
+"""Law of the noise on an element."""
 
 NoisePlace = Literal["record", "sum", "mean", "release"]
-"""``record``: on each clipped record; ``sum``: on the sum of clipped records, before it is divided
-by their number; ``mean``: on their mean; ``release``: on the batch gradient, clipped as a whole."""
+"""Place of the noise: ``record``: on each clipped record; ``sum``: on the sum of clipped records,
+before it is divided by their number; ``mean``: on their mean; ``release``: on the batch gradient,
+clipped as a whole."""
 
 
 def noise_scale(per: NoisePlace, sigma: float, records: int) -> float:

@@ -1,4 +1,4 @@
-"""NumPy archives: a zip of arrays, each with a header that is read before anything is unpacked."""
+"""NumPy archives: zips of arrays, each with a header that is read before it is unpacked."""
 
 import io
 import zipfile
@@ -12,14 +12,14 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 SUFFIX = ".npy"
-"""What the names of arrays end with."""
+"""Suffix of array names in an archive."""
 _MAX_HEADER_BYTES = 1 << 16
 _MAX_DIRECTORY_BYTES = 4 << 20
-"""Of some 30,000 arrays."""
+"""Largest directory of an archive in bytes, enough for some 30,000 arrays."""
 
 
 class NpzArchive:
-    """An open archive; whoever reads an array looks at its header and size before.
+    """An open archive, whose reader checks an array's header and size before unpacking it.
 
     Attributes:
         names: of all entries, in their order.
@@ -30,11 +30,11 @@ class NpzArchive:
         self.names = tuple(archive.namelist())
 
     def size(self, name: str) -> int:
-        """Bytes that an entry says it unpacks to."""
+        """Returns the size in bytes that an entry declares."""
         return self._archive.getinfo(name).file_size
 
     def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """The shape and type that an entry declares."""
+        """Returns the shape and type that an entry declares."""
         with self._archive.open(name) as stream:
             start = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
         first = npy.read_magic(start) == (1, 0)
@@ -43,14 +43,14 @@ class NpzArchive:
         return shape, dtype
 
     def array(self, name: str) -> NDArray[Any]:
-        """An entry's array, unpacked; pickles are never read."""
+        """Returns an entry's array, unpacked; pickles are refused."""
         with self._archive.open(name) as stream:
             return npy.read_array(stream, allow_pickle=False)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[NpzArchive]:
-    """The archive at a path.
+    """Yields the archive at a path.
 
     Damage shows in every way that zipfile and numpy can fail, here and in the archive's methods.
     """
@@ -59,9 +59,9 @@ def opened(path: Path) -> Iterator[NpzArchive]:
 
 
 class _File(io.BufferedReader):
-    """A file that is read piece by piece; only the directory is one, as large as it says."""
+    """A file that zipfile reads piece by piece, with a limit on the directory's size."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY_BYTES:
-            raise zipfile.BadZipFile(f"a directory of {size} bytes")
+            raise zipfile.BadZipFile(f"a directory of {size} bytes is too large")
         return super().read(size)

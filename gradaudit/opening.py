@@ -1,4 +1,4 @@
-"""From settings to the subject of an audit: model, checkpoints, records, device."""
+"""Opens the subject of an audit from settings: model, checkpoints, records, device."""
 
 import copy
 from dataclasses import replace
@@ -40,7 +40,7 @@ from gradaudit.workers import use_cluster
 
 
 def load(settings: SubjectSettings) -> Subject:
-    """Let torch and the linear algebra compute with one thread, and open the subject.
+    """Set torch and linear algebra to one thread, and open the subject.
 
     Other cores are for units of work, which are done where ``--executor`` says from now on.
     """
@@ -60,7 +60,7 @@ def open_subject(
     loss: Loss | None = None,
     defenses: tuple[Defense[Any], ...] = (),
 ) -> Subject:
-    """Load everything that an audit needs; what is given in memory is taken as it is.
+    """Loads everything that an audit needs; a model or data in memory is taken as it is.
 
     Records in memory that are no ``Records`` are made such, as of a user's function.
 
@@ -122,7 +122,7 @@ def open_subject(
 
 
 def _records_for(model: nn.Module, settings: SubjectSettings) -> Records:
-    """The records that ``--data`` names, as the model takes them."""
+    """Returns the records that ``--data`` names, in the form that the model takes."""
     spec = _needed(settings.data, "--data")
     expect_data_of(model, spec)
     records = load_records(
@@ -140,7 +140,7 @@ def _from_memory(model: nn.Module, data: object) -> Records:
 
 
 def with_fitting_labels(records: Records, loss: Loss) -> Records:
-    """Whole numbers of several outputs as real targets, where the loss compares each of them."""
+    """Turns whole numbers, several a record, into real targets where the loss compares each."""
     several = records.labels.dim() > 1 and not records.labels.is_floating_point()
     if several and isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
         return replace(records, labels=records.labels.float(), classes=())
@@ -148,7 +148,7 @@ def with_fitting_labels(records: Records, loss: Loss) -> Records:
 
 
 def with_fitting_loss(loss: Loss, records: Records) -> Loss:
-    """A loss that knows the parts of the labels.
+    """Returns a loss that knows the parts of the labels.
 
     Raises:
         UsageError: there are several parts or no labels, and the loss takes neither.
@@ -165,7 +165,7 @@ def with_fitting_loss(loss: Loss, records: Records) -> Loss:
 
 
 def _in_order_of(names: tuple[str, ...], records: Records, spec: str) -> Records:
-    """The records with classes numbered as a model does that names all of theirs."""
+    """Returns the records with their classes numbered in the model's own order."""
     named = len(records.classes) > 0 and set(records.classes) <= set(names)
     single = records.labels.dim() == 1 and len(set(names)) == len(names)
     return in_order(records, names, spec) if named and single else records
@@ -191,7 +191,7 @@ def _precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device to compute on; ``auto`` takes CUDA where there is one.
+    """Returns the device to compute on; ``auto`` takes CUDA where there is one.
 
     Raises:
         UsageError: CUDA is asked for and absent.

@@ -1,4 +1,4 @@
-"""Discovery: the audits, adapters and formats are the classes found in their package.
+"""Discovery of parts: audits, adapters and formats are the classes found in their package.
 
 A part is a concrete subclass of its kind's base class with a ``name``. It is found by living in a
 module of the kind's package (one whose name begins with ``_`` holds none), or by an entry point of
@@ -24,12 +24,12 @@ from gradaudit.errors import PartWarning, one_line
 
 P = TypeVar("P")
 _GROUPS = {"gradaudit.audits.dp_audit.mechanisms": "gradaudit.dp.mechanisms"}
-"""Entry point groups by packages that do not have their name."""
+"""Entry point groups of packages whose group has another name."""
 
 
 @cache
 def discover(package: str, base: type[P], name: str | None = None) -> dict[str, type[P]]:
-    """Every concrete subclass of ``base`` in ``package`` and its entry points, by name.
+    """Returns every concrete subclass of ``base`` in ``package`` and its entry points, by name.
 
     Args:
         package: full name of the package that holds one part a module, e.g. ``gradaudit.audits``;
@@ -70,7 +70,7 @@ def _in_package(package: str, base: type[P], name: str | None) -> Iterator[type[
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Import modules without a search for garbage among the many objects that they make."""
+    """Import modules with garbage collection off, as imports make many objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -81,7 +81,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def _may_hold(name: str | None, module: str) -> bool:
-    """Whether a part of this name, or of any where it is None, may be found in a module."""
+    """Whether a module may hold a part of this name, or any part where the name is None."""
     return name is None or not (others := declared(module)) or name in others
 
 
@@ -95,7 +95,7 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
 
 
 def _loaded(package: str) -> Iterator[tuple[EntryPoint, Any]]:
-    """What the entry points of a package's group name, with each of them."""
+    """Yields the entry points of a package's group, each with the object that it names."""
     group = _GROUPS.get(package, package)
     for entry in _entry_points(tuple(sys.path)).select(group=group):
         try:
@@ -111,7 +111,7 @@ def _loaded(package: str) -> Iterator[tuple[EntryPoint, Any]]:
 
 @cache
 def _entry_points(path: tuple[str, ...]) -> Any:
-    """Those of every group, to be selected from; a file of every distribution on it is read."""
+    """Returns all entry points; this reads a file of every distribution on the path."""
     return entry_points()
 
 
@@ -133,7 +133,7 @@ def _leave_out(what: str, remedy: str) -> None:
 
 
 def summaries(package: str, by: str = "name") -> dict[str, str]:
-    """The parts of ``package``, each with its ``summary``, read from the source.
+    """Returns each part of ``package`` with its ``summary``, read from the source.
 
     Parts of other distributions are imported, since their source may lie anywhere.
 
@@ -154,7 +154,7 @@ def summaries(package: str, by: str = "name") -> dict[str, str]:
 
 
 def declared(package: str) -> dict[str, dict[str, Any]]:
-    """Class attributes of a package's own parts, read from the source, by the parts' names.
+    """Returns class attributes of a package's own parts by part name, read from the source.
 
     It is not imported, so that parts that need torch are listed without it. The parts of a single
     module stand in the order of its source.
@@ -172,7 +172,7 @@ def declared(package: str) -> dict[str, dict[str, Any]]:
 
 
 def forms(package: str) -> str:
-    """Specs that name the package's own parts, for help: their examples, or their names."""
+    """Lists specs of the package's own parts for help: their examples, or their names."""
     return ", ".join(str(part.get("example", part["name"])) for part in declared(package).values())
 
 
@@ -187,7 +187,7 @@ def _declared_in(file: Path) -> list[dict[str, Any]]:
 
 
 def _constants(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
-    """Class attributes that are constants, as they are written."""
+    """Returns the class attributes that are constants in the source."""
     for line in node.body:
         if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant):
             target = line.targets[0] if isinstance(line, ast.Assign) else line.target

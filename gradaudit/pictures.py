@@ -1,4 +1,4 @@
-"""Shared settings of pictures: permitted paths, style, reproducible bytes.
+"""Settings that pictures share: permitted paths, style, reproducible bytes.
 
 Matplotlib is loaded when something is drawn.
 """
@@ -25,7 +25,7 @@ _INCHES = (4.6, 3.2)
 
 
 def expect_picture(path: Path) -> None:
-    """Look whether a picture can be written to a path, before the work.
+    """Check before the work that a picture can be written to a path.
 
     Raises:
         UsageError: the suffix is neither .svg nor .png, the folder is missing or not writable, or
@@ -43,7 +43,7 @@ def expect_picture(path: Path) -> None:
 
 @contextmanager
 def picture(path: Path, panels: int) -> Iterator[list[Axes]]:
-    """Panels side by side to draw into; the picture is written when the block ends.
+    """Yields panels side by side to draw into; the picture is written when the block ends.
 
     Args:
         path: ends in .svg or .png.

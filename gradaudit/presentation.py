@@ -1,4 +1,4 @@
-"""Presentation of reports, registered from above.
+"""How reports are shown; the functions are registered by the modules that hold them.
 
 A report can be printed, saved and shown in a notebook, but the module that defines it imports no
 format. ``gradaudit`` registers here how to get what shows reports, and imports it on first use.
@@ -32,10 +32,10 @@ _loaders: list[Callable[[], Presentation]] = []
 
 
 def register(loader: Callable[[], Presentation]) -> None:
-    """Show reports from now on by what ``loader`` imports."""
+    """Show reports from now on with the functions that ``loader`` imports."""
     _loaders[:] = [loader]
 
 
 def presentation() -> Presentation:
-    """Return what shows reports."""
+    """Return the functions that show reports."""
     return _loaders[-1]()

@@ -1,4 +1,4 @@
-"""Progress reports of long work, independent of who shows them."""
+"""Progress of long work, independent of who displays it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,24 +8,24 @@ Advance = Callable[[int], None]
 
 
 class Progress(Protocol):
-    """Opens one task at a time; the yielded function advances it by so many units."""
+    """Starts tasks; the yielded function advances a task by so many units."""
 
     def task(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Start a task of ``total`` units; tasks may be part of another one."""
         ...
 
     def say(self, line: str) -> None:
-        """Tell what came out of some work, where the whole lasts."""
+        """Show a result during work that takes long."""
         ...
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Progress that is not displayed."""
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Advance]:
-        """Start a task whose advances go nowhere."""
+        """Start a task whose progress is not displayed."""
         yield lambda units: None
 
     def say(self, line: str) -> None:
-        """Say nothing."""
+        """Show nothing."""

@@ -1,4 +1,4 @@
-"""Random numbers by name: a seed and words give a stream that no other words disturb.
+"""Random numbers by name: a seed and words give a stream that is independent of others.
 
 ``rng(seed, "vinfo", "split", attribute)`` depends on the seed and on these words alone, so that
 what one part draws never moves with what another part draws, with the number of workers or with
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 Seed = int | np.random.SeedSequence
 Word = str | int
-"""What a stream is for, or which of several it is."""
+"""A word that names the purpose of a stream, or a number that tells apart several."""
 
 
 def sequence(seed: Seed, *words: Word) -> np.random.SeedSequence:
-    """The child of a seed, or of another child, that these words name.
+    """Returns the seed sequence that these words name below a seed or a sequence.
 
     Args:
         seed: the root seed, or a sequence whose own words come first.
         words: at least one; ``1`` and ``"1"`` are two words, and so are ``"ab"`` and ``"a", "b"``.
     """
     if not words:
-        raise ValueError("a stream needs a word that says what it is for")
+        raise ValueError("a stream needs a word that names its purpose")
     digest = hashlib.blake2b(repr(words).encode(), digest_size=16).digest()
     key = tuple(int(part) for part in np.frombuffer(digest, np.uint32))
     if isinstance(seed, np.random.SeedSequence):
@@ -39,18 +39,18 @@ def sequence(seed: Seed, *words: Word) -> np.random.SeedSequence:
 
 
 def rng(seed: Seed, *words: Word) -> np.random.Generator:
-    """A NumPy generator for what these words name."""
+    """Returns a NumPy generator for the stream that these words name."""
     return np.random.default_rng(sequence(seed, *words))
 
 
 def torch_rng(seed: Seed, *words: Word, device: torch.device | str = "cpu") -> torch.Generator:
-    """A torch generator for what these words name."""
+    """Returns a torch generator for the stream that these words name."""
     import torch
 
     return torch.Generator(device).manual_seed(number(seed, *words))
 
 
 def number(seed: Seed, *words: Word) -> int:
-    """A seed of 63 bits for what these words name, for libraries that take only a number."""
+    """Returns a seed of 63 bits for the stream that these words name, for other libraries."""
     (state,) = sequence(seed, *words).generate_state(1, np.uint64)
     return int(state) >> 1

@@ -1,4 +1,4 @@
-"""A report without the words of its data: attributes, values, columns and paths.
+"""Removes private words from a report: attributes, values, columns and paths.
 
 Numbers, layers, options and metrics stay, so that a redacted report can be judged and compared.
 What stands for a word is numbered by the order in which the words are met.
@@ -33,7 +33,7 @@ _ATTRIBUTE_FLAGS = {"-a", "--attribute", "--knows"}
 
 
 def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -> Report:
-    """A copy in which every private word is a placeholder, the same one wherever it stood.
+    """Returns a copy in which each private word is replaced by the same placeholder everywhere.
 
     ``attribute-1``, ``value-1``, ``class-1``, ``column-1`` and ``file-1`` are numbered in order of
     appearance in the report. Numbers and single characters are replaced where they are a whole
@@ -91,7 +91,7 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
 
 
 def _all(value: Any, told: Callable[[str], str], *, keys: bool = True) -> Any:
-    """A JSON value with all its strings, and the keys of its objects, told."""
+    """Returns a JSON value with every string and every object key replaced."""
     if isinstance(value, str):
         return told(value)
     if isinstance(value, list):
@@ -116,7 +116,7 @@ def _row(row: Measurement, told: Callable[[str], str]) -> Measurement:
 
 
 class PrivateWords:
-    """Private words and what stands for them; the first kind that a word is learnt as counts."""
+    """Private words and their placeholders; a word keeps the first kind that it is learnt as."""
 
     def __init__(self) -> None:
         self.placeholders: dict[str, str] = {}
@@ -124,14 +124,14 @@ class PrivateWords:
         self._pattern: re.Pattern[str] | None = None
 
     def learn(self, kind: str, word: str) -> None:
-        """Find a placeholder ``KIND-N`` for a word."""
+        """Assign a placeholder ``KIND-N`` to a word."""
         if word.strip() and word not in self.placeholders:
             self._counts[kind] += 1
             self.placeholders[word] = f"{kind}-{self._counts[kind]}"
             self._pattern = None
 
     def learn_path(self, path: str) -> None:
-        """A path, and its last part by the same placeholder."""
+        """Assign one placeholder to a path and to its last part."""
         path = path.rstrip("/\\")
         name = re.split(r"[/\\]", path)[-1]
         known = self.placeholders.get(name)
@@ -140,7 +140,7 @@ class PrivateWords:
             self.placeholders.setdefault(name, known or self.placeholders[path])
 
     def replace(self, text: str) -> str:
-        """The text with every private word replaced, in one pass, the longest first."""
+        """Returns the text with all private words replaced in one pass, the longest first."""
         if text in self.placeholders:
             return self.placeholders[text]
         if self._pattern is None:
@@ -182,14 +182,14 @@ def _learn_data(words: PrivateWords, data: Mapping[str, JsonValue]) -> None:
 
 
 def _noted(notes: JsonValue) -> Iterator[str]:
-    """The columns that an adapter names in its notes."""
+    """Yields the columns that an adapter names in its notes."""
     for note in notes.values() if isinstance(notes, dict) else ():
         if isinstance(note, dict | list):
             yield from (name for name in note if isinstance(name, str))
 
 
 def _requests(report: Report) -> Iterator[str]:
-    """Everything that names files or columns: specs, command words, options."""
+    """Yields every text that names files or columns: specs, command words, options."""
     yield report.target.model
     yield report.target.loss
     for checkpoint in report.target.checkpoints:
@@ -202,7 +202,7 @@ def _requests(report: Report) -> Iterator[str]:
 
 
 def _command_words(command: str) -> list[str]:
-    """The command's words, with attributes as specs of an attribute."""
+    """Yields the command's words; attributes are written as specs of an attribute."""
     given = split_command(command)
     words = []
     for before, word in zip(["", *given], given, strict=False):
@@ -216,7 +216,7 @@ def _command_words(command: str) -> list[str]:
 
 
 def split_command(command: str) -> list[str]:
-    """The words of a command line, also where a quote is left open."""
+    """Splits a command line into words, also where a quote is left open."""
     try:
         return shlex.split(command)
     except ValueError:  # a quote that nothing closes
@@ -224,7 +224,7 @@ def split_command(command: str) -> list[str]:
 
 
 def _learn_request(words: PrivateWords, text: str) -> None:
-    """The path that a spec, option or word of the command holds, and the columns it names."""
+    """Learn the path and the columns that a spec, an option or a command word names."""
     place, _, options = text.partition("?")
     path = _FUNCTION.sub(r"\1", _SCHEME.sub("", place))
     if _looks_like_a_path(path):

@@ -1,4 +1,4 @@
-"""The report: measurements, what they were taken of, and how.
+"""The report: its measurements, what they were taken of, and how.
 
 It imports no format: what shows it is registered from above (``presentation``).
 
@@ -61,14 +61,14 @@ __all__ = [
 SCHEMA_VERSION: Literal[1] = 1
 MAX_BYTES = 64 << 20
 MAX_COMMAS = 2_000_000
-"""Of a report that is read: about 100,000 rows, which take some 200 MiB in memory."""
+"""Most commas in a report that is read: about 100,000 rows, some 200 MiB in memory."""
 MAX_ROWS = 1_000_000
-"""Rows that those of a report that is read may stand for; a model of 1,000 layers has 100,000."""
+"""Most rows that a report may stand for when it is read; a model of 1,000 layers has 100,000."""
 
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
 Says = Outcome | Literal["error", "warning"]
 Unclear = Literal["pass", "warn", "fail"]
-"""What the gate makes of a row that is neither beyond its limit nor within it."""
+"""Effect of an unclear row, which is neither beyond its limit nor within it, at the gate."""
 
 
 class LayerRecord(Document):
@@ -108,11 +108,11 @@ _UNCLEAR_OR_NOT: dict[str, JsonValue] = {
     "then": {"properties": {"unclear": {"type": "string"}}},
     "else": {"properties": {"unclear": {"type": "null"}, "times": {"type": "null"}}},
 }
-"""What ``Finding`` checks of its outcome, for its JSON Schema."""
+"""JSON Schema of the checks that ``Finding`` makes of its outcome."""
 
 
 class Finding(Document):
-    """A rule's finding on one row, or on rows that it found missing.
+    """A rule's finding about one row, or about rows that it found missing.
 
     ``rule`` counts from 1; 0 is the demand that a report holds anything to judge. An outcome is
     ``failed`` (shown: the whole interval is beyond the limit), ``passed`` (all of it is within),
@@ -146,16 +146,16 @@ class Finding(Document):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.rule and (self.max is None) == (self.min is None):
-            raise ValueError("a rule's finding has either max or min")
+            raise ValueError("a rule's finding must have either max or min")
         if not self.rule and self.outcome != "unmeasured":
-            raise ValueError("rule 0 is only ever unmeasured")
+            raise ValueError("a finding of rule 0 must be unmeasured")
         if (self.outcome == "unclear") != (self.unclear is not None):
-            raise ValueError("an unclear finding, and no other, says what the policy makes of it")
+            raise ValueError("only an unclear finding must name its effect in the policy")
         return self
 
     @property
     def key(self) -> Key:
-        """The key of the row it speaks of."""
+        """Key of the row that the finding is about."""
         return key_of(self.metric, self.layer, self.variant)
 
     @property
@@ -170,7 +170,7 @@ class Finding(Document):
         return self.outcome
 
     def __str__(self) -> str:
-        """As the gate says it: ``error conv1 leak.bits 3 exceeds the max of 2 (rule 1)``."""
+        """Formats the finding: ``error conv1 leak.bits 3 exceeds the max of 2 (rule 1)``."""
         if not self.rule:
             return printable(f"{self.says} {self.message}", limit=None)
         variant = f"({variant_text(self.variant)})" if self.variant else ""
@@ -205,12 +205,12 @@ class Report(Document):
 
     @cached_property
     def rows(self) -> list[Measurement]:
-        """Every row, layer by layer."""
+        """Every row, with merged rows split layer by layer."""
         return [single for row in self.measurements for single in singles(row)]
 
     @cached_property
     def rows_by_place(self) -> Mapping[str, Mapping[str | None, Sequence[Measurement]]]:
-        """The rows, of all variants, by ``AUDIT.METRIC`` and by layer."""
+        """Rows of all variants, by ``AUDIT.METRIC`` and layer."""
         places: dict[str, dict[str | None, list[Measurement]]] = {}
         for row in self.rows:
             places.setdefault(row.id, {}).setdefault(row.layer, []).append(row)
@@ -221,7 +221,7 @@ class Report(Document):
         return {row.key: row for row in self.rows}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with other fields, which makes its own ``rows`` of them."""
+        """Returns a copy with other fields, whose ``rows`` are computed anew."""
         copied = super().model_copy(update=update, deep=deep)
         if update and "measurements" in update:
             for made in ("rows", "rows_by_place", "_by_key"):
@@ -230,7 +230,7 @@ class Report(Document):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the command that made it was interrupted."""
+        """Whether the command that wrote the report was interrupted."""
         plan = self.provenance.get("plan")
         return isinstance(plan, dict) and plan.get("interrupted") is True
 
@@ -241,7 +241,7 @@ class Report(Document):
     def select(
         self, metric: str, layer: str | None = None, variant: Variant | None = None
     ) -> list[Measurement]:
-        """Rows of ``AUDIT.METRIC``, optionally of one layer and one variant."""
+        """Returns the rows of ``AUDIT.METRIC``, optionally of one layer and one variant."""
         return [
             row
             for row in self.rows
@@ -251,7 +251,7 @@ class Report(Document):
         ]
 
     def to_json(self) -> str:
-        """The report as indented JSON with a final newline."""
+        """Returns the report as indented JSON with a final newline."""
         return self.model_dump_json(indent=2) + "\n"
 
     def save(self, path: str | Path) -> None:
@@ -263,7 +263,7 @@ class Report(Document):
         presentation().save(self, Path(path))
 
     def to_dataframe(self) -> "DataFrame":
-        """The rows as a table of pandas; ``variant`` is in words and empty for headlines.
+        """Returns the rows as a pandas table; ``variant`` is in words and empty for headlines.
 
         Raises:
             UsageError: pandas is not installed.
@@ -271,18 +271,18 @@ class Report(Document):
         return presentation().dataframe(self)
 
     def __repr__(self) -> str:
-        """What was audited and the riskiest layers, in at most ten lines."""
+        """Summarises what was audited and the riskiest layers in at most ten lines."""
         return presentation().glance(self)
 
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """The same for a notebook, with every layer."""
+        """Returns the summary for a notebook, with every layer."""
         return presentation().notebook(self)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read and validate a report, from standard input where the path is a dash.
+        """Reads and validates a report, from standard input for a dash.
 
         Raises:
             UsageError: the file is missing, too large, is not JSON or is not a gradaudit report.
@@ -305,10 +305,10 @@ class Report(Document):
         if (rows := sum(map(counted, report.measurements))) > MAX_ROWS:
             raise UsageError(f"{path}: stands for over {MAX_ROWS:,} rows; is it the right file?")
         if len(report.by_key()) < rows:
-            raise UsageError(f"{path}: rows that stand for several layers share a key")
+            raise UsageError(f"{path}: several rows that stand for the same layers share a key")
         return report
 
 
 def utc_now() -> str:
-    """The current time in UTC, ISO 8601, to the second."""
+    """Returns the current time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

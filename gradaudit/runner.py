@@ -1,4 +1,4 @@
-"""Runs audits on a subject and makes the report. Measures, never judges."""
+"""Runs audits on a subject and makes the report; it measures and never judges."""
 
 import logging
 import platform
@@ -44,7 +44,7 @@ from gradaudit.workers import one_thread
 log = logging.getLogger(__name__)
 
 _LEAST_MEMORY = 1 << 24
-"""Bytes of a chunk of work below which no less is tried."""
+"""Smallest chunk of work in bytes; below it memory is not halved again."""
 CUT_SHORT = "its share of the time was up (a longer --budget gives more)"
 
 
@@ -56,7 +56,7 @@ def run(
     provenance: Mapping[str, JsonValue] | None = None,
     units: Units = NOTHING_KEPT,
 ) -> Report:
-    """Run every audit and collect one report.
+    """Runs every audit and returns one report.
 
     An audit that does not apply leaves skipped rows, one that breaks leaves failed rows; either
     way every layer has a measurement or a reason. One whose rows break the contract
@@ -100,7 +100,7 @@ class Outcome:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a number in it."""
+        """Whether the outcome holds a number."""
         return any(row.number is not None for row in self.part.rows)
 
 
@@ -111,7 +111,7 @@ def measured(
     units: Units = NOTHING_KEPT,
     seconds: float | None = None,
 ) -> Outcome:
-    """Run one audit, for so many seconds at most; then it has what it found by then.
+    """Runs one audit within a time limit; at its end the rows found by then are kept.
 
     Raises:
         UsageError: its options name something that does not exist.
@@ -144,7 +144,7 @@ def measured(
 
 
 def _with_less(subject: Subject, audit: Audit[Any]) -> Subject | None:
-    """The subject with half the memory, or in single precision where it has the least already.
+    """Returns the subject with half the memory, or in single precision at the smallest memory.
 
     That is enough for audits whose least size is in single precision.
     """
@@ -160,14 +160,14 @@ def _named(precision: torch.dtype) -> str:
 
 
 def _stopwatch() -> Callable[[], float]:
-    """Seconds since now."""
+    """Yields a function of the seconds since now."""
     begun = time.perf_counter()
     return lambda: time.perf_counter() - begun
 
 
 @dataclass
 class Run:
-    """A subject, what its audits came to, and the report of that at any time."""
+    """A run: the subject, the outcomes of its audits, and their report at any time."""
 
     subject: Subject
     accuracy: TaskAccuracy
@@ -176,7 +176,7 @@ class Run:
 
     @classmethod
     def begun(cls, subject: Subject) -> Self:
-        """A run of which nothing is done but the model's accuracy.
+        """Starts a run by measuring the model's accuracy.
 
         Raises:
             AuditError: the model cannot be run on the records.
@@ -186,7 +186,7 @@ class Run:
         return cls(subject, accuracy, started)
 
     def report(self, provenance: Mapping[str, JsonValue] | None = None) -> Report:
-        """The report of what is done."""
+        """Returns the report of the finished audits."""
         subject, audits = (
             self.subject,
             {outcome.part.audit.name: outcome for outcome in self.outcomes},
@@ -229,7 +229,7 @@ class Run:
 
 
 class _Trial:
-    """Rows of an audit; where it breaks off they are filled up, and ``fault`` says why.
+    """Rows of an audit; where it breaks off, reasons fill the missing rows and ``fault`` says why.
 
     It is no caller of the audit, so a traceback leads from the run straight to the measurement.
     """
@@ -242,7 +242,7 @@ class _Trial:
 
     @contextmanager
     def filled(self, *, short: bool) -> Iterator[None]:
-        """Let rows be filled; again with less memory where it is ``short`` of it and can be."""
+        """Fill the rows; repeat with less memory where memory was too short and can be reduced."""
         self.again = False
         try:
             yield
@@ -269,24 +269,24 @@ class _Trial:
 
     @property
     def _singles(self) -> list[Measurement]:
-        """Every row, layer by layer."""
+        """Returns every row, with merged rows split layer by layer."""
         return [single for row in self.rows for single in singles(row)]
 
     def _fill(
         self, status: Status, reason: str, details: Mapping[str, JsonValue] | None = None
     ) -> None:
-        """Rows with a reason for everything that has no headline yet."""
+        """Add rows with a reason for everything that has no headline yet."""
         self.rows += _instead(self.audit, self.subject, self._singles, status, reason, details)
 
 
 def left_out(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
-    """The outcome of an audit that was not run, though it may apply."""
+    """Returns the outcome of an audit that was not run, though it may apply."""
     rows = _instead(audit, subject, (), "skipped", reason, {"left_out": True})
     return Outcome(AuditRows.of(audit, with_setting(rows, audit, subject)), 0.0, whole=False)
 
 
 def passed_over(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
-    """The outcome of an audit that does not apply to what was asked."""
+    """Returns the outcome of an audit that does not apply to the request."""
     rows = _instead(audit, subject, (), "skipped", reason, None)
     return Outcome(AuditRows.of(audit, with_setting(rows, audit, subject)), 0.0)
 
@@ -309,7 +309,7 @@ def of_sample(outcome: Outcome, subject: Subject, reason: str) -> Outcome:
 
 
 def _draws(audit: Audit[Any]) -> bool:
-    """Whether an audit writes files of its own, which are missing where its rows are read."""
+    """Whether an audit writes files of its own, which stored rows would lack."""
     return any(isinstance(value, Path) for _, value in audit.options)
 
 
@@ -321,7 +321,7 @@ def _instead(
     reason: str,
     details: Mapping[str, JsonValue] | None,
 ) -> list[Measurement]:
-    """Rows with a reason for everything that ``rows`` has no headline of: few, for many layers."""
+    """Returns rows with a reason in place of missing headlines, merged over many layers."""
     done = {(row.metric, row.layer) for row in rows if not row.variant}
     names = [layer.name for layer in subject.layers]
     layers = {
@@ -339,14 +339,14 @@ def _instead(
 
 
 def _described(subject: Subject) -> JsonValue:
-    """The federation that was described, as it was."""
+    """Returns the federation's file as the user wrote it."""
     if subject.deployment is None:
         return None
     return subject.deployment.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _notes(subject: Subject) -> dict[str, JsonValue]:
-    """What was taken off the model, or is off while it is audited; empty where that is nothing."""
+    """Notes what was taken off the model or is switched off in the audit; empty for nothing."""
     off = "gradient checkpointing is off while audited: gradients are the same"
     model = subject.target.model
     notes = [*subject.target.notes, *([off] if recomputes(model) else [])]

@@ -1,4 +1,4 @@
-"""How a model does on a table whose number columns are as in the file, and standardised.
+"""Compares a model's accuracy on a table's number columns as they are and standardised.
 
 No file of weights says which of the two its model was trained on, and a model that is given the
 other runs all the same. ``gradaudit init`` tries both and writes down the one that fits.
@@ -27,7 +27,7 @@ _RANDOM = ("zoo:", "torchvision:")
 
 @dataclass(frozen=True)
 class ScalingTrial:
-    """A model on the columns of a table under one scaling.
+    """Accuracy of a model on a table's columns under one scaling.
 
     Attributes:
         scale: as the option of the data has it.
@@ -47,7 +47,7 @@ class ScalingTrial:
 
     @property
     def sentence(self) -> str:
-        """The trial in words."""
+        """The trial's result as a sentence."""
         columns = f"scale={self.scale}: columns from {number(self.low)} to {number(self.high)}"
         if self.accuracy is None:
             return f"{columns}, on which the model gives no finite outputs"
@@ -62,7 +62,7 @@ def _spelled(found: TaskAccuracy) -> str:
 
 
 def scaling_trials(settings: SubjectSettings) -> list[ScalingTrial]:
-    """The model under each scaling; nothing where the user chose one, or there is none to choose.
+    """Tries the model under each scaling; empty where the user chose one or there is no choice.
 
     There is none to choose for data that is no table of numbers, and none that fits where no
     checkpoint was given for a model that comes without weights.
@@ -77,7 +77,7 @@ def scaling_trials(settings: SubjectSettings) -> list[ScalingTrial]:
 
 
 def better(trials: Sequence[ScalingTrial]) -> str | None:
-    """The scaling under which the model does better beyond doubt; None where neither is.
+    """Returns the scaling with a clearly higher accuracy; None where neither has one.
 
     An accuracy is better where it lies above the other's interval.
     """
@@ -91,7 +91,7 @@ def better(trials: Sequence[ScalingTrial]) -> str | None:
 
 
 def with_scale(spec: str, scale: str) -> str:
-    """The data's spec with that scaling."""
+    """Returns the data's spec with that scaling."""
     return f"{spec}{'&' if '?' in spec else '?'}scale={scale}"
 
 
@@ -102,7 +102,7 @@ def _above(one: TaskAccuracy | None, other: TaskAccuracy | None) -> bool:
 
 
 def _is_open(data: str) -> bool:
-    """Whether the data's adapter can scale columns, and was not told how."""
+    """Whether the data's adapter can scale columns and its spec does not say how."""
     spec = parse_spec(data)
     adapter = adapters().get(spec.scheme or spec.name)
     takes = adapter is not None and "scale" in {field.name for field in fields(adapter)}
@@ -125,7 +125,7 @@ def _tried(settings: SubjectSettings, scale: str) -> ScalingTrial | None:
 
 
 class _FirstLayer:
-    """Name of the layer that is called first, and the root mean square of its outputs."""
+    """Name of the first layer that is called, and the root mean square of its outputs."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -145,7 +145,7 @@ class _FirstLayer:
 
 @contextmanager
 def _first_layer(model: nn.Module) -> Iterator[_FirstLayer]:
-    """Watch the outputs of the first layer that the model calls."""
+    """Record the outputs of the first layer that the model calls."""
     first = _FirstLayer()
     handles = [
         module.register_forward_hook(lambda _, __, out, name=name: first.add(name, out))

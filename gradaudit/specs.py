@@ -27,7 +27,7 @@ _FALSE = ("false", "no", "off", "0")
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed spec.
+    """A parsed spec: its name and its options.
 
     Attributes:
         text: the spec as the user wrote it.
@@ -42,7 +42,7 @@ class Spec:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options by key.
+        """Options of the spec by key.
 
         Raises:
             UsageError: a key is given twice.
@@ -50,7 +50,7 @@ class Spec:
         return {key: self.value(key) for key, _ in self.pairs}
 
     def value(self, key: str) -> str:
-        """The one value given for ``key``.
+        """Returns the only value of ``key``.
 
         Raises:
             UsageError: ``key`` is not given, or more than once.
@@ -62,7 +62,7 @@ class Spec:
         return values[0]
 
     def values(self, key: str) -> tuple[str, ...]:
-        """Every value given for ``key``, in order."""
+        """Returns every value of ``key``, in order."""
         return tuple(value for name, value in self.pairs if name == key)
 
     @property
@@ -93,7 +93,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def files_in_spec(text: str) -> Iterator[Path]:
-    """Every path that a spec may name.
+    """Returns every path that a spec may name.
 
     As in ``FILE``, ``FILE,FILE``, ``FILE.py:NAME``, ``KIND:FILE``, ``KIND:FOLDER?key=FILE``,
     ``KIND:FILE?key=FILE.py:NAME``.
@@ -114,16 +114,14 @@ def files_in_spec(text: str) -> Iterator[Path]:
 def _pair(text: str, item: str) -> tuple[str, str]:
     key, equals, value = item.partition("=")
     if not key or not equals:
-        raise UsageError(
-            f"{text}: {item!r} is no option; write key=value, with & in a value as %26"
-        )
+        raise UsageError(f"{text}: {item} is no option; write key=value, with & in a value as %26")
     return unquote(key), unquote(value)
 
 
 def arguments(
     spec: Spec, function: Callable[..., object], given: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The spec's options as keyword arguments of a callable, in the types of its parameters.
+    """Returns the spec's options as arguments of a callable, in its parameters' types.
 
     Types are read from the annotations, else from the default, else guessed from the text
     (integer, number, true or false, text). Understood are ``int``, ``float``, ``bool``, ``str``,
@@ -183,7 +181,7 @@ def configured(options: type[M], where: str, values: Mapping[str, object]) -> M:
 
 
 def suggest(name: str, known: Collection[str]) -> str:
-    """`` (did you mean 'X'?)`` where a known name is close, else nothing."""
+    """Returns `` (did you mean 'X'?)`` where a known name is close, else an empty text."""
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -191,7 +189,7 @@ def suggest(name: str, known: Collection[str]) -> str:
 def _parameters(
     function: Callable[..., object], given: Collection[str]
 ) -> tuple[Mapping[str, inspect.Parameter], bool]:
-    """The parameters that can be options, and whether any further key is taken."""
+    """Returns the parameters that can be options, and whether any further key is accepted."""
     try:
         signature = inspect.signature(function, eval_str=True)
     except Exception:  # evaluating annotations fails in whatever way it may
@@ -225,7 +223,7 @@ def _argument(spec: Spec, key: str, parameter: inspect.Parameter | None) -> Any:
 
 
 def _convert(text: str, kind: Any) -> Any:
-    """A value of type ``kind``; raises ValueError with what was expected."""
+    """Converts a value to the type ``kind``; a ValueError says what was expected."""
     if get_origin(kind) in (Union, UnionType):
         return _convert_union(text, get_args(kind))
     if get_origin(kind) is Literal:

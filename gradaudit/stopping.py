@@ -1,4 +1,4 @@
-"""Early ends of work: by a signal, or when its time is up.
+"""Ends work early: at a signal, or when its time is up.
 
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
 SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
@@ -23,11 +23,11 @@ from types import FrameType
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _IMPORT = "<frozen importlib"
 _DELICATE = {"__enter__", "__exit__"}
-"""What must be done whole: a context entered or left by half would not be put back."""
+"""Functions that must run to their end, as a context entered or left by half is not restored."""
 _CALLBACKS = {weakref.__file__, _weakrefset.__file__}
-"""Where what is called when an object is gone lies, beside its ``__del__``."""
+"""Files whose functions run when an object is deleted, besides ``__del__``."""
 _SOON, _AGAIN = 0.02, 5.0
-"""Seconds until work is told again that its time is up: in such a place, and where it went on."""
+"""Seconds until work is interrupted again: from such a function, and where it went on."""
 
 
 class Stopped(BaseException):
@@ -44,7 +44,7 @@ class Stopped(BaseException):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Let signals stop what runs within; afterwards the process ends undisturbed.
+    """Let signals stop the work within, and let the process end undisturbed afterwards.
 
     ``Stopped`` that nobody catches within becomes one line and the exit status.
     """
@@ -61,12 +61,12 @@ def stoppable() -> Iterator[None]:
 
 
 class TimeIsUp(BaseException):
-    """The time that some work was given is over."""
+    """The time limit of some work is over."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Give what runs within so many seconds, after which ``TimeIsUp`` is raised in it.
+    """Limit the work within to so many seconds, after which it gets ``TimeIsUp``.
 
     It is not raised while something is imported, or a context is entered or left, so that work
     that comes later finds all as it was: modes, dtypes, and the levels of ``torch.func``; nor in a
@@ -96,12 +96,12 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 _folders: dict[Path, int] = {}
-"""To remove where they are empty, and the processes that hold them."""
+"""Folders to remove where they are empty, with the processes that hold them."""
 
 
 @contextlib.contextmanager
 def removing(folder: Path) -> Iterator[None]:
-    """Remove a folder at the end where it is empty, also where the process ends at once."""
+    """Remove an empty folder at the end, also where the process is ended by a signal."""
     _folders[folder] = os.getpid()
     try:
         yield
@@ -116,12 +116,12 @@ def _remove(folder: Path) -> None:
 
 
 _work_is_done = threading.Event()
-"""Whether there is something to report already."""
+"""Whether there is already something to report."""
 
 
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
-    """Let a signal that comes during an import within stop the work once that is over."""
+    """Stop the work at a signal during imports only after the import has finished."""
     _work_is_done.set()
     try:
         yield

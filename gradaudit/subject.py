@@ -71,7 +71,7 @@ class Subject:
 
     @property
     def workers(self) -> Workers:
-        """Workers that share the work: this process alone on a device."""
+        """The workers that share the work; on a GPU this process alone."""
         on_a_device = any(target.device.type != "cpu" for target in self.targets)
         return Workers(1 if on_a_device else self.jobs, self.units)
 
@@ -80,13 +80,13 @@ class Subject:
         return replace(self, attributes=attributes) if attributes else self
 
     def in_precision(self, dtype: torch.dtype) -> Self:
-        """The same whose gradients are taken in another precision; itself where it is the same."""
+        """Returns the subject with gradients in this precision; itself where it has it already."""
         if self.target.precision is dtype:
             return self
         return replace(self, targets=tuple(replace(x, precision=dtype) for x in self.targets))
 
     def sample(self, default: int, most: int | None = None) -> Records:
-        """The records to look at: ``samples`` (or ``default``) drawn without replacement.
+        """Returns ``samples`` (or ``default``) records drawn without replacement.
 
         The same seed draws the same records for every audit, the first ones where it takes fewer.
 
@@ -100,7 +100,7 @@ class Subject:
 
 
 def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
-    """Details naming a subject's defenses that the numbers leave out; empty without any.
+    """Details that name a subject's defenses which its numbers leave out; empty without any.
 
     Those that change the model are in them, but for one that does nothing in eval mode.
 
@@ -112,7 +112,7 @@ def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
 
 
 def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) -> Target:
-    """The target with every model-changing defense built in that is not yet.
+    """Returns the target with every model-changing defense built in.
 
     Those that act on updates alone are passed over; the seed is that of weights and secrets.
 
@@ -130,7 +130,7 @@ def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) ->
 
 
 def with_private_part(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
-    """A checkpoint with the private part that the model has, where it brings none of its own.
+    """Returns a checkpoint with the model's private part where it has none of its own.
 
     A shared model holds no client's private part; whoever joins with it has a fresh one.
 
@@ -159,12 +159,12 @@ def _expect_same_defenses(loaded: LoadedCheckpoint, model: nn.Module) -> None:
 
 
 def built_in(model: nn.Module) -> tuple[str, ...]:
-    """Specs of the defenses that were built into a model."""
+    """Returns the specs of the defenses that were built into a model."""
     return tuple(vars(model).get("defenses_built_in", ()))
 
 
 def seen_by_outsiders(target: Target) -> Target:
-    """The target as an adversary takes it who does not know of terms that defenses add.
+    """Returns the target without loss terms that only the clients' defenses add.
 
     Private parts of the model have no say in it. (Fan et al. 2020, algorithm 5, line 10.)
     """
@@ -173,7 +173,7 @@ def seen_by_outsiders(target: Target) -> Target:
 
 
 def with_other_secrets(target: Target, generator: torch.Generator) -> Target:
-    """The target as someone has it who knows its defenses but holds no private part of it.
+    """Returns the target with private parts drawn anew, as an adversary would simulate them.
 
     He draws his own, as every client does; the target is left as it was.
     """

@@ -1,4 +1,4 @@
-"""Names and numbers made fit for people, the same in every table and message.
+"""Formats names and numbers for people, the same way in every table and message.
 
 A terminal, a report, a log never sees a name from a file raw; numbers have three digits that count.
 """
@@ -8,17 +8,17 @@ import sys
 from collections.abc import Collection
 
 UNBOUNDED = sys.float_info.max
-"""The end of an interval that nothing bounds: JSON has no infinity, and this is above any limit."""
+"""Largest number, which stands for an open end of an interval, as JSON has no infinity."""
 LARGEST_PLAIN = 1e6
 SMALLEST_PLAIN = 1e-3
 WHOLE_FROM = 99.95
-"""What rounds to three digits left of the point."""
+"""Value from which on three significant digits leave no decimals."""
 DOUBTED = "!"
 DOUBTS = f"{DOUBTED} marks numbers that are imprecise or warned of; the report says why"
 
 
 def number(value: float) -> str:
-    """Three significant digits; whole numbers and the digits left of the point are kept in full.
+    """Formats a number by three significant digits; digits left of the point are all kept.
 
     The largest finite number is the end of an interval that nothing bounds, and called infinite.
 
@@ -40,7 +40,7 @@ def number(value: float) -> str:
 def deciding_remedy(
     times: float | None, n: int | None = None, counted: str = "", *, played: bool = False
 ) -> str:
-    """Advice for deciding whether a value is beyond a limit that its interval contains.
+    """Advises how to settle whether a value is beyond a limit that its interval contains.
 
     Args:
         times: about how many times as many records or trials; None where no number would.
@@ -69,7 +69,7 @@ def deciding_remedy(
 
 
 def variant_text(variant: dict[str, str | int | float | bool]) -> str:
-    """A row's variant in a few words: ``method=dlg, round=2``."""
+    """Formats a row's variant in a few words: ``method=dlg, round=2``."""
     return ", ".join(f"{key}={value}" for key, value in variant.items())
 
 
@@ -77,12 +77,12 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 _LOG_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
-"""How a log tells GitHub (``::error::``, ``##[error]``) and Azure (``##vso[…]``) something."""
+"""Commands that GitHub (``::error::``, ``##[error]``) and Azure (``##vso[…]``) read from logs."""
 _OF_JSON = re.compile(r"::+|##+|[^\x20-\x7e\n]")
 
 
 def printable(name: str, limit: int | None = 200) -> str:
-    """A name from an untrusted file as harmless text of one line.
+    """Returns a name from an untrusted file as harmless text on one line.
 
     Control characters, escape sequences, line and paragraph separators, bidirectional and other
     format characters, and lone surrogates become U+FFFD, and so does the second character of what
@@ -101,7 +101,7 @@ def printable(name: str, limit: int | None = 200) -> str:
 
 
 def inert_json(document: str) -> str:
-    """A JSON document that means the same and says nothing to a terminal or a log.
+    """Returns an equivalent JSON document without commands to a terminal or a log.
 
     What ``printable`` replaces stands in it as an escape of JSON, and so does all but the first
     character of ``::`` and ``##``, wherever they stand: that can only be within a text.
@@ -110,14 +110,14 @@ def inert_json(document: str) -> str:
 
 
 def _escaped(found: str) -> str:
-    """Characters as escapes of JSON, but for the first of several, and one that can be shown."""
+    """Escapes characters as JSON, except a first one that may stay as it is."""
     kept = found[0] if found[0] in ":#" or found.isprintable() else ""
     units = found[len(kept) :].encode("utf-16-be", "surrogatepass")
     return kept + "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def listed(names: Collection[str], limit: int = 4) -> str:
-    """Names from an untrusted file in a sentence: ``a, b, c and 12 more``."""
+    """Lists names from an untrusted file in a sentence: ``a, b, c and 12 more``."""
     shown = ", ".join(printable(name) for name in list(names)[:limit])
     rest = len(names) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown

@@ -1,4 +1,4 @@
-"""``gradaudit train``: from settings to a folder of checkpoints, and its printed lines."""
+"""Runs ``gradaudit train``: from settings to a folder of checkpoints and printed lines."""
 
 import hashlib
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from gradaudit.user_code import code_digest
 
 
 def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:
-    """Train into a folder, locked meanwhile, and return lines that report the training.
+    """Train into a locked folder, and return lines that report the training.
 
     Raises:
         GradauditError: another run is at work there, or as ``RunFolder`` and ``train_into``.
@@ -66,7 +66,7 @@ def _set_up(
 def _identity(
     settings: TrainSettings, options: TrainingOptions, subject: Subject
 ) -> dict[str, Any]:
-    """What tells this run from others: everything that its numbers depend on."""
+    """Returns everything that identifies the run, as its numbers depend on it."""
     fields = {"model", "data", "loss", "mode", "seed", "defense", "test_share"}
     chosen = settings.model_dump(mode="json", include=fields)
     weights = hashlib.sha256()
@@ -83,7 +83,7 @@ def _identity(
 
 
 def _told(summary: RunRecord, out: Path, fresh: list[int]) -> Iterator[str]:
-    """The rounds as a small table, and what to do with them."""
+    """Formats the rounds as a small table, with the commands to run next."""
     what = {"accuracy": "accuracy", "r2": "R²"}.get(summary.measure, "accuracy")
     sizes = f"{min(summary.sizes)}" + (
         f" to {max(summary.sizes)}" if max(summary.sizes) > min(summary.sizes) else ""

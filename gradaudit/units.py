@@ -1,4 +1,4 @@
-"""Units of work that are done, kept beside the output, so that a killed command goes on from them.
+"""Finished units of work, saved beside the output so that a killed command resumes from them.
 
 A unit is a value that depends on the run and on words alone: the run is told by a fingerprint of
 everything that decides its numbers, so that what another model, seed, option or version made is
@@ -36,16 +36,16 @@ Word = str | int
 
 FOLDER = "{}.unfinished"
 MAX_BYTES = 1 << 32
-"""What a unit may have."""
+"""Largest size of a unit, in bytes."""
 _UNIT = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.gradaudit-[a-z0-9_]+")
-"""Names of units, and of those that were being written."""
+"""Names of units, and of temporary files of units."""
 _SIGNATURE = 32
 _TRIES = 10
 
 
 @dataclass(frozen=True)
 class Units:
-    """Store of finished units, and the words before those of a unit.
+    """Store of finished units below a prefix of words.
 
     Attributes:
         folder: of the run; None keeps nothing.
@@ -56,15 +56,15 @@ class Units:
     words: tuple[Word, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything is kept."""
+        """Whether units are saved at all."""
         return self.folder is not None
 
     def of(self, *words: Word) -> Units:
-        """Those whose names go on with these words."""
+        """Returns the store of the units whose names begin with these words."""
         return replace(self, words=(*self.words, *words))
 
     def once(self, make: Callable[[], T]) -> T:
-        """The unit of these words, which is no None: what is kept, or what ``make`` gives."""
+        """Returns the saved unit of these words, or saves and returns what ``make`` returns."""
         value: T | None = self.kept()
         if value is None:
             value = make()
@@ -72,7 +72,7 @@ class Units:
         return value
 
     def kept(self) -> Any:
-        """The unit of these words; None where there is none that is whole and ours."""
+        """Returns the unit of these words; None where no whole, rightly signed one is saved."""
         path = self._path
         if path is None or not os.path.lexists(path):
             return None
@@ -85,7 +85,7 @@ class Units:
         return None
 
     def keep(self, value: object) -> None:
-        """Keep the unit; one that cannot be kept, or has no room, is made again by the next run."""
+        """Save the unit; one that cannot be saved is computed again by the next run."""
         path = self._path
         if path is None:
             return
@@ -96,13 +96,13 @@ class Units:
             log.info("%s is not kept: %s", path.name, error)
 
     def forget(self) -> None:
-        """Throw away all that is kept: the command has written what it was for."""
+        """Remove all saved units, as the command has written its result."""
         for path in self.all():
             with suppress(OSError):
                 path.unlink()
 
     def all(self) -> list[Path]:
-        """Every unit that is kept."""
+        """Yields every saved unit."""
         if self.folder is None:
             return []
         with suppress(OSError):
@@ -119,12 +119,12 @@ NOTHING_KEPT = Units()
 
 
 def _signature(path: Path, content: bytes) -> bytes:
-    """Of a unit's name and content, with the user's key."""
+    """Returns the signature of a unit's name and content by the user's key."""
     return hmac.digest(_key(), path.name.encode() + content, "sha256")
 
 
 def _key() -> bytes:
-    """The user's, which is made where there is none.
+    """Returns the user's key, which is made where there is none.
 
     Raises:
         OSError: the user has no folder to keep it in.
@@ -145,7 +145,7 @@ def _key() -> bytes:
     _expect_private(path)
     key = read_file(path, _SIGNATURE)
     if len(key) < _SIGNATURE:
-        raise UsageError(f"{path}: is no whole key; remove it")
+        raise UsageError(f"{path}: is not a complete key; remove it")
     return key
 
 
@@ -158,7 +158,7 @@ def _expect_private(path: Path) -> None:
 
 @contextmanager
 def units_beside(output: Path) -> Iterator[Units]:
-    """Units of a command that writes ``output``, until it forgets them or is killed.
+    """Yields the units of a command that writes ``output``, removed when the command is done.
 
     They may hold what an attack rebuilt, so nobody else may look into the folder.
 
@@ -175,7 +175,7 @@ def units_beside(output: Path) -> Iterator[Units]:
 
 @contextmanager
 def locked(folder: Path, what: str, *, remove: bool = True, mode: int = 0o777) -> Iterator[None]:
-    """Hold a folder for as long as this process works in it; it is made where there is none.
+    """Hold a folder's lock for as long as this process works in it; makes a missing folder.
 
     Where the file system knows no locks there is none.
 
@@ -197,7 +197,7 @@ def locked(folder: Path, what: str, *, remove: bool = True, mode: int = 0o777) -
 
 
 def _held(folder: Path, what: str, mode: int) -> int:
-    """A handle with the lock, on a folder that its last holder has not removed meanwhile."""
+    """Returns a handle with the lock, on a folder that its last holder has not removed."""
     for _ in range(_TRIES):
         try:
             folder.mkdir(mode, parents=True, exist_ok=True)
@@ -221,4 +221,4 @@ def _held(folder: Path, what: str, mode: int) -> int:
             if os.path.samestat(os.fstat(handle), folder.stat()):
                 return handle
         os.close(handle)
-    raise UsageError(f"{what}: {folder.name} comes and goes; name another folder")
+    raise UsageError(f"{what}: {folder.name} is removed again and again; name another folder")

@@ -1,4 +1,4 @@
-"""Import of the user's own code, ``FILE.py:NAME`` or ``package.module:NAME``, and of torchvision.
+"""Imports the user's code, ``FILE.py:NAME`` or ``package.module:NAME``, and torchvision.
 
 The first runs the user's code, as any import does. Besides it only ``torch.export`` archives named
 by ``--model`` are run (``models.exported``).
@@ -26,14 +26,14 @@ from gradaudit.files import read_file
 from gradaudit.specs import parse_spec, suggest
 
 MAX_BYTES = 16 << 20
-"""What a file of code may have."""
+"""Largest size of a file of code, in bytes."""
 
 _OURS = ("zoo", "torchvision")
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def load_callable(location: str, option: str) -> Callable[..., Any]:
-    """The callable that ``path/file.py:NAME`` or ``package.module:NAME`` names.
+    """Returns the callable that ``path/file.py:NAME`` or ``package.module:NAME`` names.
 
     A file may import its neighbours, a package may lie in the working directory. A file is run
     once for each state of its content.
@@ -60,7 +60,7 @@ def load_callable(location: str, option: str) -> Callable[..., Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """``Kind: message`` of an exception, on one line."""
+    """Formats an exception as ``Kind: message`` on one line."""
     message = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -98,7 +98,7 @@ def _read(file: Path, where: str) -> bytes:
 
 @cache
 def _run(file: Path, content: bytes) -> ModuleType:
-    """Run a file as a module of its own name, from exactly this content."""
+    """Runs a file's content as a module of its own name."""
     digest = hashlib.sha256(bytes(file) + b"\0" + content).hexdigest()
     name = f"_gradaudit_user_{file.stem}_{digest[:16]}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -141,7 +141,7 @@ def import_torchvision(submodule: str) -> Any:
 
 
 def _with_operators(load: Callable[[], ModuleType]) -> ModuleType:
-    """What is imported, once more where it wanted torchvision and that its operators."""
+    """Imports a module, once more with torchvision's missing operators defined if it needs them."""
     try:
         return load()
     except RuntimeError as error:
@@ -153,7 +153,7 @@ def _with_operators(load: Callable[[], ModuleType]) -> ModuleType:
 
 @cache
 def _define_missing_operators() -> torch.library.Library:
-    """Kept for the life of the process: the definitions go when the library object does."""
+    """Define operators for the life of the process, as a library object removes its own."""
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         library.define(operator + _SCHEMA)  # type: ignore[no-untyped-call]
@@ -161,7 +161,7 @@ def _define_missing_operators() -> torch.library.Library:
 
 
 def code_digest(text: str) -> str | None:
-    """SHA-256 of the file that ``FILE.py:NAME``, ``package.module:NAME`` or ``FILE`` names.
+    """Returns the SHA-256 of the file that a spec names; None where it names none.
 
     Of a module it is the file that it was imported from. What a file imports is not in it.
 

@@ -1,4 +1,4 @@
-"""Tasks shared out among workers; what they find does not depend on how many or where they are.
+"""Shares out tasks among workers; results do not depend on how many workers there are.
 
 All parallel work runs in one place, which ``use_cluster`` chooses (``gradaudit.executors``): the
 processes of this machine, unless the user names another.
@@ -41,28 +41,28 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Task = Callable[[Advance], T]
-"""Work that tells how many units of it are done."""
+"""A task, which reports how many of its units are done."""
 Numbered = Iterator[tuple[int, Task[T]]]
 Given = Callable[[int, Any], None]
-"""Who is told what a task gave, and its number, as soon as it did."""
+"""Function that receives a task's number and result as soon as it is done."""
 
 TRIES = 3
-"""How often a task is given to workers that are lost with it."""
+"""Largest number of times that a task is given out again after its worker was lost."""
 COSTS = 3.0
-"""Seconds of work below which starting workers may not pay."""
+"""Seconds of work below which starting workers may not pay off."""
 PATIENCE = 0.5
-"""Seconds for which work of unknown length is done here before workers are started for the rest."""
+"""Seconds of work of unknown length that this process does before it starts workers."""
 _POLL = 0.2
-"""Seconds between two looks at how far the workers are."""
+"""Seconds between two checks of the workers' progress."""
 _AHEAD = 2
-"""Tasks that are with workers at a time, for each worker."""
+"""Number of tasks that are queued for each worker."""
 _DECIDING = ("torch", "numpy", "scipy", "scikit-learn")
-"""Libraries whose versions decide the numbers."""
+"""Libraries whose versions change the numbers."""
 
 
 @dataclass
 class _Employed:
-    """What was named last, and the workers there."""
+    """The executor that was named last, and its workers."""
 
     named: str | Executor = DEFAULT
     cluster: Cluster = field(default_factory=lambda: load_cluster(DEFAULT))
@@ -74,7 +74,7 @@ def _employed() -> _Employed:
 
 
 def use_cluster(executor: str | Executor, jobs: int | None = None) -> int:
-    """Have all work from now on done there (``gradaudit.executors.load_cluster``).
+    """Do all further work on this cluster (``gradaudit.executors.load_cluster``).
 
     Args:
         executor: as ``--executor`` names it, or one of Python's own interface.
@@ -95,13 +95,13 @@ def use_cluster(executor: str | Executor, jobs: int | None = None) -> int:
 
 
 def on_this_machine() -> bool:
-    """Whether units of work are done by processes beside this one, which see the same files."""
+    """Whether units of work run in processes of this machine, which see the same files."""
     return _employed().cluster.here
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A context, or a decorator, in which numerical libraries compute with one thread.
+    """Returns a context, or decorator, in which numerical libraries use one thread.
 
     Sums depend on the number of threads; torch has pools that nothing else can limit.
     """
@@ -120,7 +120,7 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _pools(modules: int) -> ThreadpoolController:
-    """The libraries' pools of threads, which take a while to find: anew with more modules."""
+    """Returns the libraries' thread pools, searched again where more modules are loaded."""
     return ThreadpoolController()
 
 
@@ -133,7 +133,7 @@ def shared_out(
     given: Given = lambda number, value: None,
     count: int | None = None,
 ) -> list[T]:
-    """What every task gives, in order, from as many workers of one thread each.
+    """Returns every task's result in order, from as many workers of one thread each.
 
     The tasks stay in this process, with one thread too, where one worker is enough, where they are
     short, and where what they need, such as a user's model, cannot be shipped to another one. An
@@ -183,7 +183,7 @@ def shared_out(
 def _here(
     tasks: Numbered[T], advance: Advance, take: Callable[[int, T], None], patience: float = math.inf
 ) -> None:
-    """Do the first tasks in this process with one thread, until they took so long."""
+    """Does the first tasks in this process with one thread, until they took so long."""
     begun = time.monotonic()
     while time.monotonic() - begun < patience:
         number, task = next(tasks, (None, None))
@@ -196,7 +196,7 @@ def _here(
 
 @dataclass(frozen=True)
 class Workers:
-    """Who shares in the parts of an audit's work, and where what is done is kept.
+    """The workers of an audit's parts, and the store of finished work.
 
     Attributes:
         jobs: workers at most.
@@ -207,11 +207,11 @@ class Workers:
     units: Units = NOTHING_KEPT
 
     def on(self, *words: Word) -> Workers:
-        """The same for work of this name, which no other work of the audit has."""
+        """Returns the workers with this name before the names of their saved work."""
         return replace(self, units=self.units.of(*words))
 
     def keeping(self, task: Task[T], *words: Word) -> Task[T]:
-        """The task, whose value is kept by this name, with whatever others it is shared out."""
+        """Returns the task with its result saved by this name."""
         return partial(_kept, self.units.of(*words), task) if self.units else task
 
     def share(
@@ -221,16 +221,16 @@ class Workers:
         seconds: float | None = None,
         given: Given = lambda number, value: None,
     ) -> list[T]:
-        """What every task gives, in order; see ``shared_out``."""
+        """Returns every task's result in order; see ``shared_out``."""
         return shared_out(tasks, self.jobs, advance, self.units, seconds, given)
 
 
 ALONE = Workers()
-"""This process, which keeps nothing."""
+"""Workers that are this process alone and save nothing."""
 
 
 def _kept(units: Units, task: Task[T], advance: Advance) -> T:
-    """What the task gives, or gave; either way it advances by as much."""
+    """Returns the task's saved or new result, and advances the progress by the same amount."""
     reported: list[int] = []
 
     def made() -> tuple[T, int]:
@@ -246,7 +246,7 @@ def _kept(units: Units, task: Task[T], advance: Advance) -> T:
 
 
 def shipped(value: object) -> bytes:
-    """A value as workers take it, whatever file its classes are from.
+    """Returns a value in a form that workers can load, wherever its classes are defined.
 
     Raises:
         PicklingError: it cannot leave this process.
@@ -256,12 +256,12 @@ def shipped(value: object) -> bytes:
 
 
 def received(value: bytes) -> Any:
-    """What was shipped to this worker, of its own command."""
+    """Loads a value that this command sent to the worker."""
     return cloudpickle.loads(value)
 
 
 def _shipped(task: object) -> bytes:
-    """The task as workers take it; a PicklingError where it cannot leave this process."""
+    """Returns the task as bytes for workers; a PicklingError where it cannot be sent."""
     try:
         return cloudpickle.dumps(task)  # type: ignore[no-any-return]
     except TypeError as error:
@@ -269,7 +269,7 @@ def _shipped(task: object) -> bytes:
 
 
 class _Shared:
-    """Tasks with workers, until each gave something or was given up.
+    """Tasks that workers do, until each has a result or was given up.
 
     Few more are shipped, or made, than are worked on, since what they look at may be large.
 
@@ -288,7 +288,7 @@ class _Shared:
         self.told = 0
 
     def done(self) -> None:
-        """Have all tasks done."""
+        """Do all tasks."""
         cluster = _employed().cluster
         with TemporaryDirectory(prefix="gradaudit-") as folder:
             counts = Path(folder) / "units"
@@ -307,7 +307,7 @@ class _Shared:
                 raise
 
     def _round(self, executor: Executor, counts: Path) -> None:
-        """Every task that is left, or not made yet, once; or raise what one of them raised."""
+        """Do every task that is left once; raises what one of them raised."""
         numbers = chain([*self.left], self._made())
         running: dict[Future[bytes], int] = {}
         try:
@@ -328,13 +328,13 @@ class _Shared:
                 future.cancel()
 
     def _made(self) -> Iterator[int]:
-        """The numbers of further tasks, each as it is made."""
+        """Yields the numbers of further tasks, each as it is sent."""
         for number, task in self.source:
             self.left[number] = task
             yield number
 
     def _asked(self, executor: Executor, counts: Path, number: int) -> Future[bytes] | None:
-        """What a worker is asked for; None where losing one was the end of them all."""
+        """Sends a task to a worker; None where the loss of one worker ended all."""
         task = _shipped(self.left[number])
         try:
             return executor.submit(perform, task, str(counts), number, _versions())
@@ -343,7 +343,7 @@ class _Shared:
             return None
 
     def _tell(self) -> None:
-        """Advance by what was done since the last time; what was lost is taken back.
+        """Advance the progress by new units, and take back those of lost tasks.
 
         A cluster may do a task again whose value is here already, so that its count is no more.
         """
@@ -367,7 +367,7 @@ class _Shared:
         self.units[number] = 0
 
     def _expect_workers(self, cluster: Cluster) -> None:
-        """Refuse to go on where a task was lost too often."""
+        """Raise an error where a task's worker was lost too often."""
         for errors in self.lost.values():
             if len(errors) >= TRIES:
                 raise AuditError(
@@ -377,7 +377,7 @@ class _Shared:
 
 
 def _opened(answer: bytes) -> tuple[Any, int]:
-    """What a task gave, and its units; or raises what it raised."""
+    """Returns a task's result and units, or raises its exception."""
     value, units, error = received(answer)
     if error is not None:
         raise error
@@ -385,7 +385,7 @@ def _opened(answer: bytes) -> tuple[Any, int]:
 
 
 def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> bytes:
-    """Do a task in a worker: what it gives or raises, and its units.
+    """Does a task in a worker; returns its result or exception, and its units.
 
     Where the worker sees the file of counts, the process that watches sees the units grow.
     """
@@ -415,7 +415,7 @@ def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> 
 
 @cache
 def _versions() -> dict[str, str]:
-    """Of what decides the numbers, and which process asks."""
+    """Returns the versions that change the numbers, and the id of the asking process."""
     versions = {"gradaudit": __version__, "Python": platform.python_version()}
     for name in _DECIDING:
         try:
@@ -429,7 +429,7 @@ _PROCESS = "process"
 
 
 def _expect_same(asked: dict[str, str]) -> None:
-    """Refuse to work with other versions than whoever asks has.
+    """Raise an error where the worker's versions differ from those of the asking process.
 
     Raises:
         UsageError: the numbers would be others.
@@ -443,7 +443,7 @@ def _expect_same(asked: dict[str, str]) -> None:
 
 
 def _one_thread(asked: dict[str, str]) -> None:
-    """Compute with one thread, but where the worker is a thread of the process that asks."""
+    """Set one thread, unless the worker is a thread of the asking process."""
     if asked[_PROCESS] == _versions()[_PROCESS]:
         return
     threadpool_limits(1)
@@ -453,7 +453,7 @@ def _one_thread(asked: dict[str, str]) -> None:
 
 
 def _ship_by_value() -> None:
-    """Let modules that another process could not import, such as a user's file, travel whole."""
+    """Pickle modules by value that another process could not import, such as a user's file."""
     finders = [getattr(finder, "find_spec", None) for finder in sys.meta_path]
     names = {module.partition(".")[0] for module in tuple(sys.modules)}
     for name in names - {"__main__", "__mp_main__"}:

@@ -1,4 +1,4 @@
-"""YAML files that people write, checked against a model; a fault names file, line and key."""
+"""Reads YAML files that people write into a model; errors name file, line and key."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_yaml(path: Path, model: type[M], schema: str) -> M:
-    """Read a YAML file into a model.
+    """Reads a YAML file into a model.
 
     Args:
         path: the file.
@@ -62,7 +62,7 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only: no aliases (a few lines of them expand without bound), no key twice."""
+    """Loads plain values only: no aliases, which may expand without bound, and no repeated key."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -82,7 +82,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _known(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """What a key of the document itself may have been meant for, and which there are."""
+    """Suggests the key that was probably meant, and lists the known keys."""
     if len(location) > 1:
         return ""
     keys = [field.alias or name for name, field in model.model_fields.items()]
@@ -90,7 +90,7 @@ def _known(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
 
 
 def _line(node: yaml.Node, location: tuple[int | str, ...]) -> int:
-    """The line, from 1, of the innermost part of ``location`` that the file has."""
+    """Returns the line, from 1, of the innermost part of ``location`` that the file has."""
     mark = node.start_mark
     for part in location:
         if isinstance(node, yaml.MappingNode):

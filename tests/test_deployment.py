@@ -178,12 +178,12 @@ def test_the_check_of_a_server_is_of_plain_batch_gradients(
             "line 1: bach-size: unknown key .did you mean 'batch-size'.*there are: cl",
         ),
         ("clients: 3\nparticipation: 9", "participation: 9 is more than all 3 clients"),
-        ("epochs: 2", "records: say how many records a client trains on"),
-        ("aggregation: secure", "say how many clients' updates are summed"),
-        ("adversary: client", "say how many clients' updates are summed"),
-        ("clients: 3\nsum-of: 2", "sum-of: is of secure sums"),
+        ("epochs: 2", "records: set how many records a client trains on"),
+        ("aggregation: secure", "set how many clients' updates are summed"),
+        ("adversary: client", "set how many clients' updates are summed"),
+        ("clients: 3\nsum-of: 2", "sum-of: only secure sums have it"),
         ("participation: 3\naggregation: secure\nsum-of: 4", "sum-of: 4 is more than all 3"),
-        ("algorithm: fedsgd\nmomentum: 0.9", "momentum: is of local training"),
+        ("algorithm: fedsgd\nmomentum: 0.9", "momentum: only local training has it"),
         ("batch-size: 0", "batch-size: .*greater than or equal to 1"),
         ("- 3", "valid dictionary"),
     ],
@@ -199,7 +199,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: s
 @pytest.mark.parametrize("text", ["", "# to be written\n", "{}", "clients:\n"])
 def test_an_empty_file_is_asked_for_keys(tmp_path: Path, text: str) -> None:
     (path := tmp_path / "federation.yaml").write_text(text)
-    with pytest.raises(UsageError, match=r"says nothing of a federation; keys are: clients, part"):
+    with pytest.raises(UsageError, match=r"sets no key of a federation; keys are: clients, part"):
         read_deployment(path)
 
 

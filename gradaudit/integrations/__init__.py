@@ -1,1 +1,1 @@
-"""Observer and canaries inside frameworks of federated training, one framework a file or folder."""
+"""Observer and canaries inside federated frameworks, one framework a file or folder."""

@@ -1,4 +1,4 @@
-"""Lightning: a callback that looks at the gradients of local steps.
+"""Lightning: a callback that observes the gradients of local steps.
 
 Source: Lightning's documentation (2025), ``Callback.on_before_optimizer_step``, as of 2.6.
 """
@@ -10,7 +10,7 @@ from gradaudit.observer import StepsCallback
 
 
 class LightningObserverCallback(StepsCallback, Callback):
-    """Looks at the gradients that the optimiser is about to use, after unscaling.
+    """Observes the gradients that the optimiser is about to use, after unscaling.
 
     Its arguments, and what it does with them, are those of ``StepsCallback``.
     """
@@ -18,7 +18,7 @@ class LightningObserverCallback(StepsCallback, Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Look, where there is time.
+        """Observe the gradients, if the time allows.
 
         Raises:
             Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
@@ -27,4 +27,4 @@ class LightningObserverCallback(StepsCallback, Callback):
 
 
 ObserverCallback = LightningObserverCallback
-"""The name that users import: each framework's own callback."""
+"""Name of the callback that users import, the same for each framework."""

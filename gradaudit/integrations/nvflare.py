@@ -1,4 +1,4 @@
-"""NVFlare: a filter that sees the weights as they come in, and what leaves as it goes out.
+"""NVFlare: a filter that observes an update as it leaves, beside the weights that came in.
 
 Put one into the chain of task data and one, as the last, into the chain of task results; both
 share what came through the site's context. Only the verdict travels, in the DXO's meta data.
@@ -23,13 +23,13 @@ from gradaudit.observer.observer import SHARE, stopwatch
 from gradaudit.sharing.named import Array, Kind
 
 META = "gradaudit"
-"""The meta property that the verdict travels in."""
+"""Name of the meta property that holds the verdict."""
 _CAME = "__gradaudit_came__"
 _KINDS: dict[str, Kind] = {DataKind.WEIGHTS: "weights", DataKind.WEIGHT_DIFF: "difference"}
 
 
 class ObserverFilter(DXOFilter):  # type: ignore[misc]
-    """Looks at updates in the chains of a site (or of the server, for what a curious one sees).
+    """Observes updates in the filter chains of a site, or of the server as a curious one.
 
     Options are plain values, so that a job's configuration can hold them. With
     ``on_fail="raise"`` content is blocked as NVFlare blocks it (``ContentBlockedException``, the
@@ -64,13 +64,13 @@ class ObserverFilter(DXOFilter):  # type: ignore[misc]
 
     @property
     def observer(self) -> Observer:
-        """Looks; made when it is first needed, on the site."""
+        """The observer, made on the site when it is first needed."""
         if self._observer is None:
             self._observer = Observer(self._folder, **self._options)
         return self._observer
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
-        """Remember what comes in; look at what goes out.
+        """Keep the weights that come in, and observe the update that goes out.
 
         Raises:
             ContentBlockedException: the policy does not let it leave.
@@ -96,12 +96,12 @@ class ObserverFilter(DXOFilter):  # type: ignore[misc]
 
 
 def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """What training does not change in place."""
+    """Returns copies of arrays, which training cannot change in place."""
     return {name: copy.deepcopy(array) for name, array in arrays.items()}
 
 
 def _instead(dxo: DXO, came: Mapping[str, Array]) -> dict[str, Array]:
-    """What leaves where nothing may.
+    """Returns what is sent in place of an update that must not leave.
 
     Raises:
         ContentBlockedException: there is nothing that came.
@@ -109,12 +109,15 @@ def _instead(dxo: DXO, came: Mapping[str, Array]) -> dict[str, Array]:
     if dxo.data_kind == DataKind.WEIGHT_DIFF:
         return {name: np.zeros_like(array) for name, array in dxo.data.items()}
     if not dxo.data.keys() <= came.keys():
-        raise ContentBlockedException("what came is not known, so nothing can leave instead")
+        raise ContentBlockedException(
+            "the received weights are unknown, so that nothing can be "
+            "sent instead; use on_fail='raise'"
+        )
     return {name: came[name] for name in dxo.data}
 
 
 def _whose(fl_ctx: FLContext) -> str:
-    """The site; at the server the one whose result arrives, as every client's arrives there."""
+    """Returns the site; at the server the site whose result arrives."""
     peer = fl_ctx.get_peer_context()
     if peer is not None and fl_ctx.get_process_type() == ProcessType.SERVER_JOB:
         return f"from-{peer.get_identity_name()}"

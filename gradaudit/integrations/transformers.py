@@ -1,4 +1,4 @@
-"""transformers: a callback of its ``Trainer`` that looks at the gradients of local steps.
+"""transformers: a callback of its ``Trainer`` that observes the gradients of local steps.
 
 Source: transformers' documentation (2025), ``TrainerCallback.on_pre_optimizer_step``, as of 5.0.
 """
@@ -12,7 +12,7 @@ from gradaudit.observer import StepsCallback
 
 
 class TransformersObserverCallback(StepsCallback, TrainerCallback):
-    """Looks at the gradients that the optimiser is about to use, after the trainer clipped them.
+    """Observes the gradients that the optimiser is about to use, after the trainer clipped them.
 
     Its arguments, and what it does with them, are those of ``StepsCallback``.
     """
@@ -24,7 +24,7 @@ class TransformersObserverCallback(StepsCallback, TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Heed the label smoothing that the trainer was given."""
+        """Take over the trainer's label smoothing."""
         observer = self.steps.observer
         observer.smoothing = args.label_smoothing_factor or observer.smoothing
 
@@ -35,7 +35,7 @@ class TransformersObserverCallback(StepsCallback, TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Look, where there is time.
+        """Observe the gradients, if the time allows.
 
         Raises:
             Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
@@ -45,4 +45,4 @@ class TransformersObserverCallback(StepsCallback, TrainerCallback):
 
 
 ObserverCallback = TransformersObserverCallback
-"""The name that users import: each framework's own callback."""
+"""Name of the callback that users import, the same for each framework."""

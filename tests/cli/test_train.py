@@ -198,7 +198,7 @@ def test_hidden_layers_are_refused(tmp_path: Path) -> None:
         (["--rate", 0], 2, "--rate: "),
         (["--rate", "nan"], 2, "--rate: "),
         (["--momentum", 1], 2, "--momentum: "),
-        (["--optimizer", "adam", "--momentum", 0.5], 2, "--momentum: is of --optimizer sgd"),
+        (["--optimizer", "adam", "--momentum", 0.5], 2, "--momentum: only --optimizer sgd has it"),
         (["--weight-decay", -1], 2, "--weight-decay: "),
         (["--test-share", 1], 2, "--test-share: "),
         (["--every", 0], 2, "--every: "),

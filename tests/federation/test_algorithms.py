@@ -324,7 +324,7 @@ def test_diverged_training_names_the_remedy() -> None:
     [
         ({"algorithm": "fedsgd", "epochs": 2}, "--epochs 2: with fedsgd a client takes one step"),
         ({"algorithm": "fedagv"}, r"no such algorithm \(did you mean 'fedavg'"),
-        ({"optimizer": "adam", "momentum": 0.5}, "--momentum: is of --optimizer sgd"),
+        ({"optimizer": "adam", "momentum": 0.5}, "--momentum: only --optimizer sgd has it"),
         ({"clients": 25}, "only 24 training records"),
     ],
 )

@@ -268,19 +268,19 @@ def test_of_differences_canaries_send_their_direction_alone(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"count": 0}, "count=0: let in one canary at least"),
+        ({"count": 0}, "count=0: must be between 1 and"),
         ({"count": "5"}, "count='5': let in one"),
         ({"count": float("nan")}, "count=nan"),
         ({"count": 10**9}, "100,000 at most"),
         ({"seed": -1}, "seed=-1: give a whole number"),
         ({"seed": None}, "seed=None"),
-        ({"norm": 0}, "norm=0: is no length"),
+        ({"norm": 0}, "norm=0: a length must be above 0"),
         ({"norm": float("nan")}, "norm=nan"),
         ({"norm": float("inf")}, "norm=inf"),
         ({"norm": "2"}, "norm='2'"),
-        ({"mods": None}, "give a list of mods"),
-        ({"mods": fixedclipping_mod}, "give a list of mods"),
-        ({"strategy": FedAvg}, "is no strategy of the message API"),
+        ({"mods": None}, "is not a list of mods"),
+        ({"mods": fixedclipping_mod}, "is not a list of mods"),
+        ({"strategy": FedAvg}, "is not a strategy of the message API"),
         ({"folder": None}, "name another folder"),
         ({"folder": "a\0b"}, "name another folder"),
     ],
@@ -306,7 +306,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name another folder"):
         CanaryStrategy(averaging(), tmp_path / "file", count=5)
     run(CanaryStrategy(averaging(), tmp_path, count=5), LocalGrid(apps(2, resting)), linear(9), 1)
-    with pytest.raises(UsageError, match="is of another run"):
+    with pytest.raises(UsageError, match="belongs to another run"):
         CanaryStrategy(averaging(), tmp_path, count=5)
 
 

@@ -1,4 +1,4 @@
-"""Flower: a client mod that sees what leaves, strategies that see what arrives or let canaries in.
+"""Flower: a client mod that observes updates, and strategies that observe or add canaries.
 
 Source: Flower's documentation of its message API (2025), mods and strategies, as of flwr 1.41.
 """

@@ -1,4 +1,4 @@
-"""Canaries in a Flower run: clients of random directions, mixed into the replies of every round.
+"""Canaries in a Flower run: random updates that are mixed into the replies of every round.
 
 They are those of ``gradaudit train`` (``federation.canaries``): what the run's strategy releases
 says which were let in, and ``gradaudit dp-audit --mode one-run`` makes of that a bound on the ε of
@@ -41,7 +41,7 @@ _NOTHING = (
 
 
 def let_in(count: int, seed: int = 0) -> int:
-    """How many of so many canaries are let in.
+    """Returns how many of so many canaries are included.
 
     Strategies that divide their noise by a number of clients count these too.
 
@@ -53,7 +53,7 @@ def let_in(count: int, seed: int = 0) -> int:
 
 
 class CanaryStrategy(WrappedStrategy):
-    """A strategy into whose rounds canaries are mixed; it is the outermost.
+    """A strategy that mixes canaries into another's rounds; it must be the outermost.
 
     A canary that its coin let in takes part as clients do: in all rounds, or in a share of them
     where only a share of the nodes is asked. Its reply is what came and a direction of its own,
@@ -108,7 +108,7 @@ class CanaryStrategy(WrappedStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Remember what is sent, and to what share of the nodes."""
+        """Keep the weights that are sent, and the share of nodes that they are sent to."""
         self._sent, self._round = dict(arrays), self._round + 1
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in messages[:1]:
@@ -121,7 +121,7 @@ class CanaryStrategy(WrappedStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate what arrived and the canaries' replies, and look at what comes of it.
+        """Aggregate the clients' and the canaries' replies, and score the canaries by the result.
 
         Raises:
             AuditError: names or shapes of what clients send are not those of what was sent, or its
@@ -151,7 +151,7 @@ class CanaryStrategy(WrappedStrategy):
     def _replies(
         self, server_round: int, answers: Sequence[RecordDict], form: Form, canaries: Canaries
     ) -> Iterator[Message]:
-        """Replies of the canaries that are in and take part in this round."""
+        """Returns the replies of included canaries that take part in this round."""
         metrics, length = typical(answers, self.weighted_by), self._length(answers)
         for numbers in pieces(np.flatnonzero(canaries.included & self._takes_part())):
             rows = canaries.directions(numbers)
@@ -161,7 +161,7 @@ class CanaryStrategy(WrappedStrategy):
                 yield self._through_mods(int(canary), reply, server_round)
 
     def _length(self, answers: Sequence[RecordDict]) -> float:
-        """Length of a canary's update: what the strategy clips to, or the median client's."""
+        """Returns a canary's length: the strategy's clip, or the median client's length."""
         if self.norm is not None:
             return self.norm
         clip = getattr(self.strategy, "clipping_norm", None)
@@ -179,7 +179,7 @@ class CanaryStrategy(WrappedStrategy):
         )
 
     def _takes_part(self) -> NDArray[np.bool_]:
-        """(canaries,) which take part in this round, if they are in.
+        """Whether each canary takes part in this round if it is included, (canaries,).
 
         Rounds are counted over all starts, which count theirs anew.
         """
@@ -200,36 +200,36 @@ class CanaryStrategy(WrappedStrategy):
 
 
 def _expect(strategy: object, count: int, seed: int, norm: float | None, mods: object) -> None:
-    """Refuse what no run could be audited with, before it begins.
+    """Raise an error before the run for settings with which no run can be audited.
 
     Raises:
         UsageError: an argument is of a wrong type, or out of range.
     """
     if not isinstance(strategy, Strategy):
         raise UsageError(
-            f"strategy: {strategy!r} is no strategy of the message API; give one of "
+            f"strategy: {strategy} is not a strategy of the message API; give one of "
             "flwr.serverapp.strategy"
         )
     _expect_coins(count, seed)
     known = norm is None or (isinstance(norm, int | float | np.floating) and 0 < norm < math.inf)
     if not known:
-        raise UsageError(f"norm={norm!r}: is no length; give one above 0, or none")
+        raise UsageError(f"norm={norm}: a length must be above 0; give another, or none")
     if not isinstance(mods, Sequence) or not all(map(callable, mods)):
-        raise UsageError(f"mods={mods!r}: give a list of mods, as to ClientApp")
+        raise UsageError(f"mods={mods}: is not a list of mods; give one as to ClientApp")
 
 
 def _expect_coins(count: object, seed: object) -> None:
     if not isinstance(count, int | np.integer) or not 0 < count <= MOST_CANARIES:
         raise UsageError(
-            f"count={count!r}: let in one canary at least, {MOST_CANARIES:,} at most; a bound "
-            "needs about a hundred"
+            f"count={count}: must be between 1 and {MOST_CANARIES}; a bound needs about a "
+            "hundred canaries"
         )
     if not isinstance(seed, int | np.integer) or seed < 0:
-        raise UsageError(f"seed={seed!r}: give a whole number from 0 on")
+        raise UsageError(f"seed={seed}: must be a whole number from 0 on")
 
 
 def _claimed(folder: str | Path) -> Path:
-    """Where the scores go.
+    """Returns the path of the scores, in a folder that no other run uses.
 
     Raises:
         UsageError: the folder cannot be made, or holds another run's.
@@ -242,5 +242,5 @@ def _claimed(folder: str | Path) -> Path:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"folder {str(folder)!r}: {why}; name another folder") from error
     if taken:
-        raise UsageError(f"{path}: is of another run; name another folder")
+        raise UsageError(f"{path}: belongs to another run; name another folder")
     return path

@@ -1,4 +1,4 @@
-"""A client mod that sees what leaves, and a strategy that sees what arrives.
+"""A client mod that observes what leaves, and a strategy that observes what arrives.
 
 Flower runs the first of ``ClientApp(mods=[…])`` outermost: put ``ObserverMod`` first, so that it
 looks at what noise, clipping and compression have left. Only the verdict travels, as numbers in the
@@ -27,7 +27,7 @@ Arrays = dict[str, dict[str, Array]]
 
 
 class ObserverMod:
-    """A client mod: looks at the arrays of a training reply before they leave.
+    """A client mod that observes the arrays of a training reply before they leave.
 
     Whether weights or their difference leave is found by comparing them with those that came. With
     ``on_fail="raise"`` the reply is an error, which carries no arrays; with ``"withhold"`` the
@@ -50,7 +50,7 @@ class ObserverMod:
         self.observer, self.state, self.kind = observer, state, kind
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Let the client train, look at its reply, and put the verdict into its metrics.
+        """Let the client train, observe its reply, and add the verdict to its metrics.
 
         Raises:
             Blocked: the policy does not let it leave, and ``on_fail`` is ``raise``.
@@ -76,13 +76,13 @@ class ObserverMod:
         return reply
 
     def _are_weights(self, came: Arrays, content: RecordDict) -> bool:
-        """Whether weights leave, and no difference."""
+        """Whether weights leave rather than a difference."""
         before, left = _matching(came, _arrays_in(content))
         return named_update(before, left, state=self.state, kind=self.kind).kind == "weights"
 
 
 class ObservedStrategy(WrappedStrategy):
-    """A strategy that looks at every client's reply as it arrives, as a curious server would.
+    """A strategy that observes every client's reply on arrival, as a curious server would.
 
     Its time is a share of the round's, for all clients together. With ``on_fail="withhold"``
     replies that the policy does not let pass are left out of the aggregate; with ``"raise"`` the
@@ -116,14 +116,14 @@ class ObservedStrategy(WrappedStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Remember what is sent."""
+        """Keep the weights that are sent."""
         self._sent, self._waited = dict(arrays), stopwatch()
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Look at what arrived, and aggregate it."""
+        """Observe the replies that arrived, and aggregate them."""
         arrived = list(replies)
         answers = [reply for reply in arrived if not reply.has_error()]
         self.absent, seconds = len(arrived) - len(answers), self._waited()
@@ -152,12 +152,12 @@ class ObservedStrategy(WrappedStrategy):
 
 
 def _arrays_in(content: RecordDict) -> Arrays:
-    """The arrays of each record, as they are now: clients may take them out as they read them."""
+    """Returns the arrays of each record now, since clients may remove them while reading."""
     return {name: dict(record) for name, record in content.array_records.items()}
 
 
 def _matching(came: Arrays, left: Arrays) -> tuple[dict[str, Array], dict[str, Array]]:
-    """What came and what leaves by array names, with those of records where several leave."""
+    """Matches received and sent arrays by name, with their record's name where several leave."""
     if len(left) > 1:
         return _joined(came), _joined(left)
     name, arrays = next(iter(left.items()), ("", {}))
@@ -174,7 +174,7 @@ def _joined(records: Arrays) -> dict[str, Array]:
 
 
 def _give_back(came: Arrays, content: RecordDict, *, weights: bool) -> None:
-    """Put what came in place of weights that leave, and zeros in place of a difference.
+    """Replace weights that leave by the received ones, and a difference by zeros.
 
     Raises:
         AuditError: there is nothing of the same name that came.
@@ -182,7 +182,10 @@ def _give_back(came: Arrays, content: RecordDict, *, weights: bool) -> None:
     for name, record in content.array_records.items():
         before, left = _matching(came, {name: dict(record)})
         if not left.keys() <= before.keys():
-            raise AuditError(f"{name}: nothing came that could leave instead; use on_fail='raise'")
+            raise AuditError(
+                f"{name}: was not received, so that nothing can be sent instead; "
+                "use on_fail='raise'"
+            )
         content[name] = ArrayRecord(
             {key: before[key] if weights else _zeros(array) for key, array in left.items()}
         )
@@ -193,7 +196,7 @@ def _zeros(array: Array) -> Array:
 
 
 def _metrics_of(content: RecordDict) -> MetricRecord:
-    """The record of metrics that there is, since strategies expect exactly one; else a new one."""
+    """Returns the reply's record of metrics, as strategies expect exactly one; else a new one."""
     for record in content.metric_records.values():
         return record
     content["metrics"] = MetricRecord()
@@ -209,6 +212,6 @@ def _examples(content: RecordDict) -> int | None:
 
 
 def _round_of(message: Message) -> object:
-    """The round that the strategy sends its clients; the message's group where it sends none."""
+    """Returns the round that the strategy sends to clients, else the message's group."""
     rounds = (record.get(ROUND) for record in message.content.config_records.values())
     return next((number for number in rounds if number is not None), message.metadata.group_id or 0)

@@ -1,4 +1,4 @@
-"""Base class of a strategy that wraps another."""
+"""Base class of strategies that wrap another strategy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from gradaudit.sharing.named import NamedUpdate
 
 
 class WrappedStrategy(Strategy):
-    """A strategy that does as another does.
+    """A strategy that delegates everything to another one.
 
     Args:
         strategy: the other.
@@ -55,7 +55,7 @@ class WrappedStrategy(Strategy):
         self.strategy.summary()
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the strategy has."""
+        """Delegate every other attribute to the wrapped strategy."""
         if name == "strategy":
             raise AttributeError(name)
         return getattr(self.strategy, name)
@@ -63,7 +63,7 @@ class WrappedStrategy(Strategy):
 
 @dataclass(frozen=True)
 class Form:
-    """The common form of the replies of one round.
+    """The form that all replies of a round share: names, shapes and metrics.
 
     Attributes:
         records: names of the records of arrays and of metrics.
@@ -81,7 +81,7 @@ class Form:
 
     @classmethod
     def of(cls, reply: RecordDict, update: NamedUpdate, names: Sequence[str] = ()) -> Self:
-        """The form of a reply with this update; ``names`` are the model's, where it has none."""
+        """Returns the form of a reply; ``names`` are the model's, for replies without names."""
         record, arrays = next(iter(reply.array_records.items()))
         known = arrays if set(update.after) <= set(arrays) else names
         keys = dict(zip(known, arrays, strict=True))
@@ -97,7 +97,7 @@ class Form:
         )
 
     def reply(self, update: Mapping[str, Tensor], metrics: Mapping[str, Any]) -> RecordDict:
-        """A reply that moves what came by (elements,) of each trained array, by name."""
+        """Returns a reply whose trained arrays differ from the received ones by these elements."""
         arrays = dict(self.still)
         for name, moved in update.items():
             held = arrays[name]
@@ -106,7 +106,7 @@ class Form:
         return RecordDict({self.records[0]: record, self.records[1]: MetricRecord(dict(metrics))})
 
     def moved(self, released: ArrayRecord) -> dict[str, Tensor]:
-        """What the trained arrays moved by in the round, by name."""
+        """Returns the round's change of each trained array, by name."""
         return {
             name: torch.tensor(released[self.keys[name]].numpy()) - self.came[name]
             for name in self.trained
@@ -114,7 +114,7 @@ class Form:
 
 
 def typical(replies: Sequence[RecordDict], weighted_by: str) -> dict[str, Any]:
-    """The weighted mean of each metric, which leaves the mean as it is; of weights the median."""
+    """Returns the weighted mean of each metric, which leaves the mean unchanged."""
     records = [dict(next(iter(reply.metric_records.values()), {})) for reply in replies]
     weights = np.array([record.get(weighted_by, 1) for record in records], float)
     shared = [name for name in records[0] if all(name in record for record in records)]
