@@ -114,7 +114,9 @@ def files_in_spec(text: str) -> Iterator[Path]:
 def _pair(text: str, item: str) -> tuple[str, str]:
     key, equals, value = item.partition("=")
     if not key or not equals:
-        raise UsageError(f"{text}: {item} is no option; write key=value, with & in a value as %26")
+        raise UsageError(
+            f"{text}: {item!r} is no option; write key=value, with & in a value as %26"
+        )
     return unquote(key), unquote(value)
 
 

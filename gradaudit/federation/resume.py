@@ -213,7 +213,7 @@ def _read(path: Path) -> RunRecord:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(
-                f"{path}: larger than {MAX_BYTES} bytes, so it is not the summary "
+                f"{path}: larger than {MAX_BYTES:,} bytes, so it is not the summary "
                 "of a training; name another folder"
             )
         return RunRecord.model_validate_json(path.read_bytes())

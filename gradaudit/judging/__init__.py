@@ -1,4 +1,4 @@
-"""Judging: policies, findings, baselines and risk levels. Judges reports, never measures."""
+"""Judging: policies, findings, baselines and risk levels; it judges reports, never measures."""
 
 from gradaudit.judging.judge import (
     differences,

@@ -1,4 +1,4 @@
-"""A case: one rule that meets one measured row, and which of three verdicts the interval allows.
+"""A case: one rule, one measured row, and the outcome that the row's interval allows.
 
 Holm's step-down correction (Holm 1979) of the intervals that a policy judges together.
 
@@ -60,7 +60,7 @@ class Claim:
 
     @property
     def p_value(self) -> float:
-        """Probability of so low an upper end where the metric equals the limit."""
+        """Probability of an upper end this low if the metric equalled the limit."""
         if self.deviation == 0:
             return 0.0 if self.upper <= self.limit else 1.0
         t = self._quantile(self.alpha) + (self.limit - self.upper) / self.deviation
@@ -71,12 +71,12 @@ class Claim:
         return float(stdtr(self.degrees, -t))
 
     def upper_at(self, alpha: float) -> float:
-        """The upper end at another one-sided level; one that nothing bounds stays where it is."""
+        """Returns the upper end at another one-sided level; an infinite one stays infinite."""
         moved = self.deviation * (self._quantile(alpha) - self._quantile(self.alpha))
         return min(self.upper + moved, max(self.upper, UNBOUNDED))
 
     def _quantile(self, alpha: float) -> float:
-        """Of Student's distribution, exceeded with probability ``alpha``."""
+        """Returns the quantile of Student's distribution that is exceeded with this probability."""
         if math.isinf(self.degrees):
             return _NORMAL.inv_cdf(1 - alpha)
         from scipy.special import stdtrit
@@ -85,7 +85,7 @@ class Claim:
 
 
 def corrected_ends(claims: Sequence[Claim]) -> list[float]:
-    """The upper ends after Holm's correction; a claim is granted where its end is in the limit.
+    """Returns the upper ends after Holm's correction; a claim holds where its end is in the limit.
 
     >>> sharp = Claim(limit=1.0, upper=0.5, half_width=0.1, confidence=0.95)
     >>> close = Claim(limit=1.0, upper=0.99, half_width=0.1, confidence=0.95)
@@ -108,7 +108,8 @@ def corrected_ends(claims: Sequence[Claim]) -> list[float]:
 
 
 FEWEST_TIMES, MOST_TIMES = 1.1, 100
-"""Where it takes more than most, the value lies at the limit as far as anybody can tell."""
+"""Smallest and largest factor that is shown; beyond the largest, the value is too close to the
+limit to be settled."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +131,13 @@ class Case:
 
     @property
     def corrected(self) -> bool:
-        """Whether the ends that are judged are others than the row's."""
+        """Whether the judged ends differ from the row's interval."""
         interval = self.row.interval
         return interval is not None and not self.row.infinite and self.ends != interval
 
     @property
     def outcome(self) -> Literal["failed", "passed", "unclear"]:
-        """Whether the interval is beyond the limit as a whole, within it, or neither is shown.
+        """Whether the whole interval is beyond the limit (failed), within it (passed), or neither.
 
         An interval that holds the limit shows neither. A row of an adversary that only learns
         linear functions is never within its limit: it is what the adversary got, and one that
@@ -148,7 +149,7 @@ class Case:
 
     @property
     def times(self) -> float | None:
-        """About how many times as many records or trials would settle an unclear case.
+        """Number of times as many records or trials that would settle an unclear case.
 
         Half-widths shrink with the root of the number, so it takes the square of the half-width
         towards the limit over the value's distance from it. None where that is more than
@@ -165,7 +166,7 @@ class Case:
 
     @property
     def words(self) -> str:
-        """The row against the limit, and no more than the interval says."""
+        """Compares the row with its limit in words that claim no more than the interval shows."""
         kind = "max" if self.rule.sign > 0 else "min"
         limit = f"the {kind} of {self.rule.limit:.10g}"
         measured = f"{estimate(self.row)}{self._correction}"
@@ -181,7 +182,7 @@ class Case:
 
     @property
     def _nearer(self) -> float:
-        """The end that must be beyond the limit for the case to be shown."""
+        """The end that must be beyond the limit for the case to fail."""
         return self.ends[0 if self.rule.sign > 0 else 1]
 
     @property
@@ -198,14 +199,14 @@ class Case:
 
     @property
     def _margin(self) -> str:
-        """By how much, where three digits do not show it."""
+        """Amount by which a failed end is beyond the limit, where three digits do not show it."""
         if self.outcome != "failed" or f"{self._nearer:.3g}" != f"{self.rule.limit:.3g}":
             return ""
         return f" by {abs(self._nearer - self.rule.limit):.2g}"
 
     @property
     def _unproven(self) -> str:
-        """What a value within its limit does not say, where it is a lower bound of the truth."""
+        """Remark that a value within its limit is a lower bound of the truth, where it is one."""
         metric = known_metrics().get(self.row.id)
         if metric is not None and metric.proven and self.rule.sign > 0:
             return "; it is a lower bound, and the truth may be larger"
@@ -218,7 +219,7 @@ class Case:
 
 
 def is_weak(row: Measurement) -> bool:
-    """Whether a row is what an adversary got that only learns linear functions."""
+    """Whether a row shows only what an adversary got who learns linear functions alone."""
     metric = known_metrics().get(row.id)
     return row.linear and metric is not None and bool(metric.stronger)
 
@@ -226,7 +227,7 @@ def is_weak(row: Measurement) -> bool:
 def would_settle(
     row: Measurement, times: float | None, *, inside: bool = True, options: bool = True
 ) -> str:
-    """Advice for deciding an undecided row.
+    """Advises how to settle an undecided row.
 
     Args:
         row: what was measured.
@@ -245,12 +246,12 @@ def would_settle(
 
 
 def ends_of(row: Measurement, value: float) -> tuple[float, float]:
-    """The interval of a measured row; its value twice where it has none or is infinite."""
+    """Returns the interval of a measured row; the value twice where it has none or is infinite."""
     return (value, value) if row.interval is None or math.isinf(value) else row.interval
 
 
 def correct(cases: Sequence[Case]) -> list[Case]:
-    """The cases with the ends of their intervals corrected by Holm's procedure.
+    """Returns the cases with their intervals' ends corrected by Holm's procedure.
 
     The claims "within its limit" are one family, the claims "beyond its limit" another. Of
     neither are cases that the policy excuses, and cases without an interval or with one that

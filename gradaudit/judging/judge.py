@@ -1,4 +1,4 @@
-"""Judges a report by a policy: every rule meets its rows, and each meeting becomes a finding."""
+"""Judges a report by a policy; each rule yields a finding for every row that it judges."""
 
 import math
 from datetime import UTC, date, datetime
@@ -26,18 +26,18 @@ from gradaudit.judging.verdict import missing_evidence, verdict
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
-"""What an outcome of the baseline excuses."""
+"""Outcomes that are excused where the baseline has the outcome of the key."""
 TOLERANCE = 0.01
 """Share of its size, or of its distance from the limit, by which a known value may be worse."""
 CLOSE = 0.7
-"""How alike names must be for one to be offered instead of the other."""
+"""Similarity from which on a known name is suggested for an unknown one."""
 _REMEDY: dict[str | None, str] = {"deployed": ": describe your federation with --deployment FILE"}
 _NO_EVIDENCE = "no evidence: rules of level error ask about {}, and judged no row: {}"
 Met = list[tuple[int, Rule, list[Measurement]]]
 
 
 def excuse_known(judged: Report, baseline: Report) -> Report:
-    """The judged report, where what the judged baseline had too is excused.
+    """Returns the judged report with findings excused that the judged baseline has too.
 
     A failure is ``known`` where the same rule failed the same row of the baseline, and the row is
     no worse than it was: the intervals overlap or the new one lies on the better side, or, where
@@ -66,7 +66,7 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
 
 
 def worse(now: Measurement, before: Measurement, rule: Finding) -> bool:
-    """Whether a row is worse than the earlier one, by the limit of a finding about both."""
+    """Whether a row is worse than the earlier one, in the direction of the finding's limit."""
     value, was = now.number, before.number
     limit = rule.min if rule.max is None else rule.max
     if value is None or was is None or limit is None:
@@ -79,7 +79,7 @@ def worse(now: Measurement, before: Measurement, rule: Finding) -> bool:
 
 
 def refuse_another_model(report: Report, baseline: Report) -> None:
-    """Check that a baseline is about the same model, by the names of its layers.
+    """Raise an error where a baseline shares no layer with the report.
 
     Raises:
         UsageError: the two have no layer in common.
@@ -93,7 +93,7 @@ def refuse_another_model(report: Report, baseline: Report) -> None:
 
 
 def differences(report: Report, earlier: Report) -> list[str]:
-    """Differences between an earlier report's layers and a report's, one sentence each."""
+    """Returns the differences between two reports' layers, one sentence each."""
     layers, before = ({layer.name: layer for layer in r.target.layers} for r in (report, earlier))
     notes = []
     if new := [name for name in layers if name not in before]:
@@ -118,7 +118,7 @@ def gate(
     today: date | None = None,
     strict: bool = False,
 ) -> Report:
-    """A copy of the report with the findings of every rule, and the policy in its provenance.
+    """Returns a copy with the findings of every rule, and the policy in its provenance.
 
     A row fails where its whole interval is beyond the limit, passes where all of it is within, and
     is unclear in between; without an interval its value is judged. Infinity is beyond every
@@ -190,7 +190,7 @@ def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
 
 
 def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:
-    """The first exception for the row that is in force, and the first that has lapsed."""
+    """Returns the first exception for the row that is in force, and the first that has expired."""
     covering = [ignore for ignore in policy.ignore if ignore.covers(row.id, row.layer)]
     lapsed = [ignore for ignore in covering if ignore.until and ignore.until < today]
     in_force = [ignore for ignore in covering if ignore not in lapsed]
@@ -216,12 +216,12 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
 
 
 def _nothing(message: str) -> Finding:
-    """That a report lacks what any policy demands, or what this one does."""
+    """A finding that a report lacks what every policy demands, or what this one does."""
     return Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)
 
 
 def _verdict(case: Case, policy: Policy) -> Finding:
-    """A finding; exceptions change what is beyond the limit, or may be."""
+    """Returns the finding of a case; exceptions accept what is failed or unclear."""
     words: str = case.words
     outcome: Outcome = case.outcome
     more: dict[str, Any] = {"ends": case.ends} if case.corrected else {}
@@ -240,7 +240,7 @@ def _verdict(case: Case, policy: Policy) -> Finding:
 
 
 def _of_unclear(case: Case, policy: Policy) -> Unclear:
-    """The rule's own word, else the policy's; where neither says, a guarantee must be shown."""
+    """Effect of an unclear row: the rule's, else the policy's; unset, a guarantee fails."""
     silent = "unclear" not in policy.model_fields_set
     return case.rule.unclear or ("fail" if silent and _promised(case.row) else policy.unclear)
 
@@ -259,7 +259,7 @@ def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
 def _finding(
     number: int, rule: Rule, row: Measurement | None, outcome: Outcome, words: str, **more: Any
 ) -> Finding:
-    """What a rule says of a row, or of one that it looked for in vain."""
+    """A rule's finding about a row, or about a row that is missing."""
     return Finding(
         rule=number,
         metric=row.id if row else rule.metric,
@@ -275,7 +275,7 @@ def _finding(
 
 
 def _unmet(rule: Rule, glob: str, report: Report) -> tuple[Outcome, str]:
-    """What it says of a rule that no row of a layer matches a glob, and in words why."""
+    """Outcome and reason of a rule with a glob that matches no row's layer."""
     shown = [layer.name for layer in report.target.layers]
     hidden = report.provenance.get("hidden")
     kept = [str(name) for name in hidden] if isinstance(hidden, list) else []

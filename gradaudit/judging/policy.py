@@ -1,4 +1,4 @@
-"""A policy: limits for metrics of layers, and what is accepted for now.
+"""A policy: limits for metrics of layers, and values that are accepted for now.
 
 The default one holds the limits that the audits' metrics declare.
 """
@@ -43,7 +43,7 @@ class _Entry(BaseModel):
 
 
 def _listed(value: object) -> object:
-    """A glob alone stands for a list of one; a layer ``0`` of a sequence needs no quotes."""
+    """Turns a single glob into a list; a layer ``0`` of a sequence needs no quotes."""
     globs = value if isinstance(value, list | tuple) else [value]
     return [str(glob) if type(glob) is int else glob for glob in globs]
 
@@ -101,21 +101,21 @@ class Rule(_Entry):
         return self
 
     def heeds(self, row: Measurement) -> bool:
-        """Whether a row was measured in the setting that this rule is about."""
+        """Whether a row was measured in the setting that this rule asks for."""
         return self.setting in (None, row.details.get("setting"))
 
     @property
     def limit(self) -> float:
-        """The limit, upper or lower."""
+        """The limit, whether upper or lower."""
         return cast("float", self.min if self.max is None else self.max)
 
     @property
     def sign(self) -> int:
-        """1 for an upper limit; −1 turns a lower one, and what it judges, into an upper one."""
+        """1 for an upper limit; −1 for a lower one, which negation makes an upper one."""
         return -1 if self.max is None else 1
 
     def judges(self, row: Measurement) -> bool:
-        """Whether this rule is about that row, layers and setting aside."""
+        """Whether this rule judges the row's metric and variant, whatever its layer and setting."""
         if not fnmatchcase(row.id, self.metric):
             return False
         if not self.variant:
@@ -132,7 +132,7 @@ class Rule(_Entry):
 
 
 class Ignore(_Entry):
-    """Rows that may be beyond their limit, why, and through which day (UTC)."""
+    """An exception: rows that may be beyond their limit, why, and through which day (UTC)."""
 
     metric: MetricGlob
     layers: LayerGlobs = ("*",)
@@ -140,7 +140,7 @@ class Ignore(_Entry):
     until: date | None = None
 
     def covers(self, metric: str, layer: str | None) -> bool:
-        """Whether it is about that row, whatever the day."""
+        """Whether the exception is about that row, whatever the day."""
         return fnmatchcase(metric, self.metric) and any(
             layer_matches(layer, glob) for glob in self.layers
         )
@@ -163,11 +163,11 @@ class Policy(_Entry):
 
     @property
     def sha256(self) -> str:
-        """Hash of all that it says but its name, in hexadecimal digits."""
+        """SHA-256 of everything in the policy except its name, in hexadecimal digits."""
         return hashlib.sha256(self.model_dump_json(exclude={"name"}).encode()).hexdigest()
 
     def strict(self) -> Self:
-        """The same policy, where what is unclear fails."""
+        """Returns the policy with every unclear row failing."""
         rules = tuple(rule.model_copy(update={"unclear": None}) for rule in self.rules)
         return self.model_copy(update={"rules": rules, "unclear": "fail"})
 
@@ -186,12 +186,12 @@ def read_policy(path: str | Path) -> Policy:
 
 
 def layer_matches(layer: str | None, glob: str) -> bool:
-    """Whether a layer's name, or the whole model (None), matches."""
+    """Whether a glob matches a layer's name; the whole model (None) has the empty name."""
     return fnmatchcase(layer or "", glob)
 
 
 def default_policy(report: Report | None = None) -> Policy:
-    """The limits that the installed audits declare for their metrics.
+    """Returns the limits that the installed audits declare for their metrics.
 
     Args:
         report: leaves out metrics of which this report has no headline row, so that a report of
@@ -211,17 +211,17 @@ def default_policy(report: Report | None = None) -> Policy:
 
 
 def default_policy_yaml() -> str:
-    """The default policy as a policy file, with the reason for each limit."""
+    """Returns the default policy as YAML, with the reason for each limit."""
     return _HEADER + "rules:\n" + "".join(_entry(rule) for rule in default_policy().rules)
 
 
 def known_metrics() -> Mapping[str, Metric]:
-    """The metrics of the installed audits by ``audit.metric``."""
+    """Returns the metrics of the installed audits by ``audit.metric``."""
     return _metrics_of(tuple(audits().values()))
 
 
 def proxies() -> set[str]:
-    """The metrics of audits that try to learn nothing, by ``audit.metric``."""
+    """Returns the metrics of audits that attack nothing, by ``audit.metric``."""
     return {
         f"{audit.reports_as()}.{metric.id}"
         for audit in audits().values()

@@ -1,4 +1,4 @@
-"""Risk levels: what a policy's findings say of each layer, in one word and in sentences."""
+"""Risk levels: the findings on each layer as one word and as sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from gradaudit.report import Finding, Report
 
 Level = Literal["high", "medium", "unknown", "low", "not tested"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-"""The gravest first."""
+"""Risk levels, the gravest first."""
 
 BEYOND = frozenset({"failed", "known", "ignored"})
-"""Outcomes of values beyond their limit: accepting a risk does not remove it."""
+"""Outcomes of values beyond their limit; an accepted risk is still a risk."""
 OPEN = frozenset({"unclear", "unmeasured"})
-"""Outcomes that exclude nothing."""
+"""Outcomes that exclude no risk."""
 TRIED = frozenset({"passed", "unclear"}) | BEYOND
 """Outcomes of rows with a value."""
 UNTRIED = "nothing that a rule judges tried to learn anything from its gradient"
@@ -34,12 +34,12 @@ class Risk:
     possible: Level | None = None
 
     def __str__(self) -> str:
-        """In words: ``low, high not excluded``."""
+        """Formats the risk: ``low, high not excluded``."""
         return self.level + (f", {self.possible} not excluded" if self.possible else "")
 
 
 def layer_risks(report: Report, policy: Policy | None = None) -> dict[str | None, Risk]:
-    """The risk of every layer, and of the whole model under None where a rule speaks of it.
+    """Returns the risk of every layer, and of the whole model under None where a rule judges it.
 
     A layer's risk is the highest level that is shown: high where an interval as a whole is beyond
     the limit of an error rule, medium where one is beyond that of a warning rule; else unknown
@@ -55,7 +55,7 @@ def layer_risks(report: Report, policy: Policy | None = None) -> dict[str | None
 
 
 def with_findings(report: Report, policy: Policy | None = None) -> Report:
-    """The report judged: as it is where it was already, or by the policy.
+    """Returns the report judged by the policy; an already judged one is returned as it is.
 
     Without a policy a report stays as it is, too, that the default policy has no rule for: nobody
     asked for more than its numbers. One that was interrupted, or broke, never does.
@@ -66,13 +66,13 @@ def with_findings(report: Report, policy: Policy | None = None) -> Report:
 
 
 def _beyond_rules(report: Report) -> bool:
-    """Whether a report stands as it is, and no rule of the default policy is about it."""
+    """Whether a complete report holds nothing that the default policy has a rule for."""
     whole = not report.interrupted and incomplete(report) is None
     return whole and not default_policy(report).rules
 
 
 def risks_of(judged: Report) -> dict[str | None, Risk]:
-    """The risks that the findings of a judged report stand for."""
+    """Returns the risk of each layer from the findings of a judged report."""
     by_layer: dict[str | None, list[Finding]] = {layer.name: [] for layer in judged.target.layers}
     for finding in judged.findings:
         by_layer.setdefault(finding.layer, []).append(finding)
@@ -80,12 +80,12 @@ def risks_of(judged: Report) -> dict[str | None, Risk]:
 
 
 def sign_of(level: Level, possible: Level | None) -> Level | None:
-    """The level to paint; None where nothing is shown, and a graver level is not excluded."""
+    """The level to colour; None for a low one where a graver one is not excluded."""
     return None if level == "low" and possible else level
 
 
 def why(metric: str) -> str:
-    """The meaning of a metric beyond its limit, from the audit; empty for unknown metrics."""
+    """Returns the audit's explanation of a metric beyond its limit; empty for unknown metrics."""
     known = known_metrics().get(metric)
     return known.why if known else ""
 
@@ -105,17 +105,17 @@ def _risk(findings: Sequence[Finding]) -> Risk:
 
 
 def level_of(finding: Finding) -> Level:
-    """The level that a value beyond the limit shows, and one that may be beyond leaves possible."""
+    """Returns the risk level of a finding: high for an error rule, medium for a warning."""
     return "high" if finding.level == "error" else "medium"
 
 
 def _gravest(findings: Sequence[Finding]) -> Sequence[Finding]:
-    """Those of error rules, or all where there are none."""
+    """Returns the findings of error rules, or all where there are none."""
     return [finding for finding in findings if finding.level == "error"] or findings
 
 
 def _with_open(level: Level, reasons: Sequence[Finding], unsettled: Sequence[Finding]) -> Risk:
-    """A level with what makes it, and what leaves a higher one possible."""
+    """Returns a risk with its reasons, and a graver level that open findings leave possible."""
     words = [UNTRIED] if level == "not tested" else []
     possible = level_of(unsettled[0]) if unsettled else None
     if possible is None or LEVELS.index(possible) >= LEVELS.index(level):

@@ -1,4 +1,4 @@
-"""The verdict on a judged report: one of three words, and whether the gate fails the report."""
+"""The verdict on a judged report: one of three words, and whether the gate fails it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -8,13 +8,13 @@ from gradaudit.report import Finding, Key, Measurement, Report, Says
 
 Word = Literal["passed", "failed", "undecided", "measured"]
 ANSWERED = frozenset({"passed", "failed", "unclear", "ignored", "known"})
-"""Outcomes of rows with a value: a rule could judge them."""
+"""Outcomes of rows with a value, which a rule could judge."""
 ATTACK = "attack"
-"""What the rows of every attack name as their audit."""
+"""Name that the rows of every attack have as their audit."""
 
 
 def verdict(judged: Report) -> Word:
-    """The verdict on a judged report, in one word.
+    """Returns the verdict on a judged report as one word.
 
     ``failed``: a rule of level error is shown, with the whole interval of a row beyond its limit.
     ``passed``: every row that an error rule judges lies within its limit, or the policy accepts it
@@ -29,7 +29,7 @@ def verdict(judged: Report) -> Word:
 
 
 def passed(judged: Report) -> bool:
-    """Whether the verdict is ``passed``; False where it is ``undecided``, too.
+    """Whether the verdict is ``passed``; False for ``undecided`` too.
 
     ``fails`` says whether the gate ends with exit status 1, which most undecided reports do not.
     """
@@ -51,7 +51,7 @@ def says(finding: Finding) -> Says:
 
 
 def open_findings(judged: Report) -> list[Finding]:
-    """The findings of error rules that leave the verdict undecided, unless another one is shown."""
+    """Returns the findings of error rules that leave the verdict undecided."""
     return [
         finding
         for finding in judged.findings
@@ -64,7 +64,7 @@ def open_findings(judged: Report) -> list[Finding]:
 
 
 def accepted(judged: Report) -> list[Finding]:
-    """The findings of error rules whose rows are not within their limit, but the policy accepts."""
+    """Returns findings of error rules beyond or near their limit that the policy accepts."""
     return [
         finding
         for finding in judged.findings
@@ -74,7 +74,7 @@ def accepted(judged: Report) -> list[Finding]:
 
 
 def missing_evidence(judged: Report) -> dict[str, str]:
-    """Subjects of error rules without any evidence, each with why no row of it was judged.
+    """Returns subjects of error rules without any evidence, each with the reason.
 
     A question about a named attribute, and one about attacks, is asked in vain where every row
     that the error rules on it meet is skipped as not applicable. Layers that are never shared are
@@ -94,7 +94,7 @@ def missing_evidence(judged: Report) -> dict[str, str]:
 
 
 def _subjects(finding: Finding, judged: Report) -> Sequence[str]:
-    """What a finding is about, of what must not pass without evidence."""
+    """Names what a finding is about: the named attribute, attacks, or neither."""
     names = judged.provenance.get("attributes")
     metric = known_metrics().get(finding.metric)
     named = [str(name) for name in names] if isinstance(names, list) else []
@@ -108,7 +108,7 @@ def _reason(finding: Finding, rows: Mapping[Key, Measurement]) -> str:
 
 
 def _answered(judged: Report) -> bool:
-    """Whether an error rule judged a row; any rule, where the policy has none of level error.
+    """Whether an error rule judged a row; any rule, where the policy has no error rule.
 
     What matches hidden layers alone is answered: they are never shared.
     """

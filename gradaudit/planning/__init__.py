@@ -1,1 +1,1 @@
-"""Planning of a scan with a time budget: which audits, in which order, how exactly."""
+"""Plans a scan within a time budget: which audits run, in which order, and how exactly."""

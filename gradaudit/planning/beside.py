@@ -1,4 +1,4 @@
-"""Audits of a scan that workers of this machine do side by side, each alone."""
+"""Runs audits of a scan side by side, each in a worker of this machine."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def workers_of(subject: Subject) -> int:
-    """How many audits can be done at a time.
+    """Returns the number of audits that can run at a time.
 
     One on a device, on other machines, whose files are others, where all of them would hold more
     records and weights than a chunk of work may take, and where somebody wants to read in the log
@@ -33,7 +33,7 @@ def workers_of(subject: Subject) -> int:
 
 
 def _bytes(subject: Subject) -> int:
-    """What the records and the models take."""
+    """Returns the bytes that the records and the models take."""
     models = [target.model for target in subject.targets]
     weights = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
     return subject.records.inputs.nbytes + sum(tensor.nbytes for tensor in weights)
@@ -46,7 +46,7 @@ def side_by_side(
     units: Units,
     done: Callable[[ScheduledRun, Outcome], None],
 ) -> None:
-    """Have a worker do each audit; none where the subject cannot be shipped to workers.
+    """Runs each audit in a worker; returns nothing where the subject cannot be sent to workers.
 
     The subject travels in a file, once to each worker. What a turn may take counts from now on, so
     that an audit that waits for a worker has less of it; it is not begun where nothing is left.
@@ -84,7 +84,7 @@ def side_by_side(
 def _outcome(
     file: str, turn: ScheduledRun, begun: float, units: Units, advance: Advance
 ) -> Outcome | None:
-    """What an audit comes to in this worker; None where its time is up already."""
+    """Returns an audit's outcome in this worker; None where its time is already up."""
     left = None if turn.seconds is None else turn.seconds - (time.monotonic() - begun)
     if left is not None and left <= 0:
         return None

@@ -1,4 +1,4 @@
-"""How fast gradients of the subject's records are here, and what audits take at that pace."""
+"""Measures the time of the subject's gradients here, and estimates audits' times from it."""
 
 import logging
 import statistics
@@ -20,18 +20,18 @@ from gradaudit.subject import Subject
 log = logging.getLogger(__name__)
 
 _TIMES, _FEWEST, _TOGETHER = 5, 4, 32
-"""Passes that are timed, at most, and records in one of those that are passed together."""
+"""Largest number of timed passes, and numbers of records in a pass: fewest, and together."""
 _LONG = 0.5
-"""Seconds of a single pass after which no other is timed."""
+"""Seconds of a single pass from which on no other pass is timed."""
 _MOST_SLOWED = 10.0
 """How many times slower than alone this process is taken to be at most: its clock is coarse."""
 _ENOUGH = 0.5
-"""Seconds of passes after which no more are timed."""
+"""Seconds of passes from which on no further pass is timed."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """How long forward and backward passes of one precision take.
+    """Time of forward and backward passes in one precision.
 
     Attributes:
         alone: seconds of one record.
@@ -42,13 +42,13 @@ class Passes:
     together: float
 
     def slower(self, times: float) -> Self:
-        """The same where everything takes so many times as long."""
+        """Returns the times multiplied by a factor."""
         return replace(self, alone=self.alone * times, together=self.together * times)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast gradients of a subject's records are, as just timed.
+    """Time of gradients of a subject's records in both precisions, as just measured.
 
     Attributes:
         single: of single precision.
@@ -63,7 +63,7 @@ class Pace:
 
     @classmethod
     def of(cls, subject: Subject) -> Self:
-        """Time some passes.
+        """Measures some passes of the subject.
 
         Raises:
             AuditError: the model cannot be run on the records.
@@ -82,7 +82,7 @@ class Pace:
         return cls(single, _timed(subject, torch.float64), slowdown)
 
     def seconds(self, audit: Audit[Any], subject: Subject) -> float:
-        """About how long an audit takes; zero where there is nothing to do, or nothing is known."""
+        """Estimates an audit's seconds; zero where there is nothing to do, or nothing is known."""
         try:
             cost = audit.cost(subject)
         except Exception as error:  # whatever a model raises; its run will say it
@@ -114,7 +114,7 @@ def _timed(subject: Subject, dtype: torch.dtype) -> Passes:
 
 
 def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
-    """The mean time of some forward and backward passes of the first records.
+    """Returns the shortest time of some forward and backward passes of the first records.
 
     What else the machine does makes them longer, and will do so to the audits. What a first one
     loads it does once, so it is not counted. In evaluation mode, in which a record can be alone.
@@ -137,7 +137,7 @@ def _eager_gradient(model: FunctionalModel, inputs: Tensor, labels: Tensor) -> N
 
 
 def _mean_seconds(function: Callable[[], object], device: torch.device) -> float:
-    """The mean time of some calls after the first; of that alone where it is long."""
+    """Returns the shortest time of some calls; a long call is timed once."""
     durations: list[float] = []
     while len(durations) <= _TIMES and sum(durations[1:]) < _ENOUGH:
         begun = time.perf_counter()

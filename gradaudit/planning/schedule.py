@@ -1,4 +1,4 @@
-"""Schedule of a scan's audits and their sizes, so that it ends within its time budget.
+"""Schedules a scan's audits and their sizes so that it ends within its time budget.
 
 What an audit takes is estimated before it was run, and known better once it was, at any size; what
 the others took of their estimates tells of those that were not run. While the estimates of all
@@ -22,18 +22,18 @@ from gradaudit.audits.base import Question
 from gradaudit.audits.sizes import Size
 
 CAUTION = 2.0
-"""What an estimate may be wrong by: one that was not tried out, in seconds over seconds."""
+"""Factor by which the time of an audit that has not run yet may exceed its estimate."""
 KNOWN = 1.2
-"""What one may be wrong by of an audit that was run at another size."""
+"""Factor by which an audit may exceed the estimate from a run at another size."""
 USUAL = 10.0
-"""How much faster or slower than estimated audits may be taken to be, by what others took."""
+"""Largest factor by which other audits' times correct the estimate of one that has not run."""
 LEAST = 5.0
-"""Seconds that an audit has of which nothing is expected, even where none are left."""
+"""Seconds that an audit without an estimated cost gets even where no time is left."""
 MOMENT = 0.5
-"""Seconds that any audit may take."""
+"""Seconds that any audit may take in addition to its estimate."""
 SMALL = 0.25
-"""Part of a size, of which the least one is worth some time kept for it: of 28,200 single audits
-that were played (benchmarks/speed/schedule.py --alone) 61.9 % have numbers then, 60.7 without."""
+"""Largest share of a size at which time is kept for the least size: of 28,200 single audits that
+were simulated (benchmarks/speed/schedule.py --alone) 61.9 % then have numbers, 60.7 % without."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def in_turn(
 
 
 class _Course:
-    """What is known of an audit while the scan goes on."""
+    """State of an audit during the scan: its estimates, its pace, and the sizes done and left."""
 
     def __init__(self, sizes: Sequence[Size], estimate: Callable[[Size], float]) -> None:
         self.sizes = sizes
@@ -89,17 +89,17 @@ class _Course:
 
     @property
     def untried(self) -> bool:
-        """Whether it has no numbers, and may get some."""
+        """Whether the audit has no numbers yet, and a size that may still fit."""
         return self.reached < 0 <= self.open
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the audit has nothing to do."""
         return not self.estimates[-1]
 
 
 class Schedule:
-    """The turns of a scan.
+    """Chooses a scan's next audit and its size.
 
     Args:
         ladders: the sizes of each audit, the audits that tell most for their time first.
@@ -117,7 +117,7 @@ class Schedule:
         self._left = left
 
     def next(self) -> ScheduledRun | None:
-        """The turn that serves most; None where nothing more fits."""
+        """Returns the most useful audit to run next; None where none fits."""
         left = self._left()
         waiting = [course for course in self._courses if course.untried]
         if left is None:
@@ -135,7 +135,7 @@ class Schedule:
         return self._first(waiting, left) or self._larger(left) or self._cheapest(waiting, left)
 
     def together(self, workers: int, starting: float = 0.0) -> list[ScheduledRun]:
-        """The audits that are no more than a worker's share of all the work, the longest first.
+        """Returns audits for workers, the longest first; none exceeds a worker's share of it all.
 
         None where there is no time for each as exactly as was asked, nor for workers to start
         (``starting`` seconds), or nothing to share out.
@@ -159,7 +159,7 @@ class Schedule:
     def done(
         self, turn: ScheduledRun, seconds: float, *, whole: bool, measured: bool = True
     ) -> None:
-        """Learn from a turn that took so long, and was cut short unless it is whole.
+        """Record an audit's time, and whether it finished or was cut short.
 
         One that measured nothing, as the audit does not apply, tells nothing of others.
         """
@@ -177,7 +177,7 @@ class Schedule:
         return ScheduledRun(self._courses.index(course), course.sizes[index], seconds)
 
     def _seconds(self, course: _Course, index: int, caution: float = 1.0) -> float:
-        """About what a size takes, with caution about an audit that was not run yet."""
+        """Estimates the seconds of a size, with caution for an audit that has not run yet."""
         if course.idle:
             return 0.0
         if course.pace is not None:
@@ -186,12 +186,12 @@ class Schedule:
 
     @property
     def _usual(self) -> float:
-        """What other audits took of their estimates."""
+        """Median ratio of the other audits' times to their estimates, within ``USUAL``."""
         paces = [c.pace for c in self._courses if c.pace is not None and c.telling]
         return min(max(statistics.median(paces), 1 / USUAL), USUAL) if paces else 1.0
 
     def _first(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
-        """The first audit that has no numbers yet, at the size that its share allows.
+        """Returns the first audit without numbers, at the size that its share of the time allows.
 
         What fits with caution comes before what fits without.
         """
@@ -209,7 +209,7 @@ class Schedule:
         return None
 
     def _leaving_a_retreat(self, course: _Course, index: int, seconds: float) -> float:
-        """What a first turn may take, where nothing else has numbers or will have any.
+        """Limits a first run so that, if it is cut short, time is left for the least size.
 
         Where it is cut short there is time for the least size, if that is a small part of it, at
         the pace that the turn then had at best. It has the time that is expected of it.
@@ -222,7 +222,7 @@ class Schedule:
         return min(seconds, max(expected, (seconds - MOMENT) / (1 + CAUTION * KNOWN * part)))
 
     def _least(self, waiting: Iterable[_Course], left: float) -> float:
-        """Seconds for the least sizes of those that fit into what is left, the first ones first."""
+        """Returns the seconds of the least sizes that fit into the time left, in order."""
         spared = 0.0
         for course in waiting:
             needed = self._seconds(course, 0, CAUTION)
@@ -230,7 +230,7 @@ class Schedule:
         return spared
 
     def _larger(self, left: float) -> ScheduledRun | None:
-        """The first of the roughest audits of which a larger size fits."""
+        """Returns the audit at the roughest size for which a larger size fits."""
         for course in sorted(self._courses, key=lambda each: each.reached):
             larger = course.reached + 1
             if 0 < larger <= course.open and self._seconds(course, larger) <= left:
@@ -238,7 +238,7 @@ class Schedule:
         return None
 
     def _cheapest(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
-        """Where nothing fits and there are no numbers yet, what may take least."""
+        """Returns the quickest audit where none fits and no audit has numbers yet."""
         if any(course.reached >= 0 and not course.idle for course in self._courses):
             return None
         fresh = [course for course in waiting if not course.cut]

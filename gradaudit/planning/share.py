@@ -1,4 +1,4 @@
-"""The progress of one audit within that of a scan, in the seconds that it was expected to take."""
+"""Shows the progress of one audit within a scan's, in the seconds that it should take."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from gradaudit.progress import Advance, Progress
 
 
 class Share:
-    """Progress whose tasks move an outer one on by an audit's expected seconds.
+    """Progress of an audit that advances the scan's progress by its expected seconds.
 
     How many tasks an audit has nobody knows beforehand, so each takes half of what is left.
 
@@ -24,7 +24,7 @@ class Share:
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Advance]:
-        """A task of the audit."""
+        """Start a task of the audit."""
         share = self._left / 2
         self._left -= share
         with self._outer.task(description, total) as inner:
@@ -36,11 +36,11 @@ class Share:
             yield advance
 
     def say(self, line: str) -> None:
-        """Tell what came out of some work."""
+        """Show a result during the audit."""
         self._outer.say(line)
 
     def finish(self) -> None:
-        """Move on by what no task took."""
+        """Advance by the expected seconds that no task took."""
         self._tell(round(self._seconds))
 
     def _move(self, seconds: float) -> None:

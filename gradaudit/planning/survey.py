@@ -1,4 +1,4 @@
-"""A scan: every audit in its turn, as exactly as the time allows, and a report at any moment."""
+"""A scan: runs audits as exactly as the time allows, with a report at any moment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,11 +33,11 @@ REPORTING = 0.004
 """Seconds a layer to make the report and to write it as JSON, table and page: 3.6 of 1,000 layers
 of which a scan measured some and left out the others."""
 Clock = Callable[[], float | None]
-"""Seconds that are left; None without a limit."""
+"""Function that returns the seconds left; None without a limit."""
 
 
 class Survey:
-    """The audits of a scan, and what they came to so far.
+    """The audits of a scan and their outcomes so far.
 
     Args:
         subject: what is audited.
@@ -78,14 +78,14 @@ class Survey:
         return size.layers is None or not looks_at_all(size, self._subject.layers)
 
     def seconds(self, size: Size) -> float:
-        """About what a size takes; zero where there is nothing to do."""
+        """Estimates the seconds of a size; zero where there is nothing to do."""
         if size not in self._expected:
             subject = sampled(self._subjects, size)
             self._expected[size] = self._pace.seconds(size.audit, subject)
         return self._expected[size]
 
     def go(self, progress: Progress, units: Units = NOTHING_KEPT) -> None:
-        """Run the audits until all are as exact as was asked, the time is up, or it is stopped.
+        """Run audits until all are as exact as asked, the time is up, or the scan is stopped.
 
         Args:
             progress: who is told how far the work is, and in a line what came out of each audit.
@@ -108,7 +108,7 @@ class Survey:
     def _side_by_side(
         self, schedule: Schedule, progress: Progress, advance: Advance, units: Units
     ) -> None:
-        """Let workers do whole audits, where there is time for all; others come in their turns."""
+        """Run whole audits in workers where there is time for all; others follow one by one."""
         workers = workers_of(self._subject)
         turns = schedule.together(workers, self._pace.slowdown * COSTS)
 
@@ -121,14 +121,14 @@ class Survey:
                 side_by_side(self._subjects, turns, workers, units, done)
 
     def _done(self, schedule: Schedule, turn: ScheduledRun, outcome: Outcome, share: Share) -> None:
-        """Learn from an audit that was done, and tell of it."""
+        """Record an audit's outcome and show it."""
         schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
         share.finish()
         self._accept(turn.size, outcome)
         share.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
 
     def plan(self) -> Iterator[tuple[Size, float | None]]:
-        """Audits that would run, in this order, and the estimated time of each.
+        """Returns the audits that would run, in order, with the estimated time of each.
 
         None is said of what there is no time for.
         """
@@ -145,7 +145,7 @@ class Survey:
             yield (sizes[place], seconds[place]) if place in sizes else (ladder[0], None)
 
     def report(self, provenance: Mapping[str, JsonValue]) -> Report:
-        """The report of what is done, with more facts to record."""
+        """Returns the report of the finished audits, with further facts in its provenance."""
         assert self._run is not None  # there is nothing to report before it goes
         reason = STOPPED if self.stopped else NO_TIME
         outcomes = {
@@ -170,7 +170,7 @@ class Survey:
         return outcome if whole else of_sample(outcome, self._subject, SAMPLE_ALONE)
 
     def _facts(self) -> dict[str, JsonValue]:
-        """How exactly each audit was made, what was cut short, and what was left out."""
+        """Returns how exactly each audit was made, and which were cut short or left out."""
         largest = {sizes[0].audit.name: sizes[-1].name for sizes in self._ladders}
         return {
             "sizes": {name: size.name for name, (size, _) in self._found.items()},
@@ -185,7 +185,7 @@ class Survey:
         }
 
     def _accept(self, size: Size, outcome: Outcome) -> None:
-        """Take it in place of a rougher one, but no less of it in place of more.
+        """Keep an outcome unless a better one of the same audit is already kept.
 
         What broke off is said either way.
         """
@@ -201,17 +201,17 @@ class Survey:
 
 
 def _in_precisions(subject: Subject) -> Subjects:
-    """The subject in single precision, and in its own, each the same for all audits."""
+    """Returns the subject in single precision and in its own, shared by all audits."""
     return {True: subject.in_precision(torch.float32), False: subject}
 
 
 def _worth(outcome: Outcome) -> tuple[bool, bool]:
-    """Least is what was cut short, and most what did not break off either."""
+    """Ranks outcomes: complete before cut short, and without a fault before with one."""
     return outcome.whole, outcome.fault is None
 
 
 def _words(size: Size, outcome: Outcome) -> str:
-    """What came out, in a few words: the riskiest layer, or why there is none."""
+    """Summarises an outcome in a few words: the riskiest layer, or why there is none."""
     audit, rows = size.audit, outcome.part.rows
     measured_rows = [row for row in rows if row.number is not None and not row.variant]
     took = f"{outcome.seconds:.1f} s"

@@ -1,1 +1,1 @@
-"""One audit over a grid of settings: what is varied, its rows in one report, its curves."""
+"""Runs one audit over a grid of settings, with all rows in one report and their curves."""

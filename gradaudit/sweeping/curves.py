@@ -1,4 +1,4 @@
-"""Pictures of a sweep: a metric against what was varied, or over the layers."""
+"""Draws a sweep: a metric against the varied setting, or over the layers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Placed = tuple[str | int | float | bool, Measurement]
 MOST_PANELS = 6
 _WHOLE = "whole model"
 _WIDE = 8
-"""Values that span such a factor are drawn on a logarithmic axis."""
+"""Factor between values from which on an axis is logarithmic."""
 
 
 def expect_panels(axes: Sequence[Axis]) -> None:
-    """Look whether the picture has room for the sweep: a panel for each value of further axes.
+    """Raise an error where the sweep needs more panels than the picture has room for.
 
     Raises:
         UsageError: there are too many.
@@ -60,7 +60,10 @@ def draw_sweep(path: Path, report: Report, axes: Sequence[Axis], metric: str) ->
     """
     settings = _by_setting(report, axes, metric)
     if not settings:
-        raise UsageError(f"--curves: {metric} was not measured, so there is nothing to draw")
+        raise UsageError(
+            f"--curves: {metric} was not measured, so that nothing can be drawn; "
+            "name another --metric"
+        )
     name = axes[0].name
     places = [GridPoint({name: value}).variant[name] for value in axes[0].values]
     numeric = all(isinstance(place, int | float) for place in places)
@@ -71,7 +74,7 @@ def draw_sweep(path: Path, report: Report, axes: Sequence[Axis], metric: str) ->
 
 
 def _by_setting(report: Report, axes: Sequence[Axis], metric: str) -> dict[str, list[Placed]]:
-    """Rows with their value on the first axis, by the setting of the others; no other variants."""
+    """Groups headline rows, with their value on the first axis, by the other axes' setting."""
     names = {axis.name for axis in axes}
     settings: dict[str, list[Placed]] = {}
     for row in report.select(metric):
@@ -95,7 +98,7 @@ def _against_values(axes: Axes, rows: Sequence[Placed], name: str, report: Repor
 
 
 def _ends(row: Measurement, most: float) -> tuple[float, float]:
-    """What is shaded around a value; an end that nothing bounds is drawn at the largest value."""
+    """Ends of the shaded band; an infinite end is drawn at the largest value."""
     value = row.value or 0.0
     low, high = row.interval or (value, value)
     return low, most if row.unbounded else high

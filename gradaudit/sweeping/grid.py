@@ -1,4 +1,4 @@
-"""The grid of a sweep: what is varied over which values. No torch in here."""
+"""The grid of a sweep: the settings that vary, and their values; it imports no torch."""
 
 import itertools
 import re
@@ -15,30 +15,30 @@ _MANY = 1000
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that is varied: an option, or a name that stands as ``{name}`` in other options."""
+    """An axis of the grid: an option, or a name that other options hold as ``{name}``."""
 
     name: str
     values: tuple[str, ...]
 
     @property
     def field(self) -> str:
-        """The name as settings spell it."""
+        """The axis's name as settings spell it."""
         return self.name.replace("-", "_")
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One setting of everything that is varied: ``values`` by the axes' names."""
+    """One point of the grid: ``values`` by the axes' names."""
 
     values: Mapping[str, str]
 
     @property
     def variant(self) -> dict[str, str | int | float | bool]:
-        """The setting as a row's variant, numbers as numbers."""
+        """The point as a row's variant; numbers are written as numbers."""
         return {name: _number(value) for name, value in self.values.items()}
 
     def filled(self, flags: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
-        """The flags at this point.
+        """Returns the flags with this point's values.
 
         Args:
             flags: values by field name, as the command line gave them.
@@ -58,7 +58,7 @@ class GridPoint:
 
 
 def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:
-    """The axes of ``NAME=V1,V2,…``, or ``NAME=V1|V2|…`` where values hold commas.
+    """Parses the axes of ``NAME=V1,V2,…``, or ``NAME=V1|V2|…`` where values hold commas.
 
     Raises:
         UsageError: a spec is malformed, names no value, one twice, or an axis is named twice.
@@ -74,7 +74,7 @@ def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def points(axes: Sequence[Axis]) -> list[GridPoint]:
-    """Every combination, the last axis fastest.
+    """Returns every combination of the axes' values; the last axis varies fastest.
 
     Raises:
         UsageError: there are more than a thousand.
@@ -87,7 +87,7 @@ def points(axes: Sequence[Axis]) -> list[GridPoint]:
 
 
 def expect_known(axes: Sequence[Axis], fields: Collection[str], flags: Mapping[str, Any]) -> None:
-    """Look whether every axis is an option, or has a placeholder that it fills.
+    """Raise an error where an axis is neither an option nor a placeholder in one.
 
     Raises:
         UsageError: an axis would change nothing.

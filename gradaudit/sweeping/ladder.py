@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from gradaudit.deployment import RUNGS
 
 NAME = "rung"
-"""Of the variant that tells rungs apart."""
+"""Key of the rung in a row's variant."""
 FIRST = "diagnostic"
 R = TypeVar("R")
 
@@ -21,7 +21,7 @@ class Rung(Generic[R]):
 
 
 def ladder(values: dict[str, Any], of: Callable[[tuple[str, ...]], R]) -> list[Rung[R]]:
-    """The rungs on which something changes.
+    """Returns the rungs on which something changes.
 
     Args:
         values: what the federation says, by name of settings and options.
@@ -39,7 +39,7 @@ def ladder(values: dict[str, Any], of: Callable[[tuple[str, ...]], R]) -> list[R
 
 
 def _words(values: dict[str, Any], names: tuple[str, ...]) -> Iterator[str]:
-    """What is said under these names, as ``name value``."""
+    """Formats these settings as ``name value``."""
     for name in names:
         if values.get(name) not in (None, (), 0):
             value = values[name]

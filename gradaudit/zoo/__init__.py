@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @cache
 def zoo_names() -> Mapping[str, str]:
-    """Every architecture with its one-line summary, in alphabetical order."""
+    """Returns every architecture with its one-line summary, in alphabetical order."""
     source = Path(__file__).with_name("architectures.py").read_text(encoding="utf-8")
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     return {
@@ -29,7 +29,7 @@ def zoo_names() -> Mapping[str, str]:
 
 
 def factory(name: str) -> "Callable[..., nn.Module]":
-    """The function that builds the architecture ``name``; its parameters are the options.
+    """Returns the function that builds the architecture ``name``; its parameters are the options.
 
     Raises:
         UsageError: there is no such architecture.
@@ -42,7 +42,7 @@ def factory(name: str) -> "Callable[..., nn.Module]":
 
 
 def build(name: str, **options: object) -> "nn.Module":
-    """A fresh model of the architecture ``name``, drawn from torch's global generator.
+    """Builds a new model of the architecture ``name`` with torch's global generator.
 
     Raises:
         UsageError: there is no such architecture, or an option's value does not fit it.

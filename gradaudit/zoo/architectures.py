@@ -191,7 +191,7 @@ def mlp(
 
 
 class ChannelsFirst(nn.Module):
-    """(records, length, channels) to (records, channels, length)."""
+    """Transposes (records, length, channels) to (records, channels, length)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Swap length and channels."""

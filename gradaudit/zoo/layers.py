@@ -1,4 +1,4 @@
-"""Layers in a row, each fitted to the size that the one before it leaves, and their weights."""
+"""Builds sequential models whose layers are fitted to the sizes of their inputs."""
 
 from collections import Counter
 from math import prod
@@ -12,7 +12,7 @@ from gradaudit.errors import UsageError
 Shape = tuple[int, int, int]
 """Channels, height and width of one record."""
 Padding = Literal["same", "valid"]
-"""``same``: half the kernel on each side; ``valid``: none."""
+"""Padding of a convolution: ``same``: half the kernel on each side; ``valid``: none."""
 Activation = Literal[
     "relu", "leaky-relu", "elu", "gelu", "silu", "softplus", "tanh", "sigmoid", "none"
 ]
@@ -59,7 +59,7 @@ class SequentialBuilder:
         norm_groups: int | None = None,
         name: str = "",
     ) -> Self:
-        """A convolution, with ``norm_groups`` a group norm after it, and the activation.
+        """Adds a convolution, a group norm if ``norm_groups`` is given, and the activation.
 
         It is 1-D or 2-D as the shape has it. A ``padding`` in numbers is elements a side.
         """
@@ -79,7 +79,7 @@ class SequentialBuilder:
         return self._activate(f"conv{number}", self.activation)
 
     def pool(self) -> Self:
-        """A max-pool of width 2; what does not fill a window is dropped."""
+        """Adds a max-pool of width 2; elements that do not fill a window are dropped."""
         channels, *sizes = self.shape
         number = self._next("pool")
         after = [length // 2 for length in sizes]
@@ -90,14 +90,14 @@ class SequentialBuilder:
         return self
 
     def dense(self, units: int) -> Self:
-        """A fully connected layer and the activation."""
+        """Adds a fully connected layer and the activation."""
         _check_sizes((units,))
         name = f"fc{self._next('fc')}"
         self._linear(name, units)
         return self._activate(name, self.activation)
 
     def output(self, classes: int, activation: Activation = "none") -> nn.Sequential:
-        """The model, finished by the fully connected layer of outputs."""
+        """Adds the fully connected output layer and returns the finished model."""
         _check_sizes((classes,))
         self._linear("output", classes)
         if activation != "none":
@@ -129,7 +129,7 @@ class SequentialBuilder:
 
 
 def show(shape: tuple[int, ...]) -> str:
-    """``3x32x32``."""
+    """Formats a shape: ``3x32x32``."""
     return "x".join(str(size) for size in shape)
 
 

@@ -207,25 +207,25 @@ def _expect(strategy: object, count: int, seed: int, norm: float | None, mods: o
     """
     if not isinstance(strategy, Strategy):
         raise UsageError(
-            f"strategy: {strategy} is not a strategy of the message API; give one of "
+            f"strategy: {strategy!r} is not a strategy of the message API; give one of "
             "flwr.serverapp.strategy"
         )
     _expect_coins(count, seed)
     known = norm is None or (isinstance(norm, int | float | np.floating) and 0 < norm < math.inf)
     if not known:
-        raise UsageError(f"norm={norm}: a length must be above 0; give another, or none")
+        raise UsageError(f"norm={norm!r}: a length must be above 0; give another, or none")
     if not isinstance(mods, Sequence) or not all(map(callable, mods)):
-        raise UsageError(f"mods={mods}: is not a list of mods; give one as to ClientApp")
+        raise UsageError(f"mods={mods!r}: is not a list of mods; give one as to ClientApp")
 
 
 def _expect_coins(count: object, seed: object) -> None:
     if not isinstance(count, int | np.integer) or not 0 < count <= MOST_CANARIES:
         raise UsageError(
-            f"count={count}: must be between 1 and {MOST_CANARIES}; a bound needs about a "
-            "hundred canaries"
+            f"count={count!r}: let in one canary at least, {MOST_CANARIES:,} at most; a bound "
+            "needs about a hundred"
         )
     if not isinstance(seed, int | np.integer) or seed < 0:
-        raise UsageError(f"seed={seed}: must be a whole number from 0 on")
+        raise UsageError(f"seed={seed!r}: give a whole number from 0 on")
 
 
 def _claimed(folder: str | Path) -> Path:
