@@ -62,9 +62,10 @@ class DpAuditOptions(AuditOptions):
     )
     mode: Literal["implementation", "exact", "one-run"] = Field(
         "implementation",
-        description="Run the mechanism, sample the law of its statistic, or guess from a single "
-        "training which canaries took part: clients of --canaries RUN, or records of a training "
-        "by --mechanism opacus:… for --steps at --sampling-rate and --rate.",
+        description="Mode of the audit: run the mechanism (implementation), sample the law of its "
+        "statistic (exact), or guess from a single training which canaries took part (one-run): "
+        "clients of --canaries RUN, or records of a training by --mechanism opacus:… for --steps "
+        "at --sampling-rate and --rate.",
     )
     canaries: Path | None = Field(
         None, description="Folder of a training with --canaries, for --mode one-run."
@@ -93,7 +94,7 @@ class DpAuditOptions(AuditOptions):
     steps: int | None = Field(
         None,
         ge=1,
-        description="Number of steps that the theoretical epsilon is composed over, and of the "
+        description="Number of steps over which the theoretical epsilon is composed, and of the "
         "training of --mode one-run.",
     )
     sampling_rate: float = Field(
