@@ -66,6 +66,13 @@ TABLES: dict[str, tuple[Content, str]] = {
     "names of escapes": (b"\x1b[31m,a\n1,2\n", "no column 'y'"),
     "a formula for a name": (b"=cmd|'/c calc'!A1,a\n1,2\n", "no column 'y'"),
     "a label that is missing": (b"a,y\n1,\n2,yes\n", "labels are missing"),
+    "JSON of lists in lists": (b'{"a": 1, "y": 0}\n{"a": ' + b"[" * 200_000, "line 2: is no JSON"),
+    "JSON of a long number": (b'{"a": 1, "y": 0}\n{"a": ' + b"9" * 9000 + b"}\n", "line 2: is no"),
+    "JSON of more and more keys": (
+        b'{"y": 0}\n' + b"".join(b'{"k%d": 1, "y": 1}\n' % k for k in range(9000)),
+        "over 20000000 cells",
+    ),
+    "JSON with a key twice": (b'{"a": 1, "y": 0}\n{"a": 1, "a": 2, "y": 1}\n', "key 'a' twice"),
 }
 
 
@@ -264,6 +271,26 @@ def escaping(path: Path) -> None:
     """A picture whose name holds what a terminal obeys."""
     path.with_name("\x1b[31mred\n.png").write_bytes(b"none")
 
+
+def sounds(samples: int, declared: int) -> Callable[[Path], None]:
+    """Two sounds in two classes, whose headers declare more than there is."""
+
+    def write(path: Path) -> None:
+        data = struct.pack("<4sL", b"data", 2 * declared) + bytes(2 * samples)
+        form = struct.pack("<4sLHHLLHH", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16)
+        content = b"WAVE" + form + data
+        for kind in "ab":
+            (path / kind).mkdir(parents=True)
+            (path / kind / "1.wav").write_bytes(b"RIFF" + struct.pack("<L", len(content)) + content)
+
+    return write
+
+
+SOUNDS: dict[str, tuple[Content, str, str]] = {
+    "a length that would not fit": (sounds(50, 1 << 30), "", "would take"),
+    "a length that is not there": (sounds(50, 1 << 30), "?length=100", "samples and ends before"),
+    "no samples": (sounds(0, 0), "", "holds no samples"),
+}
 
 PICTURES: dict[str, tuple[Content, str, str, int]] = {
     "a file for a folder": (b"", "", "no such folder", 2),
@@ -531,6 +558,10 @@ PICTURE_CASES = [
     Case(f"pictures, {name}", "hostile", content, f"{AUDIT} 'images:hostile{more}'", words, status)
     for name, (content, more, words, status) in PICTURES.items()
 ]
+SOUND_CASES = [
+    Case(f"sounds, {name}", "hostile", content, f"{AUDIT} 'sounds:hostile{more}'", words, 3)
+    for name, (content, more, words) in SOUNDS.items()
+]
 TEXT_CASES = [
     Case(
         f"texts, {name}",
@@ -577,6 +608,7 @@ DATA_CASES = [
     *TABLE_CASES,
     *ARRAY_CASES,
     *PICTURE_CASES,
+    *SOUND_CASES,
     *TEXT_CASES,
     *FILE_CASES,
 ]
