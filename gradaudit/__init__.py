@@ -51,18 +51,19 @@ _HOMES = {
     "Target": "api.AuditTarget",
     "Observer": "observer.Observer",
     "watch": "observer.watch",
+    "attacks": "attacks",
+    "audits": "audits",
+    "defenses": "defenses",
 }
-_PACKAGES = ("attacks", "audits", "defenses")
-"""Packages of parts, which hold each part by the name of its class."""
+"""Where each name is, and the packages that hold parts by the names of their classes."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(".")
-    return getattr(import_module(f"{__name__}.{module}"), attribute)
+    home = import_module(f"{__name__}.{module}")
+    return getattr(home, attribute) if attribute else home
 
 
 def _presentation() -> Presentation:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from subjects import seeded
 from torch import Tensor, nn
 
 from gradaudit.models.custom_loss import CustomLoss
@@ -42,8 +43,7 @@ class Case:
 
     def make_model(self, seed: int = 0) -> nn.Module:
         """The model in float64 and eval mode, with weights and buffers drawn under the seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = self.build().double().eval()
             for name, buffer in model.named_buffers():
                 if name.endswith("running_mean"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from command_line import run
 from report_builder import make_report
+from subjects import subject_of
 from torch import nn
 
 from gradaudit import audit
@@ -24,7 +25,6 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.report import Measurement
 from gradaudit.runner import Outcome, left_out, passed_over
-from gradaudit.subject import Subject
 from gradaudit.sweeping.ladder import ladder
 
 MODEL = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=4", "-d", "diabetes", "-q")
@@ -220,7 +220,7 @@ def test_rows_of_what_was_not_run_tell_the_setting_too(
     described = None if said is None else federation(**said)
     target = Target(nn.Sequential(nn.Linear(3, 2)), CrossEntropy())
     records = Records(torch.randn(8, 3), torch.arange(8) % 2)
-    subject = Subject((target,), records, target.layers, deployment=described)
+    subject = subject_of(target, records, deployment=described)
     audit = ATTACKS["attack labels"]
     asked = audit.Options(**(audit.Options.deployed(described) if described else {}))
     rows = outcome(audit(asked), subject, "no time").part.rows

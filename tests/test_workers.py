@@ -18,6 +18,7 @@ import pytest
 import torch
 from forked import Forked
 from sessions import ends_within, in_session
+from subjects import seeded
 from torch import nn
 
 from gradaudit import workers
@@ -316,8 +317,7 @@ def test_work_that_stays_here_is_done_by_one_thread_too() -> None:
 
 def pictures(**settings: Any) -> Subject:
     """A smooth network of two convolutions, and pictures with an attribute."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         model = nn.Sequential(
             *(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Conv2d(3, 3, 3), nn.Tanh(), nn.Flatten()),
             nn.Linear(12, 3),
@@ -404,8 +404,7 @@ def test_rounds_take_nothing_that_another_one_has_kept(
     name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     about = pictures()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    with seeded(1):
         older = deepcopy(about.target)
         for weight in older.model.parameters():
             nn.init.normal_(weight)

@@ -34,7 +34,7 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from benchmarks.coverage.nulls import information
+from benchmarks.coverage.planted_nats import information
 from benchmarks.harness import arguments, data_file, epochs_of, fit
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
 from gradaudit.audits.vinfo import VinfoOptions

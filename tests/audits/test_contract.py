@@ -10,6 +10,7 @@ from attacks.reconstruction.scenes import records
 from audits.attack_inference.people import people, subject, with_users
 from audits.attack_text import sentences
 from safetensors.torch import save_file
+from subjects import subject_of
 from torch import nn
 
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
@@ -55,7 +56,7 @@ def pictures() -> Subject:
         nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 3)
     ).eval()
     target = Target(model, CrossEntropy())
-    return Subject((target,), records(1, 8, 8, labels=[0, 1, 2, 1, 0, 2, 1, 0, 2]), target.layers)
+    return subject_of(target, records(1, 8, 8, labels=[0, 1, 2, 1, 0, 2, 1, 0, 2]))
 
 
 UPDATE = "a file with an update of ``pictures``"

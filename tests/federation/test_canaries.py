@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from subjects import seeded
 from torch import Tensor, nn
 
 from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
@@ -26,8 +27,7 @@ RATE, CLIENTS, RECORDS = 0.1, 3, 30
 
 def make(canaries: int, *defenses: str, width: int = 6, **how: Any) -> FederatedTraining:
     generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         model = nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3))
     return FederatedTraining(
         Target(model, CrossEntropy()),

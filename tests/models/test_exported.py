@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from cases import CASES, Case
+from subjects import subject_of
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, CheckpointError, UsageError
@@ -322,14 +323,13 @@ def test_the_rank_of_an_exported_convolution_is_the_original_s(
     from gradaudit.models.losses import CrossEntropy
     from gradaudit.models.target import Target
     from gradaudit.progress import Silent
-    from gradaudit.subject import Subject
 
     original, back = chained[0], load_exported(chained[1])
     records = Records(inputs=torch.rand(2, 2, 8, 8), labels=torch.tensor([0, 1]))
 
     def ranks(model: nn.Module) -> dict[tuple[str, str | None], object]:
         target = Target(model.eval(), CrossEntropy())
-        rows = CopaMetric(CopaOptions()).run(Subject((target,), records, target.layers), Silent())
+        rows = CopaMetric(CopaOptions()).run(subject_of(target, records), Silent())
         return {(row.metric, row.layer): (row.value, row.interval, row.reason) for row in rows}
 
     found = ranks(back)
@@ -361,7 +361,6 @@ def test_what_is_no_plain_layer_stays_and_says_so(model: nn.Module, tmp_path: Pa
     from gradaudit.models.losses import CrossEntropy
     from gradaudit.models.target import Target
     from gradaudit.progress import Silent
-    from gradaudit.subject import Subject
 
     inputs = torch.rand(2, 2, 8)
     back = load_exported(save(model, (inputs,), tmp_path / "model.pt2"))
@@ -369,6 +368,6 @@ def test_what_is_no_plain_layer_stays_and_says_so(model: nn.Module, tmp_path: Pa
     torch.testing.assert_close(back(inputs), model(inputs))
     target = Target(back, CrossEntropy())
     records = Records(inputs=inputs, labels=torch.tensor([0, 1]))
-    subject = Subject((target,), records, target.layers)
+    subject = subject_of(target, records)
     with pytest.raises(NotApplicable, match=r"path/to/file\.py:factory"):
         list(CopaMetric(CopaOptions()).run(subject, Silent()))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from audits.attack_text.sentences import subject, transformer
+from subjects import subject_of
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions
@@ -81,5 +82,5 @@ def test_texts_come_back_from_a_model_whose_tokens_have_another_name() -> None:
     named = replace(at.records, inputs=inputs, parts=parts)
     target = Target(Reader(transformer()), CrossEntropy(), parts=parts)
     options = TextOptions(batches=1, batch_size=2, decoys=2)
-    rows = AttackText(options).run(Subject((target,), named, target.layers), Silent())
+    rows = AttackText(options).run(subject_of(target, named), Silent())
     assert next(row.value for row in rows if row.metric == "sequences_recovered") == 1

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from command_line import HANGS
+from subjects import seeded
 from torch import nn
 
 from gradaudit.errors import UsageError
@@ -357,8 +358,7 @@ def test_text_is_read_along_its_length() -> None:
 
 @pytest.mark.parametrize(("name", "bound"), [("dlnet", 0.3), ("deep-leakage", 0.5)])
 def test_uniform_initialisation(name: str, bound: float) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         model = build(name, init=f"uniform:{bound}")
     values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     assert -bound <= values.min() < -0.999 * bound

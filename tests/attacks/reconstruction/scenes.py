@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from subjects import seeded
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
@@ -15,8 +16,7 @@ from gradaudit.sharing.protocol import SharingProtocol
 
 def drawn(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
     """A model in float64 whose weights are drawn under a seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return build().double().eval()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from audits.attack_inference.people import people, subject, with_users
+from subjects import one
 from torch import nn
 
 from gradaudit import workers
@@ -57,13 +58,6 @@ def test_games_of_a_scan_look_once_at_the_model(monkeypatch: pytest.MonkeyPatch)
     together = [attack(name, audited, repeats=2) for name in LOOKING]
     assert len(made) == 3
     assert together == alone
-
-
-def one(
-    rows: list[Measurement], metric: str, layer: str | None = None, **variant: Any
-) -> Measurement:
-    (row,) = (r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant))
-    return row
 
 
 def value(rows: list[Measurement], metric: str, layer: str | None = None, **variant: Any) -> float:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from subjects import rows_by, subject_of
 from torch import nn
 
-from gradaudit.audits.attack_labels import AttackLabels, LabelsOptions
+from gradaudit.audits.attack_labels import AttackLabels
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
-from gradaudit.models.losses import CrossEntropy, MeanSquaredError
-from gradaudit.models.target import Target
+from gradaudit.models.losses import MeanSquaredError
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
@@ -29,12 +29,10 @@ TABLE = records(6, labels=[0, 1, 2, 3, 3, 2, 1, 0, 1, 1])
 
 
 def subject(model: nn.Module | None = None, data: Records = TABLE, **settings: Any) -> Subject:
-    target = Target(model or mlp(), settings.pop("loss", CrossEntropy()))
-    return Subject((target,), data, target.layers, **settings)
+    return subject_of(model or mlp(), data, **settings)
 
 
-def membership(at: Subject, **options: Any) -> list[Measurement]:
-    return list(AttackLabels(LabelsOptions(**options)).run(at, Silent()))
+membership = rows_by(AttackLabels)
 
 
 def tracing(at: Subject, **options: Any) -> dict[str, Measurement]:

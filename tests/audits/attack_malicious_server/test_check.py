@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from subjects import seeded
 from torch import Tensor, nn
 
 from gradaudit.audits.attack_malicious_server.check import LIMITS, check
@@ -35,14 +36,12 @@ def digits(count: int = 128) -> Records:
 
 
 def net(seed: int = 0) -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 80), nn.ReLU(), nn.Linear(80, 10))
 
 
 def convolutional(seed: int = 0) -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return nn.Sequential(
             *(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
             *(nn.Linear(96, 40), nn.ReLU(), nn.Linear(40, 10)),
@@ -65,8 +64,7 @@ class Lines(nn.Module):
 
 
 def lines(seed: int = 0) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return Lines()
 
 

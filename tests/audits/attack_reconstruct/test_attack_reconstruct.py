@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from subjects import rows_by, subject_of
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction import reconstructions
@@ -30,8 +31,7 @@ from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.models.losses import CrossEntropy, MeanSquaredError
-from gradaudit.models.target import Target, choose_layers
+from gradaudit.models.losses import MeanSquaredError
 from gradaudit.parts import declared
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement
@@ -47,19 +47,12 @@ PICTURES = records(1, 12, 12, labels=[0, 1, 2, 1, 0, 2, 2, 1])
 TABLE = records(6, labels=[0, 1, 2, 3, 3, 2, 1, 0])
 
 
-def subject(model: nn.Module, data: Records, **settings: Any) -> Subject:
-    target = Target(model, settings.pop("loss", CrossEntropy()))
-    layers = choose_layers(target.layers, settings.pop("show", ()))
-    return Subject((target,), data, layers, **settings)
-
-
 def rows_of(at: Subject, **options: Any) -> dict[str, Measurement]:
     """Headline rows by metric."""
     return {row.metric: row for row in every_row(at, **options) if not row.variant}
 
 
-def every_row(at: Subject, **options: Any) -> list[Measurement]:
-    return list(AttackReconstruct(ReconstructOptions(**options)).run(at, Silent()))
+every_row = rows_by(AttackReconstruct)
 
 
 def picture_model() -> nn.Module:
@@ -74,7 +67,7 @@ def picture_model() -> nn.Module:
 
 def test_every_metric_has_a_row_with_what_the_attacker_knew() -> None:
     rows = rows_of(
-        subject(picture_model(), PICTURES), method=("idlg",), iterations=2, restarts=2, batches=2
+        subject_of(picture_model(), PICTURES), method=("idlg",), iterations=2, restarts=2, batches=2
     )
     assert set(rows) == {metric.id for metric in AttackReconstruct.metrics}
     for row in rows.values():
@@ -93,7 +86,7 @@ def test_every_metric_has_a_row_with_what_the_attacker_knew() -> None:
 
 
 def test_the_value_is_the_mean_of_the_answers_and_the_interval_needs_five() -> None:
-    at = subject(mlp(), TABLE)
+    at = subject_of(mlp(), TABLE)
     options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1}
     few, many = (rows_of(at, batches=count, **options)["mse"] for count in (4, 6))
     assert few.interval is None
@@ -106,12 +99,12 @@ def test_the_value_is_the_mean_of_the_answers_and_the_interval_needs_five() -> N
 def test_samples_only_lower_the_number_of_batches() -> None:
     options: dict[str, Any] = {"method": ("closed-form",), "batches": 3}
     for samples, batches in ((100, 3), (2, 2), (None, 3)):
-        row = rows_of(subject(mlp(), TABLE, samples=samples), **options)["mse"]
+        row = rows_of(subject_of(mlp(), TABLE, samples=samples), **options)["mse"]
         assert row.n == batches
 
 
 def test_tables_skip_picture_scores_with_a_reason() -> None:
-    rows = rows_of(subject(mlp(), TABLE), method=("dlg",), iterations=2, restarts=1, batches=1)
+    rows = rows_of(subject_of(mlp(), TABLE), method=("dlg",), iterations=2, restarts=1, batches=1)
     for metric in ("psnr", "ssim"):
         assert rows[metric].status == "skipped"
         assert "no pictures" in str(rows[metric].reason)
@@ -120,7 +113,7 @@ def test_tables_skip_picture_scores_with_a_reason() -> None:
 
 def test_methods_are_variants_and_the_headline_is_the_closest() -> None:
     found = every_row(
-        subject(mlp(), TABLE),
+        subject_of(mlp(), TABLE),
         method=("dlg:iterations=1", "dlg:iterations=10", "idlg"),
         iterations=2,
         restarts=1,
@@ -139,7 +132,7 @@ def test_methods_are_variants_and_the_headline_is_the_closest() -> None:
 
 
 def test_without_a_method_the_closed_form_and_dlg_are_tried() -> None:
-    found = every_row(subject(mlp(), TABLE), restarts=1, batches=1, iterations=1)
+    found = every_row(subject_of(mlp(), TABLE), restarts=1, batches=1, iterations=1)
     assert {row.variant.get("method") for row in found} == {None, "closed-form", "dlg"}
     (headline,) = [r for r in found if r.metric == "relative_error" and not r.variant]
     assert headline.value == pytest.approx(0, abs=1e-9)
@@ -148,24 +141,24 @@ def test_without_a_method_the_closed_form_and_dlg_are_tried() -> None:
 
 def test_a_method_that_does_not_apply_is_told_why() -> None:
     with pytest.raises(NotApplicable, match="one record, not of 2"):
-        rows_of(subject(mlp(), TABLE), method=("idlg",), batch_size=2)
+        rows_of(subject_of(mlp(), TABLE), method=("idlg",), batch_size=2)
 
 
 def test_layers_that_are_left_out_are_not_seen() -> None:
-    at = subject(mlp(), TABLE, show=("2",))
+    at = subject_of(mlp(), TABLE, show=("2",))
     row = rows_of(at, method=("idlg",), iterations=3, restarts=1, batches=1)["mse"]
     assert isinstance(row.details["knowledge"], dict)
     assert row.details["knowledge"]["layers"] == ["2"]
-    hidden = subject(mlp(), TABLE, show=("0",), hidden=("2",))
+    hidden = subject_of(mlp(), TABLE, show=("0",), hidden=("2",))
     with pytest.raises(NotApplicable, match=r"last layer \(2\) is hidden"):
         rows_of(hidden, method=("idlg",), batches=1)
 
 
 def test_a_defense_in_front_hurts_the_attack_and_is_named() -> None:
     options: dict[str, Any] = {"method": ("dlg",), "iterations": 40, "restarts": 2, "batches": 1}
-    plain = rows_of(subject(mlp(), TABLE), **options)["relative_error"]
+    plain = rows_of(subject_of(mlp(), TABLE), **options)["relative_error"]
     noise = parse_defense("dp:clip=1,sigma=0.5")
-    defended = rows_of(subject(mlp(), TABLE, defenses=(noise,)), **options)["relative_error"]
+    defended = rows_of(subject_of(mlp(), TABLE, defenses=(noise,)), **options)["relative_error"]
     assert plain.value is not None
     assert defended.value is not None
     assert plain.value < 0.01 < 0.2 < defended.value
@@ -174,7 +167,7 @@ def test_a_defense_in_front_hurts_the_attack_and_is_named() -> None:
 
 
 def test_an_adaptive_attacker_gets_more_of_a_pruned_update() -> None:
-    at = subject(mlp(), TABLE, defenses=(parse_defense("prune:0.5"),))
+    at = subject_of(mlp(), TABLE, defenses=(parse_defense("prune:0.5"),))
     options: dict[str, Any] = {"method": ("idlg",), "iterations": 30, "restarts": 3, "batches": 2}
     static = rows_of(at, **options)["relative_error"].value
     adaptive = rows_of(at, adaptive=True, **options)["relative_error"].value
@@ -185,7 +178,7 @@ def test_an_adaptive_attacker_gets_more_of_a_pruned_update() -> None:
 
 def test_fedavgs_update_is_attacked_through_the_local_steps() -> None:
     rows = rows_of(
-        subject(mlp(), TABLE),
+        subject_of(mlp(), TABLE),
         method=("dlg",),
         algorithm="fedavg",
         epochs=2,
@@ -201,7 +194,7 @@ def test_fedavgs_update_is_attacked_through_the_local_steps() -> None:
 
 
 def test_a_captured_update_is_attacked_as_the_simulated_one(tmp_path: Path) -> None:
-    at, path = subject(mlp(), TABLE), tmp_path / "update.safetensors"
+    at, path = subject_of(mlp(), TABLE), tmp_path / "update.safetensors"
     update = share(
         at.target,
         TABLE.inputs[5:6],
@@ -222,7 +215,7 @@ def test_a_captured_update_is_attacked_as_the_simulated_one(tmp_path: Path) -> N
 def test_a_captured_update_without_its_records_has_the_attackers_score_alone(
     tmp_path: Path,
 ) -> None:
-    at, path = subject(mlp(), TABLE), tmp_path / "update.safetensors"
+    at, path = subject_of(mlp(), TABLE), tmp_path / "update.safetensors"
     save_file(
         share(at.target, TABLE.inputs[:1], TABLE.labels[:1], SharingProtocol(), torch.Generator()),
         path,
@@ -237,7 +230,7 @@ def test_a_captured_update_without_its_records_has_the_attackers_score_alone(
 def test_real_targets_have_no_label_accuracy() -> None:
     generator = torch.Generator().manual_seed(0)
     data = Records(torch.rand(4, 6, generator=generator), torch.rand(4, 4, generator=generator))
-    at = subject(mlp(), data, loss=MeanSquaredError())
+    at = subject_of(mlp(), data, loss=MeanSquaredError())
     rows = rows_of(at, method=("dlg",), iterations=3, restarts=1, batches=1)
     assert rows["mse"].status == "measured"
     assert rows["label_accuracy"].status == "skipped"
@@ -246,13 +239,13 @@ def test_real_targets_have_no_label_accuracy() -> None:
 def test_all_restarts_diverged_is_a_failure_with_that_reason(tmp_path: Path) -> None:
     start = tmp_path / "start.npy"
     np.save(start, np.full((1, 6), np.nan))
-    rows = rows_of(subject(mlp(), TABLE), method=("dlg",), init="given", start=start, batches=1)
+    rows = rows_of(subject_of(mlp(), TABLE), method=("dlg",), init="given", start=start, batches=1)
     assert {row.status for row in rows.values()} == {"failed"}
     assert rows["mse"].reason == "every restart diverged"
 
 
 def test_examples_are_written_on_demand_only(tmp_path: Path) -> None:
-    at = subject(picture_model(), PICTURES)
+    at = subject_of(picture_model(), PICTURES)
     options: dict[str, Any] = {"method": ("idlg",), "iterations": 2, "restarts": 1, "batches": 2}
     folder = tmp_path / "examples"
     rows_of(at, **options)
@@ -264,7 +257,7 @@ def test_examples_are_written_on_demand_only(tmp_path: Path) -> None:
 
 
 def test_older_rounds_are_attacked_on_demand() -> None:
-    at = subject(mlp(), TABLE)
+    at = subject_of(mlp(), TABLE)
     at = Subject((at.target, at.target), TABLE, at.layers)
     options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
     assert {str(row.variant) for row in every_row(at, **options)} == {"{}"}
@@ -292,13 +285,13 @@ def test_older_rounds_are_attacked_on_demand() -> None:
 )
 def test_wrong_requests_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        rows_of(subject(mlp(), TABLE), **options)
+        rows_of(subject_of(mlp(), TABLE), **options)
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 9}, {"batch_size": 3, "others": 2}], ids=str)
 def test_too_few_records_for_an_update_are_told(options: dict[str, Any]) -> None:
     with pytest.raises(NotApplicable, match="--batch-size 9: the data has only 8"):
-        rows_of(subject(mlp(), TABLE), **options)
+        rows_of(subject_of(mlp(), TABLE), **options)
 
 
 def test_the_command_line_attacks_and_reports() -> None:
@@ -313,7 +306,7 @@ def test_the_command_line_attacks_and_reports() -> None:
 
 
 def test_dry_runs_know_what_it_costs() -> None:
-    at = subject(mlp(), TABLE)
+    at = subject_of(mlp(), TABLE)
     costs = [
         AttackReconstruct(ReconstructOptions(method=("dlg",), iterations=n)).cost(at).passes
         for n in (10, 20)
@@ -325,7 +318,7 @@ def test_dry_runs_know_what_it_costs() -> None:
 
 def test_the_closed_forms_rows_hold_its_noise_conditions() -> None:
     options: dict[str, Any] = {"method": ("closed-form",), "records": (3, 5)}
-    at = subject(mlp(), TABLE, defenses=(parse_defense("dp:clip=1,sigma=0.02"),))
+    at = subject_of(mlp(), TABLE, defenses=(parse_defense("dp:clip=1,sigma=0.02"),))
     row = rows_of(at, **options)["relative_error"]
     found, errors = row.details["noise"], row.details["answers"]
     assert isinstance(found, list)
@@ -349,11 +342,11 @@ def test_the_closed_forms_rows_hold_its_noise_conditions() -> None:
         assert one["best_row"]["kappa"] == 1.0
         assert one["all_rows"]["ratio"] == pytest.approx(float(bias.norm() / 0.02 / 4), rel=0.6)
         assert error <= one["least_squares_bound"]
-    assert "noise" not in rows_of(subject(mlp(), TABLE), **options)["relative_error"].details
+    assert "noise" not in rows_of(subject_of(mlp(), TABLE), **options)["relative_error"].details
 
 
 def test_clipping_alone_is_no_noise() -> None:
-    at = subject(mlp(), TABLE, defenses=(parse_defense("dp:clip=0.01,sigma=0"),))
+    at = subject_of(mlp(), TABLE, defenses=(parse_defense("dp:clip=0.01,sigma=0"),))
     row = rows_of(at, method=("closed-form",), batches=1)["relative_error"]
     (found,) = row.details["noise"]  # type: ignore[misc]
     assert found["all_rows"]["r"] == pytest.approx(0, abs=1e-12)
@@ -362,7 +355,7 @@ def test_clipping_alone_is_no_noise() -> None:
 
 def test_a_secret_branch_is_noise_that_the_closed_form_does_not_mind() -> None:
     spn = parse_defense("spn:bits=8,alpha=0.5")
-    at = subject(mlp(), TABLE)
+    at = subject_of(mlp(), TABLE)
     at = Subject((defended_target(at.target, (spn,), 0),), TABLE, at.layers, defenses=(spn,))
     row = rows_of(at, method=("closed-form",), batches=1)["relative_error"]
     (found,) = row.details["noise"]  # type: ignore[misc]
@@ -372,13 +365,13 @@ def test_a_secret_branch_is_noise_that_the_closed_form_does_not_mind() -> None:
 
 def test_layer_by_layer_attacks_are_spoken_of_without_running_them() -> None:
     options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
-    rows = rows_of(subject(picture_model(), PICTURES), **options)
+    rows = rows_of(subject_of(picture_model(), PICTURES), **options)
     told = rows["relative_error"].details["layer_by_layer"]
     assert isinstance(told, dict)
     assert (told["r-gap"], told["copa"]) == (None, None)
     assert "attacks apply: r-gap and copa" in str(told["says"])
-    (batch,) = chosen_batches(subject(picture_model(), PICTURES), Choice())
-    ranks = CopaMetric(CopaOptions(records=1)).run(subject(picture_model(), batch), Silent())
+    (batch,) = chosen_batches(subject_of(picture_model(), PICTURES), Choice())
+    ranks = CopaMetric(CopaOptions(records=1)).run(subject_of(picture_model(), batch), Silent())
     deficit = {row.metric: row.value for row in ranks if row.status == "measured"}
     assert told["open_inputs"] == {"0": [deficit["rank_deficit"]] * 2}
     assert told["c"] == [deficit["c"]] * 2
@@ -388,12 +381,12 @@ def test_layer_by_layer_attacks_are_spoken_of_without_running_them() -> None:
 def test_why_layer_by_layer_attacks_do_not_apply() -> None:
     options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
     model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)).double()
-    row = rows_of(subject(model, TABLE), **options)["relative_error"]
+    row = rows_of(subject_of(model, TABLE), **options)["relative_error"]
     told = row.details["layer_by_layer"]
     assert isinstance(told, dict)
     assert "a ReLU has no inverse" in str(told["copa"])
     assert told["c"] is None
-    several = rows_of(subject(mlp(), TABLE), batch_size=2, **options)["relative_error"]
+    several = rows_of(subject_of(mlp(), TABLE), batch_size=2, **options)["relative_error"]
     assert "this update is of 2" in str(several.details["layer_by_layer"])
 
 
@@ -404,7 +397,7 @@ def test_worker_processes_change_no_number() -> None:
         "restarts": 2,
         "batches": 3,
     }
-    alone, spread = (every_row(subject(mlp(), TABLE, jobs=jobs), **options) for jobs in (1, 2))
+    alone, spread = (every_row(subject_of(mlp(), TABLE, jobs=jobs), **options) for jobs in (1, 2))
     assert spread == alone
 
 
@@ -412,7 +405,7 @@ def test_a_model_that_cannot_be_shipped_is_attacked_in_this_process() -> None:
     model = mlp()
     vars(model)["locked"] = threading.Lock()
     options: dict[str, Any] = {"method": ("closed-form",), "batches": 2}
-    row = rows_of(subject(model, TABLE, jobs=2), **options)["relative_error"]
+    row = rows_of(subject_of(model, TABLE, jobs=2), **options)["relative_error"]
     assert row.value == pytest.approx(0, abs=1e-9)
 
 
@@ -449,7 +442,7 @@ def test_a_model_of_the_users_own_file_is_shipped(tmp_path: Path) -> None:
 def test_lengths_are_not_compared_where_the_learning_rate_is_unknown(tmp_path: Path) -> None:
     for bias in (True, False):
         model = mlp(bias=bias)
-        at, after = subject(model, TABLE), copy.deepcopy(model)
+        at, after = subject_of(model, TABLE), copy.deepcopy(model)
         one = TABLE.inputs[5:6], TABLE.labels[5:6]
         update = share(at.target, *one, SharingProtocol(), torch.Generator(), dtype=torch.float64)
         with torch.no_grad():
@@ -475,7 +468,7 @@ def test_lengths_are_not_compared_where_the_learning_rate_is_unknown(tmp_path: P
 def test_the_details_hold_what_the_attack_says_of_every_batch() -> None:
     options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 2}
     three, one = (
-        rows_of(subject(mlp(), TABLE), batches=batches, **options)["mse"].details["attack"]
+        rows_of(subject_of(mlp(), TABLE), batches=batches, **options)["mse"].details["attack"]
         for batches in (3, 1)
     )
     assert isinstance(three, dict)
@@ -515,8 +508,8 @@ def test_picture_scores_are_of_the_batches_that_lie_in_the_range_of_pictures() -
     inputs[3] *= 2
     data = replace(PICTURES, inputs=inputs)
     options: dict[str, Any] = {"method": ("idlg",), "iterations": 2, "restarts": 2}
-    rows = rows_of(subject(picture_model(), data), records=(0, 3), **options)
-    alone = rows_of(subject(picture_model(), PICTURES), records=(0,), **options)
+    rows = rows_of(subject_of(picture_model(), data), records=(0, 3), **options)
+    alone = rows_of(subject_of(picture_model(), PICTURES), records=(0,), **options)
     assert rows["mse"].n == 2
     for metric in ("psnr", "ssim"):
         assert (rows[metric].n, rows[metric].value) == (1, alone[metric].value)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from subjects import seeded
 from torch import nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
@@ -51,8 +52,7 @@ def table(
 
 def chain(inputs: int, *widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Module:
     """Fully connected layers with an activation between them, drawn under one seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         layers: list[nn.Module] = []
         for i, width in enumerate(widths):
             layers += [activation()] if i else []

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from audits.attack_text.sentences import LENGTH, subject, texts, transformer
 from language_models import Shelf
 from safetensors.torch import save_file
+from subjects import rows_by, subject_of
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions
@@ -27,8 +27,7 @@ from tests.command_line import run
 FEW = {"batch_size": 2, "batches": 2, "decoys": 6}
 
 
-def every_row(at: Subject, **options: Any) -> list[Measurement]:
-    return list(AttackText(TextOptions(**{**FEW, **options})).run(at, Silent()))
+every_row = rows_by(AttackText, **FEW)
 
 
 def by_layer(rows: list[Measurement], metric: str) -> dict[str | None, Measurement]:
@@ -158,12 +157,12 @@ def test_older_checkpoints_are_attacked_where_every_round_is_asked_for() -> None
 def test_void_layers_say_so() -> None:
     at = subject()
     target = Target(transformer(width=16), CrossEntropy())
-    rows = every_row(Subject((target,), at.records, target.layers), batch_size=3)
+    rows = every_row(subject_of(target, at.records), batch_size=3)
     told = by_layer(rows, "text_auroc")
     assert str(told["blocks.0.qkv"].reason) == "void: 18 tokens may fill its 16 dimensions"
     assert told["words"].value == 1
     tied = Target(transformer(width=16, tied=True), CrossEntropy())
-    rows = every_row(Subject((tied,), at.records, tied.layers), batch_size=3)
+    rows = every_row(subject_of(tied, at.records), batch_size=3)
     told = by_layer(rows, "text_auroc")
     assert str(told["words"].reason) == "void: 21 tokens may fill its 16 dimensions"
 
@@ -185,7 +184,7 @@ class Convolutional(nn.Module):
 def test_a_model_without_maps_over_positions_gives_words_alone() -> None:
     data = texts(20, causal=False)
     target = Target(Convolutional().eval(), CrossEntropy())
-    rows = every_row(Subject((target,), data, target.layers))
+    rows = every_row(subject_of(target, data))
     told = by_layer(rows, "text_auroc")
     assert told["words"].value == 1
     assert told["windows"].value is told["head"].value is None
@@ -202,7 +201,7 @@ def test_without_other_texts_there_are_no_decoys(kind: str) -> None:
             data, inputs=data.inputs[:1].expand(4, -1), labels=data.labels[:1].expand(4, -1)
         )
     target = Target(transformer(), CrossEntropy())
-    rows = every_row(Subject((target,), data, target.layers), batch_size=4)
+    rows = every_row(subject_of(target, data), batch_size=4)
     assert "no other text" in str(by_layer(rows, "text_auroc")["blocks.0.qkv"].reason)
     assert by_layer(rows, "span_rank")["blocks.0.qkv"].value
 

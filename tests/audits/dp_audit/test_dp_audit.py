@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from dp_subject import subject
 from pydantic import ValidationError
+from subjects import one
 
 from gradaudit.audits.dp_audit import DpAudit
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
@@ -100,11 +101,6 @@ def measure(*attributes: str, seed: int = 0, **options: Any) -> list[Measurement
 def report(*attributes: str, depth: int = 1, width: int = 8, **options: Any) -> Report:
     audit = DpAudit(DpAudit.Options(**{**QUICK, **options}))
     return run(subject(*attributes, depth=depth, width=width), [audit])
-
-
-def one(rows: list[Measurement], metric: str, **variant: Any) -> Measurement:
-    (found,) = (row for row in rows if row.metric == metric and row.variant == variant)
-    return found
 
 
 @pytest.fixture(scope="module")

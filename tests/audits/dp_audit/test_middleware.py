@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from dp_subject import model, table
+from subjects import one, subject_of
 from torch import Tensor, nn
 
 from gradaudit.audits.contract import breaches
@@ -47,7 +48,7 @@ class Scaled(nn.Module):
 
 def subject(module: nn.Module, *attributes: str, mode: Any = "eval", **options: Any) -> Subject:
     target = Target(module, CrossEntropy(), mode)
-    return Subject((target,), table(), target.layers, attributes=attributes, **options)
+    return subject_of(target, table(), attributes=attributes, **options)
 
 
 def rows_of(about: Subject, **options: Any) -> list[Measurement]:
@@ -59,11 +60,6 @@ def rows_of(about: Subject, **options: Any) -> list[Measurement]:
 
 def report_of(about: Subject, **options: Any) -> Report:
     return run(about, [DpAudit(DpAudit.Options(**{**SMALL, **options}))])
-
-
-def one(rows: list[Measurement], metric: str, layer: str | None = None, **variant: Any) -> Any:
-    (found,) = (r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant))
-    return found
 
 
 SENT = {"unsent": ("position_ids",), "mechanism": LOUD, "claimed_epsilon": 10}

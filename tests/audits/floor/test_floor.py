@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from subjects import rows_by, subject_of
 from torch import Tensor, nn
 
 from gradaudit.audits.floor import Floor, FloorOptions
@@ -16,14 +17,13 @@ from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 
 SIZE = 4
 
 
-def subject_of(
+def defended(
     *defenses: str, activation: nn.Module | None = None, samples: int | None = 8, **more: Any
 ) -> Subject:
     torch.manual_seed(0)
@@ -34,16 +34,15 @@ def subject_of(
         torch.randn(50, SIZE, generator=generator), torch.arange(50) % 3, classes=("a", "b", "c")
     )
     parsed = tuple(map(parse_defense, defenses))
-    return Subject((target,), records, target.layers, samples=samples, defenses=parsed, **more)
+    return subject_of(target, records, samples=samples, defenses=parsed, **more)
 
 
 def rows_of(subject: Subject, **options: Any) -> dict[tuple[str, str | None], Measurement]:
-    rows = list(Floor(FloorOptions(**options)).run(subject, Silent()))
-    return {(row.metric, row.layer): row for row in rows}
+    return {(row.metric, row.layer): row for row in rows_by(Floor)(subject, **options)}
 
 
 def test_every_layer_and_the_model_have_rows() -> None:
-    rows = rows_of(subject_of("dp:clip=1,sigma=0.3", samples=64))
+    rows = rows_of(defended("dp:clip=1,sigma=0.3", samples=64))
     assert set(rows) == {(m, x) for m in ("mse_share", "nats", "rero") for x in ("0", "2", None)}
     for (metric, _), row in rows.items():
         assert row.status == "measured"
@@ -59,47 +58,47 @@ def test_every_layer_and_the_model_have_rows() -> None:
 
 
 def test_without_noise_or_with_it_in_part() -> None:
-    for subject in (subject_of(), subject_of("sign")):
+    for subject in (defended(), defended("sign")):
         for call in (rows_of, lambda subject: cost(Floor(FloorOptions()), subject)):
             with pytest.raises(NotApplicable, match="no noise: nothing bounds an attacker"):
                 call(subject)
-    rows = rows_of(subject_of("dp:clip=1,sigma=0.3,layers=2"))
+    rows = rows_of(defended("dp:clip=1,sigma=0.3,layers=2"))
     assert rows["mse_share", "2"].status == "measured"
     assert (rows["mse_share", "0"].reason or "").startswith("no noise")
     assert (rows["rero", None].reason or "").startswith("0: no noise")
 
 
 def test_noise_too_small_for_a_number_has_a_reason() -> None:
-    rows = rows_of(subject_of("dp:clip=1,sigma=1e-300"))
+    rows = rows_of(defended("dp:clip=1,sigma=1e-300"))
     assert {row.status for (metric, _), row in rows.items() if metric != "rero"} == {"failed"}
     assert rows["rero", None].value == 1
 
 
 def test_a_kink_leaves_a_floor_to_what_lies_behind_it_unless_they_are_clipped_together() -> None:
-    rows = rows_of(subject_of(activation=nn.ReLU()), sigma=0.3)
+    rows = rows_of(defended(activation=nn.ReLU()), sigma=0.3)
     assert rows["mse_share", "2"].status == "measured"
     assert "ReLU 1 has a kink" in (rows["nats", "0"].reason or "")
     assert "0: ReLU 1" in (rows["nats", None].reason or "")
-    rows = rows_of(subject_of("dp:clip=1,sigma=0.3", activation=nn.ReLU()))
+    rows = rows_of(defended("dp:clip=1,sigma=0.3", activation=nn.ReLU()))
     assert (rows["nats", "2"].reason or "").startswith("is clipped together with 0: ReLU")
     assert rows["rero", None].status == "measured"
 
 
 def test_a_layer_of_a_batch_that_is_clipped_as_a_whole_tells_of_the_others_by_the_norm() -> None:
     """c_l = Δ g_l/‖g‖ moves with the others' g, even where g_l does not."""
-    rows = rows_of(subject_of("dp:clip=1,sigma=0.3,per=release"), batch_size=4)
-    plain = rows_of(subject_of(), sigma=0.3, batch_size=4)
+    rows = rows_of(defended("dp:clip=1,sigma=0.3,per=release"), batch_size=4)
+    plain = rows_of(defended(), sigma=0.3, batch_size=4)
     for metric in ("mse_share", "nats"):
         assert rows[metric, None].value == pytest.approx(plain[metric, None].value)
         assert {rows[metric, layer].value for layer in ("0", "2")} == {rows[metric, None].value}
-    kinked = subject_of("dp:clip=1,sigma=0.3,per=release", activation=nn.ReLU())
+    kinked = defended("dp:clip=1,sigma=0.3,per=release", activation=nn.ReLU())
     reason = rows_of(kinked, batch_size=4)["nats", "2"].reason or ""
     assert reason.startswith("is clipped together with 0: ReLU")
 
 
 def test_hidden_layers_tell_nothing_and_stay_out_of_the_norm() -> None:
-    seen = rows_of(subject_of("dp:clip=1,sigma=0.3", samples=64))
-    hidden = subject_of("dp:clip=1,sigma=0.3", samples=64, hidden=("0",))
+    seen = rows_of(defended("dp:clip=1,sigma=0.3", samples=64))
+    hidden = defended("dp:clip=1,sigma=0.3", samples=64, hidden=("0",))
     hidden = Subject(**{**vars(hidden), "layers": hidden.layers[1:]})
     rows = rows_of(hidden)
     assert [
@@ -110,12 +109,12 @@ def test_hidden_layers_tell_nothing_and_stay_out_of_the_norm() -> None:
 
 
 def test_a_prior_of_a_file(tmp_path: Path) -> None:
-    inputs = subject_of().records.inputs
+    inputs = defended().records.inputs
     prior = GaussianPrior.fitted(inputs)
     covariance = prior.axes.mT @ torch.diag(prior.variances) @ prior.axes
     np.savez(tmp_path / "own.npz", mean=prior.mean.numpy(), covariance=covariance.numpy())
-    given = rows_of(subject_of(samples=128), sigma=0.3, prior=str(tmp_path / "own.npz"))
-    fitted = rows_of(subject_of(samples=128), sigma=0.3)
+    given = rows_of(defended(samples=128), sigma=0.3, prior=str(tmp_path / "own.npz"))
+    fitted = rows_of(defended(samples=128), sigma=0.3)
     assert given["nats", None].value == pytest.approx(fitted["nats", None].value, rel=0.2)
     for arrays, told in (
         ({"mean": np.zeros(SIZE)}, "no array 'covariance'; it holds: mean"),
@@ -126,15 +125,15 @@ def test_a_prior_of_a_file(tmp_path: Path) -> None:
     ):
         np.savez(tmp_path / "bad.npz", **arrays)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=told):
-            rows_of(subject_of(), sigma=0.3, prior=str(tmp_path / "bad.npz"))
+            rows_of(defended(), sigma=0.3, prior=str(tmp_path / "bad.npz"))
     with pytest.raises(UsageError, match="no such file"):
-        rows_of(subject_of(), sigma=0.3, prior="nowhere.npz")
+        rows_of(defended(), sigma=0.3, prior="nowhere.npz")
 
 
 @pytest.mark.slow
 def test_no_attacker_beats_the_floor() -> None:
     """The most likely record, by gradient descent with curvature from the truth itself."""
-    subject, sigma, runs = subject_of(samples=256), 0.3, 300
+    subject, sigma, runs = defended(samples=256), 0.3, 300
     floor = rows_of(subject, sigma=sigma)["mse_share", None]
     prior, model = GaussianPrior.fitted(subject.records.inputs), subject.target.model.double()
     generator = torch.Generator().manual_seed(1)
@@ -167,7 +166,7 @@ def test_no_attacker_beats_the_floor() -> None:
 
 
 def test_small_models_draw_more_records_unless_told_how_many() -> None:
-    assert rows_of(subject_of(samples=None), sigma=0.3)["mse_share", None].n == 1024
-    wide = subject_of(samples=None)
+    assert rows_of(defended(samples=None), sigma=0.3)["mse_share", None].n == 1024
+    wide = defended(samples=None)
     wide.target.model[0] = nn.Linear(SIZE, 100_000)
     assert cost(Floor(FloorOptions(sigma=0.3)), wide).passes == 2 * SIZE * 64

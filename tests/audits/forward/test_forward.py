@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from subjects import one, rows_by, seeded, subject_of
 from torch import nn
 
 from gradaudit.audits import audits
@@ -17,8 +18,6 @@ from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.progress import Silent
-from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 from tests.cases import CASES
 from tests.command_line import run
@@ -30,7 +29,7 @@ SAMPLE = (
 )
 
 
-def subject_of(*models: nn.Module, records: int = 12, **settings: Any) -> Subject:
+def of_models(*models: nn.Module, records: int = 12, **settings: Any) -> Subject:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(records, 4, generator=generator, dtype=torch.float64) / 2
     labels = torch.randint(3, (records,), generator=generator)
@@ -39,18 +38,11 @@ def subject_of(*models: nn.Module, records: int = 12, **settings: Any) -> Subjec
 
 
 def net(seed: int = 0) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-def rows_of(subject: Subject, **options: Any) -> list[Measurement]:
-    return list(Forward(ForwardOptions(**options)).run(subject, Silent()))
-
-
-def one(rows: list[Measurement], metric: str, layer: str, **variant: Any) -> Measurement:
-    (row,) = [r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant)]
-    return row
+rows_of = rows_by(Forward)
 
 
 def looped(points: torch.Tensor, width: float) -> float:
@@ -61,7 +53,7 @@ def looped(points: torch.Tensor, width: float) -> float:
 @pytest.mark.parametrize("sigma2", [None, 0.02])
 def test_every_layer_by_a_plain_loop(sigma2: float | None) -> None:
     model = net()
-    subject = subject_of(model)
+    subject = of_models(model)
     rows = rows_of(subject, **({} if sigma2 is None else {"sigma2": sigma2}))
     assert len(rows) == 2 * 3
     noise = sigma2 or 0.1
@@ -82,13 +74,13 @@ def test_every_metric_is_declared_and_found() -> None:
     assert audits()["forward"] is Forward
     declared = {metric.id: metric for metric in Forward.metrics}
     assert set(declared) == {"information_upper", "information_lower", "fraction"}
-    for row in rows_of(subject_of(net())):
+    for row in rows_of(of_models(net())):
         assert row.unit == declared[row.metric].unit
 
 
 def test_older_checkpoints_are_rounds() -> None:
-    rows = rows_of(subject_of(net(0), net(1)))
-    alone = rows_of(subject_of(net(0)))
+    rows = rows_of(of_models(net(0), net(1)))
+    alone = rows_of(of_models(net(0)))
     assert one(rows, "fraction", "0", round=1).value == one(alone, "fraction", "0").value
     assert one(rows, "fraction", "0").value != one(alone, "fraction", "0").value
 
@@ -99,14 +91,14 @@ def test_memory_changes_nothing(memory: int) -> None:
     scales = torch.linspace(0.5, 2, 12, dtype=torch.float64)[:, None, None, None]
     records = Records(case.inputs.repeat(4, 1, 1, 1) * scales, case.labels.repeat(4))
     target = case.target()
-    subject = Subject((target,), records, target.layers)
+    subject = subject_of(target, records)
     found = [row.value for row in rows_of(replace(subject, memory=memory))]
     assert found == pytest.approx([row.value for row in rows_of(subject)], rel=1e-12)
 
 
 def test_rows_at_their_ceiling_are_no_finding() -> None:
     """Records that all lie apart give log2 N in any layer; through more noise they do not."""
-    subject = subject_of(net(), records=20)
+    subject = of_models(net(), records=20)
     apart = rows_of(subject, sigma2=1e-6)
     assert {row.value for row in apart if row.metric == "fraction"} == {1.0}
     for row in apart:
@@ -117,7 +109,7 @@ def test_rows_at_their_ceiling_are_no_finding() -> None:
 
 
 def test_identical_records_tell_nothing() -> None:
-    subject = subject_of(net())
+    subject = of_models(net())
     same = replace(subject.records, inputs=subject.records.inputs[:1].expand(12, 4))
     for row in rows_of(replace(subject, records=same)):
         assert row.value == pytest.approx(0, abs=1e-12)
@@ -127,7 +119,7 @@ def test_identical_records_tell_nothing() -> None:
 def test_a_layer_that_never_runs_is_skipped() -> None:
     (case,) = [case for case in CASES if case.id == "unused-and-frozen"]
     target = case.target()
-    rows = rows_of(Subject((target,), Records(case.inputs, case.labels), target.layers))
+    rows = rows_of(subject_of(target, Records(case.inputs, case.labels)))
     assert {row.status for row in rows if row.layer == "spare"} == {"skipped"}
     assert {row.status for row in rows if row.layer == "head"} == {"measured"}
 
@@ -136,7 +128,7 @@ def test_activations_that_are_not_finite_fail() -> None:
     model = net()
     with torch.no_grad():
         model[0].weight[0, 0] = math.inf  # type: ignore[index]
-    rows = rows_of(subject_of(model))
+    rows = rows_of(of_models(model))
     assert {row.status for row in rows if row.layer == "0"} == {"failed"}
     assert "not finite" in str(one(rows, "fraction", "0").reason)
     assert {row.status for row in rows if row.layer == "2"} == {"measured"}
@@ -150,7 +142,7 @@ def test_activations_that_are_not_finite_fail() -> None:
     ],
 )
 def test_numbers_of_records_that_will_not_do(settings: dict[str, int], reason: str) -> None:
-    subject = subject_of(net(), **settings)
+    subject = of_models(net(), **settings)
     with pytest.raises(NotApplicable, match=reason):
         rows_of(subject)
 
@@ -163,8 +155,8 @@ def test_noise_that_is_none_is_refused(sigma2: float) -> None:
 
 def test_the_plan_counts_forward_passes() -> None:
     audit = Forward(ForwardOptions())
-    assert audit.cost(subject_of(net())).passes == 6
-    assert audit.cost(subject_of(net(), net(1), samples=4)).passes == 4
+    assert audit.cost(of_models(net())).passes == 6
+    assert audit.cost(of_models(net(), net(1), samples=4)).passes == 4
 
 
 def test_the_sample_model_on_the_command_line() -> None:

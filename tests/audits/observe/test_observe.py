@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from subjects import subject_of
 from torch import Tensor, nn
 
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy, Loss
-from gradaudit.models.target import Target
 from gradaudit.models.torch_losses import user_loss
 from gradaudit.observer.capture import captured, save_update
 from gradaudit.progress import Silent
@@ -25,8 +25,7 @@ def network() -> nn.Sequential:
 
 
 def subject(loss: Loss | None = None) -> Subject:
-    target = Target(network(), loss or CrossEntropy())
-    return Subject((target,), Records(torch.randn(6, 30), torch.arange(6) % 5), target.layers)
+    return subject_of(network(), Records(torch.randn(6, 30), torch.arange(6) % 5), loss=loss)
 
 
 def rows(update: str, rate: float | None = None) -> dict[tuple[str, str | None], Measurement]:

@@ -4,7 +4,6 @@ import copy
 import math
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from subjects import one, rows_by
 from torch import Tensor, nn
 
 from gradaudit.audits import audits
@@ -24,8 +24,7 @@ from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers, layers_of
-from gradaudit.progress import Silent
-from gradaudit.report import Measurement, estimate
+from gradaudit.report import estimate
 from gradaudit.subject import Subject
 from gradaudit.text import UNBOUNDED
 from tests.cases import CASES, Case
@@ -43,17 +42,11 @@ def subject_of(*targets: Target, inputs: Tensor, labels: Tensor, **settings: Any
     return Subject(targets, records, targets[-1].layers, **settings)
 
 
-def rows_of(subject: Subject, **options: Any) -> list[Measurement]:
-    return list(Sensitivity(SensitivityOptions(**options)).run(subject, Silent()))
+rows_of = rows_by(Sensitivity)
 
 
 def of_case(case: Case, **settings: Any) -> Subject:
     return subject_of(case.target(), inputs=case.inputs, labels=case.labels, **settings)
-
-
-def one(rows: Iterable[Measurement], metric: str, layer: str, **variant: Any) -> Measurement:
-    (row,) = [r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant)]
-    return row
 
 
 @cache

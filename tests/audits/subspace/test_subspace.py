@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from subjects import one, rows_by, seeded
 from torch import nn
 
 from gradaudit.audits import audits
@@ -22,8 +23,6 @@ from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.progress import Silent
-from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 from tests.cases import CASES, Case
 from tests.command_line import run
@@ -41,8 +40,7 @@ SAMPLE = (
 
 
 def net(seed: int = 0) -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return nn.Sequential(
             nn.Conv2d(2, 3, 2, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)
         ).double()
@@ -69,14 +67,7 @@ def subject_of(*models: nn.Module, codes: Iterable[int] | None = None, **setting
     return Subject(targets, records, targets[-1].layers, **settings)
 
 
-def rows_of(subject: Subject, **options: Any) -> list[Measurement]:
-    options = {"permutations": PERMUTATIONS, **options}
-    return list(Subspace(SubspaceOptions(**options)).run(subject, Silent()))
-
-
-def one(rows: list[Measurement], metric: str, layer: str, **variant: Any) -> Measurement:
-    (row,) = [r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant)]
-    return row
+rows_of = rows_by(Subspace, permutations=PERMUTATIONS)
 
 
 def dense_gradients(model: nn.Module, records: Records, name: str) -> Array:
@@ -180,8 +171,7 @@ def test_the_seed_decides_the_permutations() -> None:
 
 
 def test_a_row_space_that_is_everything() -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         model = nn.Sequential(nn.Conv2d(2, 9, 2), nn.Tanh(), nn.Flatten(), nn.Linear(81, 3))
     subject = subject_of(model.double())
     rows = rows_of(subject, reading="mean")
@@ -231,8 +221,7 @@ def test_users_are_permuted_and_the_rows_say_so(reading: str) -> None:
 
 def test_row_spaces_that_every_group_spans_are_skipped() -> None:
     """Seven of eight inputs are alive: both groups' row spaces are those seven dimensions."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         model = nn.Sequential(nn.Flatten(), nn.Linear(32, 40), nn.Tanh(), nn.Linear(40, 3))
     subject = subject_of(model.double())
     inputs = subject.records.inputs.clone()

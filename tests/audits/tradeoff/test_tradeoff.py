@@ -9,14 +9,13 @@ import pytest
 import torch
 from audits.attack_inference.people import people
 from audits.attack_inference.people import subject as of_people
+from subjects import one, rows_by, subject_of
 from torch import nn
 
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.models.losses import CrossEntropy, MeanSquaredError
-from gradaudit.models.target import Target
-from gradaudit.progress import Silent
+from gradaudit.models.losses import MeanSquaredError
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 from tests.attacks.reconstruction.scenes import mlp
@@ -43,18 +42,10 @@ def table(records: int = 60) -> Records:
 
 
 def subject(data: Records | None = None, model: nn.Module | None = None, **more: Any) -> Subject:
-    target = Target(model or mlp(), more.pop("loss", CrossEntropy()))
-    return Subject((target,), data or table(), target.layers, **more)
+    return subject_of(model or mlp(), data or table(), **more)
 
 
-def tradeoff(at: Subject, **options: Any) -> list[Measurement]:
-    audit = Tradeoff(TradeoffOptions.model_validate({**SMALL, **options}))
-    return list(audit.run(at, Silent()))
-
-
-def one(rows: list[Measurement], metric: str, **variant: Any) -> Measurement:
-    (row,) = (row for row in rows if (row.metric, dict(row.variant)) == (metric, variant))
-    return row
+tradeoff = rows_by(Tradeoff, **SMALL)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """vinfo: planted attributes, the null, refusals, variants, and the command."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from scipy import stats
+from subjects import one, rows_by
 from torch import Tensor, nn
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions, measure
@@ -23,8 +23,6 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families.forest import ceiling
 from gradaudit.models.losses import MeanSquaredError
 from gradaudit.models.target import Target
-from gradaudit.progress import Silent
-from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 from tests.command_line import Result, run
 
@@ -87,13 +85,7 @@ def right_of(subject: Subject) -> Subject:
     return replace(subject, layers=subject.layers[1:])
 
 
-def rows_of(subject: Subject, **options: Any) -> list[Measurement]:
-    return list(Vinfo(VinfoOptions(**{**QUICK, **options})).run(subject, Silent()))
-
-
-def one(rows: Iterable[Measurement], metric: str, layer: str | None, **variant: Any) -> Measurement:
-    (row,) = [r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant)]
-    return row
+rows_of = rows_by(Vinfo, **QUICK)
 
 
 def test_what_one_layer_holds_is_found_in_that_layer_only() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from subjects import one, rows_by, seeded
 from torch import Tensor, nn
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
@@ -20,7 +21,6 @@ from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers, hidden_layers
-from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 from tests.attacks.reconstruction.scenes import records
@@ -72,21 +72,14 @@ def subject(
     targets: int = 1,
     **settings: Any,
 ) -> Subject:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         target = Target(build().double(), CrossEntropy())
     layers = choose_layers(target.layers, show, hide)
     hidden = hidden_layers(target.layers, hide)
     return Subject((target,) * targets, data, layers, hidden=hidden, **settings)
 
 
-def rows_of(at: Subject, **options: Any) -> list[Measurement]:
-    return list(Vinfo(VinfoOptions(**{**QUICK, **options})).run(at, Silent()))
-
-
-def one(rows: list[Measurement], metric: str, layer: str | None, **variant: Any) -> Measurement:
-    (row,) = [r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant)]
-    return row
+rows_of = rows_by(Vinfo, **QUICK)
 
 
 def test_the_layer_that_sees_the_picture_has_all_and_the_other_has_nothing() -> None:
