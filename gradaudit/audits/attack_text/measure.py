@@ -1,23 +1,32 @@
 """Texts that an attacker recovers from updates, and evidence of texts at each layer."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
-from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
+from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
 from gradaudit.audits.attack_text import AttackText, TextOptions
 from gradaudit.audits.attack_text.observing import TextThreat, texts_of
 from gradaudit.audits.attack_text.presence import Presence, Texts, decoys_of, p_value, wins
 from gradaudit.audits.attack_text.recovery.recover import Answer, recover
-from gradaudit.audits.attack_text.scores import TextScores, scores_of
-from gradaudit.audits.attack_text.span import is_void, most_tokens
+from gradaudit.audits.attack_text.scores import (
+    GIVEN,
+    NO_OTHERS,
+    BatchAnswers,
+    Shares,
+    TextScores,
+    facts_of,
+    rows_of_adapters,
+    rows_of_layers,
+    rows_of_model,
+    scores_of,
+)
+from gradaudit.audits.attack_text.span import most_tokens
 from gradaudit.audits.attack_text.structure import Structure, adapters, predicted
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.audits.base import AuditCost
@@ -29,17 +38,8 @@ from gradaudit.randomness import number as number_of
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import CapturedUpdate, captured_update
-from gradaudit.statistics.intervals import clustered
 from gradaudit.subject import Subject
 
-ANSWERED = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
-OF_MODEL = (*ANSWERED, "lora_predicted", "text_p_value")
-OF_LAYERS = ("text_auroc", "span_rank", "span_rank_share")
-_NO_SPAN = "no linear map over positions, whose gradient would have a span"
-_NO_OTHERS = "the data hold no other text that one of the batch could be told from"
-_GIVEN = "text_p_value"
-_NO_ADAPTERS = "no low-rank maps that see each token by itself were attacked"
-Shares = NDArray[np.float64]
 _SEARCH = 6.0
 """Passes over one record that a search takes about."""
 
@@ -57,37 +57,6 @@ def cost(audit: AttackText, subject: Subject) -> AuditCost:
     return AuditCost(
         texts * (2 + searched + options.decoys), calls=options.count(subject), double=False
     )
-
-
-@dataclass
-class BatchAnswers:
-    """Answers to some batches and their scores; a floor is the score on another batch's texts.
-
-    Attributes:
-        answers: one a batch.
-        scores: of the answers.
-        floors: of the same answers against another batch's texts.
-        presence: by layer, the share of its decoys that each text of a batch is likelier than.
-        absence: the same of another batch's texts.
-        ranks: by layer, of the span in each batch; None where it is void.
-        tokens: positions that maps have a gradient of, in each batch.
-        predicted: of low-rank adapters, the share of tokens expected from their ranks, a batch.
-        outputs: how many outputs such adapters have together.
-        alone: whether there are no texts beside a batch's, to draw decoys from.
-        void: why no span identifies tokens, where a batch has too many, and what would lift it.
-    """
-
-    answers: list[Answer] = field(default_factory=list)
-    scores: list[TextScores] = field(default_factory=list)
-    floors: list[TextScores] = field(default_factory=list)
-    presence: dict[str, list[Shares]] = field(default_factory=dict)
-    absence: dict[str, list[Shares]] = field(default_factory=dict)
-    ranks: dict[str, list[int | None]] = field(default_factory=dict)
-    tokens: list[int] = field(default_factory=list)
-    predicted: list[float] = field(default_factory=list)
-    outputs: int = 0
-    alone: bool = False
-    void: str = ""
 
 
 def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -133,17 +102,17 @@ class _Attack:
                 others = batches[(number + 1) % len(batches)] if len(batches) > 1 else None
                 self._attack(answers, view, batches[number], others, number, progress)
                 advance(1)
-        rows = rows.of({}, _facts(answers, view, captured))
-        yield from _of_model(rows, answers, options, scored=scored)
-        yield from _of_adapters(rows, answers)
+        rows = rows.of({}, facts_of(answers, view, captured))
+        yield from rows_of_model(rows, answers, options, scored=scored)
+        yield from rows_of_adapters(rows, answers)
         yield from self._of_given(rows, first)
-        yield from _of_layers(rows, answers, view, self.subject, scored=scored)
+        yield from rows_of_layers(rows, answers, view, self.subject, scored=scored)
 
     def _of_given(self, rows: Rows, view: TextView | None) -> Iterator[Measurement]:
         """Whether each text that was asked about is behind the first update."""
         options, records = self.options, self.subject.records
         if not options.given or view is None:
-            yield from rows.skipped("no text is asked about; name some with --given", [_GIVEN])
+            yield from rows.skipped("no text is asked about; name some with --given", [GIVEN])
             return
         presence = Presence(view, self.threat.layers)
         for number in options.given:
@@ -151,15 +120,15 @@ class _Attack:
             decoys = self._decoys(texts, number)
             asked = rows.of({"text": number})
             if decoys is None:
-                yield from asked.skipped(_NO_OTHERS, [_GIVEN])
+                yield from asked.skipped(NO_OTHERS, [GIVEN])
                 continue
             true, others = presence.evidence(texts), presence.evidence(decoys)
             if not true:
-                yield from asked.skipped("no layer tells anything of a text", [_GIVEN])
+                yield from asked.skipped("no layer tells anything of a text", [GIVEN])
                 continue
             value = p_value([torch.cat([true[layer], others[layer]]) for layer in true])
             details: dict[str, JsonValue] = {"layers": list(true)}
-            yield asked.measured(_GIVEN, value, n=options.decoys, details=details)
+            yield asked.measured(GIVEN, value, n=options.decoys, details=details)
 
     def _batches(self, captured: CapturedUpdate | None) -> list[Records]:
         """Those that are attacked, and one more for the floor of the last, where there is one."""
@@ -278,140 +247,3 @@ def _filled(structure: Structure) -> str:
         f"the batch's {tokens} tokens fill the {width} dimensions of what comes in, so that no "
         f"span tells them from others; {' or '.join(lifted) or 'a wider model'} would lift it"
     )
-
-
-def _facts(
-    found: BatchAnswers, view: TextView, captured: CapturedUpdate | None
-) -> dict[str, JsonValue]:
-    facts: dict[str, JsonValue] = {
-        "knowledge": dict(view.knowledge),
-        "task": view.task,
-        "tokens": list(found.tokens),
-    }
-    if found.answers:
-        facts["searches"] = [dict(answer.facts) for answer in found.answers]
-    return facts if captured is None else {**facts, "update": captured.details}
-
-
-def _of_model(
-    rows: Rows, found: BatchAnswers, options: TextOptions, *, scored: bool
-) -> Iterator[Measurement]:
-    if not options.search:
-        yield from rows.skipped("no text was searched for (--no-search)", ANSWERED)
-        return
-    if not scored:
-        yield from rows.skipped(NO_TRUTH, ANSWERED)
-        return
-    for metric in ANSWERED:
-        value, interval = _mean(metric, found.scores)
-        floor = _mean(metric, found.floors)[0] if found.floors else None
-        count = len(found.scores)
-        details: dict[str, JsonValue] = {"floor": floor}
-        if found.void and metric == ANSWERED[0]:
-            details["remark"] = found.void
-        yield rows.measured(
-            metric,
-            value,
-            interval=interval,
-            n=count,
-            details=details,
-        )
-
-
-def _of_adapters(rows: Rows, found: BatchAnswers) -> Iterator[Measurement]:
-    """The share of tokens that is expected of low-rank adapters, beside what was measured."""
-    if not found.predicted:
-        yield from rows.skipped(_NO_ADAPTERS, ["lora_predicted"])
-        return
-    details: dict[str, JsonValue] = {"rank": found.outputs, "by_batch": list(found.predicted)}
-    if found.scores:
-        details["measured"] = _mean("tokens_recovered", found.scores)[0]
-    value, count = float(np.mean(found.predicted)), len(found.predicted)
-    yield rows.measured("lora_predicted", value, n=count, details=details)
-
-
-def _mean(metric: str, scores: Sequence[TextScores]) -> tuple[float, tuple[float, float]]:
-    """Over batches, each as often as it has tokens or texts."""
-    if metric.startswith("rouge"):
-        shares = np.array([getattr(score, metric) for score in scores])
-        return clustered(shares, np.array([float(score.sequences[1]) for score in scores]))
-    counts = np.array([getattr(score, metric.partition("_")[0]) for score in scores], dtype=float)
-    return clustered(counts[:, 0] / counts[:, 1], counts[:, 1])
-
-
-def _of_layers(
-    rows: Rows, found: BatchAnswers, view: TextView, subject: Subject, *, scored: bool
-) -> Iterator[Measurement]:
-    presence = Presence(view, subject.layers)
-    for layer in subject.layers:
-        name = layer.name
-        if not scored:
-            yield from rows.skipped(NO_TRUTH, ["text_auroc"], [name])
-        elif name in found.presence:
-            yield _told_row(rows, found, name)
-        else:
-            why = _NO_OTHERS if found.alone else _why_not_told(presence, name)
-            yield from rows.skipped(why, ["text_auroc"], [name])
-        if any(rank is not None for rank in found.ranks.get(name, ())):
-            yield from _rank_rows(rows, found, name, presence.places[name].width)
-        else:
-            yield from rows.skipped(_why(presence, name), OF_LAYERS[1:], [name])
-
-
-def _rank_rows(rows: Rows, found: BatchAnswers, layer: str, width: int) -> Iterator[Measurement]:
-    """Means over the batches in which the layer is not void."""
-    pairs = zip(found.ranks[layer], found.tokens, strict=True)
-    known = [(rank, tokens) for rank, tokens in pairs if rank is not None]
-    details: dict[str, JsonValue] = {"ranks": list(found.ranks[layer]), "width": width}
-    ranks, shares = fmean(rank for rank, _ in known), fmean(rank / tokens for rank, tokens in known)
-    for metric, value in (("span_rank", ranks), ("span_rank_share", shares)):
-        yield rows.measured(metric, value, layer=layer, n=len(known), details=details)
-
-
-def _told_row(rows: Rows, found: BatchAnswers, layer: str) -> Measurement:
-    value, interval = _auroc(found.presence[layer])
-    floor: JsonValue = None
-    if layer in found.absence:
-        level, ends = _auroc(found.absence[layer])
-        floor = {"value": level, "interval": list(ends)}
-    return rows.measured(
-        "text_auroc",
-        value,
-        layer=layer,
-        interval=interval,
-        n=sum(map(len, found.presence[layer])),
-        details={"floor": floor, "batches": len(found.presence[layer])},
-    )
-
-
-def _auroc(batches: Sequence[Shares]) -> tuple[float, tuple[float, float]]:
-    """Over texts, of which those of one batch are dependent."""
-    return clustered(
-        np.array([shares.mean() for shares in batches]),
-        np.array([float(len(shares)) for shares in batches]),
-    )
-
-
-def _why_not_told(presence: Presence, layer: str) -> str:
-    view = presence.view
-    if layer != presence.table or view.table is None:
-        return _why(presence, layer)
-    if view.table not in view.update:
-        return "not shared"
-    return _void(view.tokens, view.model.parameters[view.table].shape[1])
-
-
-def _why(presence: Presence, layer: str) -> str:
-    place = presence.places.get(layer)
-    if place is None:
-        return _NO_SPAN
-    if not any(name in presence.view.update for name in place.names):
-        return "not shared"
-    tokens = sum(presence.view.inner)
-    if is_void(place.width, tokens):
-        return _void(tokens, place.width)
-    return "its gradient is zero"
-
-
-def _void(tokens: int, width: int) -> str:
-    return f"void: {tokens} tokens may fill its {width} dimensions"

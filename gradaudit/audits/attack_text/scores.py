@@ -1,12 +1,35 @@
-"""How much of a batch's texts an answer holds."""
+"""How much of a batch's texts answers hold, and the rows that say so."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
 from scipy.optimize import linear_sum_assignment
 
+from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH
+from gradaudit.audits.attack_text import TextOptions
+from gradaudit.audits.attack_text.presence import Presence
+from gradaudit.audits.attack_text.recovery.recover import Answer
+from gradaudit.audits.attack_text.span import is_void
+from gradaudit.audits.attack_text.view import TextView
+from gradaudit.audits.rows import Rows
+from gradaudit.report import Measurement
+from gradaudit.sharing.captured import CapturedUpdate
+from gradaudit.statistics.intervals import clustered
+from gradaudit.subject import Subject
+
+ANSWERED = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
+OF_MODEL = (*ANSWERED, "lora_predicted", "text_p_value")
+OF_LAYERS = ("text_auroc", "span_rank", "span_rank_share")
+_NO_SPAN = "no linear map over positions, whose gradient would have a span"
+NO_OTHERS = "the data hold no other text that one of the batch could be told from"
+GIVEN = "text_p_value"
+_NO_ADAPTERS = "no low-rank maps that see each token by itself were attacked"
+Shares = NDArray[np.float64]
 Text = Sequence[int]
 
 
@@ -61,3 +84,174 @@ def rouge(answer: Text, text: Text, size: int) -> float:
 
 def _runs(text: Text, size: int) -> Counter[tuple[int, ...]]:
     return Counter(zip(*(text[start:] for start in range(size)), strict=False))
+
+
+@dataclass
+class BatchAnswers:
+    """Answers to some batches and their scores; a floor is the score on another batch's texts.
+
+    Attributes:
+        answers: one a batch.
+        scores: of the answers.
+        floors: of the same answers against another batch's texts.
+        presence: by layer, the share of its decoys that each text of a batch is likelier than.
+        absence: the same of another batch's texts.
+        ranks: by layer, of the span in each batch; None where it is void.
+        tokens: positions that maps have a gradient of, in each batch.
+        predicted: of low-rank adapters, the share of tokens expected from their ranks, a batch.
+        outputs: how many outputs such adapters have together.
+        alone: whether there are no texts beside a batch's, to draw decoys from.
+        void: why no span identifies tokens, where a batch has too many, and what would lift it.
+    """
+
+    answers: list[Answer] = field(default_factory=list)
+    scores: list[TextScores] = field(default_factory=list)
+    floors: list[TextScores] = field(default_factory=list)
+    presence: dict[str, list[Shares]] = field(default_factory=dict)
+    absence: dict[str, list[Shares]] = field(default_factory=dict)
+    ranks: dict[str, list[int | None]] = field(default_factory=dict)
+    tokens: list[int] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+    outputs: int = 0
+    alone: bool = False
+    void: str = ""
+
+
+def facts_of(
+    found: BatchAnswers, view: TextView, captured: CapturedUpdate | None
+) -> dict[str, JsonValue]:
+    """What all rows of an attack on one checkpoint rest on."""
+    facts: dict[str, JsonValue] = {
+        "knowledge": dict(view.knowledge),
+        "task": view.task,
+        "tokens": list(found.tokens),
+    }
+    if found.answers:
+        facts["searches"] = [dict(answer.facts) for answer in found.answers]
+    return facts if captured is None else {**facts, "update": captured.details}
+
+
+def rows_of_model(
+    rows: Rows, found: BatchAnswers, options: TextOptions, *, scored: bool
+) -> Iterator[Measurement]:
+    """Rows of what was recovered of the texts; where the truth is known they are ``scored``."""
+    if not options.search:
+        yield from rows.skipped("no text was searched for (--no-search)", ANSWERED)
+        return
+    if not scored:
+        yield from rows.skipped(NO_TRUTH, ANSWERED)
+        return
+    for metric in ANSWERED:
+        value, interval = _mean(metric, found.scores)
+        floor = _mean(metric, found.floors)[0] if found.floors else None
+        count = len(found.scores)
+        details: dict[str, JsonValue] = {"floor": floor}
+        if found.void and metric == ANSWERED[0]:
+            details["remark"] = found.void
+        yield rows.measured(
+            metric,
+            value,
+            interval=interval,
+            n=count,
+            details=details,
+        )
+
+
+def rows_of_adapters(rows: Rows, found: BatchAnswers) -> Iterator[Measurement]:
+    """The share of tokens that is expected of low-rank adapters, beside what was measured."""
+    if not found.predicted:
+        yield from rows.skipped(_NO_ADAPTERS, ["lora_predicted"])
+        return
+    details: dict[str, JsonValue] = {"rank": found.outputs, "by_batch": list(found.predicted)}
+    if found.scores:
+        details["measured"] = _mean("tokens_recovered", found.scores)[0]
+    value, count = float(np.mean(found.predicted)), len(found.predicted)
+    yield rows.measured("lora_predicted", value, n=count, details=details)
+
+
+def _mean(metric: str, scores: Sequence[TextScores]) -> tuple[float, tuple[float, float]]:
+    """Over batches, each as often as it has tokens or texts."""
+    if metric.startswith("rouge"):
+        shares = np.array([getattr(score, metric) for score in scores])
+        return clustered(shares, np.array([float(score.sequences[1]) for score in scores]))
+    counts = np.array([getattr(score, metric.partition("_")[0]) for score in scores], dtype=float)
+    return clustered(counts[:, 0] / counts[:, 1], counts[:, 1])
+
+
+def rows_of_layers(
+    rows: Rows, found: BatchAnswers, view: TextView, subject: Subject, *, scored: bool
+) -> Iterator[Measurement]:
+    """Rows of every layer's evidence of texts and of its span."""
+    presence = Presence(view, subject.layers)
+    for layer in subject.layers:
+        name = layer.name
+        if not scored:
+            yield from rows.skipped(NO_TRUTH, ["text_auroc"], [name])
+        elif name in found.presence:
+            yield _presence_row(rows, found, name)
+        else:
+            why = NO_OTHERS if found.alone else _why_no_presence(presence, name)
+            yield from rows.skipped(why, ["text_auroc"], [name])
+        if any(rank is not None for rank in found.ranks.get(name, ())):
+            yield from _rank_rows(rows, found, name, presence.places[name].width)
+        else:
+            yield from rows.skipped(_why(presence, name), OF_LAYERS[1:], [name])
+
+
+def _rank_rows(rows: Rows, found: BatchAnswers, layer: str, width: int) -> Iterator[Measurement]:
+    """Means over the batches in which the layer is not void."""
+    pairs = zip(found.ranks[layer], found.tokens, strict=True)
+    known = [(rank, tokens) for rank, tokens in pairs if rank is not None]
+    details: dict[str, JsonValue] = {"ranks": list(found.ranks[layer]), "width": width}
+    ranks, shares = fmean(rank for rank, _ in known), fmean(rank / tokens for rank, tokens in known)
+    for metric, value in (("span_rank", ranks), ("span_rank_share", shares)):
+        yield rows.measured(metric, value, layer=layer, n=len(known), details=details)
+
+
+def _presence_row(rows: Rows, found: BatchAnswers, layer: str) -> Measurement:
+    value, interval = _auroc(found.presence[layer])
+    floor: JsonValue = None
+    if layer in found.absence:
+        level, ends = _auroc(found.absence[layer])
+        floor = {"value": level, "interval": list(ends)}
+    return rows.measured(
+        "text_auroc",
+        value,
+        layer=layer,
+        interval=interval,
+        n=sum(map(len, found.presence[layer])),
+        details={"floor": floor, "batches": len(found.presence[layer])},
+    )
+
+
+def _auroc(batches: Sequence[Shares]) -> tuple[float, tuple[float, float]]:
+    """Over texts, of which those of one batch are dependent."""
+    return clustered(
+        np.array([shares.mean() for shares in batches]),
+        np.array([float(len(shares)) for shares in batches]),
+    )
+
+
+def _why_no_presence(presence: Presence, layer: str) -> str:
+    view = presence.view
+    if layer != presence.table or view.table is None:
+        return _why(presence, layer)
+    if view.table not in view.update:
+        return "not shared"
+    return _void(view.tokens, view.model.parameters[view.table].shape[1])
+
+
+def _why(presence: Presence, layer: str) -> str:
+    place = presence.places.get(layer)
+    if place is None:
+        return _NO_SPAN
+    if not any(name in presence.view.update for name in place.names):
+        return "not shared"
+    tokens = sum(presence.view.inner)
+    if is_void(place.width, tokens):
+        return _void(tokens, place.width)
+    return "its gradient is zero"
+
+
+def _void(tokens: int, width: int) -> str:
+    return f"void: {tokens} tokens may fill its {width} dimensions"

@@ -12,7 +12,7 @@ from subjects import rows_by, subject_of
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions
-from gradaudit.audits.attack_text.measure import ANSWERED, OF_LAYERS, OF_MODEL
+from gradaudit.audits.attack_text.scores import ANSWERED, OF_LAYERS, OF_MODEL
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy

@@ -370,17 +370,13 @@ def score_releases(
     """
     drawn = mechanism.elements_drawn(*batches[0].shape)
     size = len(order) if mechanism.foreign else max(_LEAST_RELEASES, _PORTION // drawn)
+    portions = enumerate(np.split(order, range(size, len(order), size)))
+    seeded = (
+        (part, sequence(seed, "portion", number) if number else seed) for number, part in portions
+    )
     tasks = [
-        partial(
-            _score_portion,
-            mechanism,
-            batches,
-            scorer,
-            portion,
-            sequence(seed, "portion", number) if number else seed,
-            memory,
-        )
-        for number, portion in enumerate(np.split(order, range(size, len(order), size)))
+        partial(_score_portion, mechanism, batches, scorer, part, own, memory)
+        for part, own in seeded
     ]
     found = workers.share(tasks, advance, _SECONDS_A_NUMBER * len(order) * drawn)
     return np.concatenate(found, axis=1)
