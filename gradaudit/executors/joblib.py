@@ -48,7 +48,7 @@ class Joblib(Cluster):
         self._executor: Any = None
 
     def open(self, workers: int) -> Executor:
-        """The workers of the last call, or new ones in their place."""
+        """Give the workers of the last call, or new ones in their place."""
         with _deaf():
             self._executor = self._import("joblib.externals.loky").get_reusable_executor(
                 workers,

@@ -72,7 +72,7 @@ class Scale:
 
 
 def _blocks(width: int, rows: int) -> Iterator[slice]:
-    """Columns, as many at a time as go into the cache."""
+    """Blocks of columns, as many at a time as go into the cache."""
     size = max(1, _IN_CACHE // max(rows, 1))
     return (slice(start, start + size) for start in range(0, width, size))
 

@@ -110,7 +110,7 @@ class _TablePage(Page):
 
     @property
     def brief(self) -> bool:
-        """Whether a number for each question will do."""
+        """Whether one number for each question is enough."""
         return not (self.every or self.view.alone)
 
     def layers(self) -> Iterator[Text]:

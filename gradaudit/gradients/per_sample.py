@@ -77,7 +77,7 @@ class Buffers:
 
 
 def _unused(arrays: list[NDArray[Any]], index: int) -> bool:
-    """Whether the list alone refers to an array: it and the call do."""
+    """Whether nothing but the list, and this call, refers to an array."""
     return sys.getrefcount(arrays[index]) == 2
 
 

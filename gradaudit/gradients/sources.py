@@ -86,7 +86,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class Tangents:
-    """How one parameter's gradients move in a number of directions.
+    """Tangents of one parameter's gradients in a number of directions.
 
     Attributes:
         base: the factors.

@@ -22,7 +22,7 @@ from gradaudit.report import Report, utc_now
 from gradaudit.sharing.named import Array, NamedUpdate, named_update
 
 _FIRST = 5e-4
-"""Seconds that a piece is taken to need before it ran, and"""
+"""Seconds that a piece of work is taken to need before it has run, and"""
 _EACH = 4e-9
 """seconds for each element that it reads."""
 _SAFETY = 1.2

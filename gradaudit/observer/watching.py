@@ -84,7 +84,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 class Watch:
-    """A context in which a model is trained; what it comes to is looked at when it ends.
+    """A context in which a model is trained, and whose update is looked at when it ends.
 
     ``with gradaudit.watch(model) as w: train(model)``; then ``w.verdict`` and ``w.report``. Where
     training raises, nothing is reported.

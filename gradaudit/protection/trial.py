@@ -179,7 +179,7 @@ class Bench:
         )
 
     def _run(self, protection: Protection, seconds: float | None) -> Run:
-        """What the audits find; the model's accuracy is looked at once."""
+        """Run the audits; the model's accuracy is measured once."""
         self._begun = self._begun or Run.begun(self.subject)
         end = None if seconds is None else time.monotonic() + seconds
         outcomes = []

@@ -58,12 +58,12 @@ class LayerRank:
 
     @property
     def low(self) -> int:
-        """The rank is not smaller."""
+        """The least that the rank can be."""
         return sum(group.low for group in self.groups)
 
     @property
     def high(self) -> int:
-        """The rank is not larger."""
+        """The most that the rank can be."""
         return sum(group.high for group in self.groups)
 
 

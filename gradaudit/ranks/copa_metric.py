@@ -117,7 +117,7 @@ def ranks_of(
 def _unmeasurable(
     layers: Mapping[str, Convolution], seen: Sequence[ConvolutionUse]
 ) -> dict[str, str]:
-    """Layers whose use for one record is not what U is defined for."""
+    """Layers that are used for one record in a way for which U is not defined."""
     times = Counter(use.layer for use in seen)
     reasons = {name: "not used in the forward pass" for name in layers if not times[name]}
     for use in seen:

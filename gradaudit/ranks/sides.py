@@ -251,7 +251,7 @@ class Side:
 
     @property
     def spent(self) -> float:
-        """Floating-point operations that it took to prepare."""
+        """Floating-point operations that the preparation took."""
         return self.equations.flops if self.equations else 0.0
 
     def of_whole(self, singular: float) -> float:

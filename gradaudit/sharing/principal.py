@@ -237,7 +237,7 @@ class _Block:
 def fit_components(
     stream: Stream, layers: Sequence[Layer], visibilities: Mapping[str, Visibility], memory: int
 ) -> dict[str, Projection]:
-    """What projects rows of each of these layers onto the principal components of a stream.
+    """Projections of rows of each of these layers onto the principal components of a stream.
 
     Layers whose rows fit in ``memory`` together take one pass through the stream; a layer that
     does not fit alone takes one for every block of its elements, and one more. ``memory`` is in

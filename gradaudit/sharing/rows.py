@@ -54,7 +54,7 @@ class Dense:
         return self.values.shape[1]
 
     def dense(self) -> Tensor:
-        """The rows as they are."""
+        """The formed rows, (rows, elements)."""
         return self.values
 
     def columns(self, elements: Tensor) -> Tensor:

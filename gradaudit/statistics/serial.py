@@ -66,7 +66,7 @@ def _scores(values: FloatArray, groups: NDArray[np.bool_]) -> FloatArray:
 
 @dataclass(frozen=True)
 class _Rarity:
-    """How rare the order of scores is, with all that permutations within groups leave as it is.
+    """The rarity of the scores' order among permutations within groups.
 
     ``padded`` is the length of the Fourier transforms, ``coins`` that of the groups, conjugate;
     ``varied`` says which of the correlations there are. A product's sum at lag k, squared,

@@ -107,7 +107,7 @@ class MetricColumn:
 
     @property
     def heading(self) -> str:
-        """The question, or the metric where it stands for none."""
+        """The heading of a column: the question, or the metric where it answers none."""
         return HEADINGS[self.question] if self.question else self.metric
 
 

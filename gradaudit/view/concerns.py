@@ -214,7 +214,7 @@ def _gravity(concern: Concern) -> tuple[bool, int, bool, bool]:
 
 
 def _gravest(judged: Report) -> Iterator[tuple[Finding, Level | None]]:
-    """The one finding, or several as grave, of each metric and layer: an error hides a warning.
+    """The gravest finding of each metric and layer, or several as grave: an error hides a warning.
 
     With each the graver level that another leaves possible.
     """
@@ -239,7 +239,7 @@ def _level(finding: Finding) -> Level:
 
 
 def _is_general(finding: Finding) -> bool:
-    """Whether it speaks of rows that the report does not have, rather than of one that it has."""
+    """Whether the finding is about rows that the report lacks, not about one that it has."""
     return finding.outcome == "unmeasured" and finding.layer is None
 
 

@@ -16,7 +16,7 @@ MOST_LAYERS = 8
 
 @dataclass(frozen=True)
 class Gap:
-    """What was not looked at, and why.
+    """Something that no audit looked at, and the reason.
 
     Attributes:
         what: audits, metrics, attributes, layers.
@@ -34,7 +34,7 @@ class Gap:
 
     @property
     def where(self) -> str:
-        """`` in conv1 and conv2``; empty where it holds for all layers."""
+        """The layers of a gap as `` in conv1 and conv2``; empty where it holds for all layers."""
         return f" in {abridged(self.layers, MOST_LAYERS)}" if self.layers else ""
 
     @property

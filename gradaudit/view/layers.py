@@ -141,7 +141,7 @@ class Lookup:
         return self.cell_of(self.rows.get((column.metric, layer)), column.question)
 
     def cell_of(self, row: Measurement | None, question: Question | None) -> Cell:
-        """A row's number, and what the policy makes of it.
+        """The cell of a row: its number and the policy's judgement of it.
 
         Where it answers a question of a report that somebody judged, it says whether a rule did.
         """

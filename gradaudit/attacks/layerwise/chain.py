@@ -71,7 +71,7 @@ def sigmoid() -> Activation:
 
 
 def leaky_relu(negative: float) -> Activation:
-    """The identity, times ``negative`` > 0 where z is negative."""
+    """The leaky rectifier: the identity, times ``negative`` > 0 where z is negative."""
     return Activation(
         f"leaky_relu({negative:g})",
         lambda z: F.leaky_relu(z, negative),

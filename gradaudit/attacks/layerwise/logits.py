@@ -46,7 +46,7 @@ class LastLayer:
 
 
 def with_bias(weight_gradient: Tensor, bias_gradient: Tensor) -> LastLayer:
-    """The last layer by the gradient of its bias.
+    """Read the last layer's input and its output's gradient off the gradients of weight and bias.
 
     Args:
         weight_gradient: (outputs, inputs).

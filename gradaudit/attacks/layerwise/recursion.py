@@ -134,7 +134,7 @@ class RecoveredRecord:
 
     @property
     def finite(self) -> bool:
-        """Whether it is a record at all."""
+        """Whether every element of the answer is finite, so that it is a record."""
         return bool(self.record.isfinite().all()) and math.isfinite(self.mismatch)
 
     @property

@@ -66,7 +66,7 @@ def _counted(update: NamedUpdate, layer: str, name: str, share: float) -> Iterat
 
 
 def sketched_rank(matrix: Tensor, noise: float) -> int:
-    """How many singular values of a sketch of a matrix (rows, width) stand over rounding.
+    """The number of singular values of a sketch of a matrix (rows, width) above rounding.
 
     Args:
         matrix: the update of a linear map.

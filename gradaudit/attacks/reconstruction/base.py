@@ -320,7 +320,7 @@ class Reconstruction(ABC, Generic[O]):
         return float(restarts)
 
     def calls(self) -> float:
-        """About how many of them wait for one another, each with the model's overhead."""
+        """About how many passes wait for one another, each with the model's overhead."""
         return 1.0
 
     def calls_on(self, model: FunctionalModel, record: Tensor) -> float:

@@ -227,7 +227,7 @@ class CombinedSolver(Solver):
 
 
 def determines(matrix: csr_array, right: Vector, x: Vector) -> bool:
-    """Whether a search from elsewhere finds the same solution; finely where roughly it does not."""
+    """Whether a search from elsewhere finds the same solution; a finer one if a rough one fails."""
     return any(_alike(solve(matrix, right, rough=rough).x, x) for rough in (True, False))
 
 

@@ -62,7 +62,7 @@ class ImprovedDeepLeakage(GradientMatching):
         return Targets.of(view, labels)
 
     def labels_from(self, view: AttackerView) -> str:
-        """Known, or from signs."""
+        """Where labels come from: known, or read off signs."""
         return "known" if view.labels is not None else "signs of the last layer's gradient"
 
 
@@ -126,7 +126,7 @@ class InvertingGradients(GradientMatching):
         return self.options.tv if view.pictures or asked else 0.0
 
     def labels_from(self, view: AttackerView) -> str:
-        """Known, from signs, or estimated."""
+        """Where labels come from: known, read off signs, or estimated."""
         if view.labels is not None:
             return "known"
         if not view.classes:

@@ -158,7 +158,7 @@ class Adversary:
         return {**guesses, None: pooled(list(guesses.values()), self.split)}
 
     def _knowing(self, own: Features, released: Features) -> tuple[Features, Features]:
-        """Features beside what the adversary knows of the records."""
+        """Features of updates, joined with what the adversary knows of the records."""
         if not self.knowledge:
             return own, released
         known, known_of_released = self._known()

@@ -107,7 +107,7 @@ def counts_of(size: int, bins: int) -> tuple[IntArray, IntArray]:
 
 
 def bin_names(bins: int) -> tuple[str, ...]:
-    """The bins in words."""
+    """Names of the bins, in words."""
     edges = [f"{j / (bins - 1):.3g}" for j in range(bins)]
     return ("0", *(f"({low}, {high}]" for low, high in pairwise(edges)))
 

@@ -244,7 +244,7 @@ class ScoredRows:
 
 
 def _shares(guessed: Sequence[Guesses]) -> dict[str, JsonValue]:
-    """What the answers stand on: each layer's share, and that of all read together."""
+    """Each layer's share in the answers, and the share of all layers read together."""
     sources = dict.fromkeys(source for guess in guessed for source in guess.reads)
     return {
         source: sum(guess.reads.get(source, 0.0) for guess in guessed) / len(guessed)

@@ -261,5 +261,5 @@ def trials_of(prior: FloatArray, trials: int) -> IntArray:
 
 
 def no_batches(size: int) -> Batches:
-    """No batch at all."""
+    """An empty set of batches."""
     return Batches(np.zeros((0, size), dtype=np.int64), np.zeros(0, dtype=np.int64))

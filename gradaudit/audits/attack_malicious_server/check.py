@@ -24,7 +24,7 @@ LEAST = 1e-20
 
 
 def starved(norms: Tensor, residuals: Tensor) -> float | None:
-    """The share of records that the loss asks something of, and the layer hears nothing of.
+    """The share of records with a residual of which next to nothing reaches the layer.
 
     A record's gradient is its residual, the loss's gradient by the outputs, carried back to the
     layer. However well a model has learnt some records, what is carried back of one unit of the
@@ -242,7 +242,7 @@ def check(
     layers: Sequence[Layer] | None = None,
     memory: int = 1 << 28,
 ) -> dict[str, Signs]:
-    """Look a model over before training on what arrived.
+    """Look for signs of manipulation in a model before training on it.
 
     Args:
         target: the model that the server sent, with the loss.
@@ -293,7 +293,7 @@ def signs_of(
 
 
 def _of_linear(linear: LinearMap | None, *, head: bool) -> dict[str, float | None]:
-    """Of the layer that gives the outputs, another sign than of those below it."""
+    """Signs of a linear layer; the one that gives the outputs has another sign than those below."""
     if linear is None:
         return {}
     if head:

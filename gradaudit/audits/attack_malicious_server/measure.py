@@ -1,4 +1,4 @@
-"""The check of a server's model: from a subject's newest model and records to rows."""
+"""Rows of the check of a server's model, from a subject's newest model and its records."""
 
 from collections.abc import Iterator
 
@@ -69,7 +69,7 @@ _NO_OTHER = "there is no other layer, and no earlier round, to compare its move 
 
 
 def cost(audit: AttackMaliciousServer, subject: Subject) -> AuditCost:
-    """A gradient of each record, and what of it is looked at."""
+    """A gradient of each record, and of its parts that are looked at."""
     records = subject.samples or max(_RECORDS, audit.options.batch_size)
     return AuditCost(passes=_PASSES * min(records, len(subject.records)), calls=PREPARING)
 

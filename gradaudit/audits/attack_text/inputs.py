@@ -16,7 +16,7 @@ class LastMapReached(Exception):  # noqa: N818 - it is no error
 
 
 class TableLookups(FunctionMode):
-    """Keeps what tables are read at.
+    """Keeps the tables that a model reads and the rows that it reads them at.
 
     Attributes:
         tables: each that is read, and at which rows, read by read.

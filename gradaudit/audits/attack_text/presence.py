@@ -117,7 +117,7 @@ def wins(true: Tensor, decoys: Tensor) -> Tensor:
 
 
 def p_value(evidence: Sequence[Tensor]) -> float:
-    """How likely a text like its decoys has ranks so low, by their sum over all layers.
+    """The probability that a text like its decoys has ranks so low, by their sum over all layers.
 
     Args:
         evidence: of each layer, (1 + decoys,), the text first; less is likelier.

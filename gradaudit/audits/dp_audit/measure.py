@@ -184,7 +184,7 @@ def _expect_removable(mechanism: Mechanism, options: DpAuditOptions) -> None:
 
 
 def _secrets(subject: Subject, mechanism: Mechanism) -> tuple[str, ...]:
-    """What games are about: the attributes, or clients' updates."""
+    """Names of what games are about: the attributes, or clients' updates."""
     if mechanism.unit == "client":
         return (UPDATE,)
     if not subject.attributes:
@@ -202,7 +202,7 @@ def _play(
     rules: Rules,
     progress: Progress,
 ) -> Game:
-    """The game of the mechanism's unit."""
+    """Play the game of the mechanism's unit: records of an attribute, or clients."""
     if isinstance(mechanism, Middleware):
         return play_between_clients(subject, mechanism, options, rules, progress)
     return play_on(subject, name, mechanism, options, rules, progress)

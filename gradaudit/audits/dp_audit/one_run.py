@@ -310,7 +310,7 @@ def _headline(
 
 
 def _suspected(scores: CanaryScores, bound: float, delta: float) -> dict[str, JsonValue]:
-    """What the run contradicts of what an accountant takes for granted."""
+    """Assumptions of an accountant that the run contradicts."""
     said, promise = scores.facts.get("suspicions"), promised(scores, delta)
     found = [str(each) for each in said] if isinstance(said, list) else []
     if promise is not None and bound > promise:

@@ -93,7 +93,7 @@ def _tangents(shares: Tensor, whole: Tensor, held: Tensor, prior: GaussianPrior)
 
 
 def levels_of(energies: Tensor) -> Tensor:
-    """The c of the weights, from ‖G‖² of other records, (levels,); none where no gradient is."""
+    """Levels c of the weights from other records' ‖G‖², (levels,); none if gradients are zero."""
     energies = energies[energies.isfinite() & (energies > 0)].double()
     if not len(energies):
         return energies

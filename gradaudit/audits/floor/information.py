@@ -77,7 +77,7 @@ class Information:
 
     @property
     def finite(self) -> bool:
-        """Whether it holds nothing but numbers."""
+        """Whether all numbers are finite."""
         return bool(self.halves.isfinite().all())
 
 

@@ -157,7 +157,7 @@ class NoisyUpdate:
     def informations(
         self, subject: Subject, advance: Advance, workers: Workers
     ) -> dict[str, Information]:
-        """Ã of every layer that has a floor."""
+        """The information Ã of every layer that has a floor."""
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:
             return {}

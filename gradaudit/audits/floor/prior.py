@@ -204,7 +204,7 @@ def _shrinkage(left: Tensor, variances: Tensor, level: float, size: int) -> floa
 
 
 _NEGATIVE = -1e-8
-"""Least eigenvalue over the greatest of what may be a covariance, rounded."""
+"""Least eigenvalue, over the greatest, that rounding can make of a covariance's zero."""
 
 
 def prior_of_file(path: Path, size: int, leading: int) -> GaussianPrior:

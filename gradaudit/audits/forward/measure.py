@@ -1,4 +1,4 @@
-"""Information about the input in each layer's activations: from a target's records to rows.
+"""Rows of the information about the input in each layer's activations, of a target's records.
 
 Information about the record in layers' activations: what every layer gives out, and bounds.
 

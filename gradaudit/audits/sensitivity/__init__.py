@@ -85,7 +85,7 @@ class JacobianNorm:
 
     @property
     def share(self) -> str:
-        """Id of the metric of a layer's share in it."""
+        """Id of the metric that is a layer's share in this one's sum."""
         return f"{self.metric}_share"
 
     @property

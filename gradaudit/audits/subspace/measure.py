@@ -29,9 +29,9 @@ _MOST_RECORDS = 1000
 """The work grows with their cube: in a scan of the sample 1,800 take minutes, 1,000 seconds."""
 _PASSES_A_RECORD = 2.0
 _SECONDS_A_PAIR = 6e-8
-"""Of records, under a permutation: 2,000 of 256 records take 27 CPU seconds for four layers."""
+"""Seconds a pair of records and permutation: 2,000 of 256 records take 27 s for four layers."""
 _SECONDS_AN_ELEMENT, _MORE_A_RECORD = 1e-8, 1e-10
-"""Of forming and decomposing gradients, and by how much more with each record beside it: ResNet-18
+"""Seconds to form and decompose an element, and their growth with each further record: ResNet-18
 and AlexNet at 64×64 take 15 and 36 seconds and more for 32 records."""
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 _RANGE = 0.95

@@ -115,7 +115,7 @@ def _row(
 
 @dataclass(frozen=True)
 class AttributeRows:
-    """Makes the rows of one attribute in one round; facts are what every measured row says."""
+    """Makes the rows of one attribute in one round; ``facts`` are details of every measured row."""
 
     rows: Rows
     facts: Mapping[str, JsonValue]

@@ -155,7 +155,7 @@ class LayerSet:
 
     @property
     def variant(self) -> Variant:
-        """Names the layers where there are several."""
+        """The variant of its rows, which names the layers where there are several."""
         return {} if len(self.layers) == 1 else {"layers": "+".join(x.name for x in self.layers)}
 
 

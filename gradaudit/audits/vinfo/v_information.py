@@ -159,7 +159,7 @@ class LearningCurvePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class UsableInformation:
-    """One repetition's estimate.
+    """The usable information that one repetition estimates.
 
     Attributes:
         information: in nats; below 0 where the chosen member fails on the score batches.

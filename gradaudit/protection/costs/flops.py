@@ -1,4 +1,4 @@
-"""Work that is protected."""
+"""The cost by floating-point operations of the layers that are protected."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

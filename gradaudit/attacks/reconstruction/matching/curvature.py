@@ -67,7 +67,7 @@ class Memory:
         return replace(self, **{name: getattr(self, name).double() for name in real})
 
     def forget(self, rows: IntArray, which: Tensor | None = None) -> None:
-        """Keep nothing of these rows, or of which of them (chosen,)."""
+        """Forget all moves of these rows, or of those of them that are chosen (chosen,)."""
         at = some_of(self.counts, rows)
         if which is None:
             self.counts[at] = self.ends[at] = self.most[rows] = 0

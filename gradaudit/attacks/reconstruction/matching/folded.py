@@ -104,7 +104,7 @@ def updates(view: AttackerView, records: Tensor, targets: Tensor) -> Parts:
 
 
 def _shares(weights: Tensor | None, losses: Tensor) -> Tensor:
-    """What each record's loss counts in its candidate's, (candidates, k)."""
+    """The weight of each record's loss in its candidate's loss, (candidates, k)."""
     if weights is None:
         return torch.full_like(losses, 1 / losses.shape[1])
     weights = weights.double().reshape(losses.shape)

@@ -325,7 +325,7 @@ class End:
             setattr(self, name, np.where(mask, theirs, mine))
 
     def rows(self, index: NDArray[np.int64]) -> End:
-        """Some of the rows."""
+        """The state of some of the rows."""
         return End(self.step[index], self.value[index], self.slope[index])
 
     def store(self, index: NDArray[np.int64], other: End) -> None:

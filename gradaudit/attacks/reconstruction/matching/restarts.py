@@ -287,7 +287,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
 
 
 def _flatness(objective: Objective, points: Tensor) -> str | None:
-    """A word where the objective does not react to the records at all, as behind dead ReLUs."""
+    """A warning where the objective does not react to the records at all, as behind dead ReLUs."""
     usable = points[points.isfinite().all(dim=1)]
     if not len(usable):
         return None

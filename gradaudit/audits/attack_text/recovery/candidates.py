@@ -27,7 +27,7 @@ from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
 
 _FALSE = 0.01
-"""How many false ones there may be among all tests, on average."""
+"""False tokens that all tests together may let through, on average."""
 SEPARATE = 3.0
 """The misfit between what came in and chance, from which on the two are taken for apart."""
 _QUANTILE = 0.1
@@ -37,7 +37,7 @@ _TINY = 1e-30
 
 
 def limit_of(null: Tensor) -> float:
-    """Between what came in, whose misfit is about one, and what chance makes, on a log scale.
+    """The limit between misfits of what came in, about one, and those of chance, on a log scale.
 
     Halfway to the lowest hundredth of the null, which is taken to lie as far below its median as
     the highest lies above it: what came in may be among the lower half.

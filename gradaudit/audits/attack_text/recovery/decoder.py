@@ -73,7 +73,7 @@ class Continuations:
         return torch.stack([span.misfit(x) for span, x in pairs if span is not None]).cpu()
 
     def _together(self, prefixes: Tensor, candidates: Tensor) -> list[Tensor]:
-        """What comes in at the candidates, (n, m, width) a place."""
+        """Inputs of the maps at the candidates, (n, m, width) for each place."""
         (count, length), device = prefixes.shape, prefixes.device
         ids = torch.cat([prefixes, candidates.expand(count, -1)], dim=1)
         ahead = torch.arange(ids.shape[1], device=device)

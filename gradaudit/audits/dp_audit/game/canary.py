@@ -33,7 +33,7 @@ from gradaudit.randomness import Seed, rng
 from gradaudit.workers import ALONE, Workers
 
 STAGES = 2
-"""How often the pair of values is chosen anew in the course of crafting."""
+"""Times that the pair of values is chosen anew in the course of crafting."""
 RATES = (0.1, 0.3, 1.0)
 """Adam's step sizes, in units of each column, dealt out among the restarts."""
 POOL = 256

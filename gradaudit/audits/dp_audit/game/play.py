@@ -289,7 +289,7 @@ def decide_by_law(laws: Mapping[Statistic, Law], rules: Rules) -> dict[Statistic
 def choose_statistics(
     draw: Draw, rules: Rules, seed: Seed
 ) -> tuple[str, dict[Statistic, Decision]]:
-    """Which further statistic takes the projection's place, if any, and what is decided of each.
+    """Choose which further statistic takes the projection's place, if any, and decide on each.
 
     By releases that are not counted among the trials, so that the choice has seen none of them. A
     further statistic has to promise clearly more than the projection: what is the largest of

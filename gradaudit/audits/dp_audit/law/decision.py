@@ -45,7 +45,7 @@ _EQUAL = 1e-9
 _COARSE = 64
 """Steps of the first grid of thresholds, of which all pairs are tried."""
 _FINER = 4
-"""Each further grid, around the best pair so far, is so many times finer."""
+"""Factor by which each further grid, around the best pair so far, is finer."""
 
 Pairs = NDArray[np.intp]
 """Indices (2, pairs) of a lower threshold and of a higher one."""

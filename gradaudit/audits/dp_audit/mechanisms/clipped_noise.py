@@ -121,5 +121,5 @@ class ClippedNoise(Mechanism):
         return released
 
     def elements_drawn(self, records: int, elements: int) -> int:
-        """One row of noise, or one for each record."""
+        """Elements that are drawn: of one row of noise, or of one for each record."""
         return elements * (records + 1 if self.per == "record" else 1)

@@ -194,7 +194,7 @@ _LAWS: Mapping[str, Callable[[Any], ClippedGaussian | None]] = {
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the lines that mods log for every message."""
+    """Silence the lines that mods log for every message."""
     log = logging.getLogger("flwr")
     before = log.disabled
     log.disabled = True
