@@ -50,7 +50,7 @@ class Batch:
         return replace(self, **parts, indices=self.indices[at])
 
     def moved(self, name: Variable, step: Tensor) -> Self:
-        """The same records with another point or target."""
+        """The batch with another point or target of the same records."""
         if name == "point":
             return replace(self, points=self.points + step)
         return replace(self, targets=self.targets + step)

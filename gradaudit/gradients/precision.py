@@ -20,7 +20,7 @@ _SLOW = 8.0
 
 
 class _Setting(NamedTuple):
-    """One of torch's, and its value at which nothing is rounded."""
+    """A setting of torch, with its value at which nothing is rounded."""
 
     read: Callable[[], Any]
     write: Callable[[Any], None]

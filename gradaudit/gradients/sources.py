@@ -246,7 +246,7 @@ class General:
 
     @property
     def title(self) -> str:
-        """How it differentiates."""
+        """The way of differentiation, in words."""
         return self.way.title
 
     def norms(self, directions: Directions, wanted: Collection[Norm]) -> NormsByParameter:
@@ -264,7 +264,7 @@ class General:
         return replace(self, point=self.point.part(at))
 
     def moved(self, directions: Tensor) -> Gradients:
-        """How the gradients move, (records, directions, …)."""
+        """Tangents of the gradients, (records, directions, …)."""
         with torch.no_grad():
             return self.way.moved(self.point.batch, directions, self.by)
 

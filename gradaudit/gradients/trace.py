@@ -205,7 +205,7 @@ class Trace:
 
 
 def _watched(view: FunctionalModel, names: Iterable[str], record: Tensor) -> Capture:
-    """What a record meets, of the named parameters."""
+    """The uses of the named parameters that a record meets."""
     capture = Capture({name: view.parameters[name] for name in names})
     with capture, torch.no_grad():
         view.outputs({}, record.unsqueeze(0))

@@ -86,7 +86,7 @@ def stopwatch() -> Callable[[], float]:
 log = logging.getLogger(__name__)
 
 OnFail = Literal["tell", "raise", "withhold"]
-"""What becomes of an update that the policy does not let pass."""
+"""What an observer does with an update that the policy does not let pass."""
 SHARE = 0.05
 _LEAST = 1 / 64
 """Share of a layer's rows below which the layer is left out."""
@@ -276,7 +276,7 @@ class Observer:
         self._pace.took("row", seconds / len(rows))
 
     def _told(self, todo: Iterable[ReadingUnit], left: float) -> Iterator[ReadingValue]:
-        """All readings, as long as there is time."""
+        """The values of all readings, as long as there is time."""
         spent = stopwatch()
         for piece in todo:
             if not piece.elements:

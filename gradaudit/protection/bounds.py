@@ -132,7 +132,7 @@ class FloorBounds:
         return cls(tuple(_bounds(case, known, shown, rules)), frozenset(hopeless))
 
     def varied(self, halves: Sequence[Self], parts: int) -> Self:
-        """The same, each with those by halves of the records, in the same order; see there."""
+        """Each bound with those by halves of the records, in the same order."""
         by_half = zip(*(half.floors for half in halves), strict=True)
         bounds = zip(self.floors, by_half, strict=True)
         return replace(

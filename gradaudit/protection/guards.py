@@ -55,7 +55,7 @@ class Protection:
 
     @classmethod
     def uniform(cls, layers: Sequence[str], guard: Guard = OPEN) -> Self:
-        """The same for all."""
+        """Give all layers the same guard."""
         return cls(tuple(layers), (guard,) * len(layers))
 
     def __iter__(self) -> Iterator[tuple[str, Guard]]:
@@ -72,13 +72,13 @@ class Protection:
         return tuple(layer for layer, guard in self if guard != HIDE)
 
     def hiding(self, layers: Iterable[str]) -> Self:
-        """The same with these layers hidden too."""
+        """The protection with these layers hidden too."""
         more = set(layers)
         guards = (HIDE if layer in more else guard for layer, guard in self)
         return replace(self, guards=tuple(guards))
 
     def with_guard(self, layer: str, guard: Guard) -> Self:
-        """The same with another guard of one layer."""
+        """The protection with another guard of one layer."""
         guards = (guard if name == layer else old for name, old in self)
         return replace(self, guards=tuple(guards))
 
@@ -185,7 +185,7 @@ class UndefendedUpdates:
 
 
 def _update(subject: Subject, records: Records, number: int) -> dict[str, dict[str, Tensor]]:
-    """One batch's, flattened, on the CPU, by layer and parameter."""
+    """The update of one batch, flattened, on the CPU, by layer and parameter."""
     target = subject.target
     generator = torch_rng(subject.seed, "protection", "update", number, device=target.device)
     sharing = SharingProtocol(hidden=subject.hidden)

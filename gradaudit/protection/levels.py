@@ -72,7 +72,7 @@ class Levels:
         return cls(names, weighing, scales, low, tuple(touching), reserve)
 
     def boxed(self) -> Self | None:
-        """The same with bounds of single layers turned into ``least``; None where one cannot."""
+        """The levels with bounds of single layers turned into ``least``; None where one cannot."""
         least = self.least.copy()
         for bound in self.bounds:
             if len(touched := _touched(bound, self.layers)) == 1:
@@ -157,7 +157,7 @@ class Levels:
         return [-self.sizes, np.zeros(len(self.layers)), energy - self.sizes]
 
     def _improved(self, start: Floats) -> list[Floats]:
-        """Where it was begun, and what searches from there come to.
+        """The start, and the points that searches from there lead to.
 
         A search goes by the mean information, as it is smooth; how far the interval's end is from
         that is taken from where it begins, and what is found is lifted until the end keeps the

@@ -173,7 +173,7 @@ class Planner:
         return plan
 
     def _naive(self) -> dict[str, tuple[Protection, float]]:
-        """What simple strategies come to, as far as there is time."""
+        """Trials of the simple strategies, as far as there is time."""
         costs, kept = self._search.choices.cost, {}
         for name, chain in self._chains():
             if cheapest := self._search.cheapest_of(chain):
@@ -215,7 +215,7 @@ class Planner:
         return judged, replace(verdict, broken=broken, failed=failed)
 
     def _about_measured(self, judged: Report, protection: Protection) -> ProtectionVerdict:
-        """What a report says of the rules that the search is about."""
+        """The part of a report's verdict about the rules of the search."""
         lost = lost_judgements(self._bench.judged(protection), judged)
         verdict = verdict_of(judged, without=self._floors)
         return replace(verdict, broken="; ".join(filter(None, [verdict.broken, lost])))
@@ -248,7 +248,7 @@ class Planner:
         )
 
     def _nothing(self) -> Plan:
-        """Where nothing passes: the trial with fewest rows beyond their limits."""
+        """The trial with fewest rows beyond their limits, where nothing passes."""
         tried = self._search.tried
         nearest = min(tried, key=lambda p: (len(tried[p].failed), self._search.choices.cost(p)))
         judged = self._bench.judged(nearest)

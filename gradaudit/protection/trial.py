@@ -32,7 +32,7 @@ from gradaudit.units import NOTHING_KEPT, Units
 
 
 class Clock:
-    """When another trial may be begun, and how long it may take.
+    """A clock that says whether another trial may be begun, and how long it may take.
 
     A plan is measured on fresh records at last, fewer than those of the first measurement, so the
     time that this took is kept for it.
@@ -99,7 +99,7 @@ def half_of(records: Records, seed: int, number: int) -> Records:
 
 
 def _owners(records: Records) -> NDArray[np.int64]:
-    """Whose each record is, by number; each its own where there are no users."""
+    """The owner of each record, by number; each owns itself where there are no users."""
     if records.users is None:
         return np.arange(len(records))
     return np.unique(records.users, return_inverse=True)[1].astype(np.int64)
@@ -142,12 +142,12 @@ class Bench:
     _begun: Run | None = None
 
     def anew(self, records: Records) -> Self:
-        """The same on other records, with nothing measured."""
+        """A bench for other records, with nothing measured."""
         subject = replace(self.subject, records=records)
         return replace(self, subject=subject, _reports={}, _rows={}, _outcomes={}, _begun=None)
 
     def of(self, rules: Sequence[Rule]) -> Self:
-        """The same for some of the rules; what one of the two measures, the other knows."""
+        """A bench for some of the rules; both share what one of them measures."""
         policy = self.policy.model_copy(update={"rules": tuple(rules)})
         sizes = [size for size in self.sizes if any(asks(rule, size.audit) for rule in rules)]
         return replace(self, policy=policy, sizes=sizes, _reports={})
@@ -189,7 +189,7 @@ class Bench:
         return replace(self._begun, subject=self.protected(protection), outcomes=outcomes)
 
     def _outcome(self, size: Size, protection: Protection, seconds: float | None) -> Outcome:
-        """What an audit comes to, with what is known already of the protection or its layers."""
+        """The outcome of an audit, with what is known already of the protection or its layers."""
         name, key = size.audit.name, (size.audit.name, protection)
         if key in self._outcomes:
             return self._outcomes[key]
@@ -209,7 +209,7 @@ class Bench:
     def _by_layer(
         self, size: Size, subject: Subject, guards: Mapping[str, Guard], seconds: float | None
     ) -> Outcome:
-        """The same where layers are separable: those with a guard that is new are measured."""
+        """The outcome where layers are separable: those with a new guard are measured."""
         name = size.audit.name
         keys = {layer.name: (name, layer.name, guards[layer.name]) for layer in subject.layers}
         fresh = tuple(layer for layer in subject.layers if keys[layer.name] not in self._rows)

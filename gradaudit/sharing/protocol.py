@@ -36,7 +36,7 @@ class Optimizer(Protocol):
     """One client's optimizer in one round."""
 
     def directions(self, gradients: Update) -> Update:
-        """What the weights move along, against it, by one learning rate."""
+        """The direction against which the weights move by one learning rate."""
 
 
 class Momentum:
@@ -194,7 +194,7 @@ Algorithm = Literal["fedsgd", "fedavg"]
 
 @dataclass(frozen=True)
 class SharingProtocol:
-    """How an update is made, defended, mixed with others and seen.
+    """A protocol of how an update is made, defended, mixed with others and seen.
 
     Attributes:
         defenses: applied in order to each client's update.
@@ -304,7 +304,7 @@ class Visibility:
         seed: int,
         memory: int = 1 << 30,
     ) -> Self:
-        """The same elements for the same seed, whatever else is asked.
+        """Choose the elements that are seen: the same for the same seed, whatever else is asked.
 
         The reduction is the default where none is asked for; it goes by the memory, in bytes.
         """

@@ -84,7 +84,7 @@ def _of_skewness(skewness: float, n: int) -> float:
 
 
 def _of_kurtosis(kurtosis: float, n: int) -> float:
-    """The same of the kurtosis."""
+    """The kurtosis as a number that is about standard normal."""
     mean = 3 * (n - 1) / (n + 1)
     variance = 24 * n * (n - 2) * (n - 3) / ((n + 1) ** 2 * (n + 3) * (n + 5))
     x = (kurtosis - mean) / math.sqrt(variance)

@@ -82,7 +82,7 @@ class Lookup:
 
     @classmethod
     def of(cls, judged: Report) -> Self:
-        """What this report holds."""
+        """The layers of this report."""
         findings: dict[tuple[str, str | None], list[Finding]] = {}
         limits: dict[str, set[tuple[Level, float]]] = {}
         for finding in judged.findings:
@@ -105,7 +105,7 @@ class Lookup:
         return metric in self.measured
 
     def column(self, metric: str) -> MetricColumn:
-        """What is known of a metric."""
+        """The column of a metric."""
         limits = tuple(sorted(self.limits.get(metric, ()), key=lambda x: LEVELS.index(x[0])))
         known = self.known.get(metric)
         if known is None:

@@ -11,7 +11,7 @@ from gradaudit.text import listed, number
 from gradaudit.view.model import View
 
 BLANK = ""
-"""What a hand fills in."""
+"""A field that is filled in by hand."""
 NO_RELATION = "a record; no neighbour relation was tested (dp-audit)"
 RESIDUAL = "a low risk means that these audits found little, and does not prove privacy"
 

@@ -102,7 +102,7 @@ def _within(judged: Report, layers: Layers) -> str:
 
 
 def _accepted(judged: Report) -> str:
-    """How many rows the policy accepts that are not within their limit; empty without any."""
+    """Say how many rows beyond their limit the policy accepts; empty without any."""
     count = len(accepted(judged))
     rows = "1 row that is" if count == 1 else f"{count:,} rows that are"
     return f"the policy accepts {rows} not within the limit" if count else ""

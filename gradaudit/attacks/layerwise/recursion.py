@@ -26,7 +26,7 @@ from gradaudit.errors import NotApplicable
 
 @dataclass(frozen=True)
 class SolvedLayer:
-    """One layer's input, as it was solved for.
+    """The solution for one layer's input.
 
     Attributes:
         x: (inputs,) the input.

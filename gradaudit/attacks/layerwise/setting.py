@@ -25,7 +25,7 @@ METHODS = ("r-gap", "copa")
 _MOST_CLASSES = 1000
 """Classes that are tried as the record's label, one after the other."""
 _FLOPS = 1e9
-"""What a layer's rank may cost; a costlier one is left as a bracket."""
+"""Operations that a layer's rank may cost; a costlier one is left as a bracket."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def _reason(operation: str) -> str:
 
 @dataclass
 class _Reader:
-    """What was met so far on the way from the record."""
+    """The operations that were met so far on the way from the record."""
 
     names: Mapping[fx.Node, str]
     parameters: Mapping[str, Tensor]
@@ -178,7 +178,7 @@ def _check(stages: tuple[Stage, ...]) -> None:
 
 
 def _rising(slope: float) -> float:
-    """What scales an activation where its input is negative."""
+    """The slope of an activation where its input is negative."""
     if slope <= 0:
         raise _NoChain("an activation is flat or falls where its input is negative")
     return slope

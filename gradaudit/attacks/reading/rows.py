@@ -46,7 +46,7 @@ class AgreeingRows(Reading):
     priority: ClassVar[int] = 10
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """One of each layer."""
+        """One piece of work for each layer."""
         head = head_of(update)
         few = head is not None and len(update.after[head[1].bias]) < 3 and update.records != 1
         for layer, names in update.layers().items():
@@ -106,7 +106,7 @@ def _quotients(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _usable(quotients: Tensor, tolerances: Tensor, moved: Tensor) -> Tensor:
-    """Which rows that moved rounding leaves standing, (rows,)."""
+    """Mask of the rows that moved by more than rounding, (rows,)."""
     if not bool(moved.any()):
         return moved
     scale = quotients[moved].square().mean().sqrt()

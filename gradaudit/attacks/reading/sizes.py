@@ -21,7 +21,7 @@ class Sizes(Reading):
     priority: ClassVar[int] = 40
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """One of each layer."""
+        """One piece of work for each layer."""
         for layer, names in update.layers().items():
             look = partial(_measured, update, layer, names)
             yield ReadingUnit(("norm", "moved_share"), layer, size_of(update, names), look)

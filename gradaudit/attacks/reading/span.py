@@ -1,4 +1,4 @@
-"""How few dimensions what came in at a linear map fills."""
+"""The number of dimensions that the inputs of a linear map fill, where it is small."""
 
 import math
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class SketchedSpan(Reading):
     priority: ClassVar[int] = 50
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """One of each layer."""
+        """One piece of work for each layer."""
         for layer, names in update.layers().items():
             maps = [name for name in names if update.after[name].dim() == 2]
             if maps and min(update.after[maps[0]].shape) > _SPARE:

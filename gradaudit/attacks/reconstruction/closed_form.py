@@ -46,7 +46,7 @@ _FULL = 1e-10
 """The least eigenvalue of JᵀJ over the largest that rounding cannot have made."""
 _ROUNDS = 3
 _LEAST_OPERATIONS = 1e7
-"""What a product costs of the smallest model, where calls take all the time, in operations."""
+"""Operations that a product costs at least, as calls take all the time on the smallest models."""
 _PASSES_A_PRODUCT = 4
 """Forward passes that a product and one with the transpose take together, about."""
 

@@ -173,12 +173,12 @@ class Adversary:
         return of_batches(self.split.own), of_batches(self.split.observed.indices)
 
     def _pooled(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
-        """What the families say together of one scope."""
+        """The families' pooled posterior from one scope."""
         readers = [self._combined(name, rounds, source) for name, rounds in answers.items()]
         return pooled(readers, self.split)
 
     def _combined(self, name: str, rounds: Sequence[Answers], source: str) -> Guesses:
-        """What one family says after all rounds."""
+        """The posterior of one family after all rounds."""
         prior = self.split.prior
         observed = [answers.observed for answers in rounds]
         return calibrated(
@@ -205,6 +205,6 @@ def _answers(
     released: Features,
     advance: Advance = lambda units: None,
 ) -> dict[str, Answers]:
-    """What each family says, on one thread."""
+    """The posteriors of each family, on one thread."""
     with one_thread():
         return {name: game.answers(split, name, own, released, seed) for name in families}

@@ -149,7 +149,7 @@ def _drawn(
 
 
 _SHARE = 1e-3
-"""What is spread evenly over all values, so that none is impossible."""
+"""Probability that is spread evenly over all values, so that none is impossible."""
 
 
 @dataclass(frozen=True)

@@ -169,13 +169,13 @@ def run_experiment(
 
 
 Once = tuple[Mapping[Scope, Sequence[Leak]], Mapping[str, JsonValue]]
-"""What is said of the first repetition alone: leaks and facts."""
+"""Leaks and facts, which are those of the first repetition alone."""
 
 
 def _played(
     repetition: _Repetition, advance: Advance, *, first: bool
 ) -> tuple[Findings, Once | None]:
-    """What comes of a repetition, which is one unit of work where workers have several."""
+    """The results of a repetition, which is one unit of work where workers have several."""
     rounds = repetition.observations(advance)
     findings = repetition.findings(rounds, advance)
     if not first:

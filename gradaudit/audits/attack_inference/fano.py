@@ -64,7 +64,7 @@ def information_bounds(
 
 
 def sum_of_rounds(rounds: Sequence[Leak]) -> Leak:
-    """All rounds: independent noises, so what they let through adds up at most."""
+    """The channel of all rounds: noises are independent, so that informations add up at most."""
     for leak in rounds:
         if leak.information is None:
             return leak

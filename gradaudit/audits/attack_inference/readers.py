@@ -63,7 +63,7 @@ def combine(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Po
 
 
 def pool(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Posteriors:
-    """One posterior of rounds with the same side knowledge, by their mean evidence.
+    """Pool rounds with the same side knowledge into one posterior, by their mean evidence.
 
     The sum would count what they share once a round, and to take log P(a|φ) off all but one of
     them multiplies the error of its estimate; the mean (a logarithmic opinion pool) counts it once.

@@ -24,7 +24,7 @@ SHARES = (0.4, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class Design:
-    """How a game is played.
+    """The design of a game.
 
     Attributes:
         batch_size: k, records in a batch.

@@ -79,7 +79,7 @@ FEWEST_INPUTS = 4
 
 
 def bins(active: Tensor, weight: Tensor) -> int | None:
-    """How many rows alike, each active for fewer units than the one before and for none beside.
+    """Number of rows alike, each active for a part of the units that the one before is active for.
 
     Such rows are cumulative bins: what the gradients of two of them differ by is that of the units
     between, and one of several dozen bins holds a single record. Trained layers have rows that

@@ -68,7 +68,7 @@ class ModelGradients:
 
 @dataclass
 class _Parts:
-    """What the chunks of records gave, of one layer."""
+    """The parts of one layer's gradients that chunks of records gave."""
 
     norms: list[Tensor] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)

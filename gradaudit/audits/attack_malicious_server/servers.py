@@ -37,7 +37,7 @@ class Imprint(nn.Module):
 
 
 def bin_rows(layer: nn.Linear, inputs: Tensor) -> None:
-    """All rows the mean of what comes in, and biases at quantiles of a normal law fitted to it.
+    """Set all rows to the mean input, and biases to quantiles of a normal law fitted to it.
 
     Args:
         layer: is changed; a ReLU should follow.

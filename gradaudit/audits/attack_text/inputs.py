@@ -23,7 +23,7 @@ class TableLookups(FunctionMode):
     """
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
+        """Start with no table read."""
         super().__init__()
         self.tables: list[tuple[Tensor, Tensor]] = []
 

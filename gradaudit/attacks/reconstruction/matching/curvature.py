@@ -46,7 +46,7 @@ class Memory:
 
     @classmethod
     def empty(cls, start: Tensor, history: int) -> Memory:
-        """Nothing kept of rows that start at (rows, n)."""
+        """The empty memory of rows that start at (rows, n)."""
         rows, size = start.shape
         pairs, count = start.new_zeros(rows, history + 1, size), start.new_zeros(rows).long()
         return cls(
@@ -62,7 +62,7 @@ class Memory:
         )
 
     def double(self) -> Memory:
-        """The same in double precision."""
+        """The same memory in double precision."""
         real = ("moves", "turns", "products", "bends", "scale")
         return replace(self, **{name: getattr(self, name).double() for name in real})
 

@@ -123,7 +123,7 @@ class _Place:
     uses: tuple[tuple[str, Operation], ...]
 
     def gradients(self, delta: Tensor, candidates: int) -> list[tuple[str, _Gradient]]:
-        """Each parameter's."""
+        """The gradient by each parameter."""
         seen = self.seen.reshape(candidates, -1, *self.seen.shape[1:])
         delta = delta.reshape(candidates, -1, *delta.shape[1:])
         return [
@@ -222,7 +222,7 @@ class _Seeing(Capture):
 def _standardised(
     input: Tensor, running_mean: Tensor, running_var: Tensor, eps: float = 1e-5, **rest: Any
 ) -> Tensor:
-    """What ``batch_norm`` gives in evaluation without gain and offset."""
+    """The output of ``batch_norm`` in evaluation, without gain and offset."""
     spread = (-1, *(1 for _ in input.shape[2:]))
     scale = (running_var + eps).rsqrt().reshape(spread)
     return (input - running_mean.reshape(spread)) * scale

@@ -201,7 +201,7 @@ class _Search:
         return End(self.step[rows], found[0], found[1]), gradients
 
     def _read(self, rows: IntArray, found: FloatArray) -> None:
-        """What is known of new directions, (5, chosen)."""
+        """The numbers that a line search needs of new directions, (5, chosen)."""
         if not len(rows):
             return
         slope, self.step[rows], self.furthest[rows], self.size[rows], straight = found

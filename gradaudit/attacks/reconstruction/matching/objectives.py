@@ -131,7 +131,7 @@ class Objective:
 
 
 def flattened(update: Update) -> Update:
-    """Each parameter's as a vector."""
+    """The gradient by each parameter as a vector."""
     return {name: part.flatten() for name, part in update.items()}
 
 

@@ -39,7 +39,7 @@ _LOOKED_AT = 50
 
 @dataclass(frozen=True)
 class StepSize:
-    """How far a step goes.
+    """The length of a step.
 
     Attributes:
         rate: learning rate of the first steps.

@@ -31,9 +31,9 @@ from gradaudit.progress import Progress
 from gradaudit.randomness import torch_rng
 
 _SHOWN = 0.5
-"""How much of a text's last h there must be in a row."""
+"""Share of a text's last h that a row must hold."""
 _EXACT = 0.02
-"""How near to a whole number of them it is where nothing else is in the row."""
+"""Distance from a whole number of them up to which nothing else is in the row."""
 
 
 def last_tokens(view: TextView, texts: Sequence[Sequence[int]]) -> list[int | None]:
