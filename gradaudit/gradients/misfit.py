@@ -102,13 +102,18 @@ def _of_channels(last: LastCall) -> str:
 
 
 def _remedy(run: Run, inputs: Tensor, record: tuple[int, ...]) -> str:
-    """The channels or the first size of pictures that the model can be run on."""
+    """The channels, or the first size of pictures, that the model can be run on."""
+    shapes: list[tuple[int, ...]] = (
+        [(1, *record)] if len(record) == 1 else []
+    )  # a sound's wave as its one channel
+    if len(record) == 3:
+        shapes = [(other, *record[1:]) for other in (1, 3) if {other, record[0]} == {1, 3}]
+    for shape in shapes:
+        with suppress(Exception):
+            run(inputs.new_zeros(1, *shape))
+            return f": say channels={shape[0]} in --data"
     if len(record) != 3:
         return ""
-    for channels in {1: (3,), 3: (1,)}.get(record[0], ()):
-        with suppress(Exception):
-            run(inputs.new_zeros(1, channels, *record[1:]))
-            return f": say channels={channels} in --data"
     for channels in dict.fromkeys((record[0], 1, 3)):
         for side in _SIZES:
             with suppress(Exception):

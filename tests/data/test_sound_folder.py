@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from torch import nn
 
+from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
-from gradaudit.errors import DataError, UsageError
+from gradaudit.errors import AuditError, DataError, UsageError
+from gradaudit.opening import open_subject
+from gradaudit.runner import run
 
 LARGEST = {1: 127, 2: 32767, 3: (1 << 23) - 1, 4: (1 << 31) - 1}
 
@@ -81,6 +85,13 @@ def test_channels_are_mixed_or_kept(tmp_path: Path) -> None:
     assert "sounds_mixed" not in kept.notes
     with pytest.raises(DataError, match=r"0\.wav: has 2 channels, and channels= asks for 1"):
         load_records(f"{spec}?channels=1")
+
+
+def test_a_model_of_channels_is_told_the_option(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    settings = SubjectSettings(device="cpu", data=two(tmp_path, np.arange(9), np.arange(9)))
+    with pytest.raises(AuditError, match="expects 1 channels; it gets 9: say channels=1 in --data"):
+        run(open_subject(settings, model=model), [])
 
 
 def test_a_wave_is_standardised_before_it_is_filled_up(tmp_path: Path) -> None:
