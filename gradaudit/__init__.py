@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _presentation() -> Presentation:
-    return import_module("gradaudit.formats.presentation")
+    return import_module("gradaudit.formats.report_display")
 
 
 register(_presentation)

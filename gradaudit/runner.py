@@ -18,8 +18,8 @@ from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.alike import as_few
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
+from gradaudit.audits.deployment_setting import with_setting
 from gradaudit.audits.rows import Rows
-from gradaudit.audits.setting import with_setting
 from gradaudit.data import describe
 from gradaudit.errors import (
     CheckpointError,

@@ -32,7 +32,7 @@ OPENED_IN = {
         "gradaudit.npz",
     },
     "tarfile.open": set(),
-    "csv.reader": {"gradaudit.data.common.tables", "gradaudit.cli.starting"},
+    "csv.reader": {"gradaudit.data.common.tables", "gradaudit.cli.init_files"},
     "Image.open": {"gradaudit.data.common.pictures"},
     "yaml.load": set(),
     "yaml.safe_load": set(),

@@ -12,10 +12,10 @@ import statistics
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_text.observing import TextThreat
 from gradaudit.audits.attack_text.recovery.recover import recover
-from gradaudit.audits.attack_text.scores import scores_of
 from gradaudit.audits.attack_text.structure import Structure, adapters, predicted
+from gradaudit.audits.attack_text.text_scores import scores_of
+from gradaudit.audits.attack_text.text_threat import TextThreat
 from gradaudit.data.common.reading import parts_of
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.huggingface import library

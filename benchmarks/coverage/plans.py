@@ -39,8 +39,8 @@ from gradaudit.judging import Policy
 from gradaudit.opening import open_subject
 from gradaudit.protection.asking import fitting, needed
 from gradaudit.protection.guards import OPEN
-from gradaudit.protection.plan import Plan
 from gradaudit.protection.planner import Planner
+from gradaudit.protection.protection_plan import Plan
 from gradaudit.zoo import build
 
 RECORDS, WORDS, LENGTH = 1200, 500, 32

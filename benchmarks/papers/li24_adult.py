@@ -24,9 +24,9 @@ from gradaudit.accuracy import task_accuracy
 from gradaudit.audits.attack_inference.distribution import DistributionGame
 from gradaudit.audits.attack_inference.experiment import train_rounds
 from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame, PropertyGame
+from gradaudit.audits.attack_inference.inference_rows import Scorer
 from gradaudit.audits.attack_inference.observation import RoundObservation, prepared_for
 from gradaudit.audits.attack_inference.readers import combine
-from gradaudit.audits.attack_inference.rows import Scorer
 from gradaudit.audits.attack_inference.split import Design, FloatArray, GameSplit
 from gradaudit.data import load_records
 from gradaudit.data.records import Records

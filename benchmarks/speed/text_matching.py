@@ -19,10 +19,10 @@ from torch import Tensor
 
 from benchmarks.coverage.text_sequences import opened
 from benchmarks.harness import arguments
-from gradaudit.audits.attack_text.observing import texts_of
 from gradaudit.audits.attack_text.recovery.recover import recover
-from gradaudit.audits.attack_text.scores import scores_of
 from gradaudit.audits.attack_text.structure import Structure
+from gradaudit.audits.attack_text.text_scores import scores_of
+from gradaudit.audits.attack_text.text_threat import texts_of
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.progress import Silent
 

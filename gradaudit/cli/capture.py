@@ -62,7 +62,7 @@ def capture(
     expect_other_files([output], [old, new])
     with stdout_for_the_report():
         from gradaudit.models.building import load_model
-        from gradaudit.observer.capture import captured, save_update
+        from gradaudit.observer.saved_updates import captured, save_update
 
         update = captured(old, new, model=load_model(model) if model else None, kind=kind)
         save_update(output, update, rate)

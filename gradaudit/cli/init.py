@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gradaudit.cli.init_files import SpecCandidates, configuration, policy
 from gradaudit.cli.options import FOUND, options_of, with_options
 from gradaudit.cli.perform import opened, stdout_for_the_report
-from gradaudit.cli.starting import SpecCandidates, configuration, policy
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.errors import UsageError
 from gradaudit.report import Report

@@ -40,7 +40,7 @@ from gradaudit.report import Report
 
 if TYPE_CHECKING:
     from gradaudit.audits.sizes import Size
-    from gradaudit.protection.plan import Plan
+    from gradaudit.protection.protection_plan import Plan
     from gradaudit.subject import Subject
     from gradaudit.units import Units
 
@@ -77,7 +77,7 @@ def _plan(**flags: Any) -> None:
         expect_picture(settings.picture)
     with unfinished(settings) as units:
         with opened(settings) as subject:
-            from gradaudit.protection.plan import plan_report
+            from gradaudit.protection.protection_plan import plan_report
 
             plan = found(subject, settings, policy, ladders, left, units)
             report = plan_report(plan, subject.target.model, settings.cost, asked(config))
@@ -143,7 +143,7 @@ plan = with_options(
 def _write(plan: Plan, report: Report, settings: PlanSettings, policy: Policy) -> None:
     """Write the picture and the report's files, then print the plan."""
     if settings.picture:
-        from gradaudit.protection.plan import draw_frontier
+        from gradaudit.protection.protection_plan import draw_frontier
 
         draw_frontier(settings.picture, plan, settings.cost)
     for path, format_ in writers(settings.files):

@@ -10,7 +10,7 @@ from gradaudit.judging.risk import BEYOND, OPEN, why
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text
 from gradaudit.view import view
-from gradaudit.view.verdict import policy_of
+from gradaudit.view.verdict_sentence import policy_of
 
 NOTHING_MEASURED = "report.incomplete"
 GRAVEST = ("error", "warning", "unclear", "known", "ignored", "passed", "not-applicable")

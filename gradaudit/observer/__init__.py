@@ -1,7 +1,7 @@
 """Looking at updates as they leave: what they give away, within a share of the round's time."""
 
 from gradaudit.observer.observer import Blocked, Observation, Observer, OnFail
-from gradaudit.observer.verdict import Verdict
+from gradaudit.observer.shared_verdict import Verdict
 from gradaudit.observer.watching import Steps, StepsCallback, Watch, watch
 
 __all__ = [

@@ -16,8 +16,8 @@ from gradaudit.attacks.reading import ReadingUnit, ReadingValue, reading_units
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
-from gradaudit.observer.capture import save_update
-from gradaudit.observer.verdict import Verdict, report_of
+from gradaudit.observer.saved_updates import save_update
+from gradaudit.observer.shared_verdict import Verdict, report_of
 from gradaudit.report import Report, utc_now
 from gradaudit.sharing.named import Array, NamedUpdate, named_update
 

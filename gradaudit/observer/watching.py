@@ -10,7 +10,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from gradaudit.errors import UsageError
 from gradaudit.observer.observer import Observation, Observer, stopwatch
-from gradaudit.observer.verdict import Verdict
+from gradaudit.observer.shared_verdict import Verdict
 from gradaudit.report import Report
 
 Each = Literal["round", "step"]

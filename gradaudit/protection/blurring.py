@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 
-from gradaudit.protection.bounds import FloorBounds
+from gradaudit.protection.floor_rules import FloorBounds
 from gradaudit.protection.guards import HIDE, Guard, Protection
 from gradaudit.protection.levels import LEAST, MOST, Levels
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import NonlinearConstraint, brentq, minimize
 from scipy.special import expit
 
-from gradaudit.protection.bounds import FloorBound, FloorBounds
+from gradaudit.protection.floor_rules import FloorBound, FloorBounds
 
 Floats = NDArray[np.float64]
 LEAST, MOST = -8.0, 5.0

@@ -23,7 +23,7 @@ from gradaudit.progress import Progress, Silent
 from gradaudit.protection.asking import asks, is_floor, judges
 from gradaudit.protection.guards import Guard, Protection, UndefendedUpdates
 from gradaudit.protection.lessons import ProtectionVerdict
-from gradaudit.protection.plan import defense_specs
+from gradaudit.protection.protection_plan import defense_specs
 from gradaudit.randomness import rng
 from gradaudit.report import Finding, Measurement, Report
 from gradaudit.runner import Outcome, Run, measured

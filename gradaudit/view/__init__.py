@@ -9,7 +9,7 @@ from gradaudit.view.gaps import Gap
 from gradaudit.view.layers import ArrayLine, Layers
 from gradaudit.view.model import View, view
 from gradaudit.view.scope import Scope
-from gradaudit.view.verdict import ReportVerdict
+from gradaudit.view.verdict_sentence import ReportVerdict
 
 __all__ = [
     "ArrayLine",

@@ -14,7 +14,7 @@ from gradaudit.view.facts import provenance_facts
 from gradaudit.view.gaps import Gap, gaps_of
 from gradaudit.view.layers import ArrayLine, Layers, Lookup, arrays_of, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
-from gradaudit.view.verdict import ReportVerdict, verdict_of
+from gradaudit.view.verdict_sentence import ReportVerdict, verdict_of
 
 MOST_CONCERNS = 5
 MOST_MODEL_LINES = 24

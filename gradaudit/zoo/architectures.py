@@ -17,7 +17,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from gradaudit.errors import UsageError
-from gradaudit.zoo.layers import Activation, Padding, SequentialBuilder, Shape, initialise
+from gradaudit.zoo.layer_sizes import Activation, Padding, SequentialBuilder, Shape, initialise
 
 
 def alexnet_32(

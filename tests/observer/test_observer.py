@@ -16,7 +16,7 @@ from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, gate
 from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.observer import Blocked, Observation, Observer
-from gradaudit.observer.verdict import Verdict
+from gradaudit.observer.shared_verdict import Verdict
 from gradaudit.report import Report
 
 NO_LABELS = "rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n"

@@ -12,7 +12,7 @@ from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.information import Information
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.protection.blurring import Blurring
-from gradaudit.protection.bounds import FloorBound, FloorBounds
+from gradaudit.protection.floor_rules import FloorBound, FloorBounds
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
 
 SIZE = 4

@@ -25,8 +25,8 @@ from gradaudit.progress import Silent
 from gradaudit.protection import trial
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection, UndefendedUpdates
-from gradaudit.protection.plan import framework_settings, options
 from gradaudit.protection.planner import Planner
+from gradaudit.protection.protection_plan import framework_settings, options
 from gradaudit.protection.trial import Bench, half_of, split_records, verdict_of
 from gradaudit.report import Measurement, Report
 from gradaudit.subject import Subject

@@ -9,7 +9,7 @@ import pytest
 import torch
 from language_models import SENTENCES, Shelf
 
-from gradaudit.audits.attack_text.observing import texts_of
+from gradaudit.audits.attack_text.text_threat import texts_of
 from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
 from gradaudit.errors import DataError, NotApplicable, UsageError

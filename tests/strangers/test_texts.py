@@ -9,7 +9,7 @@ from subjects import subject_of
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions
-from gradaudit.audits.attack_text.observing import texts_of
+from gradaudit.audits.attack_text.text_threat import texts_of
 from gradaudit.audits.attack_text.view import packed_inputs
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.common.user_data import records_of

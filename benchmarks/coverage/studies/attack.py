@@ -11,7 +11,7 @@ from scipy.special import log_expit, ndtr
 
 from benchmarks.coverage.studies.base import Cell, Outcome, Settings, Study, interval
 from gradaudit.audits.attack_inference.game import PropertyGame
-from gradaudit.audits.attack_inference.rows import Scorer
+from gradaudit.audits.attack_inference.inference_rows import Scorer
 from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.audits.attack_inference.user import UserGame
 from gradaudit.data.records import Attribute, Records

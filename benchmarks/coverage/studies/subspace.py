@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from benchmarks.coverage.studies.base import Cell, Outcome, Study
 from gradaudit.audits.subspace.comparing import PrincipalAngles
 from gradaudit.audits.subspace.distances import compare_samples
+from gradaudit.audits.subspace.groups import Split, splits_of
 from gradaudit.audits.subspace.means import MatrixForm, Permuting, mean_gradients
-from gradaudit.audits.subspace.splits import Split, splits_of
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import GradauditError
 

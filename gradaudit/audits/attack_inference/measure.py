@@ -14,7 +14,7 @@ from gradaudit.audits.attack_inference import (
 from gradaudit.audits.attack_inference.distribution import DistributionGame
 from gradaudit.audits.attack_inference.experiment import OWN_ROUNDS, run_experiment, trains_rounds
 from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame, PropertyGame
-from gradaudit.audits.attack_inference.rows import experiment_rows
+from gradaudit.audits.attack_inference.inference_rows import experiment_rows
 from gradaudit.audits.attack_inference.split import PRIVATE, Design
 from gradaudit.audits.attack_inference.user import Encoder, UserGame
 from gradaudit.audits.base import AuditCost

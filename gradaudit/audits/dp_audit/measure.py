@@ -15,6 +15,7 @@ import numpy as np
 
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
+from gradaudit.audits.dp_audit.epsilon_rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.dp_audit.game.canary import POOL
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules
@@ -24,7 +25,6 @@ from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.fates import key_rows
 from gradaudit.audits.dp_audit.one_run import of_a_run, one_run_rows, recorded_scores
 from gradaudit.audits.dp_audit.record_run import record_scores
-from gradaudit.audits.dp_audit.rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import layers_of

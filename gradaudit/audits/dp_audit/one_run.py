@@ -44,9 +44,9 @@ from pydantic import JsonValue
 from scipy.special import bdtrc, expit, ndtr, ndtri
 
 from gradaudit.audits.dp_audit import DpAuditOptions
+from gradaudit.audits.dp_audit.epsilon_rows import UNLIKELY
 from gradaudit.audits.dp_audit.law.estimates import GaussianBound, gaussian_bound
 from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_composed, epsilon_gaussian
-from gradaudit.audits.dp_audit.rows import UNLIKELY
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.canary_scores import CanaryScores

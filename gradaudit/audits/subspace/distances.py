@@ -29,8 +29,8 @@ from gradaudit.audits.subspace.comparing import (
     principal_coordinates,
     quick_angles,
 )
+from gradaudit.audits.subspace.groups import Orders, Split
 from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
-from gradaudit.audits.subspace.splits import Orders, Split
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.memory import column_blocks

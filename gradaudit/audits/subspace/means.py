@@ -24,7 +24,7 @@ from gradaudit.audits.subspace.comparing import (
     principal_angles,
     quick_angles,
 )
-from gradaudit.audits.subspace.splits import Split
+from gradaudit.audits.subspace.groups import Split
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.memory import ColumnRange, Stream, as_array, counted, names, passes
 from gradaudit.models.target import Layer, outputs_second

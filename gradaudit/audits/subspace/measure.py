@@ -16,7 +16,7 @@ from gradaudit.audits.subspace.comparing import (
     most_significant,
 )
 from gradaudit.audits.subspace.distances import Comparison, Outcome
-from gradaudit.audits.subspace.splits import Split, splits_of
+from gradaudit.audits.subspace.groups import Split, splits_of
 from gradaudit.data.records import with_rare_merged
 from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.gradients.per_sample import PREPARING

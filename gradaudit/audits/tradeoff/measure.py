@@ -20,14 +20,14 @@ from gradaudit.audits.tradeoff.attacking import (
     mean_interval,
     position,
 )
-from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, read_mechanism
-from gradaudit.audits.tradeoff.pictures import (
+from gradaudit.audits.tradeoff.characteristics import (
     PanelPoint,
     Value,
     draw_advantages,
     draw_characteristics,
     expect_panels,
 )
+from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, read_mechanism
 from gradaudit.audits.tradeoff.property import pairs, play, property_rows
 from gradaudit.audits.tradeoff.studies import AttackedModel, Study, StudyPlan, Weights, study
 from gradaudit.errors import AuditError, NotApplicable, UsageError

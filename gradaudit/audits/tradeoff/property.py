@@ -7,8 +7,8 @@ from typing import Any
 from gradaudit.audits.attack_inference import AttackProperty, InferenceOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
+from gradaudit.audits.tradeoff.characteristics import Value
 from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, DefenseSetting
-from gradaudit.audits.tradeoff.pictures import Value
 from gradaudit.audits.tradeoff.studies import expect_usable
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress

@@ -10,7 +10,7 @@ file declares costs no memory.
 
 from gradaudit.models.checkpoint.fitting import Fit, FittedTensors, apply_checkpoint, fit_state
 from gradaudit.models.checkpoint.naming import parse_rename
-from gradaudit.models.checkpoint.reading import LoadedCheckpoint, load_checkpoint
+from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint, load_checkpoint
 
 __all__ = [
     "Fit",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
-from gradaudit.models.checkpoint.reading import LoadedCheckpoint
+from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint
 from gradaudit.text import printable
 
 MAY_BE_MISSING = "num_batches_tracked"

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_text.observing import TextThreat
+from gradaudit.audits.attack_text.text_threat import TextThreat
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.defenses.base import Defense

@@ -7,8 +7,8 @@ import pytest
 import torch
 from audits.attack_text.sentences import LENGTH, subject, view
 
-from gradaudit.audits.attack_text.observing import TextThreat, texts_of
 from gradaudit.audits.attack_text.presence import Presence, Texts, mean_over, wins
+from gradaudit.audits.attack_text.text_threat import TextThreat, texts_of
 from gradaudit.defenses import parse_defense
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.statistics.intervals import clustered

@@ -12,7 +12,7 @@ from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.torch_losses import user_loss
-from gradaudit.observer.capture import captured, save_update
+from gradaudit.observer.saved_updates import captured, save_update
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.runner import run

@@ -14,7 +14,7 @@ from gradaudit.audits.subspace.comparing import (
     most_significant,
 )
 from gradaudit.audits.subspace.distances import compare_samples
-from gradaudit.audits.subspace.splits import Permuted, Split, orders_of, splits_of
+from gradaudit.audits.subspace.groups import Permuted, Split, orders_of, splits_of
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable
 

@@ -17,7 +17,7 @@ from torch import nn
 from gradaudit.audits import audits
 from gradaudit.audits.subspace import Subspace, SubspaceOptions
 from gradaudit.audits.subspace.comparing import DISTANCES
-from gradaudit.audits.subspace.splits import orders_of
+from gradaudit.audits.subspace.groups import orders_of
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable

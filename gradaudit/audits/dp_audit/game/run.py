@@ -19,7 +19,7 @@ from gradaudit.audits.dp_audit.game.canary import (
     expect_record,
     without_record,
 )
-from gradaudit.audits.dp_audit.game.clients import Pool, choose_clients, train_clients
+from gradaudit.audits.dp_audit.game.client_updates import Pool, choose_clients, train_clients
 from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, shifts
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict, verdict_without_trials

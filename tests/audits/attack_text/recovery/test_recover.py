@@ -5,10 +5,10 @@ import torch
 from audits.attack_text.sentences import LENGTH, texts, transformer, view
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_text.observing import TextThreat
 from gradaudit.audits.attack_text.recovery.decoder import Continuations
 from gradaudit.audits.attack_text.recovery.recover import recover
 from gradaudit.audits.attack_text.structure import Structure
+from gradaudit.audits.attack_text.text_threat import TextThreat
 from gradaudit.defenses import parse_defense
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gradaudit.audits.tradeoff.pictures import (
+from gradaudit.audits.tradeoff.characteristics import (
     PanelPoint,
     Value,
     draw_advantages,

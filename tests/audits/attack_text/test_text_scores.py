@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradaudit.audits.attack_text.scores import TextScores, rouge, scores_of
+from gradaudit.audits.attack_text.text_scores import TextScores, rouge, scores_of
 
 
 @pytest.mark.parametrize(

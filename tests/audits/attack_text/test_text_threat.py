@@ -5,7 +5,7 @@ import torch
 from audits.attack_text.sentences import LENGTH, WORDS, subject, texts, transformer, view
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_text.observing import TextThreat, task_of, texts_of
+from gradaudit.audits.attack_text.text_threat import TextThreat, task_of, texts_of
 from gradaudit.audits.attack_text.view import packed_inputs
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED, Records
