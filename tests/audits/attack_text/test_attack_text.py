@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from audits.attack_text.sentences import LENGTH, subject, texts, transformer
-from gradaudit.audits.attack_text.scores import ANSWERED, OF_LAYERS, OF_MODEL
 from language_models import Shelf
 from safetensors.torch import save_file
 from subjects import rows_by, subject_of
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions
+from gradaudit.audits.attack_text.text_scores import ANSWERED, OF_LAYERS, OF_MODEL
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
