@@ -3,7 +3,8 @@
 A row is certified where its residual is less than a tenth of the least of decoys' in the spans that
 it was found in, and its multiplicity is a whole number; of a rounded or noisy update this number
 is one where there are numeric columns, for two rows of alike numbers look like one that is there
-twice. Fresh decoys then take the whole test: with none of n certified, the false rate is at most
+twice. Behind noise the named rows must also leave nothing but noise of the whole update, or none is
+certified: the gradient of a row that is not found moves the numbers of those that are. Fresh decoys then take the whole test: with none of n certified, the false rate is at most
 1 − .025^(1/n) (Clopper and Pearson 1934).
 """
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from gradaudit.audits.attack_table.decoys import decoys_of, limit_of
 from gradaudit.audits.attack_table.peeling import Peeling
+from gradaudit.audits.attack_table.polishing import SpanTest
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,13 @@ class Certificates:
             share = -(-count // len(peeling.rounds))
             true = named if batch is None else torch.cat([named, batch])
             fresh, after = decoys_of(done.test, done.cells, true, share, generator)
-            passing = fresh[after < limit]
-            if len(passing):
-                false += int((peeling.labels.of(done.test, passing)[1] > 0).sum())
+            false += _passing(peeling, done.test, fresh[after < limit])
             tried += len(fresh)
             limits.append(limit)
             blends = not peeling.precision.exact and len(peeling.columns.numeric) > 0
             alone = (done.times == 1) | torch.tensor(not blends)
-            certified += ((done.residual < limit) & alone).tolist()
+            told = peeling.explained or not peeling.precision.noisy
+            certified += ((done.residual < limit) & alone & told).tolist()
         return cls(tuple(certified), tuple(limits), tried, false)
 
     def facts(self) -> dict[str, JsonValue]:
@@ -69,3 +70,17 @@ class Certificates:
             "decoys_certified": self.false,
             "residual_limits": list(self.limits),
         }
+
+
+def _passing(peeling: Peeling, test: SpanTest, decoys: Tensor) -> int:
+    """How many decoys pass the rest of the test as well."""
+    if not len(decoys):
+        return 0
+    rows, labels, _ = peeling.labels.of(test, decoys)
+    if not peeling.precision.noisy:
+        return len(rows.unique())
+    passing = [
+        peeling.explained and peeling.replaces(decoys[row], label)
+        for row, label in zip(rows, labels, strict=True)
+    ]
+    return sum(passing)

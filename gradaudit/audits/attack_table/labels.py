@@ -16,6 +16,11 @@ from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.polishing import SpanTest
 from gradaudit.audits.attack_table.structure import bias_of
 
+_SHARED = (1, 1), (1, 2), (2, 1)
+"""How often one record may be there with two different labels."""
+_TOLD = 0.05
+"""How far multiplicities may be from whole numbers where two labels of one record are told."""
+
 
 @dataclass(frozen=True)
 class RankOneLabels:
@@ -31,33 +36,49 @@ class RankOneLabels:
     columns: TableColumns
     tolerance: float
 
-    def of(self, test: SpanTest, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels and multiplicities of rows, (rows,) each; 0 times where no label fits."""
-        times, misfit = self._coefficients(test, cells)
-        whole = times.round().clamp(1, self.view.batch)
+    def of(self, test: SpanTest, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The terms that rows stand for in the gradient: a row, its label and its multiplicity.
+
+        A row that fits no label may be there with two of them; it then has a term for each.
+
+        Returns:
+            (terms,) places among the rows, (terms,) labels and (terms,) multiplicities.
+        """
+        times, misfit = self._coefficients(test, cells, self._mixtures)
+        whole, single = times.round().clamp(1, self.view.batch), len(self.targets)
+        whole[:, single:] = 1
         off = (times - whole).abs()
-        best = (off + misfit).nan_to_num(torch.inf).argmin(dim=1, keepdim=True)
-        close = off.gather(1, best)[:, 0] < self.tolerance
-        return self._targets[best[:, 0]], torch.where(close, whole.gather(1, best)[:, 0], 0.0)
+        cost = (off + misfit).masked_fill(off.nan_to_num(torch.inf) >= self.tolerance, torch.inf)
+        alone, mixed = cost[:, :single].min(dim=1), cost.nan_to_num(torch.inf).min(dim=1)
+        best = torch.where(alone.values.isfinite(), alone.indices, mixed.indices)
+        fits = cost.gather(1, best[:, None]).isfinite()
+        parts = self._mixtures[best] * whole.gather(1, best[:, None]) * fits
+        rows, labels = parts.nonzero(as_tuple=True)
+        return rows, self.targets[labels], parts[rows, labels]
 
     def nearest(self, test: SpanTest, cells: Tensor) -> Tensor:
         """The label whose δ fits the column space best with a positive coefficient, (rows,)."""
-        times, misfit = self._coefficients(test, cells)
-        return self._targets[torch.where(times > 0, misfit, torch.inf).argmin(dim=1)]
+        single = self._mixtures[: len(self.targets)]
+        times, misfit = self._coefficients(test, cells, single)
+        return self.targets[torch.where(times > 0, misfit, torch.inf).argmin(dim=1)]
 
-    def _coefficients(self, test: SpanTest, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each label b c, and the share of δ outside the column space: (rows, labels) each."""
-        count, entered = len(self._targets), test.layers.entered(cells)
+    def _coefficients(
+        self, test: SpanTest, cells: Tensor, mixtures: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Of each mixture b c, and the share of δ outside the column space: (rows, mixtures)."""
+        count, entered = len(self.targets), test.layers.entered(cells)
         if test.second is None:
             space, layer, vectors = test.first, test.layers.first, entered
         else:
             space, layer = test.second, str(test.layers.second)
             vectors = test.layers.hidden(entered)
-        targets = self._targets.repeat(len(cells))
+        targets = self.targets.repeat(len(cells))
         bias = bias_of(layer)
-        deltas = self.gradients(cells.repeat_interleave(count, 0), targets, (bias,))[bias]
-        times = space.coefficient(vectors.repeat_interleave(count, 0), deltas) * self.view.batch
-        shape = len(cells), count
+        one = self.gradients(cells.repeat_interleave(count, 0), targets, (bias,))[bias]
+        deltas = (mixtures @ one.reshape(len(cells), count, -1)).flatten(0, 1)
+        repeated = vectors.repeat_interleave(len(mixtures), 0)
+        times = space.coefficient(repeated, deltas) * self.view.batch
+        shape = len(cells), len(mixtures)
         return times.reshape(shape), space.outside_columns(deltas).reshape(shape)
 
     def gradients(self, cells: Tensor, labels: Tensor, names: tuple[str, ...]) -> Update:
@@ -70,6 +91,19 @@ class RankOneLabels:
         return gradients
 
     @cached_property
-    def _targets(self) -> Tensor:
+    def targets(self) -> Tensor:
         """Every label that a record may have."""
         return torch.arange(max(2, self.view.classes))
+
+    @cached_property
+    def _mixtures(self) -> Tensor:
+        """How often a row may be there with each label: each alone, then two of them.
+
+        Rows of (mixtures, labels); there are no pairs where multiplicities are not told well.
+        """
+        single = torch.eye(len(self.targets), dtype=torch.float64)
+        if self.tolerance > _TOLD:
+            return single
+        one, other = torch.triu_indices(len(single), len(single), 1)
+        pairs = [m * single[one] + n * single[other] for m, n in _SHARED]
+        return torch.cat([single, *pairs])

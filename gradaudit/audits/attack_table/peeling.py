@@ -15,12 +15,19 @@ from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.decoys import limit_of
 from gradaudit.audits.attack_table.labels import RankOneLabels
 from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed
+from gradaudit.audits.attack_table.refining import joint_fit
+from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, Allowed, CandidateSearch, allowed
 from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
-from gradaudit.audits.attack_table.structure import TwoLayers
+from gradaudit.audits.attack_table.structure import TwoLayers, bias_of
 from gradaudit.progress import Advance
 
 _STARTS = 64
+_POOL = 1024
+"""Rows of which the best are starts."""
+_SLACK = 1.1
+"""The largest singular value of noise is taken to be at most so many times that of its law."""
+_PLAINLY = 2
+"""Rounds without a row up to which the pull may be left out."""
 _EASY = 1.3
 """Equations at the second layer over dimensions at the first, from which on no pull is needed."""
 
@@ -63,6 +70,7 @@ class Peeling:
         batch: records behind the whole update.
         rounds: those that named rows.
         searched: starts so far.
+        explained: whether the rows' gradients are the update but for its noise.
     """
 
     layers: TwoLayers
@@ -73,6 +81,7 @@ class Peeling:
     batch: int
     rounds: list[PeelingRound] = field(default_factory=list)
     searched: int = 0
+    explained: bool = False
 
     @classmethod
     def of(cls, view: AttackerView, layers: TwoLayers, columns: TableColumns) -> Self:
@@ -80,6 +89,47 @@ class Peeling:
         precision = Precision.of(view.update, layers.matrices(view.update), view.batch)
         labels = RankOneLabels(view, columns, precision.whole)
         return cls(layers, columns, labels, precision, dict(view.update), view.batch)
+
+    def refine(self) -> None:
+        """Fit the numbers of all rows at once, where that leaves nothing but noise."""
+        if not self.rounds:
+            return
+        cells, labels, times = (
+            torch.cat([getattr(done, name) for done in self.rounds])
+            for name in ("cells", "labels", "times")
+        )
+        fit = joint_fit(self.labels, dict(self.labels.view.update), cells, labels, times)
+        self.explained = fit is not None and self.left == 0 and self._is_noise(fit.left)
+        if fit is not None and self.explained:
+            self.update = fit.left
+            sizes = [len(done.cells) for done in self.rounds]
+            parts = zip(self.rounds, fit.cells.split(sizes), fit.spread.split(sizes), strict=True)
+            self.rounds = [replace(done, cells=c, spread=s) for done, c, s in parts]
+
+    def replaces(self, row: Tensor, label: Tensor) -> bool:
+        """Whether a row (cells,) in the place of a named one leaves nothing but noise as well."""
+        named = [(done.cells, done.labels) for done in self.rounds]
+        cells = torch.cat([row[None], *(cells for cells, _ in named)])
+        labels = torch.cat([label[None], *(labels for _, labels in named)])
+        terms = self.labels.gradients(cells, labels, tuple(self.update))
+        for number in range(1, len(cells)):
+            changed = {
+                name: self.update[name] + (term[number] - term[0]) / self.batch
+                for name, term in terms.items()
+            }
+            if self._is_noise(changed):
+                return True
+        return False
+
+    def _is_noise(self, update: Update) -> bool:
+        """Whether no singular value of both layers is above what noise of their rms makes."""
+        for name in filter(None, (self.layers.first, self.layers.second)):
+            matrix = torch.cat([update[name], update[bias_of(name)][:, None]], dim=1)
+            outputs, inputs = matrix.shape
+            law = float(matrix.square().mean().sqrt()) * (outputs**0.5 + inputs**0.5)
+            if float(torch.linalg.matrix_norm(matrix, 2)) > _SLACK * law:
+                return False
+        return True
 
     @property
     def left(self) -> int:
@@ -109,25 +159,38 @@ class Peeling:
             test = self.test()
             if test.first.rank == 0 or (test.second is not None and test.second.rank == 0):
                 break
-            done = self._round(test, generator, plainly=stale < 2)
+            done = self._round(test, generator, stale)
             stale = stale + 1 if done is None else 0
             if done is not None:
                 self.rounds.append(done)
                 advance(int(done.times.sum()))
 
-    def _round(
-        self, test: SpanTest, generator: torch.Generator, *, plainly: bool
-    ) -> PeelingRound | None:
-        """The rows that one batch of starts names."""
+    def _round(self, test: SpanTest, generator: torch.Generator, stale: int) -> PeelingRound | None:
+        """The rows that one batch of starts names, after so many that named none.
+
+        Every other of these tests with the first layer alone where that tells more rows apart.
+        """
+        second = test.second
+        if stale % 2 and second is not None and test.first.rank > second.rank:
+            test = replace(test, second=None)
         place = allowed(self.layers, self.columns, test.first)
         if place is None:
             return None
-        z = place.nearest(self.layers.entered(self.columns.drawn(_STARTS, generator)))
+        z = self._starts(test, place, generator)
         easy = test.second is not None and len(test.second.rest) > _EASY * test.first.rank
-        schedule = PLAIN if easy and plainly else ANNEALED
-        found = test.candidates(*CandidateSearch(self.layers, place, test.second).run(z, schedule))
+        schedule = PLAIN if easy and stale < _PLAINLY else ANNEALED
+        rough = test.candidates(*CandidateSearch(self.layers, place, test.second).run(z, schedule))
         self.searched += _STARTS
-        cells, residual = test.polished(found)
+        polished, residual = test.polished(rough)
+        done = self._named(test, polished, residual, generator)
+        if done is None and stale and self.precision.exact and len(polished):
+            return self._unlocking(test, polished)
+        return done
+
+    def _named(
+        self, test: SpanTest, cells: Tensor, residual: Tensor, generator: torch.Generator
+    ) -> PeelingRound | None:
+        """The rows that pass the test of both spans and stand for a term of the gradient."""
         order = residual.argsort()
         order = order[residual[order] < self.precision.accept]
         order = order[self.columns.first_of_each(cells[order])]
@@ -137,12 +200,62 @@ class Peeling:
             cells, residual = cells[good], residual[good]
         if not len(cells):
             return None
-        labels, times = self.labels.of(test, cells)
-        good = (times > 0) & (times.cumsum(dim=0) <= self.left)
-        if not bool(good.any()):
+        rows, labels, times = self.labels.of(test, cells)
+        fits = times.cumsum(dim=0) <= self.left
+        rows, labels, times = rows[fits], labels[fits], times[fits]
+        if not len(rows):
             return None
-        parts = cells[good], labels[good], times[good], residual[good]
-        return self._taken(PeelingRound(test, *parts, test.spreads(cells[good])))
+        terms = cells[rows], labels, times, residual[rows]
+        return self._taken(PeelingRound(test, *terms, test.spreads(cells[rows])))
+
+    def _unlocking(self, test: SpanTest, cells: Tensor) -> PeelingRound | None:
+        """The row without which other rows pass the test.
+
+        Where the δ of some rows are linearly dependent, none of these rows lies in the second row
+        space, but all come near. Without one of them the others lie in it exactly.
+        """
+        space, name = test.second, str(self.layers.second)
+        if space is None:
+            return None
+        cells = self.columns.as_known(cells)
+        cells = cells[self.columns.first_of_each(cells)]
+        hidden = self.layers.hidden(self.layers.entered(cells))
+        extended = torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
+        extended = extended / extended.norm(dim=1, keepdim=True)
+        near = torch.linalg.vector_norm(extended @ space.rest.T, dim=1) >= self.precision.accept
+        targets = self.labels.targets
+        labels, rows = targets.repeat(len(cells)), torch.arange(len(cells))
+        rows = rows.repeat_interleave(len(targets))
+        terms = self.labels.gradients(cells[rows], labels, (name, bias_of(name)))
+        term = torch.cat([terms[name], terms[bias_of(name)][:, :, None]], dim=2)
+        whole = self.layers.matrices(self.update)[1]
+        assert whole is not None
+        _, values, right = torch.linalg.svd(whole - term / self.batch)
+        missed = torch.linalg.vector_norm(extended @ right[:, space.rank :].mT, dim=2)
+        fitting = (missed < self.precision.accept) & near & (rows[:, None] != rows.unique())
+        count = fitting.sum(dim=1)
+        count[values[:, space.rank] > self.precision.edges[1]] = 0
+        best = count.argmax(dim=0, keepdim=True)
+        if not int(count[best]):
+            return None
+        row = cells[rows[best]]
+        residual, once = test.residuals(row), torch.ones(1, dtype=torch.float64)
+        return self._taken(PeelingRound(test, row, labels[best], once, residual, test.spreads(row)))
+
+    def _starts(self, test: SpanTest, place: Allowed, generator: torch.Generator) -> Tensor:
+        """The points (starts, free) of a pool whose residual at the second layer is least.
+
+        The pool is of the attacker's records, and of as many rows whose columns are independent.
+        """
+        known = self.columns.known
+        rows = known[torch.randint(len(known), (_POOL // 2,), generator=generator)]
+        pool = torch.cat([rows, self.columns.drawn(_POOL // 2, generator)])
+        z = place.nearest(self.layers.entered(pool))
+        if test.second is None:
+            return z[:: _POOL // _STARTS]
+        hidden = self.layers.hidden(place.entered + z @ place.entered_step)
+        residual = torch.linalg.vector_norm(test.second.outside(hidden), dim=1)
+        return z[residual.argsort()[:_STARTS]]
 
     def _taken(self, found: PeelingRound) -> PeelingRound | None:
         """The rows, taken out of the update; without those of which the rank tells that they blend.
@@ -152,14 +265,18 @@ class Peeling:
         """
         terms = self.labels.gradients(found.cells, found.labels, tuple(self.update))
         shares, kept = found.times / self.batch, list[int]()
+        last = 0 if self.layers.second is None else 1
         for row, times in enumerate(found.times.tolist()):
             after = {n: self.update[n] - shares[row] * part[row] for n, part in terms.items()}
-            if times == 1 or self._rank(after) == self._rank(self.update) - 1:
+            if times == 1 or self._ranks(after)[last] == self._ranks(self.update)[last] - 1:
                 self.update = after
                 kept.append(row)
         return found.only(torch.tensor(kept)) if kept else None
 
-    def _rank(self, update: Update) -> int:
-        first, second = self.layers.matrices(update)
-        matrix, edge = (first, 0) if second is None else (second, 1)
-        return int((torch.linalg.svdvals(matrix) > self.precision.edges[edge]).sum())
+    def _ranks(self, update: Update) -> tuple[int, int]:
+        """Singular values of both layers above rounding and noise."""
+        counts = [
+            0 if matrix is None else int((torch.linalg.svdvals(matrix) > edge).sum())
+            for matrix, edge in zip(self.layers.matrices(update), self.precision.edges, strict=True)
+        ]
+        return counts[0], counts[1]

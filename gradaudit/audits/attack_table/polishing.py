@@ -15,7 +15,7 @@ _MOST = 64
 _STEPS = 4
 _GROWN, _NOTHING = 1.5, 1e-9
 """A residual that rounding makes of another, up to which the numbers are taken for round."""
-_SPREAD = 3.0
+_SPREAD = 5.0
 """Standard errors that a number is said to be off at most."""
 
 
@@ -64,7 +64,7 @@ class SpanTest:
     def spreads(self, cells: Tensor) -> Tensor:
         """How far each number may be off, in deviations: (rows, numbers).
 
-        Three standard errors of the least squares that the residual leaves.
+        Five standard errors of the least squares that the residual leaves.
         """
         outside, jacobian = self._outside(cells)
         freedom = max(1, outside.shape[1] - jacobian.shape[2])

@@ -51,11 +51,14 @@ class RowSpaceAttack(TableAttack):
         _expect_spare(test, view, len(columns.numeric))
         with progress.task("attack table", view.batch) as advance:
             peeling.run(torch_rng(setting.seed, "starts"), setting.patience, advance)
+        if peeling.precision.noisy:
+            peeling.refine()
         draws = torch_rng(setting.seed, "decoys")
         certificates = Certificates.of(peeling, draws, setting.decoys, setting.batch)
         facts: dict[str, JsonValue] = {
             "ranks": [test.first.rank, test.second.rank if test.second else None],
             "noisy": peeling.precision.noisy,
+            "explained": peeling.explained,
         }
         return _answer(peeling, certificates, facts)
 

@@ -110,7 +110,8 @@ def test_labels_and_multiplicities_are_those_of_the_batch() -> None:
     test = SpanTest(
         layers, columns, GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
     )
-    labels, times = RankOneLabels(view, columns, 1e-6).of(test, columns.cells(batch.inputs))
+    rows, labels, times = RankOneLabels(view, columns, 1e-6).of(test, columns.cells(batch.inputs))
+    assert rows.tolist() == list(range(len(order)))
     assert labels.tolist() == batch.labels.tolist()
     assert times.tolist() == [3, 3, 3, 1, 2, 2, *[1] * 6]
 
@@ -139,3 +140,66 @@ def test_rounding_is_read_off_the_numbers() -> None:
     assert rounding(update) == 2e-7
     assert rounding({"a": torch.randn(5, 5, dtype=torch.float64)}) == 1e-13
     assert rounding({"a": torch.randn(5, 5).bfloat16().double()}) == 1e-2
+
+
+def test_a_record_that_is_there_with_two_labels_has_a_term_for_each() -> None:
+    records = table(classes=3)
+    order = np.r_[0, 0, 0, 1:8]
+    labels = records.labels[order].clone()
+    labels[:3] = torch.tensor([1, 1, 2])
+    records = replace(records, inputs=records.inputs[order], labels=labels)
+    view, columns, batch = seen_of(records, chain(17, 30, 30, 3), len(order))
+    answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
+    scores = scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, 1e-6)
+    assert bool(scores.rows.all())
+    assert answer.facts["complete"] is True
+
+
+def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> None:
+    """Two rows that activate the same units of a second layer of few have one δ between them."""
+    records = table()
+    model = chain(17, 40, 14, 2)
+    truth = TableColumns.of(records, records.inputs).cells(records.inputs)
+    second = torch.relu(model[0](records.inputs.double()))  # type: ignore[index]
+    masks = (model[2](second) > 0).int().tolist()  # type: ignore[index]
+    pairs = [
+        (i, j)
+        for i in range(len(masks))
+        for j in range(i)
+        if masks[i] == masks[j] and records.labels[i] == records.labels[j]
+    ]
+    one, other = next((i, j) for i, j in pairs if not torch.equal(truth[i], truth[j]))
+    order = np.r_[one, other, np.setdiff1d(np.arange(8), [one, other])]
+    records = records.take(np.r_[order, 8 : len(records)])
+    view, columns, batch = seen_of(records, model, len(order))
+    layers = layers_of(view, columns)
+    _, matrix = layers.matrices(view.update)
+    assert matrix is not None
+    space = GradientRowSpace.of(matrix, 1e-12)
+    cells = columns.cells(batch.inputs)
+    outside = space.outside(layers.hidden(layers.entered(cells))).norm(dim=1)
+    assert float(outside[:2].min()) > 1e-6
+    answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
+    scores = scores_of(columns, answer, cells, batch.labels, 1e-6)
+    assert bool(scores.rows.all())
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-4])
+def test_numbers_behind_noise_lie_within_their_precision(noise: float) -> None:
+    """Named rows are refined together; each number of a certified row is as near as it says."""
+    view, columns, batch = seen_of(table(), chain(17, 40, 40, 2), COUNT)
+    draws = torch.Generator().manual_seed(0)
+    rms = float(torch.cat([part.flatten() for part in view.update.values()]).square().mean().sqrt())
+    update = {
+        name: part + noise * rms * torch.randn(part.shape, generator=draws).double()
+        for name, part in view.update.items()
+    }
+    answer = RowSpaceAttack().run(replace(view, update=update), TableSetting(columns, 0), Silent())
+    truth = columns.cells(batch.inputs)
+    gap = (answer.cells[:, None] - truth[None]).abs()
+    nearest = gap.amax(dim=2).argmin(dim=1)
+    assert answer.facts["explained"] is True
+    assert bool(answer.certified.all())
+    off = gap[torch.arange(COUNT), nearest][:, columns.numeric]
+    assert bool((off <= answer.spread).all())
+    assert float(answer.spread.max()) < 100 * noise
