@@ -16,12 +16,11 @@ from torch import Tensor
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.labels import RankOneLabels
 from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed
+from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed, starts
 from gradaudit.audits.attack_table.spans import GradientRowSpace
 from gradaudit.audits.attack_table.structure import TwoLayers
 from gradaudit.progress import Advance
 
-_STARTS = 64
 _SCALE = 4.0
 """The second layer's weight, which is less than of a gradient, as its span is only about right."""
 _INDEPENDENT = 1e-6
@@ -67,14 +66,16 @@ def ranked_rows(
         advance: told of every round.
     """
     first, second = spaces
-    test = SpanTest(layers, columns, first, None)
+    test, both = (SpanTest(layers, columns, first, span) for span in (None, second))
     place, found = allowed(layers, columns, first), [columns.known[:0]]
     for number in range(rounds if place is not None else 0):
         assert place is not None
-        z = place.nearest(layers.entered(columns.drawn(_STARTS, generator)))
+        z = starts(layers, columns, place, None if number % 4 == 3 else second, generator)
         guide = second if number % 2 else None
         cells = CandidateSearch(layers, place, guide, _SCALE).run(z, ANNEALED)[0]
         polished, residual = test.polished(columns.rounded(cells))
+        moved = both.polished(polished[residual < accept])[0]
+        polished, residual = test.polished(moved)
         found.append(polished[residual < accept])
         advance(1)
     cells = torch.cat(found)

@@ -4,8 +4,9 @@ A row is certified where its residual is less than a tenth of the least of decoy
 it was found in, and its multiplicity is a whole number; of a rounded or noisy update this number
 is one where there are numeric columns, for two rows of alike numbers look like one that is there
 twice. Behind noise the named rows must also leave nothing but noise of the whole update, or none is
-certified: the gradient of a row that is not found moves the numbers of those that are. Fresh decoys then take the whole test: with none of n certified, the false rate is at most
-1 − .025^(1/n) (Clopper and Pearson 1934).
+certified: the gradient of a row that is not found moves the numbers of those that are. Fresh decoys
+then take the whole test: with none of n certified, the false rate is at most 1 − .025^(1/n)
+(Clopper and Pearson 1934).
 """
 
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def _passing(peeling: Peeling, test: SpanTest, decoys: Tensor) -> int:
         return 0
     rows, labels, _ = peeling.labels.of(test, decoys)
     if not peeling.precision.noisy:
-        return len(rows.unique())
+        return len(set(rows.tolist()))
     passing = [
         peeling.explained and peeling.replaces(decoys[row], label)
         for row, label in zip(rows, labels, strict=True)

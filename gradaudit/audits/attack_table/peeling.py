@@ -16,14 +16,11 @@ from gradaudit.audits.attack_table.decoys import limit_of
 from gradaudit.audits.attack_table.labels import RankOneLabels
 from gradaudit.audits.attack_table.polishing import SpanTest
 from gradaudit.audits.attack_table.refining import joint_fit
-from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, Allowed, CandidateSearch, allowed
+from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed, starts
 from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
 from gradaudit.audits.attack_table.structure import TwoLayers, bias_of
 from gradaudit.progress import Advance
 
-_STARTS = 64
-_POOL = 1024
-"""Rows of which the best are starts."""
 _SLACK = 1.1
 """The largest singular value of noise is taken to be at most so many times that of its law."""
 _PLAINLY = 2
@@ -103,7 +100,8 @@ class Peeling:
         if fit is not None and self.explained:
             self.update = fit.left
             sizes = [len(done.cells) for done in self.rounds]
-            parts = zip(self.rounds, fit.cells.split(sizes), fit.spread.split(sizes), strict=True)
+            refined = torch.split(fit.cells, sizes), torch.split(fit.spread, sizes)
+            parts = zip(self.rounds, *refined, strict=True)
             self.rounds = [replace(done, cells=c, spread=s) for done, c, s in parts]
 
     def replaces(self, row: Tensor, label: Tensor) -> bool:
@@ -176,11 +174,11 @@ class Peeling:
         place = allowed(self.layers, self.columns, test.first)
         if place is None:
             return None
-        z = self._starts(test, place, generator)
+        z = starts(self.layers, self.columns, place, test.second, generator)
         easy = test.second is not None and len(test.second.rest) > _EASY * test.first.rank
         schedule = PLAIN if easy and stale < _PLAINLY else ANNEALED
         rough = test.candidates(*CandidateSearch(self.layers, place, test.second).run(z, schedule))
-        self.searched += _STARTS
+        self.searched += len(z)
         polished, residual = test.polished(rough)
         done = self._named(test, polished, residual, generator)
         if done is None and stale and self.precision.exact and len(polished):
@@ -232,7 +230,9 @@ class Peeling:
         assert whole is not None
         _, values, right = torch.linalg.svd(whole - term / self.batch)
         missed = torch.linalg.vector_norm(extended @ right[:, space.rank :].mT, dim=2)
-        fitting = (missed < self.precision.accept) & near & (rows[:, None] != rows.unique())
+        fitting = (
+            (missed < self.precision.accept) & near & (rows[:, None] != torch.arange(len(cells)))
+        )
         count = fitting.sum(dim=1)
         count[values[:, space.rank] > self.precision.edges[1]] = 0
         best = count.argmax(dim=0, keepdim=True)
@@ -241,21 +241,6 @@ class Peeling:
         row = cells[rows[best]]
         residual, once = test.residuals(row), torch.ones(1, dtype=torch.float64)
         return self._taken(PeelingRound(test, row, labels[best], once, residual, test.spreads(row)))
-
-    def _starts(self, test: SpanTest, place: Allowed, generator: torch.Generator) -> Tensor:
-        """The points (starts, free) of a pool whose residual at the second layer is least.
-
-        The pool is of the attacker's records, and of as many rows whose columns are independent.
-        """
-        known = self.columns.known
-        rows = known[torch.randint(len(known), (_POOL // 2,), generator=generator)]
-        pool = torch.cat([rows, self.columns.drawn(_POOL // 2, generator)])
-        z = place.nearest(self.layers.entered(pool))
-        if test.second is None:
-            return z[:: _POOL // _STARTS]
-        hidden = self.layers.hidden(place.entered + z @ place.entered_step)
-        residual = torch.linalg.vector_norm(test.second.outside(hidden), dim=1)
-        return z[residual.argsort()[:_STARTS]]
 
     def _taken(self, found: PeelingRound) -> PeelingRound | None:
         """The rows, taken out of the update; without those of which the rank tells that they blend.

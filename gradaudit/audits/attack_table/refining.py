@@ -1,9 +1,9 @@
 """The numbers of all named rows at once, by least squares against the whole update.
 
 Behind noise a row that is taken out with numbers that are a little off leaves a trace, which the
-rows that are found after it bend to. So the numbers of all rows move (Levenberg, Marquardt) until the sum
-of their gradients is as near to the update as may be. Where what is left is noise alone, the rows
-are the batch, and the variance of the noise gives each number its standard error.
+rows that are found after it bend to. So the numbers of all rows move (Gauss and Newton) until
+the sum of their gradients is as near to the update as may be. Where what is left is noise alone,
+the rows are the batch, and the variance of the noise gives each number its standard error.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from gradaudit.audits.attack_table.labels import RankOneLabels
 
 Gradients = Callable[[Tensor], Tensor]
 _STEPS = 12
-_DAMPINGS = 1e-12, 1e-2, 1.0, 100.0
-"""Of a step by Levenberg and Marquardt, each tried where the one before leads astray."""
+_SHARES = 1.0, 0.3, 0.1
+"""Of a step, each tried where the one before leads astray."""
 _LARGEST = 250_000_000
 """Elements of the derivative that are held at most (2 GB)."""
 _ERRORS = 12.0
@@ -51,7 +51,8 @@ def joint_fit(
         terms: gives rows' gradients.
         update: of the whole batch.
         cells: (rows, cells) where to begin.
-        labels, times: (rows,) of each row and how often it is there.
+        labels: (rows,).
+        times: (rows,) how often each is in the batch.
     """
     columns, names = terms.columns, tuple(update)
     whole = _flat(update, names, 0)
@@ -69,11 +70,10 @@ def joint_fit(
         slopes = _slopes(columns, made, cells)
         curvature, along = slopes @ slopes.T, slopes @ residual
         inverse = torch.linalg.pinv(curvature, rtol=1e-12, hermitian=True)
-        diagonal = torch.diag(curvature.diagonal() + 1e-9 * curvature.diagonal().max())
-        for damping in _DAMPINGS:
-            step = torch.linalg.solve(curvature + damping * diagonal, along)
+        step = (inverse @ along).reshape(len(cells), -1)
+        for share in _SHARES:
             moved = cells.clone()
-            moved[:, columns.numeric] += step.reshape(len(cells), -1)
+            moved[:, columns.numeric] += share * step
             moved[:, columns.numeric] = moved[:, columns.numeric].clamp(*columns.bounds)
             after = whole - made(moved).sum(dim=0)
             if float(after.norm()) < float(residual.norm()):
@@ -86,7 +86,7 @@ def joint_fit(
     spread = _ERRORS * variance.sqrt().reshape(len(cells), -1)
     cells, spread = _settled(columns, cells, spread)
     rest = whole - made(cells).sum(dim=0)
-    parts = rest.split([update[name].numel() for name in names])
+    parts = torch.split(rest, [update[name].numel() for name in names])
     left = {n: part.reshape(update[n].shape) for n, part in zip(names, parts, strict=True)}
     return JointFit(cells, spread, left)
 

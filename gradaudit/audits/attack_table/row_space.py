@@ -16,12 +16,13 @@ from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.randomness import torch_rng
+from gradaudit.sharing.local import LocalTraining
 
 _NAMED = 0.99
 """The certainty of a cell of a row that is named without a certificate."""
 _LIKELY = 0.9
 """The certainty of a cell of a row that is ranked and not tested."""
-_ROUNDS = 8
+_ROUNDS = 24
 _EXACT, _ROUNDED = 1e-8, 1e-3
 """Residuals at the first layer up to which a row is in its span."""
 _MARGIN = 4
@@ -43,10 +44,12 @@ class RowSpaceAttack(TableAttack):
         """Search, certify, and guess what is not named."""
         view = view.in_precision(torch.float64, torch.device("cpu"))
         columns = setting.columns
+        if view.training is not None and not view.training.gives_gradient(view.batch):
+            view = between_steps(view, view.training)
+            layers = usable(two_layers(view.model, columns, view.update), view)
+            return _of_steps(Peeling.of(view, layers, columns), setting, progress)
         layers = usable(two_layers(view.model, columns, view.update), view)
         peeling = Peeling.of(view, layers, columns)
-        if view.training is not None and not view.training.gives_gradient(view.batch):
-            return _of_steps(peeling, setting, progress)
         test = peeling.test()
         _expect_spare(test, view, len(columns.numeric))
         with progress.task("attack table", view.batch) as advance:
@@ -61,6 +64,20 @@ class RowSpaceAttack(TableAttack):
             "explained": peeling.explained,
         }
         return _answer(peeling, certificates, facts)
+
+
+def between_steps(view: AttackerView, training: LocalTraining) -> AttackerView:
+    """The view with a model whose weights are the mean of those at which gradients were computed.
+
+    The second layer's inputs at these weights are the mean over local steps to the first order.
+    """
+    steps = len(training.batches(view.batch))
+    share = training.rate * (steps - 1) / (2 * steps)
+    parameters = {
+        name: weight - share * view.update[name] if name in view.update else weight
+        for name, weight in view.model.parameters.items()
+    }
+    return replace(view, model=replace(view.model, parameters=parameters))
 
 
 def usable(layers: TwoLayers, view: AttackerView) -> TwoLayers:
