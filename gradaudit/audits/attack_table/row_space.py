@@ -16,7 +16,7 @@ from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.randomness import torch_rng
-from gradaudit.sharing.local import LocalTraining
+from gradaudit.sharing.protocol import LocalTraining
 
 _NAMED = 0.99
 """The certainty of a cell of a row that is named without a certificate."""
