@@ -1,1 +1,1 @@
-"""From what a user names on the command line to models, losses and weights."""
+"""Builds models, losses and weights from what a user names on the command line."""

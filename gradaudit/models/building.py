@@ -1,4 +1,4 @@
-"""From a MODEL spec and a ``--loss`` to a fresh ``nn.Module`` and a :class:`Loss`."""
+"""Builds a fresh ``nn.Module`` and a :class:`Loss` from a MODEL spec and ``--loss``."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ _NO_OPTIONS = ("weights", "progress")
 
 
 def load_model(spec: str, *, seed: int = 0) -> nn.Module:
-    """The model that a MODEL spec names, on the CPU, with weights drawn under the seed.
+    """Returns the model that a MODEL spec names, on the CPU, with weights drawn under the seed.
 
     The generators of torch, numpy and Python are left as they were. Nothing is downloaded.
 
@@ -65,7 +65,7 @@ def load_model(spec: str, *, seed: int = 0) -> nn.Module:
 
 
 def brought_by(spec: str) -> tuple[Path, ...]:
-    """The checkpoint that a MODEL spec brings, which is its own where no other is named."""
+    """Returns the checkpoint that comes with a MODEL spec; None where none does."""
     parsed = parse_spec(spec)
     if parsed.scheme != "hf":
         return ()
@@ -75,7 +75,7 @@ def brought_by(spec: str) -> tuple[Path, ...]:
 
 
 def load_loss(spec: str) -> Loss:
-    """The loss that ``--loss`` names: a built-in one or ``FILE.py:NAME``.
+    """Returns the loss that ``--loss`` names: a built-in one or ``FILE.py:NAME``.
 
     Raises:
         UsageError: no such loss, or the file's function cannot be had.
@@ -94,7 +94,7 @@ def load_loss(spec: str) -> Loss:
 
 
 def _factory(spec: Spec) -> Callable[[], Any]:
-    """What builds the model, with the spec's options bound."""
+    """Returns the function that builds the model, with the spec's options bound."""
     if spec.scheme == "zoo":
         return _bound(spec, zoo_factory(spec.rest))
     if spec.scheme == "torchvision":
@@ -158,7 +158,7 @@ def _call(spec: Spec, build: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _drawn_under(seed: int) -> Iterator[None]:
-    """The global generators seeded, and afterwards as before."""
+    """Seed the global generators, and restore them afterwards."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - factories draw there
     try:

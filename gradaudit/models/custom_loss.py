@@ -1,4 +1,4 @@
-"""A loss from the user's file: a function or a module, reducing or not, weighted or not.
+"""A loss from the user's file: a function or a module, reduced or not, weighted or not.
 
 A function that reduces is taken at its word for a batch. What its records' own losses are is found
 by calling it on one record at a time; whether the batch's loss is their (weighted) mean is tried.
@@ -27,13 +27,13 @@ from gradaudit.models.outputs import EachOutput, OutputBranch, packed_outputs, u
 from gradaudit.text import listed
 
 _LOSSES = tuple(kind for name, kind in vars(nn).items() if name.endswith("Loss"))
-"""The losses of torch, which take a prediction and its targets."""
+"""Losses of torch that take a prediction and its targets."""
 _MOST_CLASSES = 64
-"""Classes that a loss is tried on."""
+"""Largest number of classes on which a loss is tried."""
 
 
 class CustomLoss(Loss):
-    """``f(outputs, targets)`` giving a batch's loss, or each record's, of which the mean counts.
+    """``f(outputs, targets)``, which returns a batch's loss, or each record's loss to average.
 
     Where ``f`` has an attribute ``weights``, ``f.weights(targets)`` gives what each record counts,
     (records,), and the loss of a batch is Σ w ℓ / Σ w.
@@ -58,13 +58,13 @@ class CustomLoss(Loss):
         return any(part.kind != "numbers" for part in self.label_parts)
 
     def with_labels_of(self, parts: tuple[InputPart, ...]) -> Self:
-        """The loss of labels that have these parts, which lie side by side."""
+        """Returns the loss for labels with these parts, which are stored side by side."""
         loss = copy.copy(self)
         loss.label_parts, loss._layouts = parts, {}
         return loss
 
     def taken(self, returned: Any) -> Tensor:
-        """All tensors of it side by side, (records, positions); a tensor as it is."""
+        """Packs all tensors of structured outputs, (records, positions); a tensor stays as it is."""
         if isinstance(returned, Tensor):
             return returned
         if not self.takes_whole:
@@ -74,7 +74,7 @@ class CustomLoss(Loss):
         return outputs
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """The prediction among structured outputs."""
+        """Returns the prediction among structured outputs."""
         layout = self._layout(outputs)
         return outputs if layout is None else layout.prediction().of(outputs)
 
@@ -82,14 +82,14 @@ class CustomLoss(Loss):
         return self._layouts.get(outputs.shape[1]) if outputs.dim() == 2 else None
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Each record's loss; a function that reduces is called on one record at a time (vmap)."""
+        """Returns each record's loss; a function that reduces is called record by record (vmap)."""
         losses = self._called(outputs, targets)
         if losses.dim():
             return losses
         return torch.func.vmap(lambda o, t: self._called(o[None], t[None]))(outputs, targets)
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """Weights from ``f.weights``, if there is one.
+        """Returns the weights from ``f.weights``, if there is one.
 
         Raises:
             AuditError: it does not give one weight a record, none negative.
@@ -107,12 +107,12 @@ class CustomLoss(Loss):
         return given.to(targets.device)
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The function's loss of a batch where it reduces, else the (weighted) mean."""
+        """Returns the function's loss of a batch where it reduces, else the (weighted) mean."""
         losses = self._called(outputs, targets)
         return mean_of(losses, self.weights(targets)) if losses.dim() else losses
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
-        """Tried on these records, and on labels that they may happen not to have."""
+        """Returns how the loss couples records, tried on these and on further labels; None if not."""
         if self._called(outputs, targets).dim():
             return None
         for some, labels in ((outputs, targets), *_other_labels(outputs, targets)):
@@ -135,7 +135,7 @@ class CustomLoss(Loss):
         return None
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Call the user's function once on these outputs and labels."""
+        """Calls the user's function once on these outputs and labels, to check it."""
         try:
             self._called(outputs, labels)
         except AuditError:
@@ -150,7 +150,7 @@ class CustomLoss(Loss):
             ) from error
 
     def _takes_prediction(self, outputs: Tensor, labels: Tensor) -> bool:
-        """Whether the function takes the prediction alone, as it is given from now on if so."""
+        """Tries whether the function takes the prediction alone, and gives it that from then on."""
         layout = self._layout(outputs)
         if layout is None or layout.kind is EachOutput:
             return False
@@ -179,7 +179,7 @@ class CustomLoss(Loss):
         )
 
     def _single_only(self, outputs: Tensor, labels: Tensor) -> str:
-        """What to do about tensors of the user's that the loss takes in single precision alone."""
+        """Advises on the user's tensors that force the loss into single precision."""
         labels = labels.float() if labels.is_floating_point() else labels
         with suppress(Exception):
             self._called(outputs.float(), labels)
@@ -190,7 +190,7 @@ class CustomLoss(Loss):
         return ""
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The labels themselves, where they are real numbers."""
+        """Returns the labels themselves, where they are real numbers."""
         if is_unlabelled(labels) or self.whole_labels:
             raise AuditError(
                 f"--loss {self.name}: there are no labels of real numbers alone to differentiate by"
@@ -203,7 +203,7 @@ class CustomLoss(Loss):
         return labels.to(outputs.dtype)
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """A scalar, or (records,); the function gets copies, which it may write into."""
+        """Calls the function on copies, as it may write into them; returns a scalar, or (records,)."""
         given = self._arguments(outputs.clone(), targets.clone())
         with default_dtype(outputs.dtype):
             if isinstance(self.function, nn.Module):
@@ -223,7 +223,7 @@ class CustomLoss(Loss):
         )
 
     def _arguments(self, outputs: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """What the function is called with."""
+        """Returns the arguments that the function is called with."""
         layout = self._layout(outputs)
         if layout is None:
             whole: Any = outputs
@@ -238,14 +238,14 @@ class CustomLoss(Loss):
         return next((form for form in forms if _binds(self.function, form)), (whole, None))
 
     def _labels(self, targets: Tensor) -> Any:
-        """Labels as the data has them: parts by name, or in a tuple where they have none."""
+        """Returns labels as the data has them: parts by name, or in a tuple where they have none."""
         if not self.label_parts:
             return targets
         named = unpacked(self.label_parts, targets)
         return tuple(named.values()) if in_order(self.label_parts) else named
 
     def _state(self, outputs: Tensor) -> dict[str, Tensor]:
-        """A module's parameters and buffers, where the outputs are and in their precision."""
+        """Returns a module's parameters and buffers, on the outputs' device and in their precision."""
         return {
             name: tensor.to(outputs if tensor.is_floating_point() else outputs.device)
             for name, tensor in _tensors(self.function)
@@ -253,7 +253,7 @@ class CustomLoss(Loss):
 
 
 def is_unlabelled(labels: Tensor) -> bool:
-    """Whether records have no labels at all: (records, 0)."""
+    """Whether records have no labels: (records, 0)."""
     return labels.dim() == 2 and labels.shape[1] == 0
 
 
@@ -267,21 +267,21 @@ def _binds(function: Callable[..., Any], form: tuple[Any, ...]) -> bool:
 
 
 def _takes_targets(function: Callable[..., Any]) -> bool:
-    """Whether its second parameter is named as targets are, which it then does not use."""
+    """Whether its second parameter is named like targets, although it does not use it."""
     called = function.forward if isinstance(function, nn.Module) else function
     names = list(inspect.signature(called).parameters)[1:2]
     return bool(names) and names[0].strip("_") in ("", "target", "targets", "label", "labels", "y")
 
 
 def _tensors(function: object) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers of a module; of another function none are known."""
+    """Returns parameters and buffers of a module; nothing for other functions."""
     if isinstance(function, nn.Module):
         yield from function.named_parameters()
         yield from function.named_buffers()
 
 
 def _other_labels(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Outputs with other labels: every class, or a real label turned over."""
+    """Yields outputs with other labels: every class, or negated real labels."""
     if targets.is_floating_point():
         turned = targets.clone()
         turned[:1] = 1 - turned[:1]

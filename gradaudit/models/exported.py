@@ -1,4 +1,4 @@
-"""``torch.export`` archives as ordinary modules: named parameters, train and eval, any engine.
+"""Turns ``torch.export`` archives into ordinary modules with parameters and both modes.
 
 They are the user's code, as a factory is. ``torch.export.load`` reads pickles, compiles expressions
 and runs any operator that the archive names, so an archive is only ever opened where ``--model``
@@ -36,11 +36,11 @@ _NAMES: dict[str, Any] = {
     "nan": math.nan,
     "NoneType": NoneType,
 }
-"""What a graph's source may refer to."""
+"""Names that a graph's source may refer to."""
 
 
 def load_exported(path: Path) -> ExportedModel:
-    """The model in a ``torch.export`` archive, with the weights it brings, in training mode.
+    """Returns the model in a ``torch.export`` archive, with its weights, in training mode.
 
     The archive is the user's code and is run: ``torch.export.load`` reads it. Parameters keep
     their names and stand in modules that have the original's names and types' names, so layers,
@@ -71,7 +71,7 @@ def load_exported(path: Path) -> ExportedModel:
 
 
 def _expect_archive(path: Path, name: str) -> None:
-    """Refuse other files in plain words, before anything in them is run."""
+    """Raise an error for other files before anything in them is run."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.namelist()
@@ -108,16 +108,16 @@ class ExportedModel(nn.Module):
 
     @property
     def precision(self) -> torch.dtype:
-        """The dtype of the weights that are held now, or torch's own without any."""
+        """Returns the dtype of the current weights, or torch's default without any."""
         return self._floating().dtype
 
     @property
     def place(self) -> torch.device:
-        """The device of the weights that are held now, or the CPU without any."""
+        """Returns the device of the current weights, or the CPU without any."""
         return self._floating().device
 
     def forward(self, x: Tensor) -> Tensor:
-        """The first output for a batch.
+        """Returns the first output for a batch.
 
         Raises:
             AuditError: the records' shape is not the exported one.
@@ -144,14 +144,14 @@ class ExportedModel(nn.Module):
 
 @cache
 def _compiled(source: str) -> Callable[..., Any]:
-    """The ``forward`` that fx wrote down for a graph; text, so that models travel to workers."""
+    """Compiles a graph's ``forward`` from its source, as workers receive models as text."""
     names = dict(_NAMES)
     exec(source, names)
     return names["forward"]  # type: ignore[no-any-return]
 
 
 def _input_shape(graph: Graph) -> tuple[int | None, ...]:
-    """Of the only tensor that the graph takes; placeholders of constants are dropped.
+    """Returns the shape of the only input tensor; placeholders of constants are removed.
 
     Raises:
         CheckpointError: there is no such input, or more, or its batch is fixed to several records.
@@ -177,7 +177,7 @@ def _input_shape(graph: Graph) -> tuple[int | None, ...]:
 
 
 class OriginalModule(nn.Module):
-    """A module of the original model; it holds parameters, and the graph uses them."""
+    """A module of the original model; it holds parameters that the graph uses."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _part, (type(self).__name__,), self.__dict__
@@ -193,7 +193,7 @@ def _part(name: str) -> OriginalModule:
 
 
 def _types_of_modules(graph: Graph) -> dict[str, str]:
-    """The original module's type by its name, as the nodes remember it."""
+    """Returns the original modules' types by name, as the graph's nodes record them."""
     types: dict[str, str] = {}
     for node in graph.nodes:
         for path, kind in node.meta.get("nn_module_stack", {}).values():
@@ -208,7 +208,7 @@ def _hold(
     tied: dict[tuple[Any, ...], nn.Parameter],
     path: str = "",
 ) -> None:
-    """Give a module the other's parameters, buffers and parts, each under the original's type.
+    """Move the other's parameters, buffers and parts into a module, under their original types.
 
     Archives keep tied parameters as several that share their memory; they are made one again.
     Constants of the graph become buffers that a state dict leaves out.

@@ -1,4 +1,4 @@
-"""Passes over an exported graph: what runs is plain, in the run's mode, precision and device.
+"""Rewrites an exported graph to plain operations in the run's mode, precision and device.
 
 Convolutions and fully connected layers become modules of ``torch.nn``: the graph calls them as
 functions of a weight. Where the weight and bias are those of one module of the original's name and
@@ -40,7 +40,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "aten::layer_norm": F.layer_norm,
     "aten::scaled_dot_product_attention": F.scaled_dot_product_attention,
 }
-"""Operators called through ``torch.nn.functional`` (same parameters), where engines look."""
+"""Operators called through ``torch.nn.functional`` with the same parameters, as engines expect."""
 _LAYERS: Mapping[str, type[nn.Module]] = {
     "aten::linear": nn.Linear,
     "aten::conv1d": nn.Conv1d,
@@ -51,17 +51,17 @@ _NO_PARAMETERS_THERE = ("cudnn_enable", "cudnn_enabled")
 
 
 def operator_name(node: Node) -> str:
-    """``aten::NAME`` of an operator, else nothing."""
+    """Returns ``aten::NAME`` of an operator; empty for anything else."""
     return node.target._schema.name if isinstance(node.target, OpOverload) else ""
 
 
 def named_arguments(node: Node) -> dict[str, Any]:
-    """The arguments of an operator's call by the names of its schema."""
+    """Returns the arguments of an operator's call by the names of its schema."""
     return dict(zip(_names(node), node.args, strict=False)) | node.kwargs
 
 
 def keep_plain(graph: Graph) -> None:
-    """Leave out checks of sizes and types, which are the export's, and counters of batches.
+    """Remove the export's checks of sizes and types, and counters of batches.
 
     Raises:
         CheckpointError: the graph branches, calls what is no operator, or is decomposed, so that
@@ -86,7 +86,7 @@ def keep_plain(graph: Graph) -> None:
 
 
 def follow_the_run(graph: Graph, precision: torch.dtype) -> None:
-    """Let mode, precision and device be those of the model when it runs, not of the export.
+    """Take mode, precision and device from the model when it runs, not from the export.
 
     Args:
         graph: of a module with the attributes ``training``, ``precision`` and ``place``.
@@ -129,7 +129,7 @@ def _names(node: Node) -> Iterator[str]:
 
 
 def _counts(node: Node) -> bool:
-    """Whether it adds to a batch norm's counter, which is a buffer and changes no output."""
+    """Whether a node updates a batch norm's counter, a buffer that changes no output."""
     counter = node.args[0] if node.args else None
     return (
         operator_name(node) == "aten::add_"
@@ -139,7 +139,7 @@ def _counts(node: Node) -> bool:
 
 
 def as_layers(model: nn.Module, graph: Graph) -> None:
-    """Call a layer wherever one was made in the model.
+    """Replace operators by calls of the layers that they came from.
 
     What is not exactly such a layer stays as it is: a weight with several uses, a module of another
     type's name, and a convolution behind a padding that is an operation of its own, whose input is
@@ -164,7 +164,7 @@ def as_layers(model: nn.Module, graph: Graph) -> None:
 
 
 def _path(model: nn.Module, node: Node, uses: Mapping[int, int]) -> str:
-    """The module whose weight and bias are used, and here alone; else nothing."""
+    """Returns the module whose weight and bias only this node uses; empty where there is none."""
     call = named_arguments(node)
     path, _, name = str(call["weight"].target).rpartition(".")
     names = [name] if call.get("bias") is None else [name, str(call["bias"].target)]
@@ -176,7 +176,7 @@ def _path(model: nn.Module, node: Node, uses: Mapping[int, int]) -> str:
 
 
 def _layer(part: nn.Module, kind: Any, call: Mapping[str, Any]) -> nn.Module | None:
-    """A layer of the original's type with the held parameters, or None where it does not fit."""
+    """Returns a layer of the original type with the held parameters; None where it does not fit."""
     if type(part).__name__ != kind.__name__ or list(part.children()) or list(part.buffers()):
         return None
     weight, bias = part.get_parameter("weight"), call.get("bias") is not None
@@ -194,7 +194,7 @@ def _layer(part: nn.Module, kind: Any, call: Mapping[str, Any]) -> nn.Module | N
 
 
 def _each(size: Any, dimensions: int) -> Any:
-    """A size for every dimension, as a module holds it; padding may be text."""
+    """Returns a size for every dimension, as modules store it; padding may be text."""
     if isinstance(size, str | int):
         return size
     return tuple(size) * dimensions if len(size) == 1 else tuple(size)

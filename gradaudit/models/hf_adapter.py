@@ -1,4 +1,4 @@
-"""Adapters of PEFT: a few weights are trained, and those of the model below stay as they are.
+"""Adapters of PEFT: only their few weights are trained, the model below is frozen.
 
 What is frozen comes with the model's folder, so that a checkpoint of such a model is the adapter
 alone, as PEFT writes it or as it is called in the model.
@@ -28,7 +28,7 @@ _VOLATILE = re.compile(
 
 
 def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.Module:
-    """The model with an adapter in its layers, drawn anew; nothing else can be trained.
+    """Returns the model with a newly drawn adapter in its layers; the rest is frozen.
 
     Args:
         model: with its weights.
@@ -57,7 +57,7 @@ def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.M
 
 
 def weights_in(folder: Path) -> Path:
-    """The file of an adapter's weights.
+    """Returns the file of an adapter's weights.
 
     Raises:
         UsageError: there is none.
@@ -70,7 +70,7 @@ def weights_in(folder: Path) -> Path:
 
 
 def frozen_below(model: nn.Module) -> frozenset[str]:
-    """Names of the weights that a model with an adapter brings; empty for every other model."""
+    """Names the frozen weights of a model with an adapter; empty for every other model."""
     if _BASE not in vars(model):
         return frozenset()
     every = model.named_parameters(remove_duplicate=False)
@@ -78,7 +78,7 @@ def frozen_below(model: nn.Module) -> frozenset[str]:
 
 
 def with_frozen(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
-    """An adapter's checkpoint under the model's own names, with the frozen weights that it has.
+    """Returns an adapter's checkpoint under the model's names, with the model's frozen weights.
 
     The checkpoint of any other model is left as it is.
     """
@@ -95,7 +95,7 @@ def with_frozen(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
 
 
 def _names(model: Any, own: Mapping[str, Tensor]) -> dict[str, str]:
-    """What the adapter's weights are called in the model, by what PEFT calls them in its files."""
+    """Returns the model's names of the adapter's weights by PEFT's names in its files."""
     called = {id(tensor): name for name, tensor in own.items()}
     saved = library("peft").get_peft_model_state_dict(
         model, state_dict=dict(own), adapter_name=_NAME, save_embedding_layers=False
@@ -104,7 +104,7 @@ def _names(model: Any, own: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _expect_same_base(model: Any, told: Mapping[str, Any], folder: Path) -> None:
-    """Refuse an adapter whose model lies beside it and has other settings than this one.
+    """Raise an error where the adapter's own model beside it has other settings than this one.
 
     Raises:
         CheckpointError: they differ, and where.

@@ -38,8 +38,7 @@ Task = (
         "question-answering",
     ]
 )
-"""What a model tells; of texts in a file where it is a ``ReadingTask``, else of a function's data.
-"""
+"""Task of a model: a ``ReadingTask`` reads texts of a file, others take a function's data."""
 _CLASSES: Mapping[Task, tuple[str, str]] = {
     "next-token": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
     "masked-token": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
@@ -68,7 +67,7 @@ _CLASSES: Mapping[Task, tuple[str, str]] = {
         "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
     ),
 }
-"""What builds a model of a task, and the library's table of the classes that are of it."""
+"""The builder of a task's models, and the library's table of the classes for the task."""
 _GIVEN_BY: Mapping[Task, str] = {
     "token-classification": "input_ids and attention_mask, with a label for each token",
     "image-classification": "pictures, or name a folder by images:DIR",
@@ -79,7 +78,7 @@ _GIVEN_BY: Mapping[Task, str] = {
     "question-answering": "input_ids, attention_mask and where the tokenizer has them "
     "token_type_ids, with start_positions and end_positions",
 }
-"""What a data factory gives a model that reads no texts of a file."""
+"""Data that a factory returns for a model that reads no texts of a file."""
 _MOST_LAYERS = 1000
 
 
@@ -99,7 +98,7 @@ def load_folder(
     | None = None,
     classes: int | None = None,
 ) -> nn.Module:
-    """The model that a folder's ``config.json`` describes, in float32, with weights drawn anew.
+    """Returns the model of a folder's ``config.json``, in float32, with newly drawn weights.
 
     Args:
         folder: of ``config.json``; nothing is downloaded, and no code in it is run.
@@ -140,7 +139,7 @@ def load_folder(
 
 
 def _expect_to_fit(build: Callable[[], nn.Module], config: Any, folder: Path) -> None:
-    """Refuse a model of more layers or weights than any that is audited, before it is made."""
+    """Raise an error, before building it, for a model with more layers or weights than allowed."""
     layers = getattr(config, "num_hidden_layers", None) or 0
     if layers > _MOST_LAYERS:
         raise UsageError(f"{folder / CONFIG}: asks for {layers:,} layers; is it damaged?")
@@ -154,19 +153,19 @@ def _expect_to_fit(build: Callable[[], nn.Module], config: Any, folder: Path) ->
 
 
 def _filled(model: nn.Module, folder: Path) -> CheckpointRecord:
-    """Put the folder's weights into the model."""
+    """Load the folder's weights into the model."""
     if (weights := weights_in(folder)) is None:
         raise UsageError(f"{folder}: holds no model.safetensors, and an adapter lies on weights")
     return apply_checkpoint(model, as_named_here(load_checkpoint(weights), model))
 
 
 def brought_by(folder: Path, adapter: Path | None) -> Path | None:
-    """The checkpoint that comes with a folder, if any: its weights, or those of the adapter."""
+    """Returns the checkpoint that comes with a folder: its weights, the adapter's, or None."""
     return weights_in(folder) if adapter is None else hf_adapter.weights_in(adapter)
 
 
 def reading_of(model: nn.Module) -> TextModel | None:
-    """How a model that is of a folder reads texts; None of any other model."""
+    """Returns how a folder's model reads texts; None for any other model."""
     config: Any = getattr(model, "config", None)
     named = getattr(config, "name_or_path", None)
     folder = Path(named) if isinstance(named, str) and named else None
@@ -187,12 +186,12 @@ def reading_of(model: nn.Module) -> TextModel | None:
 
 
 def _is_of_transformers(model: nn.Module) -> bool:
-    """Whether the library defines a model's class, so that it is installed and loaded."""
+    """Whether the library, which is then loaded, defines a model's class."""
     return any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__)
 
 
 def expect_data_of(model: nn.Module, spec: str) -> None:
-    """Refuse texts of a file for a model of a folder that takes other inputs: a UsageError."""
+    """Raise a UsageError where a folder's model takes other inputs than the texts of a file."""
     if not spec.startswith("text:") or not _is_of_transformers(model):
         return
     task = _task_of(type(model).__name__)
@@ -204,13 +203,13 @@ def expect_data_of(model: nn.Module, spec: str) -> None:
 
 
 def class_names(model: nn.Module) -> tuple[str, ...]:
-    """Names of the classes of a model of transformers, in its order."""
+    """Returns the class names of a model of transformers, in the model's order."""
     names = getattr(getattr(model, "config", None), "id2label", None)
     return tuple(names[k] for k in sorted(names)) if isinstance(names, dict) else ()
 
 
 def _positions(model: Any) -> int | None:
-    """How many tokens a text may have; some models count positions from behind that of padding."""
+    """Returns the largest number of tokens; some models count positions after the padding's."""
     most: int | None = getattr(model.config, "max_position_embeddings", None)
     tables = [
         m for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == most
@@ -221,7 +220,7 @@ def _positions(model: Any) -> int | None:
 
 @cache
 def _transformers() -> Any:
-    """The library, with attention as above."""
+    """Returns the library, with attention that per-sample gradients can pass."""
     transformers = library("transformers")
     masks = importlib.import_module("transformers.masking_utils")
     masks.AttentionMaskInterface.register("eager", _written_out)
@@ -229,7 +228,7 @@ def _transformers() -> Any:
 
 
 def _written_out(*args: Any, **kwargs: Any) -> Tensor:
-    """The mask that is added to attention scores, also where it hides nothing."""
+    """Returns the mask that is added to attention scores, also where it hides nothing."""
     masks = importlib.import_module("transformers.masking_utils")
     mask: Tensor = masks.eager_mask(*args, **{**kwargs, "allow_is_bidirectional_skip": False})
     return mask
@@ -258,7 +257,7 @@ def _first(token: int | list[int] | None) -> int | None:
 
 
 def _task(folder: Path, told: Mapping[str, Any], model_type: str) -> Task:
-    """What the named architecture was made to tell."""
+    """Returns the task of the named architecture."""
     named = told.get("architectures")
     for name in named if isinstance(named, list) else ():
         if (task := _task_of(str(name))) is not None:
@@ -281,14 +280,14 @@ def _task_of(architecture: str) -> Task | None:
 
 
 def _table(task: Task) -> Mapping[str, str]:
-    """Names of the library's classes by the type of model."""
+    """Returns the names of the library's classes by the type of model."""
     auto = importlib.import_module("transformers.models.auto.modeling_auto")
     table: Mapping[str, str] = getattr(auto, _CLASSES[task][1])
     return table
 
 
 def _reduced(model: nn.Module) -> tuple[Any, ...]:
-    """How a model travels: the library is imported in the right way before its classes are."""
+    """Pickles a model so that a worker imports the library before the model's classes."""
     return _empty, (type(model).__module__, type(model).__qualname__), vars(model)
 
 

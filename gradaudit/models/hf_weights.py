@@ -1,4 +1,4 @@
-"""Weights in a folder of transformers, under the names that a model of the library has for them."""
+"""Weights in a folder of transformers, under the library's names for a model."""
 
 import copy
 import importlib
@@ -24,13 +24,13 @@ _WEIGHTS = (
 
 
 def weights_in(folder: Path) -> Path | None:
-    """The file of weights in a folder, or the index of several; None where there is none."""
+    """Returns the file of weights in a folder, or the index of several; None where there is none."""
     files = [path for name in _WEIGHTS if (path := folder.expanduser() / name).exists()]
     return files[0] if files else None
 
 
 def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
-    """A checkpoint as the library would take it, under the names of the model that it is for.
+    """Returns a checkpoint under the names that the library gives the model's weights.
 
     Some keys have had other names, and some are of buffers that there are no more. An adapter comes
     without the weights below it. The checkpoint of a model of another kind is left as it is.
@@ -57,7 +57,7 @@ def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoin
 
 
 def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """A state dict as the library itself lays it out, where it joins or splits weights of files.
+    """Returns a state dict converted by the library, which joins or splits weights of files.
 
     A mixture of experts has its experts side by side in one weight, and apart in files. Empty where
     the library cannot convert it, or does not find all that the model needs.
@@ -80,7 +80,7 @@ def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
 
 
 def _rules(model: Any) -> tuple[list[Any], Any]:
-    """The rules by which the library converts weights of files, and the module of their types."""
+    """Returns the library's rules for converting files' weights, and the module of their types."""
     mapping = importlib.import_module("transformers.conversion_mapping")
     loading = importlib.import_module("transformers.core_model_loading")
     return mapping.get_model_conversion_mapping(model), loading
@@ -91,7 +91,7 @@ def _any(patterns: Iterable[str], key: str) -> bool:
 
 
 def _renaming(model: nn.Module) -> Callable[[str], str]:
-    """What the library calls a weight now that had another name in files."""
+    """Returns the library's current name of a weight that files call otherwise."""
     rules, loading = _rules(model)
     renamings = [renaming for renaming in rules if isinstance(renaming, loading.WeightRenaming)]
     return lambda key: str(loading.rename_source_key(key, renamings, [])[0])

@@ -1,4 +1,4 @@
-"""The training losses, record by record, differentiable in outputs and in real-valued targets.
+"""Training losses, record by record, differentiable in outputs and in real-valued targets.
 
 Cross-entropy is written from the largest logit z_t as −log p_c = (z_t − z_c) + log(1 + Σ_{j≠t}
 exp(z_j − z_t)): its derivatives keep their relative accuracy as p_c → 1, where softmax(z) − 1 has
@@ -24,19 +24,19 @@ class Loss(ABC):
 
     name: str
     smoothing: float = 0.0
-    """Of labels: the share of a record's that all classes have alike."""
+    """Label smoothing: the share of a label that is spread evenly over all classes."""
     threshold: float = 0.0
-    """A single output above it stands for the second of two classes."""
+    """Threshold above which a single output predicts the second of two classes."""
     yes_or_no: bool = False
-    """Whether each output is the logit of a label of its own."""
+    """Whether each output is the logit of a yes-or-no label of its own."""
     ignored: int = IGNORED
-    """The class label of a record or position that counts nothing."""
+    """Class label of records or positions that are ignored."""
 
     takes_whole: bool = False
-    """Whether it is given all that the model returns, and not the prediction alone."""
+    """Whether the loss takes everything that the model returns, not the prediction alone."""
 
     def taken(self, returned: Any) -> Tensor:
-        """The part of the model's output that the loss takes, (records, …).
+        """Returns the part of the model's output that the loss takes, (records, …).
 
         Raises:
             AuditError: there is no such tensor.
@@ -45,7 +45,7 @@ class Loss(ABC):
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Loss of each record, (records,).
+        """Returns the loss of each record, (records,).
 
         Args:
             outputs: (records, …) of the model.
@@ -53,22 +53,23 @@ class Loss(ABC):
         """
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """Weight of each record in a batch, (records,); None where all weights are equal.
+        """Returns the weight of each record, (records,); None where all weights are equal.
 
         The gradient of a batch is Σ w g / Σ w of its records' gradients.
         """
         return None
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a batch, a scalar: Σ w ℓ / Σ w."""
+        """Returns the loss of a batch, a scalar: Σ w ℓ / Σ w."""
         return mean_of(self.per_record(outputs, targets), self.weights(targets))
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
-        """Why the loss of these few records is no weighted mean of their losses; None if it is."""
+        """Returns why a batch's loss is not the weighted mean of the records' losses; None if it
+        is."""
         return None
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Look whether outputs and labels fit each other and this loss.
+        """Raise an error where outputs and labels do not fit each other or this loss.
 
         Raises:
             AuditError: they do not; the message names the shapes or the labels at fault.
@@ -76,12 +77,12 @@ class Loss(ABC):
         self.soft(outputs, labels)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Predictions among the model's outputs (a defense may append more)."""
+        """Returns the predictions among the model's outputs, to which a defense may append more."""
         return outputs
 
     @abstractmethod
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The labels as real numbers that the loss can be differentiated by.
+        """Returns the labels as real numbers by which the loss can be differentiated.
 
         Raises:
             AuditError: the labels do not fit the outputs, or this loss has no real-valued labels.
@@ -89,7 +90,7 @@ class Loss(ABC):
 
 
 def mean_of(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """Σ w ℓ / Σ w of (records,); the plain mean without weights."""
+    """Returns Σ w ℓ / Σ w of (records,), or the plain mean without weights."""
     if weights is None:
         return losses.mean()
     shares = weights.double() / weights.double().sum()
@@ -98,7 +99,7 @@ def mean_of(losses: Tensor, weights: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class LabelWeights:
-    """Weights of class labels (records, …) in a loss: 0 where they are ``ignored``.
+    """Weights of class labels (records, …) in a loss, 0 where they are ``ignored``.
 
     ``of_class`` is (classes,), None where all classes count alike.
     """
@@ -107,22 +108,22 @@ class LabelWeights:
     ignored: int = IGNORED
 
     def kept(self, labels: Tensor) -> Tensor:
-        """The labels with 0 for those that count nothing."""
+        """Returns the labels with 0 in place of ignored ones."""
         return torch.where(labels != self.ignored, labels, 0)
 
     def of_labels(self, labels: Tensor) -> Tensor:
-        """Weight of each label, in the shape of the labels; float64."""
+        """Returns the weight of each label, in the shape of the labels; float64."""
         counted = (labels != self.ignored).double()
         if self.of_class is None:
             return counted
         return counted * self.of_class.to(labels.device, torch.float64)[self.kept(labels)]
 
     def of_records(self, labels: Tensor) -> Tensor:
-        """Total weight of each record's labels, (records,)."""
+        """Returns the total weight of each record's labels, (records,)."""
         return self.of_labels(labels).reshape(len(labels), -1).sum(dim=1)
 
     def shares(self, labels: Tensor) -> Tensor:
-        """Each label's share of its record's weight; 0 for a record of weight 0."""
+        """Returns each label's share of its record's weight; 0 for a record of weight 0."""
         whole = along(self.of_records(labels), labels)
         return self.of_labels(labels) / torch.where(whole > 0, whole, 1)
 
@@ -159,7 +160,7 @@ class CrossEntropy(Loss):
         return self.counting.of_records(targets) if several else None
 
     def negative_log_probabilities(self, outputs: Tensor) -> Tensor:
-        """−log p_c of every class, (records, classes, …)."""
+        """Returns −log p_c of every class, (records, classes, …)."""
         top = outputs.argmax(dim=1, keepdim=True)
         classes = torch.arange(outputs.shape[1], device=outputs.device)
         is_top = classes.reshape(-1, *(1 for _ in outputs.shape[2:])) == top
@@ -168,7 +169,7 @@ class CrossEntropy(Loss):
         return behind.masked_fill(is_top, 0) + odds.log1p()
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """One-hot labels (records, classes, …), times what a position counts more than others."""
+        """Returns one-hot labels (records, classes, …), each times its position's relative weight."""
         if outputs.dim() < 2:
             raise AuditError(
                 f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
@@ -202,7 +203,7 @@ class CrossEntropy(Loss):
 
 
 def _are_probabilities(outputs: Tensor, labels: Tensor) -> bool:
-    """Whether real labels are soft ones of these outputs: none negative, their sum 1."""
+    """Whether real labels are probabilities of these outputs' classes: none negative, sum 1."""
     if labels.dim() < 2 or labels.shape[1] < 2 or not labels.numel():
         return False
     try:
@@ -214,7 +215,7 @@ def _are_probabilities(outputs: Tensor, labels: Tensor) -> bool:
 
 
 def _other_loss(labels: Tensor) -> str:
-    """What to do about real labels: they may be classes that were taken for quantities."""
+    """Advises on real labels for cross-entropy: they may be classes taken for quantities."""
     if labels.numel() and 0 <= labels.min() <= labels.max() <= 1:
         return "try --loss bce"
     if labels.dim() == 1 and bool((labels == labels.round()).all()):
@@ -226,7 +227,7 @@ def _other_loss(labels: Tensor) -> str:
 
 
 class MeanSquaredError(Loss):
-    """Mean over a record's outputs of the squared error; class labels are compared one-hot."""
+    """Mean squared error over a record's outputs; class labels are compared one-hot."""
 
     name = "mse"
     summary = "mean squared error over a record's outputs"
@@ -238,12 +239,12 @@ class MeanSquaredError(Loss):
         return (outputs - targets).square().reshape(len(outputs), -1).mean(dim=1)
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Targets in the shape of the outputs."""
+        """Returns targets in the shape of the outputs."""
         return _targets_like(outputs, labels, self.name)
 
 
 class BinaryCrossEntropy(Loss):
-    """Mean over a record's logits of the binary cross-entropy."""
+    """Binary cross-entropy, the mean over a record's logits."""
 
     name = "bce"
     summary = "binary cross-entropy on logits"
@@ -255,11 +256,11 @@ class BinaryCrossEntropy(Loss):
         return losses.reshape(len(losses), -1).mean(dim=1)
 
     def of_outputs(self, outputs: Tensor, soft: Tensor) -> Tensor:
-        """The loss of each output, in the shape of outputs and real-valued targets."""
+        """Returns the loss of each output, in the shape of outputs and real-valued targets."""
         return soft * softplus(-outputs) + (1 - soft) * softplus(outputs)
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Targets in the shape of the logits."""
+        """Returns targets in the shape of the logits."""
         return _targets_like(outputs, labels, self.name)
 
 
@@ -270,7 +271,7 @@ BUILT_IN: dict[str, type[Loss]] = {
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Let tensors that a model or a loss makes on the way (states, masks, weights) have a dtype."""
+    """Set the dtype of tensors that a model or a loss creates (states, masks, weights)."""
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(dtype)
@@ -280,13 +281,13 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + eˣ), of which every derivative is as accurate as the value."""
+    """Returns log(1 + eˣ), every derivative of which is as accurate as the value."""
     positive = x > 0
     return torch.where(positive, x, 0) + torch.where(positive, -x, x).exp().log1p()
 
 
 def classes_second(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Outputs as (records, classes, …) with the positions of the targets.
+    """Returns outputs as (records, classes, …) with the positions of the targets.
 
     Args:
         outputs: (records, classes, …), or (records, …, classes) where the targets tell so.
@@ -308,12 +309,12 @@ def classes_second(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def along(values: Tensor, like: Tensor) -> Tensor:
-    """(records,) as (records, 1, …) with as many dimensions."""
+    """Reshapes (records,) to (records, 1, …) with as many dimensions as a tensor."""
     return values.reshape(-1, *(1 for _ in like.shape[1:]))
 
 
 def _one_hot(labels: Tensor, outputs: Tensor) -> Tensor:
-    """Unlike ``F.one_hot`` it reads no value, so it can be mapped over."""
+    """Returns one-hot labels; unlike ``F.one_hot`` it reads no value, so that vmap works."""
     classes = torch.arange(outputs.shape[1], device=outputs.device)
     return (labels.unsqueeze(1) == along(classes, outputs[0])).to(outputs.dtype)
 

@@ -1,4 +1,4 @@
-"""Outputs of a model: the tensor that is its prediction, or all tensors packed into one.
+"""Outputs of a model: the tensor of its prediction, or all tensors packed into one.
 
 Engines take outputs as one tensor (records, …). A loss of the user's may see more of them than the
 prediction: dictionaries of heads, the mean and the variance of a VAE, the embeddings of a triplet.
@@ -19,11 +19,11 @@ from gradaudit.errors import AuditError
 from gradaudit.text import listed
 
 PREDICTIONS = ("logits", "out", "outputs", "output", "predictions", "prediction")
-"""Names under which models return what they predict, beside other outputs."""
+"""Names that models give to their prediction among other outputs."""
 
 
 def unwrap(output: Any) -> Tensor:
-    """The tensor in what a model returned: itself, the first of a sequence, or its ``logits``.
+    """Returns the tensor in a model's output: itself, the first of a sequence, or its ``logits``.
 
     Of ``start_logits`` and ``end_logits``, (records, positions) each, it is (records, positions,
     2): where an answer begins and ends are two labels, of which the positions are the classes.
@@ -54,7 +54,7 @@ def _part(output: Any, name: str) -> Any:
 
 @dataclass(frozen=True)
 class OutputLeaf:
-    """A tensor of structured outputs, as it lies in the packed ones.
+    """A tensor of structured outputs, and its place in the packed ones.
 
     Attributes:
         name: the keys that lead to it, with points between them.
@@ -69,7 +69,7 @@ class OutputLeaf:
     dtype: torch.dtype | None
 
     def of(self, packed: Tensor) -> Tensor:
-        """The tensor, (records, …), of packed outputs."""
+        """Returns the tensor, (records, …), from packed outputs."""
         block = packed[:, self.start : self.start + prod(self.shape)]
         block = block.reshape(len(packed), *self.shape)
         if self.dtype is None:
@@ -85,7 +85,7 @@ class OutputBranch:
     parts: tuple[tuple[Any, Any], ...]
 
     def of(self, packed: Tensor) -> Any:
-        """The same structure of the packed tensors."""
+        """Returns the structure filled with tensors from the packed ones."""
         parts = {key: part.of(packed) if _holds(part) else part for key, part in self.parts}
         make: Any = self.kind
         if is_dataclass(self.kind):
@@ -96,7 +96,7 @@ class OutputBranch:
         return make(*values) if hasattr(self.kind, "_fields") else make(values)
 
     def leaves(self) -> list[OutputLeaf]:
-        """Its tensors in their order."""
+        """Yields its tensors in order."""
         found = []
         for _, part in self.parts:
             if isinstance(part, OutputLeaf):
@@ -106,7 +106,7 @@ class OutputBranch:
         return found
 
     def prediction(self) -> OutputLeaf:
-        """The tensor that is the model's prediction: by its name, else the first real one."""
+        """Returns the model's prediction: the tensor with a known name, else the first real one."""
         leaves = self.leaves()
         named = [leaf for name in PREDICTIONS for leaf in leaves if leaf.name == name]
         real = [leaf for leaf in leaves if leaf.dtype is None]
@@ -114,7 +114,7 @@ class OutputBranch:
 
 
 def packed_outputs(output: Any) -> tuple[Tensor, OutputBranch]:
-    """Structured outputs side by side, (records, positions), and how they lie there.
+    """Packs structured outputs side by side, (records, positions), and returns their layout.
 
     Raises:
         AuditError: there is no tensor in them, or one is not of the same records.
@@ -141,7 +141,7 @@ def packed_outputs(output: Any) -> tuple[Tensor, OutputBranch]:
 
 
 def _branch(value: Any, name: str, tensors: list[Tensor], at: list[int]) -> Any:
-    """The structure with a leaf for each tensor; what is neither is kept if plain, else None."""
+    """Returns the structure with a leaf for each tensor; plain values are kept, others are None."""
     if isinstance(value, Tensor):
         tensors.append(value)
         dtype = None if value.is_floating_point() else value.dtype
@@ -169,11 +169,11 @@ def _holds(part: object) -> bool:
 
 
 _MANY = 1 << 10
-"""Arguments that a model takes at most by position where it takes any number."""
+"""Largest number of positional arguments of a model that takes any number."""
 
 
 class EachOutput(tuple[Any, ...]):
-    """Outputs of a model of one argument for each of several arguments."""
+    """Outputs of a model of one argument that is called with several in turn."""
 
 
 def returned_by(
@@ -184,7 +184,7 @@ def returned_by(
     *,
     each: bool,
 ) -> Any:
-    """The model's output for its arguments.
+    """Returns the model's output for its arguments.
 
     Args:
         module: whose ``forward`` says how many arguments it takes.
@@ -200,7 +200,7 @@ def returned_by(
 
 
 def positional_arguments(module: nn.Module) -> tuple[int, int] | None:
-    """How many arguments a model takes by position, at least and at most; None if not known."""
+    """Returns the least and the most positional arguments of a model; None if unknown."""
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Whether the records look like those that the model was trained on.
+"""Checks whether the records look like those that the model was trained on.
 
 A model that is given bytes where it was trained on [0, 1], or whose columns are in another order,
 runs all the same, and every number of its audit is about another model than the user's. What gives
@@ -20,17 +20,16 @@ from gradaudit.models.target import BATCH_NORMS, Expected
 _NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _SHIFT = 1.0
 _SPREAD = 2.0
-"""A batch normalisation's inputs are unlike those of training from a mean so many standard
-deviations off (root mean square over channels), or a spread so many times larger or smaller
-(geometric mean). A small net on digits: records like those of training come to .01–.12 and 1.0,
-those in [0, 1] instead of standardised to .2 and 2.5 at an accuracy of .91, bytes to 10–190 and
-16–260."""
+"""Limits from which on a batch normalisation's inputs differ from training: the mean's distance in
+standard deviations (root mean square over channels), and the factor between spreads (geometric
+mean). With a small net on digits, records like those of training have .01–.12 and 1.0, those in [0,
+1] instead of standardised .2 and 2.5 at an accuracy of .91, bytes 10–190 and 16–260."""
 _MOST_BYTES = 64 << 20
 PROBABLY = "the preprocessing is then probably not the one the model was trained with"
 
 
 def expected_of_run(checkpoint: Path) -> Expected | None:
-    """The accuracy in ``run.json`` beside a checkpoint, as ``train`` writes it.
+    """Returns the accuracy in ``run.json`` beside a checkpoint, as ``train`` writes it.
 
     Of the one on its clients' records and the one on records that nobody trained on, the lower.
     None where there is no such file, or it does not speak of this checkpoint.
@@ -60,7 +59,7 @@ class ChannelMoments:
         self.moments = torch.zeros(3, 1, dtype=torch.float64)
 
     def add(self, name: str, values: Tensor) -> None:
-        """Take in a call's input, (batch, channels, …)."""
+        """Add a call's input, (batch, channels, …)."""
         if name != (self.name or name):
             return
         self.name = name
@@ -69,7 +68,7 @@ class ChannelMoments:
         self.moments = self.moments + torch.stack([count, flat.sum(1), flat.square().sum(1)])
 
     def unlike(self, model: nn.Module) -> str | None:
-        """How the inputs differ from those that the module remembers, if they do."""
+        """Says how the inputs differ from the module's running statistics; empty where they do not."""
         if not self.name:
             return None
         module: Any = model.get_submodule(self.name)
@@ -90,7 +89,7 @@ class ChannelMoments:
 
 @contextmanager
 def watching(model: nn.Module) -> Iterator[ChannelMoments]:
-    """Watch the batch normalisations that remember a training, while the model is called."""
+    """Watch batch normalisations with running statistics while the model is called."""
     seen = ChannelMoments()
     handles = [
         module.register_forward_pre_hook(lambda _, inputs, name=name: seen.add(name, inputs[0]))

@@ -23,7 +23,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with trainable parameters of its own, named as in ``named_modules``.
+    """A layer: a module with trainable parameters of its own, named as in ``named_modules``.
 
     ``parameter_names`` are the (qualified) parameters that make up its gradient G_l, and
     ``parameters`` is the number of elements in them.
@@ -62,12 +62,12 @@ class Target:
 
     @property
     def device(self) -> torch.device:
-        """Device of the model's parameters."""
+        """Returns the device of the model's parameters."""
         return next(self.model.parameters()).device
 
 
 def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]:
-    """The layers of a model.
+    """Returns the layers of a model.
 
     A layer's gradient is that of its ``weight``; where there is none (attention's projections,
     recurrent cells, a weight that is computed of others), of all its own parameters but the
@@ -105,7 +105,7 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
 
 
 def _own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """A module's parameters, and those that these are computed of."""
+    """Returns a module's parameters, and those from which parametrisations compute them."""
     yield from module.named_parameters(recurse=False)
     parametrizations = getattr(module, "parametrizations", None)
     if isinstance(parametrizations, nn.ModuleDict) and is_parametrized(module):
@@ -119,7 +119,7 @@ def _gradient_parameters(own: dict[str, nn.Parameter], *, with_bias: bool) -> li
 
 
 def outputs_second(module: nn.Module) -> bool:
-    """Whether a weight's second dimension counts the outputs, where the first mostly does.
+    """Whether a weight's second dimension counts the outputs, unlike in most layers.
 
     So it is in transposed convolutions, and in the linear layer that transformers calls Conv1D.
     """
@@ -129,7 +129,7 @@ def outputs_second(module: nn.Module) -> bool:
 def choose_layers(
     layers: Sequence[Layer], show: Sequence[str] = (), hide: Sequence[str] = ()
 ) -> tuple[Layer, ...]:
-    """The layers that match a glob of ``show`` (all without one) and none of ``hide``.
+    """Returns the layers that match a glob of ``show`` (all without one) and none of ``hide``.
 
     Raises:
         AuditError: nothing is left.
@@ -147,14 +147,14 @@ def choose_layers(
 
 
 def hidden_layers(layers: Sequence[Layer], hide: Sequence[str]) -> tuple[str, ...]:
-    """Names of the layers that match a glob of ``hide``."""
+    """Names the layers that match a glob of ``hide``."""
     return tuple(
         layer.name for layer in layers if any(fnmatchcase(layer.name, glob) for glob in hide)
     )
 
 
 def shared_parameters(model: nn.Module, hidden: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of all trainable parameters, biases too, of all layers but the hidden ones."""
+    """Names all trainable parameters, biases included, of all layers but the hidden ones."""
     return tuple(
         name
         for name, parameter in model.named_parameters()
@@ -164,7 +164,7 @@ def shared_parameters(model: nn.Module, hidden: Sequence[str] = ()) -> tuple[str
 
 @dataclass(frozen=True)
 class Expected:
-    """The accuracy, or R², that the model is known to have, and who says so."""
+    """The accuracy, or R², that the model is known to have, and the source of that number."""
 
     value: float
     source: str

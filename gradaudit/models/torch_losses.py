@@ -1,4 +1,4 @@
-"""torch's own losses as modules, with weights, smoothing or a label to ignore.
+"""torch's own losses as modules, with weights, smoothing or an ignored label.
 
 torch's losses of class labels as modules have the mean Σ w ℓ / Σ w over a batch: the weight of a
 record is its class's, and 0 for the label ``ignore_index``. Its binary cross-entropy as a module
@@ -34,11 +34,11 @@ class WeightedCrossEntropy(CrossEntropy):
         self.ignored = module.ignore_index
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """Weight of each record's labels; None for probabilities, of which torch takes the mean."""
+        """Weight of each record's labels; None for probabilities, over which torch takes the mean."""
         return None if targets.is_floating_point() else self.counting.of_records(targets)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Look whether outputs, weights and the labels that are not ignored fit each other."""
+        """Raise an error where outputs, weights and labels that are not ignored do not fit."""
         super().check(outputs, labels if labels.is_floating_point() else self.counting.kept(labels))
         given, classes = self.counting.of_class, classes_second(outputs, labels).shape[1]
         if given is not None and len(given) != classes:
@@ -64,7 +64,7 @@ class WeightedModule(CustomLoss):
         return None if targets.is_floating_point() else self._counting.of_records(targets)
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each record as a batch of its own; 0 where it has no weight."""
+        """Returns the loss of each record as a batch of one; 0 where its weight is 0."""
         losses, weights = self._called(outputs, targets), self.weights(targets)
         if weights is None:
             return losses.reshape(len(losses), -1).mean(dim=1)
@@ -72,25 +72,26 @@ class WeightedModule(CustomLoss):
         return together / torch.where(weights > 0, weights, 1).to(together)
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(records, …), each times its weight; the module's own weights have another precision."""
+        """Returns weighted losses (records, …), with the module's weights in the outputs'
+        precision."""
         if self._counting.of_class is not None:
             self._each.weight = self._counting.of_class.to(outputs.device, outputs.dtype)
         return self._each(outputs, targets)  # type: ignore[no-any-return]
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Σ w ℓ / Σ w."""
+        """Returns the loss of a batch: Σ w ℓ / Σ w."""
         return Loss.of_batch(self, outputs, targets)
 
 
 class WeightedBinaryCrossEntropy(BinaryCrossEntropy):
-    """``nn.BCEWithLogitsLoss``, whose weights are of outputs and of positive labels."""
+    """``nn.BCEWithLogitsLoss``, with weights of outputs and of positive labels."""
 
     def __init__(self, module: nn.BCEWithLogitsLoss, name: str) -> None:
         self.name = name
         self._weights = {"weight": module.weight, "pos_weight": module.pos_weight}
 
     def of_outputs(self, outputs: Tensor, soft: Tensor) -> Tensor:
-        """Of every output w (p y log(1 + e⁻ᵒ) + (1 − y) log(1 + eᵒ))."""
+        """Returns the loss of every output, w (p y log(1 + e⁻ᵒ) + (1 − y) log(1 + eᵒ))."""
         weight, positive = self._of("weight", outputs), self._of("pos_weight", outputs)
         return weight * (positive * soft * softplus(-outputs) + (1 - soft) * softplus(outputs))
 
@@ -99,7 +100,7 @@ class WeightedBinaryCrossEntropy(BinaryCrossEntropy):
         return 1.0 if given is None else given.to(outputs.device, outputs.dtype)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Look whether outputs, labels and weights fit each other."""
+        """Raise an error where outputs, labels and weights do not fit each other."""
         super().check(outputs, labels)
         for name, given in self._weights.items():
             if given is not None and not _fits(given.shape, outputs[:1].shape):
@@ -111,7 +112,7 @@ class WeightedBinaryCrossEntropy(BinaryCrossEntropy):
 
 
 def _fits(shape: torch.Size, record: torch.Size) -> bool:
-    """Whether a tensor of that shape is spread over the outputs of every record alike."""
+    """Whether a tensor of that shape broadcasts over the outputs of every record alike."""
     try:
         return bool(torch.broadcast_shapes(shape, record) == record)  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -121,7 +122,7 @@ def _fits(shape: torch.Size, record: torch.Size) -> bool:
 def user_loss(
     function: Callable[..., Tensor], name: str
 ) -> CustomLoss | CrossEntropy | BinaryCrossEntropy:
-    """The loss that a user's function or module is."""
+    """Returns the loss of a user's function or module."""
     if isinstance(function, nn.BCEWithLogitsLoss) and function.reduction == "mean":
         return WeightedBinaryCrossEntropy(function, name)
     if isinstance(function, Module) and function.reduction == "mean":

@@ -1,4 +1,4 @@
-"""Models without what only makes them run faster, on several devices or compiled."""
+"""Takes models out of wrappers that run them faster, on several devices or compiled."""
 
 import copy
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 _COMPILED, _INSIDE = "OptimizedModule", "_orig_mod"
-"""What ``torch.compile`` makes of a model, and the model's name in it, as in its state dict."""
+"""Class of compiled models, and the prefix of the inner model in their state dict."""
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """The model inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``.
+    """Returns the model in ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``.
 
     Gradients are the same without them; compiled code is made anew for every shape and transform.
 
@@ -38,7 +38,7 @@ def _inside(model: nn.Module) -> nn.Module | None:
 
 
 def _computed(model: nn.Module) -> Iterator[tuple[int, Tensor]]:
-    """Copies of the tensors that a call of the model computes anew, by the identity of these."""
+    """Returns copies of the tensors that a call of the model computes anew, by identity."""
     for part in model.modules():
         for value in vars(part).values():
             if isinstance(value, Tensor) and not value.is_leaf:

@@ -1,4 +1,4 @@
-"""Checkpoints as untrusted data: named tensors are all that leaves a file, or it is refused.
+"""Reads checkpoints as untrusted data: a file yields named tensors or is refused.
 
 A file is judged by its content, never by its suffix. Read are safetensors, the zip archives of
 ``torch.save`` through the weights-only loader, NumPy archives of plain arrays, and shards with an

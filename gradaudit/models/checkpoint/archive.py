@@ -1,4 +1,4 @@
-"""The zip archive of ``torch.save`` looked through before torch opens it.
+"""Checks the zip archive of ``torch.save`` before torch opens it.
 
 Two readers of one file must see the same: the directory is read here, strictly, and whatever
 another reader could take otherwise is refused (a directory that does not lie right before the end
@@ -28,12 +28,12 @@ _SCRIPT = "is a TorchScript archive, a program and not weights"
 
 _ENCRYPTED = 0x1
 _KNOWN_FLAGS = 0x80F
-"""Encryption, levels of compression, sizes behind the data, names in UTF-8."""
+"""Flags that may be set: encryption, compression levels, sizes behind the data, UTF-8 names."""
 _16, _32 = 0xFFFF, 0xFFFFFFFF
 
 
 class _MalformedError(Exception):
-    """The bytes are no zip archive, or not all of one."""
+    """The bytes are not a complete zip archive."""
 
 
 class _DoubtfulError(Exception):
@@ -41,7 +41,7 @@ class _DoubtfulError(Exception):
 
 
 class Entry(NamedTuple):
-    """A file in the archive, as the directory has it.
+    """A file in the archive, as the directory describes it.
 
     Attributes:
         name: with its folder.
@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 
 
 def read_pickle(path: Path) -> tuple[bytes, dict[str, int]]:
-    """The pickle in an archive that ``torch.save`` wrote as plain weights; any other is refused.
+    """Returns the pickle of an archive of plain weights from ``torch.save``; refuses any other.
 
     Returns:
         The content of ``data.pkl``, and the size in bytes of each file of the archive, by its name
@@ -93,7 +93,7 @@ def read_pickle(path: Path) -> tuple[bytes, dict[str, int]]:
 
 
 def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
-    """Where the directory starts, and its entries in order."""
+    """Returns where the directory starts, and its entries in order."""
     size = stream.seek(0, os.SEEK_END)
     count, length, start, end = _end(stream, size)
     if length > MAX_DIRECTORY_BYTES:
@@ -111,7 +111,7 @@ def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
 
 
 def _end(stream: BinaryIO, size: int) -> tuple[int, int, int, int]:
-    """Entries, bytes and start of the directory, and where the records after it begin."""
+    """Returns entries, bytes and start of the directory, and where the records after it begin."""
     place = size - _END.size
     signature, disk, first, here, count, length, start, comment = _unpacked(_END, stream, place)
     if signature != b"PK\x05\x06" or comment:
@@ -136,7 +136,7 @@ def _end(stream: BinaryIO, size: int) -> tuple[int, int, int, int]:
 
 
 def _single(disk: int, first: int, here: int, count: int) -> int:
-    """The number of entries of an archive in one part."""
+    """Returns the number of entries of an archive in one part."""
     if disk or first or here != count:
         raise _DoubtfulError("in several parts")
     return count
@@ -167,7 +167,7 @@ def _entries(directory: bytes) -> Iterator[Entry]:
 
 
 def _long(extra: bytes, *numbers: int) -> list[int]:
-    """Numbers of which those that do not fit into 32 bits stand in the zip64 extra field."""
+    """Returns numbers, from the zip64 extra field where they do not fit into 32 bits."""
     saturated = [number for number in numbers if number == _32]
     size = 8 * len(saturated)
     head = _EXTRA.pack(1, size) if saturated else b""
@@ -196,7 +196,7 @@ def _other_archive(entries: Collection[Entry]) -> str | None:
 
 
 def _danger_in(entries: Collection[Entry]) -> str | None:
-    """Why entries must not be unpacked, or None: repeated, encrypted, compressed, too large."""
+    """Returns why entries must not be unpacked (repeated, encrypted, too large, …), or None."""
     if len({entry.name.casefold() for entry in entries}) < len(entries):
         return "is an archive in which names repeat"
     if any(entry.flags & _ENCRYPTED for entry in entries):
@@ -213,7 +213,7 @@ def _danger_in(entries: Collection[Entry]) -> str | None:
 def _places(
     stream: BinaryIO, entries: Collection[Entry], directory: int
 ) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Start and size of each entry's bytes, by its name below the common folder."""
+    """Returns start and size of each entry's bytes, by its name below the common folder."""
     ordered = sorted(entries, key=lambda entry: entry.header)
     limits = [*(entry.header for entry in ordered), directory]
     if limits[0] != 0:

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors checked against a model: names, shapes, dtypes and values."""
+"""Checks a checkpoint's tensors against a model: names, shapes, dtypes and values."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class FittedTensors:
 
 
 Pair = tuple[str, Tensor, Tensor]
-"""A name of the model, the tensor in the file, and the one that it goes to."""
+"""A name in the model, the tensor in the file, and the model's tensor that it replaces."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How a checkpoint may be made to fit.
+    """Options of how a checkpoint may be made to fit.
 
     Attributes:
         rename: the prefix to replace in its keys; found without it.
@@ -50,7 +50,7 @@ class Fit:
 
 
 WHOLE = Fit()
-"""Every key has its place, and every place its key."""
+"""The fit in which every key has its place, and every place its key."""
 
 
 def apply_checkpoint(
@@ -75,7 +75,7 @@ def apply_checkpoint(
 def fit_state(
     expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit = WHOLE
 ) -> FittedTensors:
-    """A checkpoint's tensors under the names of ``expected``.
+    """Returns a checkpoint's tensors under the names of ``expected``.
 
     Names that share one tensor in ``expected`` (tied weights) need only one in the checkpoint, as
     safetensors keeps only one; BatchNorm's ``num_batches_tracked`` may be missing. Arrays without
@@ -113,7 +113,7 @@ def fit_state(
 
 
 def _fitting_pairs(pairs: Collection[Pair], hint: str, file: str) -> list[Pair]:
-    """Those whose shapes agree, of which there must be some."""
+    """Returns the pairs with equal shapes; raises an error where there are none."""
     fitting = [pair for pair in pairs if _fits(pair)]
     if not fitting:
         remedy = hint or "check that --model names the architecture that it was saved from"
@@ -215,7 +215,7 @@ def _notes(
 def _absences(
     naming: Naming, expected: Mapping[str, Tensor], random: Collection[str]
 ) -> Iterator[str]:
-    """What the model has and the file lacks."""
+    """Names what the model has and the file lacks."""
     absent = [name for name in expected if name not in naming.keys and name not in random]
     tracked = [name for name in absent if name.endswith(MAY_BE_MISSING)]
     shared = [name for name in absent if name not in tracked]

@@ -1,4 +1,4 @@
-"""Values beside weights that are data and no tensors: paths, arguments, times, NumPy's numbers.
+"""Values beside weights that are data but not tensors: paths, arguments, times, numbers.
 
 Training scripts save them with the weights. Reading them needs their classes to be called, so they
 are not read: an object that keeps nothing stands for each. Nothing of the classes is imported, and
@@ -31,17 +31,17 @@ _DICTS = re.compile(
 
 
 def is_object(name: str) -> bool:
-    """Whether ``module name``, as a pickle has it, makes a value of no interest."""
+    """Whether a pickle's ``module name`` makes a value that is ignored."""
     return bool(_OBJECTS.fullmatch(name))
 
 
 def is_dict(name: str) -> bool:
-    """Whether ``module name``, as a pickle has it, makes a dict that is filled afterwards."""
+    """Whether a pickle's ``module name`` makes a dict that is filled afterwards."""
     return bool(_DICTS.fullmatch(name))
 
 
 class StandIn:
-    """A stand-in for a refused value: it accepts any call and keeps nothing."""
+    """Stands in for a refused value: it accepts any call and keeps nothing."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -51,14 +51,14 @@ class StandIn:
 
 
 class _Dict:
-    """What stands for such a dict: a plain one, to be filled."""
+    """Stands in for a dict that a pickle fills: it is a plain dict."""
 
     def __new__(cls, *_: Any) -> Any:
         return OrderedDict()
 
 
 def stand_ins(names: Collection[str]) -> list[Any]:
-    """Stand-ins for these names in the weights-only loader: pairs of a stand-in and a name."""
+    """Returns pairs of a stand-in and a name for the weights-only loader."""
     kinds = {name: _Dict if is_dict(name) else StandIn for name in names}
     return [
         (kind, name.replace("__builtin__", "builtins").replace(" ", "."))

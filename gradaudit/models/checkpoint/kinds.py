@@ -1,4 +1,4 @@
-"""The kind of a checkpoint file, from its first bytes."""
+"""Finds the format of a checkpoint file from its first bytes."""
 
 import stat
 from pathlib import Path
@@ -11,7 +11,7 @@ Kind = Literal["safetensors", "torch", "npz", "shards"]
 
 MAX_FILE_BYTES = 64 << 30
 MAX_HEADER_BYTES = 100_000_000
-"""What the safetensors format allows."""
+"""Largest header that the safetensors format allows, in bytes."""
 
 REMEDY = (
     "save the weights alone, with safetensors.torch.save_file(model.state_dict(), FILE) "
@@ -50,17 +50,17 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
 
 
 def describe(path: Path) -> str:
-    """The file's name as messages show it."""
+    """Returns the file's name as messages show it."""
     return printable(str(path))
 
 
 def convert_script(path: Path) -> str:
-    """The command that takes the weights out of a TorchScript archive, by running it."""
+    """Returns the command that runs a TorchScript archive to extract its weights."""
     return f"if you trust its program, {CONVERT.format(_OF_SCRIPT, describe(path))}"
 
 
 def convert_onnx(path: Path) -> str:
-    """How a model in an ONNX file, whose graph and weights are in it, is given."""
+    """Says how to give a model in an ONNX file, which holds graph and weights."""
     return (
         "convert it in a factory (pip install onnx2torch): write `from onnx2torch import "
         f"convert` and `def factory(): return convert({describe(path)!r})` in FILE.py, and give "
@@ -75,7 +75,7 @@ def is_onnx(path: Path) -> bool:
 
 
 def expect_not_distributed(path: Path) -> None:
-    """Refuse the folder of a distributed checkpoint of torch, or a file in it.
+    """Raise an error for a distributed checkpoint's folder, or a file in it.
 
     Its ``.metadata``, which says where the tensors lie, is a pickle, and is not read.
 
@@ -93,7 +93,7 @@ def expect_not_distributed(path: Path) -> None:
 
 
 def kind_of(path: Path) -> Kind:
-    """Tell a checkpoint's format by its content.
+    """Returns a checkpoint's format, found by its content.
 
     Raises:
         UsageError: the file is missing or cannot be opened.
@@ -125,7 +125,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def _first_entry(head: bytes) -> bytes:
-    """The name of the first file of a zip archive."""
+    """Returns the name of the first file of a zip archive."""
     return head[30 : 30 + int.from_bytes(head[26:28], "little")]
 
 

@@ -1,4 +1,4 @@
-"""Matching of a checkpoint's keys to the model's, with prefixes on either side."""
+"""Matches a checkpoint's keys to the model's, with prefixes on either side."""
 
 import re
 from collections import Counter
@@ -9,16 +9,16 @@ from itertools import islice
 from gradaudit.errors import UsageError
 
 PREFIXES = ("module.", "model.", "net.", "_module.")
-"""DataParallel and DDP, the attributes Lightning modules keep a model in, Opacus."""
+"""Known prefixes: DataParallel and DDP, attributes in which Lightning keeps a model, Opacus."""
 
 COMPILED = "_orig_mod."
 _MAX_DEPTH = 4
 _MOST_TRIED = 16
 _MOST_NAMES, _MOST_POINTS, _LONGEST = 2000, 12, 500
-"""What is looked at in search of a prefix."""
+"""Limits of the search for a prefix: names, points in a name, and characters."""
 
 Rename = tuple[str, str]
-"""A prefix of the checkpoint's keys, and what stands there in the model's."""
+"""A prefix of the checkpoint's keys and the model's prefix in its place."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Naming:
 
     @property
     def fits(self) -> bool:
-        """Whether every required key has one, and none under the prefix is left."""
+        """Whether every required key has a match, and no key under the prefix is left over."""
         return not self.missing and not self.unexpected
 
 
@@ -65,7 +65,7 @@ class Names:
         self.plain = {_plain(key): key for key in file}
 
     def under(self, rename: Rename) -> Naming:
-        """The naming where one prefix stands for another."""
+        """Returns the naming in which one prefix replaces another."""
         old, new = rename
         wanted = {
             name: old + plain.removeprefix(new)
@@ -84,7 +84,7 @@ class Names:
         )
 
     def best(self) -> Naming:
-        """Under the shortest known prefix that makes keys fit, else the one that matches most keys.
+        """Returns the naming that fits by the shortest known prefix, else by most matches.
 
         Where none matches any, it is the only other prefix that makes them fit: taken off the keys
         of the file, or of the model, or put in the place of one of the model's.
@@ -97,13 +97,13 @@ class Names:
         return self._only(self.candidates()) or self._only(self._replaced()) or closest
 
     def _only(self, renames: Iterable[Rename]) -> Naming | None:
-        """The one naming that fits, if all that do are the same."""
+        """Returns the only fitting naming, if all that fit are the same."""
         fitting = [naming for naming in map(self.under, renames) if naming.fits]
         same = all(naming.keys == fitting[0].keys for naming in fitting)
         return fitting[0] if fitting and same else None
 
     def candidates(self) -> list[Rename]:
-        """Prefixes that are more in the file, or in the model, by how many keys they match."""
+        """Returns prefixes that only the file or the model has, by the keys that they match."""
         file, model = Counter(_cut(self.plain)), Counter(_cut(self.model.values()))
         counts: Counter[Rename] = Counter()
         names = set(self.model.values())
@@ -114,7 +114,7 @@ class Names:
         return [rename for rename, count in counts.most_common(_MOST_TRIED) if count]
 
     def hint(self, naming: Naming) -> str:
-        """The ``--prefix`` that would match more keys than a naming does, for a message."""
+        """Returns the ``--prefix`` that would match more keys than a naming does, for a message."""
         tried = [self.under(rename) for rename in (*self.candidates(), *self._replaced())]
         most = max([len(other.keys) for other in tried], default=0)
         if most <= len(naming.keys):
@@ -133,7 +133,7 @@ class Names:
                 yield from self._known(longer, depth + 1)
 
     def _replaced(self) -> list[Rename]:
-        """Prefixes that stand for others, by the longest endings that keys have in common."""
+        """Returns prefixes that replace others, found by the longest endings that keys share."""
         endings: dict[str, set[str]] = {}
         for prefix, rest in _cut(self.plain):
             if "." in rest:
@@ -150,7 +150,7 @@ def match_keys(
     file: Collection[str],
     rename: Rename | None = None,
 ) -> tuple[Naming, str]:
-    """The naming of a file's keys, and a hint at a prefix that would fit better.
+    """Returns the naming of a file's keys, and a hint at a prefix that would fit better.
 
     Args:
         model: the model's keys.
@@ -164,7 +164,7 @@ def match_keys(
 
 
 def parse_rename(text: str) -> Rename:
-    """``OLD=NEW``, of which either may be empty; else a UsageError."""
+    """Parses ``OLD=NEW``, either of which may be empty; raises a UsageError for anything else."""
     old, equals, new = text.partition("=")
     if not equals or not (old or new):
         raise UsageError(
@@ -175,7 +175,7 @@ def parse_rename(text: str) -> Rename:
 
 
 def _cut(names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The ways to cut a prefix that ends with a point off a name, for not too many of them."""
+    """Yields the ways to cut a prefix that ends with a point off a name, up to a limit."""
     for name in islice(names, _MOST_NAMES):
         for point in islice(re.finditer(r"\.", name[:_LONGEST]), _MOST_POINTS):
             yield name[: point.end()], name[point.end() :]

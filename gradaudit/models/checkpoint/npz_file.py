@@ -1,4 +1,4 @@
-"""Reading a NumPy archive of plain arrays, as Flower and ``numpy.savez`` write weights.
+"""Reads NumPy archives of plain arrays, as Flower and ``numpy.savez`` write weights.
 
 Each array's header is read first: objects (pickles) are refused, and nothing is unpacked that the
 file could not hold.
@@ -20,7 +20,7 @@ from gradaudit.text import printable
 
 MAX_UNPACKED_BYTES = 1 << 28
 MAX_RATIO = 50
-"""What a compressed archive may unpack to in any case, and how many times its size beyond that."""
+"""Size that a compressed archive may always unpack to, and times its own size beyond that."""
 
 _KINDS = "biuf"
 _IN_ORDER = re.compile(r"arr_(\d+)")
@@ -28,7 +28,7 @@ _SAVE = "save plain arrays, with numpy.savez(FILE, **{name: array.numpy() …})"
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:
-    """Tensors by the arrays' names, in the order of the archive.
+    """Returns tensors by the arrays' names, in the order of the archive.
 
     Raises:
         CheckpointError: it is damaged, a bomb, or holds other than arrays of numbers.
@@ -49,7 +49,7 @@ def read_npz(path: Path) -> dict[str, Tensor]:
 
 
 def in_order(names: Collection[str]) -> list[str] | None:
-    """The names ``arr_0``, ``arr_1``, … by their numbers, where these are all there are."""
+    """Returns the names ``arr_0``, ``arr_1``, … in order where the archive has no others."""
     numbers = {match[1]: name for name in names if (match := _IN_ORDER.fullmatch(name))}
     ordered = [numbers.get(str(place)) for place in range(len(names))]
     return [name for name in ordered if name] if names and all(ordered) else None
@@ -78,7 +78,7 @@ def _tensor(archive: NpzArchive, name: str, path: Path) -> Tensor:
 
 
 def _why_not(archive: NpzArchive, name: str) -> str | None:
-    """Why an array must not be unpacked, by its header."""
+    """Returns why an array must not be unpacked, judged by its header; None where it may."""
     shape, dtype = archive.header(name)
     if dtype.hasobject:
         return "holds Python objects, which can run code when read"

@@ -1,4 +1,4 @@
-"""Arrays without names, in the order of a state dict, as Flower sends them."""
+"""Assigns arrays without names to parameters by the order of a state dict, as in Flower."""
 
 from collections.abc import Mapping
 
@@ -9,11 +9,11 @@ from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint
 from gradaudit.text import printable
 
 MAY_BE_MISSING = "num_batches_tracked"
-"""The end of the names that a checkpoint may lack."""
+"""Suffix of the names that a checkpoint may lack."""
 
 
 def in_order_of(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint) -> dict[str, Tensor]:
-    """The arrays under the names of ``expected``, by their place; BatchNorm's counters may lack.
+    """Returns the arrays under the names of ``expected`` by place; BatchNorm's counters may lack.
 
     Raises:
         CheckpointError: there are more or fewer, or the shape of one is another; the message names

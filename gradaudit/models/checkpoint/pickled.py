@@ -1,4 +1,4 @@
-"""The pickle of a checkpoint followed step by step, on stand-ins, before torch interprets it.
+"""Follows a checkpoint's pickle step by step on stand-ins before torch interprets it.
 
 Nothing is built but numbers, text and shallow tuples; of lists, dicts and tensors there is a
 stand-in. What weights never need is refused: globals other than those of plain tensors and of the
@@ -21,9 +21,9 @@ import torch
 from gradaudit.models.checkpoint.inert import is_dict, is_object
 
 MAX_STEPS = 1_000_000
-"""Opcodes; a tensor takes about 30 of them, so that 30,000 tensors fit."""
+"""Largest number of opcodes; a tensor takes about 30, so that 30,000 tensors fit."""
 MAX_DEPTH = 32
-"""Tuples within tuples."""
+"""Largest depth of tuples within tuples."""
 _MAX_DIMENSIONS = 64
 
 _BYTES = {
@@ -33,18 +33,18 @@ _BYTES = {
     **dict.fromkeys(("Char", "Byte", "Bool", "Untyped"), 1),
     "ComplexDouble": 16,
 }
-"""Of an element of a storage."""
+"""Bytes of an element of a storage, by the storage's type."""
 _STORAGE = re.compile(rf"torch(?:\.storage)? ({'|'.join(_BYTES)})Storage")
 _MARK = object()
 _LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"}
 
 
 class RefusedError(Exception):
-    """Why the pickle is not that of plain weights."""
+    """The pickle is not that of plain weights; the message says why."""
 
 
 class UnsafeGlobalsError(RefusedError):
-    """It names what would be run when it is loaded.
+    """The pickle names code that would run when it is loaded.
 
     Attributes:
         names: of the globals, ``module.name``.
@@ -76,14 +76,14 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": _
 
 @dataclass
 class _Box:
-    """A list, a dict, a tensor or an inert value."""
+    """A value on the stack: a list, a dict, a tensor or an ignored value."""
 
     kind: str
     keys: set[str | int] = field(default_factory=set)
 
 
 def follow(pickle: bytes, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Check a ``data.pkl`` without running it, beside files of these sizes in bytes, by name.
+    """Checks a ``data.pkl`` without running it, beside files of these sizes in bytes, by name.
 
     Returns:
         The classes of inert values in it, ``module name``.
@@ -148,7 +148,7 @@ class _Machine:
     def popped(self, count: int) -> list[Any]:
         items = [self.stack.pop() for _ in range(count)][::-1]
         if any(item is _MARK for item in items):
-            raise RefusedError("it takes a mark for a value")
+            raise RefusedError("it uses a mark of the stack as a value")
         return items
 
     def put(self, pairs: list[Any]) -> None:
@@ -156,16 +156,16 @@ class _Machine:
         if isinstance(box, _Global) and self.unsafe:
             return
         if not isinstance(box, _Box) or box.kind not in ("dict", "ordered") or len(pairs) % 2:
-            raise RefusedError("it puts items into what is no dict")
+            raise RefusedError("it puts items into a value that is not a dict")
         for key in pairs[::2]:
             if type(key) not in (str, int):
                 raise RefusedError("it has keys that are neither text nor whole numbers")
             box.keys.add(key)
 
     def append(self, items: list[Any]) -> None:
-        """Items to the list on top of the stack, which are not kept."""
+        """Append items to the list on top of the stack; they are not kept."""
         if not (isinstance(self.stack[-1], _Box) and self.stack[-1].kind == "list"):
-            raise RefusedError("it appends to what is no list")
+            raise RefusedError("it appends to a value that is not a list")
 
     def named(self, argument: str) -> None:
         if is_object(argument) or is_dict(argument):
@@ -175,18 +175,18 @@ class _Machine:
         self.stack.append(_Global(argument))
 
     def called(self) -> None:
-        """A call, of which only the result's kind is kept."""
+        """Check a call, and keep only the kind of its result."""
         function, arguments = self.popped(2)
         if isinstance(function, _Global) and function.name.replace(" ", ".") in self.unsafe:
             self.stack.append(function)
             return
         call = _call_of(function.name)
         if call is None or not isinstance(arguments, _Tuple):
-            raise RefusedError("it calls what is no function")
+            raise RefusedError("it calls a value that is not a function")
         self.stack.append(call(*arguments.items))
 
     def stored(self) -> None:
-        """A storage: what it claims must be in the archive."""
+        """Check a storage: the archive must hold as many bytes as it declares."""
         (identity,) = self.popped(1)
         word, kind, key, place, elements = identity.items
         storage = _STORAGE.fullmatch(kind.name)
@@ -198,7 +198,7 @@ class _Machine:
         self.stack.append(_Storage(size if storage[1] == "Untyped" else elements))
 
     def built(self) -> None:
-        """Attributes: only the metadata that a state dict has."""
+        """Check attributes: only the metadata of a state dict is allowed."""
         state = self.stack.pop()
         box = self.stack[-1]
         if (isinstance(box, _Global) and self.unsafe) or box.kind == "inert":
@@ -209,7 +209,7 @@ class _Machine:
 
     def stopped(self) -> None:
         if len(self.stack) != 1:
-            raise RefusedError("it ends with other than one value")
+            raise RefusedError("it does not end with exactly one value")
 
 
 def _counts(numbers: tuple[Any, ...]) -> bool:
@@ -224,12 +224,12 @@ def _is_dtype(name: str) -> bool:
 def _tensor(
     storage: _Storage, offset: Any, size: _Tuple, stride: _Tuple, grad: Any, hooks: _Box, *more: Any
 ) -> _Box:
-    """``_rebuild_tensor_v2``, and v3 with its dtype."""
+    """Checks a call of ``_rebuild_tensor_v2``, or v3, which adds the dtype."""
     numbers = (offset, *size.items, *stride.items)
     if not _counts(numbers) or len(size.items) != len(stride.items) or type(grad) is not bool:
-        raise RefusedError("it rebuilds a tensor from what are no sizes")
+        raise RefusedError("it rebuilds a tensor from values that are not sizes")
     if len(size.items) > _MAX_DIMENSIONS or hooks.kind != "ordered":
-        raise RefusedError("it rebuilds a tensor from what are no sizes")
+        raise RefusedError("it rebuilds a tensor from values that are not sizes")
     if any(not isinstance(x, _Global) or not _is_dtype(x.name) for x in more) or len(more) > 1:
         raise RefusedError("it rebuilds a tensor with metadata")
     width = getattr(torch, more[0].name.partition(" ")[2]).itemsize if more else 1
@@ -242,13 +242,13 @@ def _tensor(
 
 def _parameter(data: _Box, grad: Any, hooks: _Box) -> _Box:
     if data.kind != "tensor" or type(grad) is not bool or hooks.kind != "ordered":
-        raise RefusedError("it rebuilds a parameter from what is no tensor")
+        raise RefusedError("it rebuilds a parameter from a value that is not a tensor")
     return _Box("tensor")
 
 
 def _size(items: _Tuple) -> _Box:
     if not _counts(items.items):
-        raise RefusedError("it has sizes that are no numbers")
+        raise RefusedError("it has sizes that are not numbers")
     return _Box("size")
 
 
@@ -260,12 +260,12 @@ def _device(*names: Any) -> _Box:
 
 def _counter(counts: _Box) -> _Box:
     if counts.kind != "dict":
-        raise RefusedError("it counts what is no dict")
+        raise RefusedError("it counts the items of a value that is not a dict")
     return _Box("dict")
 
 
 def _bytes(text: Any, encoding: Any) -> _Box:
-    """Bytes, which protocol 2 writes as text."""
+    """Checks a call that makes bytes, which protocol 2 writes as text."""
     if type(text) is not str or encoding != "latin1":
         raise RefusedError("it calls _codecs.encode for something else than bytes")
     return _Box("inert")

@@ -1,4 +1,4 @@
-"""Reading a safetensors file: tensors by name and nothing else."""
+"""Reads safetensors files, which hold tensors by name and nothing else."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gradaudit.text import printable
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Tensors by name; a CheckpointError where the file is cut short or damaged."""
+    """Returns tensors by name; a CheckpointError where the file is truncated or damaged."""
     # The library checks that offsets are in range and that tensors neither overlap nor leave gaps.
     try:
         with safe_open(path, framework="pt") as file:
@@ -26,7 +26,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    """Metadata of a safetensors file; empty for any other file."""
+    """Returns the metadata of a safetensors file; empty for any other file."""
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})

@@ -1,4 +1,4 @@
-"""Weights in several files, with an index of which tensor lies where, as Hugging Face writes them.
+"""Reads weights in several files, with an index that names each tensor's file.
 
 The index is untrusted: it names files in its own folder and nothing else, and every tensor must be
 where it says, and only there.
@@ -22,7 +22,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 
 
 def weights_in(folder: Path) -> Path:
-    """The index of shards in a folder, or its one file of weights.
+    """Returns the index of shards in a folder, or its one file of weights.
 
     Raises:
         CheckpointError: there is none, or more than one.
@@ -51,7 +51,7 @@ def other_weights(folder: Path, file: Path) -> list[str]:
 
 
 def read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensors of all shards by name, in the order of the index.
+    """Returns the tensors of all shards by name, in the order of the index.
 
     Args:
         index: the file that says where each is.
@@ -82,7 +82,7 @@ def _shard(index: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) ->
 
 
 def digest_of(index: Path) -> str:
-    """SHA-256 over the digests of the index and its shards, in the order of their names."""
+    """Returns the SHA-256 over the digests of the index and its shards, in order of their names."""
     files = [index, *(index.parent / name for name in sorted(set(_places(index).values())))]
     lines = []
     for file in files:
@@ -92,7 +92,7 @@ def digest_of(index: Path) -> str:
 
 
 def _places(index: Path) -> dict[str, str]:
-    """The file of each tensor, as the index has it."""
+    """Returns the file of each tensor, as the index names it."""
     if index.stat().st_size > MAX_INDEX_BYTES:
         raise CheckpointError(f"{describe(index)}: has over {MAX_INDEX_BYTES} bytes, as no index")
     try:

@@ -1,4 +1,4 @@
-"""Reading a checkpoint, in whatever format, to the state dict inside it."""
+"""Reads a checkpoint of any format and returns the state dict inside it."""
 
 import hashlib
 import re
@@ -19,12 +19,12 @@ from gradaudit.report import CheckpointRecord
 from gradaudit.text import listed
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "weights")
-"""Keys that scripts wrap a state dict in: Lightning and the ImageNet example, PyTorch's tutorials,
-torchvision's references, DeepSpeed."""
+"""Keys under which scripts save a state dict: Lightning and the ImageNet example, PyTorch's
+tutorials, torchvision's references, DeepSpeed."""
 
 _MAX_DEPTH = 3
 _AVERAGED = re.compile(r"(^|[^a-z])(ema|swa|averaged?|shadow)([^a-z]|$)")
-"""Names of weights that are averages over steps."""
+"""Names of averaged weights in a checkpoint."""
 _LEFT = "averaged weights are left aside: {}; --state-dict ema audits those"
 
 
@@ -46,7 +46,7 @@ class LoadedCheckpoint:
 
 
 def load_checkpoint(path: Path | str, weights: str | None = None) -> LoadedCheckpoint:
-    """The named tensors in a file (weights, gradients), which is treated as untrusted data.
+    """Returns the named tensors in a file (weights, gradients), which is treated as untrusted.
 
     A folder stands for the index of shards in it, or for its one file of weights.
 
@@ -83,14 +83,14 @@ def _of_shards(index: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 
 
 def _of_shard(path: Path) -> dict[str, Tensor]:
-    """The tensors of a shard, which stay mapped from it, however many there are."""
+    """Returns the tensors of a shard, memory-mapped from the file."""
     if kind_of(path) == "npz":
         raise CheckpointError(f"{describe(path)}: is a NumPy archive, and no shard")
     return _of_file(path)[0]
 
 
 def _of_file(path: Path, weights: str | None = None) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The named tensors of a single file, and notes."""
+    """Returns the named tensors of a single file, and notes."""
     match kind_of(path):
         case "npz":
             return _unwrap(read_npz(path), describe(path))
@@ -111,7 +111,7 @@ def _digest(path: Path) -> str:
 
 
 def _chosen(content: object, file: str, key: str | None) -> tuple[object, tuple[str, ...]]:
-    """The state dict that is asked for, or all that there is; and a note where others are left."""
+    """Returns the requested state dict, else all, and a note on those that are left aside."""
     states = _states(content)
     averaged = [name for name in states if _AVERAGED.search(name.lower())]
     if key is None:
@@ -131,13 +131,13 @@ def _chosen(content: object, file: str, key: str | None) -> tuple[object, tuple[
 
 
 def _states(content: object) -> dict[str, Any]:
-    """The state dicts in a file, by the keys that they are under."""
+    """Returns the state dicts in a file by their keys."""
     given = content if isinstance(content, Mapping) else {}
     return {key: value for key, value in given.items() if isinstance(key, str) and _is_state(value)}
 
 
 def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The named tensors in a loaded file, and notes on what was unwrapped and left aside."""
+    """Returns the named tensors in a loaded file, and notes on what was unwrapped or ignored."""
     notes: list[str] = []
     if not isinstance(content, Mapping):
         kind = type(content).__name__

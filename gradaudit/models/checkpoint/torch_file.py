@@ -1,4 +1,4 @@
-"""Reading what ``torch.save`` wrote: the only ``torch.load`` of the package."""
+"""Reads files of ``torch.save`` with the only ``torch.load`` of the package."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from gradaudit.text import listed
 
 
 def read_torch(path: Path) -> tuple[object, tuple[str, ...]]:
-    """Content of an archive, with stand-ins for values that are no weights, and notes on these.
+    """Returns an archive's content, with stand-ins for values beside weights, and notes on them.
 
     Raises:
         CheckpointError: it is damaged, or would run something when loaded.
@@ -28,7 +28,7 @@ def read_torch(path: Path) -> tuple[object, tuple[str, ...]]:
 
 
 def _followed(path: Path) -> Collection[str]:
-    """Follow the pickle and name what it would run, before anything of it is interpreted."""
+    """Follow the pickle and refuse what it would run, before torch interprets it."""
     try:
         return follow(*read_pickle(path))
     except RefusedError as why:
@@ -63,7 +63,7 @@ def _read_archive(path: Path, inert: Collection[str]) -> object:
 
 @contextmanager
 def _without_suffix(path: Path) -> Iterator[Path]:
-    """The file under a name that ``torch.load`` does not take for safetensors by its suffix."""
+    """Yields the file under a name whose suffix ``torch.load`` does not take for safetensors."""
     if not path.name.endswith(".safetensors"):
         yield path
         return
