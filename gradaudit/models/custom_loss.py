@@ -64,7 +64,7 @@ class CustomLoss(Loss):
         return loss
 
     def taken(self, returned: Any) -> Tensor:
-        """Packs all tensors of structured outputs, (records, positions); a tensor stays as it is."""
+        """Packs structured outputs side by side, (records, positions); a tensor stays as it is."""
         if isinstance(returned, Tensor):
             return returned
         if not self.takes_whole:
@@ -112,7 +112,7 @@ class CustomLoss(Loss):
         return mean_of(losses, self.weights(targets)) if losses.dim() else losses
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
-        """Returns how the loss couples records, tried on these and on further labels; None if not."""
+        """Returns how the loss couples these records, tried with other labels too; None if not."""
         if self._called(outputs, targets).dim():
             return None
         for some, labels in ((outputs, targets), *_other_labels(outputs, targets)):
@@ -203,7 +203,7 @@ class CustomLoss(Loss):
         return labels.to(outputs.dtype)
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Calls the function on copies, as it may write into them; returns a scalar, or (records,)."""
+        """Calls the function on copies, which it may write into; a scalar, or (records,)."""
         given = self._arguments(outputs.clone(), targets.clone())
         with default_dtype(outputs.dtype):
             if isinstance(self.function, nn.Module):
@@ -238,14 +238,14 @@ class CustomLoss(Loss):
         return next((form for form in forms if _binds(self.function, form)), (whole, None))
 
     def _labels(self, targets: Tensor) -> Any:
-        """Returns labels as the data has them: parts by name, or in a tuple where they have none."""
+        """Returns labels as the data has them: parts by name, or a tuple of parts without names."""
         if not self.label_parts:
             return targets
         named = unpacked(self.label_parts, targets)
         return tuple(named.values()) if in_order(self.label_parts) else named
 
     def _state(self, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns a module's parameters and buffers, on the outputs' device and in their precision."""
+        """Returns a module's parameters and buffers in the outputs' device and precision."""
         return {
             name: tensor.to(outputs if tensor.is_floating_point() else outputs.device)
             for name, tensor in _tensors(self.function)

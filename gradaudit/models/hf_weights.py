@@ -24,7 +24,7 @@ _WEIGHTS = (
 
 
 def weights_in(folder: Path) -> Path | None:
-    """Returns the file of weights in a folder, or the index of several; None where there is none."""
+    """Returns the file of weights in a folder, or the index of several; None without any."""
     files = [path for name in _WEIGHTS if (path := folder.expanduser() / name).exists()]
     return files[0] if files else None
 

@@ -64,8 +64,7 @@ class Loss(ABC):
         return mean_of(self.per_record(outputs, targets), self.weights(targets))
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
-        """Returns why a batch's loss is not the weighted mean of the records' losses; None if it
-        is."""
+        """Returns why a batch's loss is no weighted mean of its records' losses; None if it is."""
         return None
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
@@ -169,7 +168,7 @@ class CrossEntropy(Loss):
         return behind.masked_fill(is_top, 0) + odds.log1p()
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Returns one-hot labels (records, classes, …), each times its position's relative weight."""
+        """Returns one-hot labels (records, classes, …) times their positions' relative weights."""
         if outputs.dim() < 2:
             raise AuditError(
                 f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "

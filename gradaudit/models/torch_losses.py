@@ -34,7 +34,7 @@ class WeightedCrossEntropy(CrossEntropy):
         self.ignored = module.ignore_index
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """Weight of each record's labels; None for probabilities, over which torch takes the mean."""
+        """Weight of each record's labels; None for probabilities, which torch averages."""
         return None if targets.is_floating_point() else self.counting.of_records(targets)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
@@ -72,8 +72,7 @@ class WeightedModule(CustomLoss):
         return together / torch.where(weights > 0, weights, 1).to(together)
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns weighted losses (records, …), with the module's weights in the outputs'
-        precision."""
+        """Returns weighted losses (records, …); weights are cast to the outputs' precision."""
         if self._counting.of_class is not None:
             self._each.weight = self._counting.of_class.to(outputs.device, outputs.dtype)
         return self._each(outputs, targets)  # type: ignore[no-any-return]
