@@ -41,12 +41,12 @@ from gradaudit.workers import use_cluster
 
 Data = Records | tuple[Tensor, Tensor] | str
 Chosen = Sequence[str | Audit[Any]] | Mapping[str, Mapping[str, Any]]
-"""Audits by name, with their options, or as they are."""
+"""Audits by name with their options, or as objects."""
 
 
 @dataclass(frozen=True, eq=False)
 class AuditTarget:
-    """A model with its records and what is done to its updates; ``gradaudit.Target``.
+    """A model with its records and the defenses of its updates; ``gradaudit.Target``.
 
     Attributes:
         model: a module with its weights, on its device, which is not changed; or a spec as on the
@@ -93,13 +93,13 @@ class AuditTarget:
 
     @cached_property
     def federation(self) -> Deployment | None:
-        """The federation that is described, read from its file where it is named."""
+        """Returns the target's federation, read from its file where a path is given."""
         described = isinstance(self.deployment, str | Path)
         return read_deployment(self.deployment) if described else self.deployment  # type: ignore[arg-type,return-value]
 
     @cached_property
     def subject(self) -> Subject:
-        """What audits measure: the model, records and settings as the command line opens them.
+        """Returns the model, records and settings in the form that audits measure.
 
         Raises:
             GradauditError: as on the command line.
@@ -137,12 +137,12 @@ class AuditTarget:
         return replace(subject, deployment=self.federation)
 
     def about(self, attributes: Sequence[str]) -> "AuditTarget":
-        """The same, asked about these private attributes too; itself where it is already."""
+        """Returns the target with these private attributes named too, if they are not already."""
         every = tuple(dict.fromkeys((*self.attributes, *attributes)))
         return self if every == tuple(self.attributes) else replace(self, attributes=every)
 
     def update(self, inputs: Tensor, labels: Tensor, *, seed: int = 0) -> dict[str, Tensor]:
-        """The update that a client with these records shares, defended, by parameter name.
+        """Returns the defended update that a client with these records shares, by parameter name.
 
         Args:
             inputs: (k, …) records.
@@ -163,7 +163,7 @@ class AuditTarget:
     def view(
         self, update: SharedUpdate, *, batch: int = 1, labels: Tensor | None = None
     ) -> AttackerView:
-        """What an attacker has of an update of so many records.
+        """Returns what an attacker knows about an update of so many records.
 
         Args:
             update: by parameter name, or in the order of ``model.parameters()``.
@@ -186,7 +186,7 @@ class AuditTarget:
 
 
 def _by_name(update: SharedUpdate, model: nn.Module) -> dict[str, Tensor]:
-    """An update by parameter name, in the shapes of the parameters.
+    """Returns an update by parameter name, in the shapes of the parameters.
 
     Raises:
         UsageError: a tensor has no parameter of its shape.
@@ -195,8 +195,8 @@ def _by_name(update: SharedUpdate, model: nn.Module) -> dict[str, Tensor]:
     if not isinstance(update, Mapping):
         if len(update) != len(known):
             raise UsageError(
-                f"update: has {len(update)} tensors, and the model {len(known)} parameters; "
-                "give those that there are by name"
+                f"update: has {len(update)} tensors, but the model has {len(known)} parameters; "
+                "give tensors by name"
             )
         update = dict(zip(known, update, strict=True))
     for name, part in update.items():

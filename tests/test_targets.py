@@ -125,7 +125,7 @@ def test_parts_are_found_by_the_names_of_their_classes() -> None:
         ),
         (
             lambda: ClosedForm()(gradaudit.Target(model(), (INPUTS, LABELS)), [INPUTS]),
-            "^update: has 1 tensors, and the model 6 parameters",
+            "^update: has 1 tensors, but the model has 6 parameters",
         ),
         (
             lambda: ClosedForm()(gradaudit.Target(model(), (INPUTS, LABELS)), {"0.weigh": INPUTS}),

@@ -1,4 +1,4 @@
-"""Canaries in DP-SGD: records of known gradients, let in by coins, and what steps show of them.
+"""Canaries in DP-SGD: records of known gradients that fair coins include, and their scores.
 
 A canary's gradient is a direction of its own, far longer than the clip. Canaries that their coin
 let in take part in a step as any record does, with the sampling rate; the others never do. The
@@ -34,22 +34,22 @@ from gradaudit.federation.canary_scores import CanaryScores, Facts
 from gradaudit.randomness import rng
 
 _LONG = 100.0
-"""Norm of a canary's gradient over the clip: what is not clipped shows."""
+"""Norm of a canary's gradient in clips, so that a step that does not clip it stands out."""
 _MOST, _FEWEST, _NUMBERS = 5_000, 100, 2e8
-"""Canaries at most and at least, and numbers of all gradients of canaries in a step, on average."""
+"""Most and fewest canaries, and numbers in all canaries' gradients of a step, on average."""
 _FLOOR = 0.05
 _TOLERANCE, _DEVIATIONS = 0.02, 5.0
-"""Relative deviation of the noise from what is declared, and that in deviations of its estimate,
-both of which show that a step is no step of DP-SGD."""
+"""Deviations from the declared noise, relative and in standard deviations of the estimate, that
+together show that a step is not a step of DP-SGD."""
 _REPEATS = 0.1
-"""Correlation of two steps' noise from which it counts as used again."""
+"""Correlation of two steps' noise from which on the noise counts as repeated."""
 _RARE = 1e-6
 _GUARD = 1e-6
-"""What Opacus adds to norms before it divides the clip by them."""
+"""Constant that Opacus adds to norms before it divides the clip by them."""
 
 
 class RecordCanaries:
-    """Canaries in the steps of an Opacus ``DPOptimizer``, as long as the ``with`` block lasts.
+    """Adds canaries to the steps of an Opacus ``DPOptimizer`` while the ``with`` block lasts.
 
     Gradients of ``p.grad_sample`` are needed before ``optimizer.step()``: hooks and functorch of
     Opacus, not its ghost clipping.
@@ -98,30 +98,30 @@ class RecordCanaries:
 
     @property
     def clip(self) -> float:
-        """The norm that the whole gradient of a record is clipped to."""
+        """Returns the norm that the whole gradient of a record is clipped to."""
         norms = self.optimizer.max_grad_norm
         return math.hypot(*norms) if isinstance(norms, Sequence) else float(norms)
 
     def __enter__(self) -> Self:
-        """Put canaries into the optimizer's steps from now on."""
+        """Start adding canaries to the optimizer's steps."""
         self._step = self.optimizer.pre_step
         self._start = [p.detach().clone() for p in self.params]
         self.optimizer.pre_step = self._with_canaries
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the optimizer as it was."""
+        """Restore the optimizer."""
         del self.optimizer.pre_step
         pairs = zip(self.params, self._start, strict=True)
         self._moved = max(float((new.detach() - old).abs().max()) for new, old in pairs)
 
     def scores(self) -> CanaryScores:
-        """The scores of the run so far, and what its steps say of the optimizer."""
+        """Returns the canaries' scores so far, with facts about the optimizer's settings."""
         steps = np.array(self.increments).reshape(len(self.increments), self.count, 1)
         return CanaryScores(self.included, steps, (), "record", self.facts())
 
     def facts(self) -> Facts:
-        """What the optimizer declares, and how its releases differ from that."""
+        """Returns the optimizer's declared settings, and how its releases deviate from them."""
         squares, products, looks = (float(sum(x)) for x in zip(*self._noise, strict=True))
         declared = float(self.optimizer.noise_multiplier)
         ratio = math.sqrt(squares / max(1.0, looks)) / declared if declared else math.inf
@@ -137,7 +137,7 @@ class RecordCanaries:
         }
 
     def _suspicions(self, ratio: float, again: float, looks: float) -> list[str]:
-        """What an accountant takes for granted and the steps contradict, a clause each."""
+        """Returns assumptions of an accountant that the steps contradict, a clause for each."""
         sizes, said = np.array(self.batches), []
         if abs(ratio - 1) > max(_TOLERANCE, _DEVIATIONS / math.sqrt(2 * max(1.0, looks))):
             said.append(
@@ -159,7 +159,7 @@ class RecordCanaries:
         return said
 
     def _with_canaries(self, closure: Any = None) -> Any:
-        """Opacus's own ``pre_step``, with the canaries among the records of the step."""
+        """Runs Opacus's own ``pre_step`` with the canaries among the records of the step."""
         first = self._known is None
         if first:
             self._takes = self.included & (self._draws.random(self.count) < self.sampling_rate)
@@ -177,7 +177,7 @@ class RecordCanaries:
         return done
 
     def _take_in(self, takes: NDArray[np.bool_]) -> None:
-        """Add the records' clipped sum to what is known, and canaries to the records."""
+        """Record the clipped sum of the records' gradients, and add canaries to the records."""
         given = [_flat(p) for p in self.params]
         whole = torch.cat([g.flatten(1) for g in given], dim=1)
         factors = (self.clip / (whole.norm(dim=1) + _GUARD)).clamp(max=1.0)
@@ -207,7 +207,7 @@ class RecordCanaries:
 
 
 def _flat(parameter: Any) -> Tensor:
-    """Gradients of the records by a parameter, (records, …), also of several backward passes."""
+    """Returns the records' gradients by a parameter, (records, …), over all backward passes."""
     given = parameter.grad_sample
     if given is None:
         given = parameter.new_zeros(0, *parameter.shape)
@@ -216,7 +216,7 @@ def _flat(parameter: Any) -> Tensor:
 
 
 def _append(parameter: Any, rows: Tensor) -> None:
-    """Put gradients behind those of the last backward pass."""
+    """Append gradients to those of the last backward pass."""
     given = parameter.grad_sample
     if isinstance(given, list):
         given[-1] = torch.cat([given[-1], rows.to(given[-1])])

@@ -38,7 +38,7 @@ def _inside(model: nn.Module) -> nn.Module | None:
 
 
 def _computed(model: nn.Module) -> Iterator[tuple[int, Tensor]]:
-    """Returns copies of the tensors that a call of the model computes anew, by identity."""
+    """Returns copies of the tensors that each call of the model computes anew, by identity."""
     for part in model.modules():
         for value in vars(part).values():
             if isinstance(value, Tensor) and not value.is_leaf:

@@ -223,7 +223,7 @@ def test_repeated_names_are_refused(tmp_path, weights):
 def test_bytes_before_or_after_an_archive_are_refused(tmp_path, weights):
     path = tmp_path / "polyglot.pt"
     path.write_bytes(b"PK\x03\x04" + bytes(60) + weights.read_bytes())
-    assert "two ends that contradict each other" in refusal(path)
+    assert "two end records that contradict each other" in refusal(path)
     path.write_bytes(weights.read_bytes() + b"trailing")
     assert "damaged zip" in refusal(path)
 

@@ -102,11 +102,11 @@ def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
             f"{MAX_DIRECTORY_BYTES}; {REMEDY}"
         )
     if start + length != end:
-        raise _DoubtfulError("whose directory does not lie where its end says")
+        raise _DoubtfulError("whose directory does not lie where its end record says")
     stream.seek(start)
     entries = list(_entries(stream.read(length)))
     if len(entries) != count:
-        raise _DoubtfulError("whose end counts other entries than its directory has")
+        raise _DoubtfulError("whose end record counts other entries than its directory has")
     return start, entries
 
 
@@ -131,7 +131,7 @@ def _end(stream: BinaryIO, size: int) -> tuple[int, int, int, int]:
         or (pointed, bytes_) != (place64, _END64.size - 12)
         or short != (count, length, start)
     ):
-        raise _DoubtfulError("with two ends that contradict each other")
+        raise _DoubtfulError("with two end records that contradict each other")
     return _single(disk64, first64, here64, count64), length64, start64, place64
 
 
@@ -225,5 +225,5 @@ def _places(
         if mark != b"PK\x03\x04" or start + entry.size > limit:
             raise _DoubtfulError("whose entries overlap or leave the file")
         if (method, name) != (entry.method, entry.name):
-            raise _DoubtfulError("whose entries are other than its directory says")
+            raise _DoubtfulError("whose entries differ from what its directory says")
         yield entry.name.partition("/")[2], (start, entry.size)
