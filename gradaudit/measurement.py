@@ -25,7 +25,7 @@ LINEAR = "linear"
 UNMEASURED = "unmeasured"
 """Key in the variant of a row that stands for several rows."""
 NAMES = ("layers", "metrics", "model_metrics")
-"""Keys of the details that list names in such a row."""
+"""Keys of the details that list layers and metrics in such a row."""
 Variant = dict[str, str | int | float | bool]
 Key = tuple[str, str | None, str]
 """Key of a row: ``audit.metric``, layer, and the variant as JSON with sorted keys."""

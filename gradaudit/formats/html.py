@@ -199,7 +199,7 @@ _WORDS = {
     "low": "no limit is shown to be exceeded; this does not prove privacy",
     "~": "a number that no rule judged, so that it excludes no risk",
     "unknown": "something that a rule asks for could not be measured",
-    "not tested": "no audit attacked the layer's gradient",
+    "not tested": "no audit attacked the layer's gradient by itself",
     "[low, high]": "the interval that holds the true value at the stated confidence",
     "permuted": "the same number for the attribute shuffled among the records, about which "
     "gradients say nothing",

@@ -76,7 +76,9 @@ def _layers(lines: Sequence[LayerLine]) -> Iterator[Gap]:
     idle = [line.name for line in lines if line.level == "not tested"]
     if idle:
         what = "layers" if len(idle) > 1 else "layer"
-        yield Gap(f"{what} {abridged(idle, MOST_LAYERS)}", "no audit attacked the gradient")
+        yield Gap(
+            f"{what} {abridged(idle, MOST_LAYERS)}", "no audit attacked the gradient by itself"
+        )
 
 
 def _unasked(report: Report) -> Iterator[Gap]:

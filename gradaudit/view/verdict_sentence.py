@@ -98,7 +98,7 @@ def _within(judged: Report, layers: Layers) -> str:
     idle = sum(line.level == "not tested" for line in layers.lines)
     if not idle:
         return said
-    return f"{said}, but no audit attacked {idle:,} of {len(layers.lines):,} layers"
+    return f"{said}, but no audit attacked {idle:,} of {len(layers.lines):,} layers by themselves"
 
 
 def _accepted(judged: Report) -> str:

@@ -181,13 +181,13 @@ WORST: list[tuple[str, list[Any]]] = [
     ),
     (
         "PASSED|: every row that a rule judges is within its limit, but no audit attacked 2 of 3 "
-        "layers",
+        "layers by themselves",
         [row("leak.bits", "fc1", 0.5)],
     ),
     (f"PASSED| with warnings: {TOLD}", [row("leak.bits", "fc1", 1.5)]),
     (
         "PASSED|: every row that a rule of level error judges is within its limit, but no audit "
-        "attacked 2 of 3 layers",
+        "attacked 2 of 3 layers by themselves",
         [row("leak.bits", "fc1", 1.5, interval=(0, 2))],
     ),
     (
@@ -318,14 +318,14 @@ def test_what_nobody_looked_at_is_a_gap() -> None:
     shown = view(report)
     assert [(x.what, x.where, x.reason, x.partial) for x in shown.gaps] == [
         ("attribute ink", "", "not asked for", False),
-        ("layer fc1", "", "no audit attacked the gradient", False),
+        ("layer fc1", "", "no audit attacked the gradient by itself", False),
         ("other", "", "no mechanism; name one", False),
         ("rank", "", "not asked for", False),
         ("leak", " in fc1", "too small; take more", True),
         ("leak", " in fc2", "NaN (here)", True),
     ]
     assert in_brief(shown.gaps) == (
-        "attribute ink, rank; layer fc1 (no audit attacked the gradient); "
+        "attribute ink, rank; layer fc1 (no audit attacked the gradient by itself); "
         "other (no mechanism); leak in fc2 (failed: NaN)"
     )
 

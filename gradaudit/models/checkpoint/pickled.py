@@ -98,7 +98,7 @@ def follow(pickle: bytes, sizes: Mapping[str, int]) -> frozenset[str]:
             warnings.simplefilter("ignore")  # of odd escapes in text
             for step, (opcode, argument, _) in enumerate(pickletools.genops(pickle)):
                 if step >= MAX_STEPS:
-                    raise RefusedError(f"it takes over {MAX_STEPS} steps")
+                    raise RefusedError(f"it has more than {MAX_STEPS:,} steps")
                 machine.step(opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if not machine.unsafe:
