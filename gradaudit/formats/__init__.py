@@ -1,4 +1,4 @@
-"""How a report is shown, one format a file; add a file and ``-o`` knows its suffix."""
+"""Formats of reports, one a file; a new file's suffix is known to ``-o``."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ __all__ = ["Format", "format_for", "format_named", "formats"]
 
 
 def formats() -> dict[str, type[Format]]:
-    """Every format by name."""
+    """Returns every format by name."""
     return discover("gradaudit.formats", Format)
 
 
 def format_for(path: Path) -> Format:
-    """The format that the end of a file's name stands for; the longest counts (``.sarif.json``).
+    """Returns the format of a file's suffix; the longest suffix counts (``.sarif.json``).
 
     Raises:
         UsageError: no format has this suffix.
@@ -29,7 +29,7 @@ def format_for(path: Path) -> Format:
 
 
 def format_named(name: str, *, every: bool = False) -> Format:
-    """The format of this name.
+    """Returns the format of this name.
 
     Args:
         name: of the format.

@@ -18,7 +18,7 @@ class Format(ABC):
     name: ClassVar[str]
     suffix: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
-    """Other endings of names of files in this format."""
+    """Further suffixes of files in this format."""
     summary: ClassVar[str]
 
     def __init__(self, *, every: bool = False) -> None:
@@ -27,7 +27,7 @@ class Format(ABC):
 
     @abstractmethod
     def render(self, report: Report, policy: Policy | None = None) -> str:
-        """The report as text that ends with a newline.
+        """Returns the report as text that ends with a newline.
 
         Args:
             report: judged or not; findings that it holds are shown.
@@ -36,7 +36,7 @@ class Format(ABC):
         """
 
     def write(self, report: Report, path: Path, policy: Policy | None = None) -> None:
-        """Write the report to a file, whole or not at all.
+        """Write the report to a file, completely or not at all.
 
         Raises:
             UsageError: the folder is missing or cannot be written.
@@ -49,13 +49,13 @@ class Format(ABC):
 
 
 class Stdout(Console):
-    """Standard output as it is now; a reader that is gone is an error like any other."""
+    """Standard output as it is now; writing to a reader that has gone raises an error."""
 
     def __init__(self) -> None:
         super().__init__(file=sys.stdout)
 
     def on_broken_pipe(self) -> None:
-        """Let the error through, where rich ends the program with status 1, that of a verdict.
+        """Raise the error, where rich would end the program with status 1, which is a verdict's.
 
         Raises:
             BrokenPipeError: nobody reads standard output any more.
@@ -64,7 +64,7 @@ class Stdout(Console):
 
 
 def write_out(text: str) -> None:
-    """Write text to standard output in UTF-8, byte for byte."""
+    """Write text to standard output in UTF-8, unchanged."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()

@@ -17,7 +17,7 @@ ABSENT = "absent"
 
 @dataclass(frozen=True)
 class Change:
-    """One row in two reports; None where a report does not have it."""
+    """A row in two reports; None where a report does not have it."""
 
     old: Measurement | None
     new: Measurement | None
@@ -31,7 +31,7 @@ class Change:
 
     @property
     def difference(self) -> float | None:
-        """New less old; None where not both are finite numbers."""
+        """The new value less the old one; None where not both are finite numbers."""
         before = self.old.value if self.old else None
         after = self.new.value if self.new else None
         return None if before is None or after is None else after - before
@@ -78,14 +78,14 @@ class Change:
 
     @property
     def words(self) -> str:
-        """The difference in words: ``+0.500 (+25.0 %)``; empty where there is none."""
+        """Formats the difference: ``+0.500 (+25.0 %)``; empty where there is none."""
         if self.difference is None or self.share is None:
             return ""
         share = f" ({_signed(100 * self.share)} %)" if math.isfinite(self.share) else ""
         return f"{_signed(self.difference)}{share}"
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Key, both values with their status, difference, overlap."""
+        """Returns the key, both values with their status, the difference and the overlap."""
         variant: Variant = self.row.variant
         return {
             "audit": self.row.audit,
@@ -100,7 +100,7 @@ class Change:
 
 
 def changes(old: Report, new: Report, *, variants: bool = False) -> Iterator[Change]:
-    """Every row of either report, in the new one's order, then those that only the old one has."""
+    """Yields the rows of both reports: in the new one's order, then those of the old one alone."""
     before = {row.key: row for row in old.rows if variants or not row.variant}
     for row in new.rows:
         if variants or not row.variant:
@@ -110,7 +110,7 @@ def changes(old: Report, new: Report, *, variants: bool = False) -> Iterator[Cha
 
 
 def side(row: Measurement | None) -> str:
-    """One side of a change as a cell: the estimate, a status, or ``absent``."""
+    """Formats one side of a change as a cell: the estimate, a status, or ``absent``."""
     if row is None:
         return ABSENT
     return marked(row) if row.status == "measured" else row.status
@@ -133,7 +133,7 @@ WHOLE_MODEL = "(whole model)"
 
 
 def sorted_changes(changed: Iterable[Change]) -> list[Change]:
-    """The largest change first: in widths of intervals, then as a share of the old value.
+    """Returns the changes, the largest first: in widths of intervals, then in old values.
 
     Rows that one of the reports does not have, or did not measure, come last.
     """
@@ -161,7 +161,7 @@ def print_changes(changed: Sequence[Change], unchanged: int, console: Console) -
 
 
 def markdown_changes(changed: Sequence[Change], unchanged: int) -> str:
-    """The same as Markdown."""
+    """Returns the changes as Markdown."""
     rows = [
         [code(layer), code(metric), *rest]
         for change in changed
@@ -172,7 +172,7 @@ def markdown_changes(changed: Sequence[Change], unchanged: int) -> str:
 
 
 def tally(changed: Sequence[Change], unchanged: int) -> str:
-    """How many rows changed, and of how many the intervals lie apart."""
+    """Counts the rows that changed, and those whose intervals do not overlap."""
     apart = sum(change.overlap is False for change in changed)
     summary = f"{len(changed)} rows changed ({apart} beyond their intervals), {unchanged} did not"
     doubts = any(row.doubts for change in changed for row in (change.old, change.new) if row)
@@ -200,7 +200,7 @@ def _values(change: Change) -> str:
 
 
 def _value(row: Measurement | None) -> str:
-    """One side without its interval."""
+    """Formats one side without its interval."""
     if row is None or row.number is None:
         return side(row)
     return number(row.number) + (f" {DOUBTED}" if row.doubts else "")

@@ -1,4 +1,4 @@
-"""An explanation as lines of a console, or as Markdown."""
+"""Formats an explanation as lines of a console, or as Markdown."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _SOURCE_TEXT = re.compile(r"``(.+?)``|`(.+?)`")
 
 
 def explanation_lines(explained: Explanation, page: Page) -> Iterator[Text]:
-    """Paragraphs as wide as the page."""
+    """Yields paragraphs as wide as the page."""
     yield page.text(explained.title, "bold")
     yield from page.prose(_plain(explained.lead))
     for part in explained.parts:
@@ -34,7 +34,7 @@ def _part_lines(part: Section, page: Page) -> Iterator[Text]:
 
 
 def explanation_markdown(explained: Explanation, level: int = 1) -> str:
-    """Markdown whose title is a heading of this level."""
+    """Returns Markdown whose title is a heading of this level."""
     below = "#" * (level + 1)
     blocks = [f"{'#' * level} {escape(explained.title)}", _marked(explained.lead)]
     for part in explained.parts:
@@ -51,7 +51,7 @@ def _plain(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    """Text that Markdown leaves as it is, but for what stands between backticks."""
+    """Escapes Markdown in a text, except between backticks."""
     end, parts = 0, []
     for match in _SOURCE_TEXT.finditer(text):
         parts += [escape(text[end : match.start()]), f"`{match[1] or match[2]}`"]

@@ -20,14 +20,14 @@ _MORE_ESCAPES = str.maketrans({":": "%3A", ",": "%2C"})
 
 
 class Github(Format):
-    """Lines that a workflow's log turns into annotations, and the verdict as the last."""
+    """Lines that a workflow's log turns into annotations; the last one is the verdict."""
 
     name = "github"
     suffix = ".github"
     summary = "annotations of GitHub Actions, for its log"
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
-        """The gravest first, as GitHub shows ten of a kind."""
+        """Returns the annotations, the gravest first, as GitHub shows ten of a kind."""
         judged = with_findings(report, policy)
         ranked = sorted(results(judged), key=lambda result: GRAVEST.index(result.says))
         return "".join(f"{line}\n" for line in _lines(judged, ranked))

@@ -1,4 +1,4 @@
-"""The report as one HTML page: everything in it, nothing fetched, nothing run.
+"""The report as one HTML page that holds everything, fetches nothing and runs nothing.
 
 Dot-and-interval strips as SVG, a layer each, on one axis whose right side is always the worse.
 
@@ -30,18 +30,18 @@ from gradaudit.view.signoff import sign_off
 
 MOST_TICKS = 4
 WIDE = 1000
-"""Positive values that span such a factor are drawn on a logarithmic axis."""
+"""Factor between positive values from which on an axis is logarithmic."""
 HEIGHT = 26
 _MIDDLE = HEIGHT // 2
 _MARGIN = 4.0
-"""Percent of the axis at either side."""
+"""Margin at either end of the axis, in percent."""
 SHAPES: dict[Level | None, str] = {
     "high": "M0-7 7 6-7 6Z",
     "medium": "M0-7 7 0 0 7-7 0Z",
     "low": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0Z",
 }
 NOTHING = "none"
-"""The class of what shows no risk and excludes none: not tested, unknown, undecided, not judged."""
+"""CSS class of cells that show no risk and exclude none: not tested, unknown, undecided."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class StripAxis:
     reversed: bool = False
 
     def at(self, value: float) -> float:
-        """The place of a value; beyond an end it is that end."""
+        """Returns the place of a value; a value beyond an end is placed at that end."""
         span = self._scaled(self.high) - self._scaled(self.low)
         share = (self._scaled(value) - self._scaled(self.low)) / span if span else 0.5
         share = min(1.0, max(0.0, share))
         return _MARGIN + (100 - 2 * _MARGIN) * (1 - share if self.reversed else share)
 
     def ticks(self) -> list[float]:
-        """A few round values."""
+        """Returns a few round values within the axis."""
         if self.logarithmic:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
             decades = max(1, math.ceil((last - first) / MOST_TICKS))
@@ -77,7 +77,7 @@ class StripAxis:
 
 
 def axis_of(column: MetricColumn, cells: Sequence[Cell]) -> StripAxis:
-    """An axis that holds every value, interval, floor, limit and the chance of a column."""
+    """Returns an axis that spans every value, interval, floor, limit and chance of a column."""
     values = [value for cell in cells for value in _values(cell)]
     values += [limit for _, limit in column.limits]
     values += [] if column.chance is None else [column.chance]
@@ -92,7 +92,7 @@ def axis_of(column: MetricColumn, cells: Sequence[Cell]) -> StripAxis:
 
 
 def strip(line: LayerLine, cell: Cell, column: MetricColumn, axis: StripAxis) -> Markup:
-    """One layer's number: dot, interval, floor, limits and chance, with a title that says them."""
+    """Returns one layer's strip: dot, interval, floor, limits and chance, with a title in words."""
     title = printable(f"{line.name}: {cell_words(cell)}", limit=None)
     parts = (*_marks(column, axis), *_floor(cell, axis), *_interval(cell, axis), _dot(cell, axis))
     return Markup(
@@ -101,7 +101,7 @@ def strip(line: LayerLine, cell: Cell, column: MetricColumn, axis: StripAxis) ->
 
 
 def ruler(axis: StripAxis) -> Markup:
-    """The axis with its ticks."""
+    """Returns the axis with its ticks."""
     ticks = Markup("").join(
         Markup('<text x="{:.1f}%" y="12">{}</text>').format(axis.at(tick), f"{tick:.4g}")
         for tick in axis.ticks()
@@ -112,7 +112,7 @@ def ruler(axis: StripAxis) -> Markup:
 
 
 def cell_words(cell: Cell) -> str:
-    """A number in words: ``0.920 [0.846, 0.994], permuted 0.524, high``."""
+    """Formats a number in words: ``0.920 [0.846, 0.994], permuted 0.524, high``."""
     floor = f"permuted {cell.floor}" if cell.floor else ""
     left = f"{cell.possible} not excluded" if cell.possible else ""
     judged = "within its limits" if cell.judged else "no rule judged it"
@@ -121,7 +121,7 @@ def cell_words(cell: Cell) -> str:
 
 
 def shape(level: Level | None, *, hollow: bool = False) -> Markup:
-    """The sign of a risk: a triangle, a diamond, a dot; hollow where it is undecided.
+    """Returns the sign of a risk: a triangle, a diamond, a dot; hollow where it is undecided.
 
     A grey hollow dot where there is no evidence: not tested, unknown, or not judged.
     """
@@ -144,7 +144,7 @@ def _values(cell: Cell) -> Iterator[float]:
 
 
 def _marks(column: MetricColumn, axis: StripAxis) -> Iterator[Markup]:
-    """Chance and limits, as lines across the strip."""
+    """Returns chance and limits as lines across the strip."""
     lines = [("chance", column.chance)] if column.chance is not None else []
     for kind, value in (*lines, *((f"limit {level}", limit) for level, limit in column.limits)):
         x = f"{axis.at(value or 0.0):.1f}%"
@@ -168,7 +168,7 @@ def _interval(cell: Cell, axis: StripAxis) -> Iterator[Markup]:
 
 
 def _dot(cell: Cell, axis: StripAxis) -> Markup:
-    """The number, in the shape of its risk; infinity lies at the end of the axis."""
+    """Returns the number in the shape of its risk; infinity is drawn at the end of the axis."""
     value = cell.row.number if cell.row else None
     if value is None:
         words = escape("not measured" if not cell.failed else "failed")
@@ -181,13 +181,13 @@ def _dot(cell: Cell, axis: StripAxis) -> Markup:
 
 
 def _span(axis: StripAxis, ends: tuple[float, float]) -> tuple[float, float]:
-    """Left side and width."""
+    """Returns the left end and the width of an interval on the axis."""
     left, right = sorted(map(axis.at, ends))
     return left, right - left
 
 
 def _round_step(least: float) -> float:
-    """The next of 1, 2, 5, 10, … times a power of ten."""
+    """Returns the next of 1, 2, 5, 10, … times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least)) if least > 0 else 1.0
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least * (1 - 1e-9))
 
@@ -212,12 +212,12 @@ MOST_BYTES = 100_000
 _NAME = re.compile(r"[a-z][a-z0-9-]*-\d\d\.png")
 _PNG = b"\x89PNG\r\n\x1a\n"
 MOST_ROWS = 1000
-"""Rows of the list of all measurements; a sweep may have many thousands."""
+"""Most rows in the list of all measurements; a sweep may have many thousands."""
 MOST_LAYERS = 50
-"""Layers of the table that are not folded away."""
+"""Most layers of the table that are not folded away."""
 MOST_STRIPS = 20
 LONG_WORD = 20
-"""Characters beyond which a word of a sentence is taken for a name that may be broken."""
+"""Characters from which on a word is taken for a name that may be broken."""
 _BREAKS = re.compile(r"([./:,]|[-_](?=\w))")
 _OPTION = re.compile(r"--[a-z]")
 _PAGE = Environment(
@@ -264,7 +264,7 @@ class Html(Format):
 
 
 class Chart(NamedTuple):
-    """Strips of one question: a name and a strip for each layer, on an axis."""
+    """A chart of one question: a name and a strip for each layer, on one axis."""
 
     column: MetricColumn
     ruler: Markup
@@ -272,7 +272,7 @@ class Chart(NamedTuple):
 
 
 def _charts(shown: View) -> list[Chart]:
-    """A chart for each question, of the riskiest layers."""
+    """Yields a chart for each question, with the riskiest layers."""
     lines = shown.layers.riskiest(MOST_STRIPS)
     charts = []
     for i, column in enumerate(shown.layers.questions):
@@ -286,7 +286,7 @@ def _charts(shown: View) -> list[Chart]:
 
 
 def breakable(name: str) -> Markup:
-    """A name that a line may break behind its points and dashes, and nowhere inside a word."""
+    """Returns a name that may break after its points and dashes, and nowhere inside a word."""
     parts = _BREAKS.split(printable(name, limit=None))
     return Markup("<wbr>").join(
         escape(word + mark) for word, mark in zip(parts[::2], [*parts[1::2], ""], strict=True)
@@ -294,7 +294,7 @@ def breakable(name: str) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """A sentence whose options (``--hide``) stay whole, and whose long names break at points."""
+    """Returns a sentence whose options (``--hide``) stay whole, and whose long names may break."""
     return Markup(" ").join(map(_word, printable(text, limit=None).split(" ")))
 
 
@@ -305,7 +305,7 @@ def _word(word: str) -> Markup:
 
 
 def _flat(facts: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
-    """Facts as lines: ``versions.torch`` to its value; lists and what is empty as JSON."""
+    """Flattens facts to lines, as ``versions.torch``; lists and empty values become JSON."""
     lines: dict[str, str] = {}
     for key, value in facts.items():
         if isinstance(value, dict) and value:
@@ -317,13 +317,13 @@ def _flat(facts: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
 
 
 def _harmless(value: Any) -> Any:
-    """Text without control characters; what is markup already stays."""
+    """Returns text without control characters; markup stays as it is."""
     plain = isinstance(value, str) and not hasattr(value, "__html__")
     return printable(value, limit=None) if plain else value
 
 
 def glossary(shown: View) -> dict[str, str]:
-    """The words that every report has, and the metrics that this one shows."""
+    """Returns the words that every report uses, and the metrics that this one shows."""
     known = known_metrics()
     shown_metrics = [x.metric for x in shown.layers.columns] + [x.metric for x in shown.model]
     metrics = {
@@ -335,7 +335,7 @@ def glossary(shown: View) -> dict[str, str]:
 
 
 def examples_of(report: Report) -> Iterator[tuple[str, str]]:
-    """Name and ``data:`` address of each picture that still lies where the report says.
+    """Yields name and ``data:`` address of each picture that is still where the report says.
 
     A report names any folder it likes: only small PNG files, named as reconstructions are, are
     taken.

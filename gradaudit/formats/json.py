@@ -1,4 +1,4 @@
-"""The report as it is: one JSON document, as its published schema describes it."""
+"""The report as one JSON document, as its published schema describes it."""
 
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy
@@ -14,5 +14,5 @@ class Json(Format):
     summary = "the report itself; validated by `gradaudit schema report`"
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
-        """The whole report; a policy changes nothing in it."""
+        """Returns the whole report; a policy changes nothing in it."""
         return inert_json(report.to_json())

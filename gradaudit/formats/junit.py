@@ -76,7 +76,7 @@ def _case(suite: ET.Element, finding: Finding, name: str, seconds: Mapping[str, 
 
 
 def _name(finding: Finding) -> str:
-    """``conv1 (round=2) max error``: where, and which limit; not how high it is."""
+    """Names a case by place and kind of limit, ``conv1 (round=2) max error``."""
     parts = (
         finding.layer or "whole model",
         f"({variant_text(finding.variant)})" if finding.variant else "",
@@ -91,7 +91,7 @@ def _audit(finding: Finding) -> str:
 
 
 def _seconds(judged: Report) -> Counter[str]:
-    """What each audit took, shared among its cases."""
+    """Shares each audit's time among its cases."""
     seconds = judged.provenance.get("seconds")
     cases = Counter(map(_audit, judged.findings))
     shares = Counter[str]()

@@ -14,10 +14,10 @@ from gradaudit.view.cells import MARKS
 from gradaudit.view.gaps import in_brief
 
 MOST_BYTES = 60_000
-"""GitHub takes 65,536 characters in a comment."""
+"""Most bytes of a document; GitHub takes 65,536 characters in a comment."""
 MOST_LAYERS = 10
 LONGEST = 1000
-"""Characters of a paragraph; longer ones lose their middle."""
+"""Most characters of a paragraph; longer ones are cut in the middle."""
 _MARKS: dict[Level, str] = {
     "high": "🔴",
     "medium": "🟠",
@@ -36,12 +36,12 @@ _ACTIVE = re.compile(
 )
 LEFT_OUT = "*{:,} more rows are left out; the JSON report has them.*"
 _ROOM = 100
-"""Bytes kept for saying what was left out."""
+"""Bytes that are reserved for the note on what was left out."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that stand together; ``rows`` may be cut, what opens and closes them may not.
+    """Lines that belong together; ``rows`` may be cut, the lines around them may not.
 
     A block that ``needed`` rows is left out where it has none.
     """
@@ -58,7 +58,7 @@ class Block:
 
 
 def filled(blocks: Sequence[Block], most: int) -> Iterator[str]:
-    """The blocks as paragraphs, in at most so many bytes with an empty line behind each.
+    """Joins the blocks with empty lines, and cuts rows to stay within so many bytes.
 
     No block takes more than half of what is left, so that each has some of its rows; those that
     are left out are counted.
@@ -75,7 +75,7 @@ def filled(blocks: Sequence[Block], most: int) -> Iterator[str]:
 
 
 def _fitting(block: Block, room: int) -> list[str]:
-    """The lines of a block with as many rows as there is room for."""
+    """Returns the lines of a block with as many rows as fit."""
     used = sum(map(_size, (*block.opening, *block.closing)))
     rows: list[str] = []
     for row in block.rows:
@@ -93,7 +93,7 @@ def _size(line: str) -> int:
 
 
 class Markdown(Format):
-    """Tables and lists; whatever a name holds, it stays text."""
+    """Tables and lists, in which every name stays plain text."""
 
     name = "markdown"
     suffix = ".md"
@@ -108,7 +108,7 @@ class Markdown(Format):
 
 
 def escape(text: str) -> str:
-    """Text that Markdown and HTML leave as it is, on one line.
+    """Returns text on one line that Markdown and HTML show as it is.
 
     Active characters become entities, which can never be read as markup.
     """
@@ -116,7 +116,7 @@ def escape(text: str) -> str:
 
 
 def code(name: str) -> str:
-    """A name in code type; entities spell what a code span could not hold in a table."""
+    """Returns a name in code type; characters that a table cell cannot hold become entities."""
     if _PLAIN.fullmatch(name):
         return f"`{name.strip() or ' '}`"
     spelled = re.sub(r"[^\w ./()-]", lambda m: f"&#{ord(m[0])};", printable(name, limit=None))
@@ -124,7 +124,7 @@ def code(name: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0) -> Iterator[str]:
-    """Lines of a table whose cells are Markdown already; ``right`` is aligned to the right."""
+    """Returns the lines of a table of Markdown cells; columns of ``right`` are aligned right."""
     yield f"| {' | '.join(headings)} |"
     rules = ["---:" if right and i == right else "---" for i in range(len(headings))]
     yield f"| {' | '.join(rules)} |"
@@ -137,7 +137,7 @@ def _text(text: str) -> str:
 
 
 def _summary(shown: View) -> Iterator[Block]:
-    """What is read first: verdict, scope, findings, the riskiest layers, gaps, provenance."""
+    """Yields the first part: verdict, scope, findings, the riskiest layers, gaps, provenance."""
     verdict, scope = shown.verdict, shown.scope
     yield Block([f"## {_OUTCOMES[verdict.outcome]} {_text(verdict.sentence)}"])
     lines = [f"- **{heading}** {_text(text)}" for heading, text in scope.lines]
@@ -161,7 +161,7 @@ def _summary(shown: View) -> Iterator[Block]:
 
 
 def _legend(shown: View) -> Iterator[str]:
-    """What the marks behind numbers mean."""
+    """Explains the marks behind numbers."""
     printed = "".join(cell.full for line in shown.layers.lines for cell in line.answers)
     printed += "".join(line.value for line in shown.model)
     return (said for mark, said in MARKS.items() if mark in printed)
@@ -177,7 +177,7 @@ def _riskiest(shown: View) -> Block:
 
 
 def _details(shown: View) -> Iterator[Block]:
-    """All that is behind it, folded away."""
+    """Yields all details, folded away."""
     more = shown.concerns[len(shown.findings) :]
     yield _folded(f"{len(more)} more findings", [], list(map(_concern, more)))
     layers = shown.layers
@@ -230,7 +230,7 @@ def _sign(line: LayerLine) -> str:
 
 
 def _answer(cell: Cell) -> str:
-    """The number with its interval, and that for a permuted attribute below."""
+    """Formats the number with its interval, and the one for a permuted attribute below."""
     return f"{cell.full}<br>permuted {cell.floor}" if cell.floor else cell.full
 
 
@@ -255,6 +255,6 @@ def _arrays(lines: Sequence[ArrayLine]) -> tuple[list[str], list[str]]:
 def _table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0
 ) -> tuple[list[str], list[str]]:
-    """Heading lines and rows; nothing without rows."""
+    """Returns heading lines and rows; empty without rows."""
     lines = list(table(headings, rows, right)) if rows else []
     return lines[:2], lines[2:]

@@ -1,4 +1,4 @@
-"""Laying out text on a console, in its encoding: grids in bands, cards, paragraphs.
+"""Lays out text on a console, in its encoding: grids in bands, cards, paragraphs.
 
 Nothing is ever cut or folded, and no text is more than text.
 """
@@ -43,13 +43,13 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Terminal cells that the widest line takes."""
+        """Width of the widest line, in terminal cells."""
         lines = [*self.heading.split("\n"), *(cell.plain for cell in self.cells)]
         return max(map(cell_len, lines))
 
 
 def grid(keys: Sequence[Column], others: Sequence[Column], width: int, rule: str) -> Iterator[Text]:
-    """Lines of a table whose first columns, the keys, are never cut.
+    """Yields the lines of a table whose first columns, the keys, are never cut.
 
     Where the columns do not fit side by side they are shown in bands, each with the keys; where
     not even one fits beside them, every row becomes a card.
@@ -110,21 +110,21 @@ def _cards(keys: Sequence[Column], others: Sequence[Column]) -> Iterator[Text]:
 
 
 class Page:
-    """Makes lines for one console."""
+    """Formats lines for one console."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.width = max(console.width, LEAST_WIDTH)
 
     def print(self, lines: Iterable[Text]) -> None:
-        """Print lines as they are; a terminal wraps what is too long for it."""
+        """Print lines as they are; the terminal wraps long ones."""
         for line in lines:
             self.console.print(line, soft_wrap=True, highlight=False)
 
     def prose(
         self, text: str, first: str = "", rest: str | None = None, style: str = ""
     ) -> Iterator[Text]:
-        """Lines of a paragraph; a word longer than a line is kept whole.
+        """Yields the lines of a paragraph; a word longer than a line is kept whole.
 
         The first line begins with ``first``, the others with ``rest``, or as the first without it.
         """
@@ -139,7 +139,7 @@ class Page:
             yield Text(line, style)
 
     def text(self, text: str, style: str = "") -> Text:
-        """One harmless line."""
+        """Returns a text on one line, without control characters."""
         return Text(self.safe(text), style)
 
     @property
@@ -148,7 +148,7 @@ class Page:
         return self.safe("─")
 
     def safe(self, text: str) -> str:
-        """The text without control characters and markup, in the console's encoding."""
+        """Returns the text without control characters and markup, in the console's encoding."""
         text = printable(text, limit=None)
         encoding = self.console.encoding
         try:

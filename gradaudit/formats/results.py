@@ -1,4 +1,4 @@
-"""One result a row from a policy's findings, for formats that show results and not rules."""
+"""Turns a policy's findings into one result a row, for formats that list results."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -35,12 +35,12 @@ class Result:
 
     @property
     def rule(self) -> str:
-        """The metric, or what stands for one where a report holds nothing to judge."""
+        """The metric, or a name in its place where a report holds nothing to judge."""
         return rule_of(self.finding)
 
     @property
     def sentence(self) -> str:
-        """A result in one sentence: the layer, the value, its limit, and the meaning."""
+        """The result in one sentence: the layer, the value, its limit, and the meaning."""
         finding = self.finding
         where = f"Layer {finding.layer}" if finding.layer is not None else "The whole model"
         variant = f" ({variant_text(finding.variant)})" if finding.variant else ""
@@ -52,12 +52,12 @@ class Result:
 
 
 def rule_of(finding: Finding) -> str:
-    """The metric that a finding is of, harmless."""
+    """Returns the metric that a finding is about, as harmless text."""
     return NOTHING_MEASURED if finding.rule == 0 else printable(finding.metric, limit=None)
 
 
 def results(judged: Report) -> Iterator[Result]:
-    """A result for each row that a rule finds beyond its limit, or cannot place within it."""
+    """Returns a result for each row that a rule finds beyond its limit, or not shown within it."""
     for findings in told_of(judged):
         gravest = gravest_of(findings)
         if gravest.outcome in BEYOND | OPEN:
@@ -70,7 +70,7 @@ def results(judged: Report) -> Iterator[Result]:
 
 
 def told_of(judged: Report) -> Iterator[Sequence[Finding]]:
-    """All that rules say of each row, and what each says of rows that there are not."""
+    """Groups findings by row; a finding about missing rows is a group of its own."""
     rows: dict[object, list[Finding]] = {}
     for place, finding in enumerate(judged.findings):
         nowhere = finding.outcome == "unmeasured" and finding.layer is None
@@ -79,22 +79,22 @@ def told_of(judged: Report) -> Iterator[Sequence[Finding]]:
 
 
 def gravest_of(found: Sequence[Finding]) -> Finding:
-    """The gravest of findings of one row: an error hides its own warning."""
+    """Returns the gravest findings of one row; an error hides its own warning."""
     return min(found, key=lambda each: GRAVEST.index(says(each)))
 
 
 def summary(judged: Report) -> str:
-    """The verdict in one sentence: the adversary, the policy and the worst finding."""
+    """States the verdict in one sentence: the adversary, the policy and the worst finding."""
     return printable(view(judged).verdict.sentence, limit=None)
 
 
 def policy_name(judged: Report) -> str:
-    """Name of the policy that the report was judged by, where the report has it."""
+    """Returns the name of the policy that judged the report, where the report has it."""
     return printable(policy_of(judged)[0])
 
 
 def artifact(report: Report) -> str | None:
-    """The file to look into: what makes the model, else the configuration, else the checkpoint.
+    """Returns the file to look into: the model's code, else the configuration or the checkpoint.
 
     Relative to the working directory where it lies in it; None where the model is no file's.
     """

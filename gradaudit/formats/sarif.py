@@ -38,9 +38,9 @@ from gradaudit.view.facts import preparation
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
-"""What the locations of results are relative to: where the repository lies."""
+"""Base of the results' locations: the root of the repository."""
 _SEVERITY = {"error": "8.0", "warning": "5.0"}
-"""What code scanning makes "high" and "medium" of."""
+"""Scores from which code scanning derives "high" and "medium"."""
 
 Json = dict[str, JsonValue]
 
@@ -117,7 +117,7 @@ def _explained(name: str) -> Explanation | None:
 
 
 def _level(metric: Metric | None, findings: Sequence[Finding]) -> str:
-    """The gravest level that the audit declares for its metric, or else that rules have for it."""
+    """Returns the gravest level that the audit declares for its metric, else that of the rules."""
     if metric is not None and (metric.error, metric.warning) != (None, None):
         return "warning" if metric.error is None else "error"
     return "error" if any(finding.level == "error" for finding in findings) else "warning"
@@ -170,7 +170,7 @@ def _location(report: Report, finding: Finding) -> Json:
 
 
 def _artifact(report: Report) -> Json:
-    """The file to look into, relative to the repository's root where it may lie in it."""
+    """Returns the file to look into, relative to the repository's root if it is inside."""
     file = artifact(report) or report.target.model
     if PurePath(file).is_absolute():
         return {"uri": PurePath(file).as_uri()}
@@ -178,10 +178,10 @@ def _artifact(report: Report) -> Json:
 
 
 def _fingerprint(finding: Finding) -> str:
-    """The same for the same row, whatever its value and the rules."""
+    """Returns an identifier that a row keeps whatever its value and the rules."""
     return hashlib.sha256(json.dumps(finding.key).encode()).hexdigest()[:32]
 
 
 def _text(value: JsonValue) -> str:
-    """Harmless, and without embedded links, which SARIF writes as ``[text](address)``."""
+    """Returns harmless text without embedded links, which SARIF writes as ``[text](address)``."""
     return printable(str(value), limit=None).replace("](", "] (")

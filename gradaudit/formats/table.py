@@ -17,7 +17,7 @@ from gradaudit.view.cells import MARKS
 from gradaudit.view.gaps import in_brief
 
 PLAIN_WIDTH = 100
-"""Terminal cells of a line where the table goes to a file."""
+"""Width of the table in a file, in terminal cells."""
 MOST_LAYERS = 12
 MOST_CONCERNS = 3
 MOST_ARRAYS = 12
@@ -30,7 +30,7 @@ LEGEND = {
 
 
 class Table(Format):
-    """The view in as few lines as it takes, or with ``every`` row behind it."""
+    """The view in as few lines as possible, or with ``every`` row behind it."""
 
     name = "table"
     suffix = ".txt"
@@ -44,7 +44,7 @@ class Table(Format):
         return stream.getvalue()
 
     def show(self, report: Report, policy: Policy | None = None) -> None:
-        """The table as the terminal can show it: its width, colours and characters."""
+        """Print the table with the width, colours and characters of the terminal."""
         print_report(report, Stdout(), policy=policy, every=self.every)
 
 
@@ -86,7 +86,7 @@ class _TablePage(Page):
             yield from self.item("warning", warning, 9, "bold yellow")
 
     def item(self, heading: str, text: str, width: int, style: str = "dim") -> Iterator[Text]:
-        """A paragraph that hangs behind its heading."""
+        """Yields a paragraph that is indented below its heading."""
         for i, line in enumerate(self.prose(text, heading.ljust(width), " " * width)):
             if i == 0:
                 line.stylize(style, 0, len(heading))
@@ -133,14 +133,14 @@ class _TablePage(Page):
         yield from self.model()
 
     def answers(self, lines: Sequence[LayerLine]) -> list[Column]:
-        """One number for each question."""
+        """Returns a column of numbers for each question."""
         return [
             Column(column.heading, [self.cell(line.answers[i], brief=True) for line in lines])
             for i, column in enumerate(self.view.layers.questions)
         ]
 
     def metrics(self, lines: Sequence[LayerLine]) -> list[Column]:
-        """Kind, size and every headline metric with its interval."""
+        """Returns kind, size and every headline metric with its interval."""
         return [
             Column("kind", [self.text(line.kind) for line in lines]),
             Column("parameters", [Text(line.size) for line in lines], right=True),
@@ -163,7 +163,7 @@ class _TablePage(Page):
         return text
 
     def legend(self, lines: Sequence[LayerLine]) -> str:
-        """Legend of the table: each question's metric, and the meaning of the marks in cells."""
+        """Explains the table: each question's metric, and the marks in cells."""
         said = [f"{x.heading} {x.metric}" for x in self.view.layers.questions]
         printed = "".join(cell.brief for line in lines for cell in line.answers)
         return "; ".join([", ".join(said), *(LEGEND[mark] for mark in LEGEND if mark in printed)])

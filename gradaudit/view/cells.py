@@ -1,4 +1,4 @@
-"""A table's parts: what layers are compared by, a number and what is made of it, a line."""
+"""Parts of the table of layers: a column's metric, a cell's number and risk, a line."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from gradaudit.text import DOUBTED, number
 from gradaudit.view.facts import abridged
 
 PERMUTED = "attribute_permuted"
-"""Key of the variant, or of the details, of a row about a permuted attribute."""
+"""Key of a permuted attribute in a row's variant or details."""
 
 
 class PermutationFloor(NamedTuple):
@@ -23,7 +23,7 @@ class PermutationFloor(NamedTuple):
     interval: tuple[float, float] | None = None
 
     def __str__(self) -> str:
-        """``0.533 [0.257, 0.808]``."""
+        """Formats the number with its interval: ``0.533 [0.257, 0.808]``."""
         if self.interval is None:
             return number(self.value)
         low, high = self.interval
@@ -31,12 +31,12 @@ class PermutationFloor(NamedTuple):
 
 
 def permuted(row: Measurement, rows: Mapping[Key, Measurement]) -> PermutationFloor | None:
-    """The same number for a permuted attribute, from the row's details or a row of its own."""
+    """Returns the number for a permuted attribute, from the row's details or a row of its own."""
     return _from_details(row.details.get("permuted")) or _from_row(row, rows)
 
 
 def floor_of(row: Measurement, rows: Mapping[Key, Measurement], known: Metric | None) -> str:
-    """The floor in words; empty where nobody knows it."""
+    """Formats the floor in words; empty where it is unknown."""
     if floor := permuted(row, rows):
         return f"permuted {floor}"
     if known is not None and known.chance is not None:
@@ -73,7 +73,7 @@ MARKS = {
     OPEN: f"{OPEN} undecided: neither beyond a limit nor within it",
     UNJUDGED: f"{UNJUDGED} no rule judged it",
 }
-"""What stands behind numbers that exclude nothing, and what it means."""
+"""Marks behind numbers that exclude no risk, with their meaning."""
 MOST_LAYERS = 8
 HEADINGS: Mapping[Question, str] = {
     "records": "records?",
@@ -85,7 +85,7 @@ HEADINGS: Mapping[Question, str] = {
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A metric that layers are compared by.
+    """A metric by which layers are compared.
 
     Attributes:
         metric: ``audit.metric``.
@@ -113,7 +113,7 @@ class MetricColumn:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of one layer, or why there is none.
+    """A number of one layer, or the reason why there is none.
 
     Attributes:
         row: what was measured; None where there is no row.
@@ -137,7 +137,7 @@ class Cell:
 
     @property
     def failed(self) -> bool:
-        """Whether its measurement broke."""
+        """Whether its measurement failed."""
         return self.row is not None and self.row.status == "failed"
 
     @property
@@ -179,23 +179,23 @@ class LayerLine:
 
     @property
     def sign(self) -> Level | None:
-        """The level to paint, if any."""
+        """The level to colour, if any."""
         return sign_of(self.level, self.possible)
 
     @property
     def size(self) -> str:
-        """How many parameters it has; empty where the report does not say it."""
+        """The number of parameters; empty where the report does not have it."""
         return "" if self.parameters is None else f"{self.parameters:,}"
 
     @property
     def risk(self) -> str:
-        """What is shown, and with a question mark what is not excluded: ``low, high?``."""
+        """The shown risk, and with a question mark one that is not excluded: ``low, high?``."""
         return self.level + (f", {self.possible}?" if self.possible else "")
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """What casts doubt on numbers of a metric, and in which layers (none: the whole model)."""
+    """A doubt about numbers of a metric, and the layers that it concerns (none: the model)."""
 
     metric: str
     layers: tuple[str, ...]
@@ -211,7 +211,7 @@ class Doubt:
 
 
 def cell_text(row: Measurement | None, without: str = "") -> str:
-    """A row in a table, with its interval; ``without`` stands for one that there is not."""
+    """Formats a row for a table, with its interval; ``without`` stands for a missing row."""
     if row is None:
         return without
     if row.status == "measured":
@@ -220,7 +220,7 @@ def cell_text(row: Measurement | None, without: str = "") -> str:
 
 
 def doubts_of(rows: Iterable[Measurement], layers: int) -> tuple[Doubt, ...]:
-    """What casts doubt on numbers that are shown, each said once with all its layers.
+    """Returns the doubts about shown numbers, each once with all its layers.
 
     Args:
         rows: of the numbers.

@@ -1,4 +1,4 @@
-"""Findings gathered for reading: one concern for each metric and level, with its layers."""
+"""Groups findings for reading: one concern for each metric and level, with its layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ _WEAK = ", but of a linear adversary alone"
 
 
 def beyond(finding: Finding, place: Place) -> str:
-    """``vinfo.vinfo is above 0.35 in fc1``."""
+    """Formats a finding: ``vinfo.vinfo is above 0.35 in fc1``."""
     side, limit = ("below", finding.min) if finding.max is None else ("above", finding.max)
     return f"{finding.metric} is {side} {limit:.10g} in {place}"
 
 
 def number_of(finding: Finding, row: Measurement, place: Place) -> str:
-    """``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
+    """Formats evidence: ``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
     where = f" in {Place((finding.layer,))}" if finding.layer and place.several else ""
     most = finding.max is not None
     limit = f"limit {finding.max if most else finding.min:.10g}"
@@ -41,14 +41,14 @@ def number_of(finding: Finding, row: Measurement, place: Place) -> str:
 
 
 def _holds(finding: Finding, row: Measurement) -> bool:
-    """Whether the limit lies inside the interval that was judged."""
+    """Whether the limit lies inside the judged interval."""
     limit = finding.min if finding.max is None else finding.max
     low, high = finding.ends or ends_of(row, row.number or 0.0)
     return limit is not None and low <= limit <= high
 
 
 def _corrected(finding: Finding) -> str:
-    """The interval that was judged, where it is not the row's own."""
+    """Formats the judged interval where it differs from the row's."""
     if finding.ends is None:
         return ""
     low, high = finding.ends
@@ -56,14 +56,14 @@ def _corrected(finding: Finding) -> str:
 
 
 def _played(row: Measurement) -> str:
-    """The row's variant; of one that only distinguishes audits of one name, that name."""
+    """Formats the row's variant; where it only names one of several audits, that name."""
     only = row.variant.keys() == {row.audit}
     words = str(row.variant[row.audit]) if only else variant_text(row.variant)
     return f" ({words})" if words else ""
 
 
 def helps_of(finding: Finding, row: Measurement, place: Place) -> str:
-    """What would bring a value within its limit; of an unclear one, what would decide it."""
+    """Says what would bring a value within its limit, or settle an unclear one."""
     if finding.outcome == "unclear":
         return finding_remedy(finding, row)
     known = known_metrics().get(finding.metric)
@@ -73,7 +73,7 @@ def helps_of(finding: Finding, row: Measurement, place: Place) -> str:
 
 
 def finding_remedy(finding: Finding, row: Measurement, *, options: bool = True) -> str:
-    """What would settle an unclear finding; empty of another."""
+    """Says what would settle an unclear finding; empty for other findings."""
     if finding.outcome != "unclear":
         return ""
     return would_settle(row, finding.times, inside=_holds(finding, row), options=options)
@@ -85,7 +85,7 @@ _ACCEPTED = {"ignored": "accepted by the policy", "known": "known from the basel
 
 @dataclass(frozen=True)
 class Concern:
-    """A limit that rows are beyond, or may be, or that could not be judged.
+    """A limit that rows are or may be beyond, or that could not be judged.
 
     Attributes:
         level: the risk that it makes, or leaves possible.
@@ -127,7 +127,7 @@ class Concern:
 
     @property
     def asked(self) -> str:
-        """What is undecided and what would settle it: ``whether a server can … (…)``."""
+        """The undecided question and what would settle it: ``whether a server can … (…)``."""
         if self.shown:
             return self.sentence
         remedy = f" ({self.settles})" if self.settles else ""
@@ -141,13 +141,13 @@ class Concern:
 
     @property
     def evidence(self) -> str:
-        """Number, floor and what would help, in a sentence."""
+        """The number, its floor and what would help, in a sentence."""
         advice = f"helps: {self.helps}" if self.helps and self.shown else self.helps
         return "; ".join(part for part in (self.number, self.floor, advice) if part)
 
 
 def concerns_of(judged: Report) -> tuple[Concern, ...]:
-    """The concerns of a judged report, the gravest first."""
+    """Returns the concerns of a judged report, the gravest first."""
     groups: dict[tuple[str, Level, str, Level | None], list[Finding]] = {}
     for finding, possible in _gravest(judged):
         about = finding.message if _is_general(finding) else finding.outcome
@@ -159,7 +159,7 @@ def concerns_of(judged: Report) -> tuple[Concern, ...]:
 
 
 def questions_of(judged: Report) -> tuple[Concern, ...]:
-    """A concern for each question that error rules leave undecided, the gravest first."""
+    """Returns a concern for each question that error rules leave undecided, the gravest first."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in open_findings(judged):
         about = finding.message if _is_general(finding) else finding.outcome
@@ -171,7 +171,7 @@ def questions_of(judged: Report) -> tuple[Concern, ...]:
 
 
 class _Facts(NamedTuple):
-    """What is looked up for a concern.
+    """The report's facts that concerns are worded from.
 
     Attributes:
         rows: of the report.
@@ -187,7 +187,7 @@ class _Facts(NamedTuple):
 
     @classmethod
     def of(cls, judged: Report) -> Self:
-        """The verdict of a judged report."""
+        """Collects the facts of a judged report."""
         answered = {
             (_question(finding), finding.layer)
             for finding in judged.findings
@@ -196,7 +196,7 @@ class _Facts(NamedTuple):
         return cls(judged.by_key(), proxies(), len(judged.target.layers), answered)
 
     def where(self, findings: Sequence[Finding]) -> Place:
-        """The layers of findings, and whether the whole model is among them."""
+        """Returns the layers of findings, and whether the whole model is among them."""
         names = tuple(dict.fromkeys(x.layer for x in findings if x.layer is not None))
         return Place(
             names,
@@ -206,7 +206,7 @@ class _Facts(NamedTuple):
 
 
 def _gravity(concern: Concern) -> tuple[bool, int, bool, bool]:
-    """What fails the gate first, then error before warning, and what is shown before what may be.
+    """Sorts concerns: those that fail the gate first, then errors, then shown before possible ones.
 
     Of two alike an attack comes before what only stands for one.
     """
@@ -278,7 +278,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
 def _sentence(
     findings: Sequence[Finding], finding: Finding, said: str, place: Place, *, plain: bool
 ) -> str:
-    """A finding's clause with what it leaves open; ``plain`` where the clause has plain words."""
+    """Words a finding with what it leaves open; ``plain`` where the metric has plain words."""
     if finding.outcome == "unmeasured":
         if finding.metric == "*":
             return finding.message
@@ -294,13 +294,13 @@ def _sentence(
 
 
 def _question(finding: Finding) -> str:
-    """What a finding answers: the question of its metric, or the metric where that has none."""
+    """Returns the question of the finding's metric, or the metric where it has none."""
     known = known_metrics().get(finding.metric)
     return (known and known.question) or finding.metric
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:
-    """The finding of the riskiest value; None where none has a value."""
+    """Returns the finding with the riskiest value; None where none has a value."""
     measured = {
         finding.key: value
         for finding in findings

@@ -1,4 +1,4 @@
-"""Sentences about what was audited and how, and about what an adapter did to the data.
+"""Sentences about what was audited and how, and how an adapter prepared the data.
 
 Those sections are open, so what is absent or of another type is left out.
 """
@@ -21,7 +21,7 @@ WHAT_IS_PRIVATE = "private attribute"
 
 
 class Place(NamedTuple):
-    """Where something holds: in layers, in every one of them, in the update as a whole.
+    """The place of a finding: layers, every layer, or the update as a whole.
 
     Of more than ``MOST_PLACES`` layers it says how many.
     """
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
     @property
     def several(self) -> bool:
-        """Whether it is more than one place, so that the worst of them needs its name."""
+        """Whether there are several places, so that the worst of them must be named."""
         return len(self.layers) + self.whole > 1
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 def clause(metric: str, known: Metric | None, row: Measurement | None, place: Place) -> str:
-    """What a value beyond its limit says: ``a server can tell a batch's sex from fc1``.
+    """Words a value beyond its limit: ``a server can tell a batch's sex from fc1``.
 
     Args:
         metric: ``audit.metric``.
@@ -68,14 +68,14 @@ def clause(metric: str, known: Metric | None, row: Measurement | None, place: Pl
 
 
 def secret_of(row: Measurement | None) -> str:
-    """What a row says was attacked: a secret or an attribute; empty where it names none."""
+    """Returns the secret or attribute that a row names as attacked; empty where it names none."""
     details = row.details if row else {}
     named = details.get("secret") or details.get("attribute")
     return named if isinstance(named, str) else ""
 
 
 def batch_size(details: Mapping[str, JsonValue]) -> int | None:
-    """The number of records of an attacked update, where details say it."""
+    """Returns the number of records of an attacked update, where details have it."""
     known = details.get("knowledge")
     size = details.get("batch_size", known.get("batch_size") if isinstance(known, dict) else None)
     return size if isinstance(size, int) else None
@@ -88,7 +88,7 @@ def _records(size: int | None) -> str:
 
 
 def abridged(names: Sequence[str], most: int = MOST_NAMES) -> str:
-    """Names in a sentence, whole ones, but not all of very many."""
+    """Lists names in a sentence, not all of very many."""
     shown, rest = list(names[:most]), len(names) - most
     if rest > 0:
         return f"{', '.join(shown)} and {rest} more"
@@ -101,11 +101,11 @@ _SHORTENED = {
     "cut_short": "cut short",
     "left_out": "left out",
 }
-"""Lists of audits in the plan of a scan, and what became of them."""
+"""Lists of audits in a scan's plan, with the words for what happened to them."""
 
 
 def title(report: Report) -> str:
-    """Model, checkpoints, size; files without their folders."""
+    """Formats model, checkpoints and size; files without their folders."""
     target = report.target
     files = [PurePath(checkpoint.file).name for checkpoint in target.checkpoints]
     # A factory's file is named without its folders, any other spec as it is.
@@ -120,7 +120,7 @@ def title(report: Report) -> str:
 
 
 def data_facts(report: Report) -> str:
-    """Data set, its size, and how well the model does on it."""
+    """Formats the data set, its size, and the model's accuracy on it."""
     records = report.data.get("records")
     return joined(
         _text(report.data.get("adapter")),
@@ -130,7 +130,7 @@ def data_facts(report: Report) -> str:
 
 
 def checkpoint_notes(report: Report) -> tuple[str, ...]:
-    """What was taken off the model, and what made checkpoints fit it, a line each.
+    """Notes what was taken off the model and how checkpoints were made to fit, a line each.
 
     Files are named if there are several.
     """
@@ -147,7 +147,7 @@ def checkpoint_notes(report: Report) -> tuple[str, ...]:
 
 
 def warnings(report: Report) -> tuple[str, ...]:
-    """What casts doubt on the numbers."""
+    """Returns the warnings about the numbers."""
     accuracy = report.data.get("accuracy")
     of_accuracy = _text(accuracy.get("warning")) if isinstance(accuracy, dict) else ""
     noted = report.provenance.get("warnings")
@@ -164,7 +164,7 @@ def warnings(report: Report) -> tuple[str, ...]:
 
 
 def _shortened(plan: Mapping[str, JsonValue]) -> str:
-    """What was left undone, because its time was up or it was interrupted."""
+    """Says which audits were shortened or left out for lack of time, or by an interrupt."""
     said = [
         f"{listed(names)} {'was' if len(names) == 1 else 'were'} {how}"
         for key, how in _SHORTENED.items()
@@ -180,7 +180,7 @@ def _list(value: JsonValue) -> list[JsonValue]:
 
 
 def provenance_facts(report: Report) -> str:
-    """Tool, confidence, samples, seed, device, time."""
+    """Formats tool, confidence, samples, seed, device and time."""
     provenance = report.provenance
     tool = f"{report.tool.get('name', 'gradaudit')} {report.tool.get('version', '')}".strip()
     levels = {row.confidence for row in report.rows if row.interval and row.confidence}
@@ -218,7 +218,7 @@ def _text(value: JsonValue) -> str:
 
 
 def joined(*parts: str) -> str:
-    """The parts that there are, in a sentence."""
+    """Joins the parts that are not empty, in a sentence."""
     return BETWEEN.join(part for part in parts if part)
 
 
@@ -260,17 +260,17 @@ _WORDS: Mapping[str, str] = {
     "targets": "targets by name",
     "labels": "labels",
 }
-"""What a note of an adapter says; of one that is not here its key is shown."""
+"""Words for an adapter's notes; a note without words is shown by its key."""
 _SCALES = {
     "none": "columns as the file has them",
     "standard": "number columns standardised over these records (mean 0, deviation 1)",
 }
 _UNSAID = {"numeric", "vocabulary"}
-"""Notes that change no number."""
+"""Notes that are not shown, as they change no number."""
 
 
 def preparation(report: Report) -> str:
-    """How the data was prepared, each note of its adapter as a clause; empty where none noted."""
+    """Says how the data was prepared, a clause for each note of its adapter."""
     notes = report.data.get("notes")
     return "; ".join(_clauses(notes)) if isinstance(notes, dict) else ""
 
@@ -285,7 +285,7 @@ def _clauses(notes: Mapping[str, JsonValue]) -> Iterator[str]:
 
 
 def _step_named(note: JsonValue) -> str:
-    """``age (3), job (1)`` of names with numbers, ``32×32`` of a size, else the names."""
+    """Formats ``age (3), job (1)`` for names with numbers, ``32×32`` for a size, else the names."""
     if isinstance(note, dict):
         return abridged([f"{name} ({_size(value)})" for name, value in note.items()], _MOST_NAMES)
     if isinstance(note, list):

@@ -1,4 +1,4 @@
-"""What no audit looked at: gaps in the evidence, which are no absence of risk."""
+"""Gaps in the evidence: what no audit measured, which does not mean that there is no risk."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Gap:
 
 
 def in_brief(gaps: Sequence[Gap]) -> str:
-    """What was not looked at at all, or broke, in one sentence; empty without any."""
+    """Names in one sentence what was not measured at all, or failed; empty without any."""
     by_reason: dict[str, list[str]] = {}
     for gap in gaps:
         if not gap.partial or gap.failed:
@@ -55,7 +55,7 @@ def in_brief(gaps: Sequence[Gap]) -> str:
 
 
 def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:
-    """Everything that nobody looked at, the widest gaps first."""
+    """Returns everything that was not measured, the widest gaps first."""
     measured = {_member(row) for row in report.rows if row.status == "measured"}
     return (
         *_attributes(report),
@@ -82,7 +82,7 @@ def _layers(lines: Sequence[LayerLine]) -> Iterator[Gap]:
 
 
 def _unasked(report: Report) -> Iterator[Gap]:
-    """Installed audits that the report has no row of; not by name where they are most of them."""
+    """Names installed audits without a row in the report, unless they are most of them."""
     present = {_member(row) for row in report.rows}
     asked = {name for name, audit in audits().items() if not audit.brings_model}
     idle = [name for name in audits() if name in asked - present]
@@ -93,7 +93,7 @@ def _unasked(report: Report) -> Iterator[Gap]:
 
 
 def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:
-    """A gap for each audit and reason: of audits without any number, or of others."""
+    """Yields a gap for each audit and reason, of audits without any number or of the others."""
     groups: dict[tuple[str, str, bool], list[Measurement]] = {}
     for row in report.rows:
         member = _member(row)
@@ -110,11 +110,11 @@ def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:
 
 
 def _member(row: Measurement) -> str:
-    """The audit that a row comes from; a merged headline's is in its details."""
+    """Returns the audit that a row comes from; a merged headline's is in its details."""
     named = row.details.get(row.audit)
     return f"{row.audit} {named}" if isinstance(named, str) and not row.variant else member_of(row)
 
 
 def _sub(row: Measurement) -> bool:
-    """Whether it is a reading beside a headline, whose gap is listed already."""
+    """Whether a row stands beside a headline whose gap is already listed."""
     return bool(row.variant.keys() - {row.audit})

@@ -1,4 +1,4 @@
-"""Layer by layer: the risk, one number for each question, and behind them every headline metric."""
+"""The table of layers: the risk, one number for each question, and every headline metric."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from gradaudit.view.cells import HEADINGS, Cell, LayerLine, MetricColumn, permut
 
 @dataclass(frozen=True)
 class ArrayLine:
-    """What becomes of one array of a model's state dict.
+    """One array of a model's state dict, and whether it leaves changed.
 
     Attributes:
         key: its name in the state dict.
@@ -39,7 +39,7 @@ class ArrayLine:
 
 
 def arrays_of(report: Report) -> tuple[ArrayLine, ...]:
-    """The arrays that a report is about, those that leave as they are first."""
+    """Returns the arrays that a report is about; those that leave unchanged come first."""
     lines = [_line(row) for row in _rows(report)]
     return tuple(sorted(lines, key=lambda line: not line.open))
 
@@ -71,7 +71,7 @@ _AT = {level: level if level == "not tested" else f"at {level} risk" for level i
 
 @dataclass(frozen=True)
 class Lookup:
-    """Headline rows of layers, every row, and what the policy says, by metric and layer."""
+    """Headline rows, all rows and the policy's findings, by metric and layer."""
 
     rows: Mapping[tuple[str, str | None], Measurement]
     every: Mapping[Key, Measurement]
@@ -101,7 +101,7 @@ class Lookup:
         )
 
     def has(self, metric: str) -> bool:
-        """Whether a layer has a number of it."""
+        """Whether a layer has a number of this metric."""
         return metric in self.measured
 
     def column(self, metric: str) -> MetricColumn:
@@ -118,7 +118,7 @@ class Lookup:
     def lines(
         self, judged: Report, questions: Sequence[MetricColumn], columns: Sequence[MetricColumn]
     ) -> Iterator[LayerLine]:
-        """A line for each layer of the model, and for each other one that has rows."""
+        """Returns a line for each layer of the model, and for each further one that has rows."""
         described = {layer.name: layer for layer in judged.target.layers}
         risks = risks_of(judged)
         for name in dict.fromkeys([*described, *(row.layer for row in judged.rows)]):
@@ -137,7 +137,7 @@ class Lookup:
             )
 
     def cell(self, column: MetricColumn, layer: str) -> Cell:
-        """The number of a metric in a layer, and what the policy makes of it."""
+        """Returns the cell of a metric in a layer: its number and its risk."""
         return self.cell_of(self.rows.get((column.metric, layer)), column.question)
 
     def cell_of(self, row: Measurement | None, question: Question | None) -> Cell:
@@ -167,23 +167,23 @@ def _gravest(findings: Sequence[Finding]) -> Level | None:
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers in the model's order, with what they are compared by."""
+    """The layers in the model's order, with the columns that compare them."""
 
     questions: tuple[MetricColumn, ...] = ()
     columns: tuple[MetricColumn, ...] = ()
     lines: tuple[LayerLine, ...] = ()
     ranks: tuple[int, ...] = field(default=(), repr=False)
-    """Places of the lines from the riskiest on."""
+    """Positions of the lines, the riskiest first."""
 
     def riskiest(self, most: int) -> tuple[LayerLine, ...]:
-        """So many of the riskiest, the riskiest first; all in the model's order where they fit."""
+        """Returns the riskiest lines in order of risk; all in the model's order where they fit."""
         if len(self.lines) <= most:
             return self.lines
         return tuple(self.lines[place] for place in self.ranks[:most])
 
     @property
     def measured(self) -> bool:
-        """Whether an audit measured any layer by itself, or tried to."""
+        """Whether an audit measured single layers, or tried to."""
         tested = any(line.level != "not tested" for line in self.lines)
         return tested or any(cell.measured for line in self.lines for cell in line.cells)
 
@@ -208,7 +208,7 @@ class Layers:
 
 
 def layers_of(judged: Report, lookup: Lookup) -> Layers:
-    """The layers of a judged report.
+    """Returns the table of a judged report's layers.
 
     A report of one audit shows all its metrics behind the questions; one of several shows the
     headline metrics of each. A column without any number is left out.
@@ -222,7 +222,7 @@ def layers_of(judged: Report, lookup: Lookup) -> Layers:
 
 
 def chosen_metrics(report: Report) -> dict[str, None]:
-    """Ids of the metrics worth a column, in order."""
+    """Returns the ids of the metrics that get a column, in order."""
     present: dict[str, dict[str, None]] = {}
     for row in report.rows:
         present.setdefault(row.audit, {})[row.metric] = None
@@ -244,7 +244,7 @@ def _audits_of(audit: str) -> list[type[Audit[Any]]]:
 
 
 def _questions(columns: Sequence[MetricColumn]) -> Iterator[MetricColumn]:
-    """One metric for each question: that of the audit which tries hardest to answer it.
+    """Returns one metric for each question, that of the audit which tries hardest to answer it.
 
     Of several of one audit it is the last.
     """
@@ -255,14 +255,14 @@ def _questions(columns: Sequence[MetricColumn]) -> Iterator[MetricColumn]:
 
 
 def _evidence(column: MetricColumn) -> tuple[bool, int]:
-    """Least for an audit that really tries, and then for the one whose turn comes first."""
+    """Sort key of columns: audits that attack come first, then by the audits' order."""
     audit, _, metric = column.metric.partition(".")
     known = [a for a in _audits_of(audit) if any(m.id == metric for m in a.metrics)]
     return all(a.proxy for a in known), min((a.priority for a in known), default=0)
 
 
 def _ranks(lines: Sequence[LayerLine], judged: Report) -> tuple[int, ...]:
-    """Places of the lines by risk, then by how many findings are behind it."""
+    """Ranks the lines by risk, then by how many findings they have."""
     beyond = Counter(x.layer for x in judged.findings if x.outcome in BEYOND)
 
     def gravity(place: int) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""The one view of a report that every readable format renders."""
+"""The view of a report that every readable format renders."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from gradaudit.view.verdict_sentence import ReportVerdict, verdict_of
 
 MOST_CONCERNS = 5
 MOST_MODEL_LINES = 24
-"""Rows of the whole model that are shown; a sweep may have thousands."""
+"""Most rows of the whole model that are shown; a sweep may have thousands."""
 
 
 @dataclass(frozen=True)
 class ModelLine:
-    """A row about the whole model; ``remark`` says what the value does not mean, or is empty."""
+    """A row about the whole model; ``remark`` says how its value must not be read, or is empty."""
 
     metric: str
     variant: str
@@ -35,7 +35,7 @@ class ModelLine:
 
 @dataclass(frozen=True)
 class View:
-    """A report made ready to be shown, section by section.
+    """A report prepared for display, section by section.
 
     Attributes:
         verdict: outcome, policy, and the worst finding.
@@ -67,12 +67,12 @@ class View:
 
     @property
     def findings(self) -> tuple[Concern, ...]:
-        """The gravest."""
+        """The gravest findings."""
         return self.concerns[:MOST_CONCERNS]
 
 
 def view(report: Report, policy: Policy | None = None) -> View:
-    """Choose and word what is shown of a report.
+    """Chooses and words what is shown of a report.
 
     Args:
         report: judged or not.
@@ -109,7 +109,7 @@ def _measured(cells: Iterable[Cell]) -> list[Measurement]:
 
 
 def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]:
-    """Headline rows of the whole model, and every such row of audits without any headline."""
+    """Returns headline rows of the whole model, and all its rows of audits without headlines."""
     with_headline = {row.audit for row in report.rows if not row.variant}
     return [
         row

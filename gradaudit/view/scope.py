@@ -1,4 +1,4 @@
-"""What was attacked, in which game, what is shared, and of which model and data: a few lines."""
+"""The scope of a report in a few lines: attributes, game, shared updates, model and data."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ NOTHING = "no attribute was attacked"
 
 @dataclass(frozen=True)
 class Scope:
-    """What the numbers are about.
+    """What the numbers of a report are about.
 
     Attributes:
         private: the attributes that were attacked, and those that were not.
@@ -67,7 +67,7 @@ class Scope:
 
 
 def scope_of(report: Report) -> Scope:
-    """The scope of a report; what it does not say is left out."""
+    """Returns the scope of a report; unknown parts are left out."""
     names, offered = attacked(report), _offered(report)
     named = ", ".join(name + _values(offered.get(name)) for name in names)
     return Scope(
@@ -85,7 +85,7 @@ def scope_of(report: Report) -> Scope:
 
 
 def attacked(report: Report) -> tuple[str, ...]:
-    """The attributes that audits looked for: those asked for, and those that rows name."""
+    """Returns the attacked attributes: those asked for, and those that rows name."""
     offered = _offered(report)
     named = [secret_of(row) for row in report.rows if row.status == "measured"]
     asked = report.provenance.get("attributes")
@@ -99,12 +99,12 @@ def attacked(report: Report) -> tuple[str, ...]:
 
 
 def _speaks_of(secret: str, offered: Iterable[str]) -> bool:
-    """Whether a secret is about an attribute of the data, such as how many records have it."""
+    """Whether a secret concerns an attribute of the data, such as the share that has it."""
     return any(name in secret for name in offered)
 
 
 def not_attacked(report: Report) -> tuple[str, ...]:
-    """The attributes of the data that no audit looked for."""
+    """Returns the attributes of the data that no audit attacked."""
     looked_for = attacked(report)
     return tuple(name for name in _offered(report) if name not in looked_for)
 
@@ -115,7 +115,7 @@ def _offered(report: Report) -> dict[str, JsonValue]:
 
 
 def _values(counts: JsonValue) -> str:
-    """`` (left, right)``; empty where there are many or none."""
+    """Formats an attribute's values, `` (left, right)``; empty where there are many or none."""
     few = isinstance(counts, dict) and 0 < len(counts) <= 4
     return f" ({listed(counts)})" if few and isinstance(counts, dict) else ""
 
@@ -136,7 +136,7 @@ def _few(names: Iterable[str]) -> str:
 
 
 def _named(row: Measurement) -> str:
-    """``property`` of ``attack property``; of a headline, the attack that it comes from."""
+    """Returns ``property`` for ``attack property``; for a headline, the attack behind it."""
     member = row.details.get(row.audit)
     return str(member) if isinstance(member, str) else member_of(row).removeprefix("attack ")
 
@@ -156,7 +156,7 @@ _BEST = "the attacker's best case (diagnostic)"
 
 
 def _setting(report: Report) -> str:
-    """Whose case the attacks were measured in; empty where nothing was attacked."""
+    """Says whether attacks were diagnostic or deployed; empty where nothing was attacked."""
     settings = {row.details.get("setting") for row in report.rows if row.status == "measured"}
     known = settings & {"diagnostic", "deployed"}
     described = report.provenance.get("deployment") is not None
@@ -180,7 +180,7 @@ def _families(report: Report) -> str:
 
 
 def _learning(families: Mapping[str, JsonValue], details: Mapping[str, JsonValue]) -> str:
-    """The predictive families, how large each is, and how many batches they are fitted on."""
+    """Formats the predictive families, their sizes, and the batches that they are fitted on."""
     roles = details.get("batches")
     batches = roles[0] if isinstance(roles, list) and roles else details.get("shadow_batches")
     fitted = f", fitted on {batches:,} batches" if isinstance(batches, int) else ""
@@ -195,7 +195,7 @@ def _count(report: Report) -> str:
 
 
 def _algorithms(report: Report) -> str:
-    """What the audits took as shared: a gradient where no option says otherwise."""
+    """Says what clients shared in the audits: a gradient where no option says otherwise."""
     words = dict.fromkeys(_algorithm(options) for options in _options(report))
     return " and ".join(filter(None, words)) or "gradients"
 

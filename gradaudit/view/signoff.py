@@ -1,4 +1,4 @@
-"""What somebody who signs a report needs to have read, and where they sign."""
+"""The sign-off block: what a signer needs to have read, and where they sign."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ RESIDUAL = "a low risk means that these audits found little, and does not prove 
 
 
 def sign_off(report: Report, shown: View) -> dict[str, str]:
-    """Terms and what the report says of them; what it cannot say is ``BLANK``.
+    """Returns the terms of the block with the report's answers; unknown ones are ``BLANK``.
 
     Args:
         report: as it is saved, so that its hash is that of the JSON file.
@@ -44,7 +44,7 @@ def _hash(sha256: str) -> str:
 
 
 def _recipient(report: Report) -> str:
-    """What the attackers of all rows were given."""
+    """Says who receives the updates and what attackers were given."""
     known: dict[str, None] = {}
     for row in _measured(report):
         known |= dict.fromkeys(_given(row))
@@ -90,7 +90,7 @@ def _not_run(shown: View) -> Iterator[str]:
 
 
 def _worst_record(report: Report) -> str:
-    """The riskiest record of the rows that list a number for each record."""
+    """Returns the riskiest record of the rows that list a number for each record."""
     said, known = [], known_metrics()
     for row in _measured(report):
         answers, metric = row.details.get("answers"), known.get(row.id)
