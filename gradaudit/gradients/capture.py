@@ -1,11 +1,18 @@
-"""Seeing what every parameter is applied to, inside any ``torch.func`` transform.
+"""What torch is asked to do while a mode is entered, and what every parameter is applied to.
 
 Hooks miss the projections of attention and do not compose with ``torch.func``, as a
 ``FunctionMode`` does. Nothing is patched.
+
+Modes that see what torch is asked to do as long as they are entered, and may do it otherwise.
+
+A function mode sees the functions that Python code calls, inside any ``torch.func`` transform. An
+operator mode sees what is carried out below transforms and automatic differentiation, in backward
+passes too. A subclass says in ``call`` alone what becomes of a call.
 """
 
 import math
 import types
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradaudit.gradients.modes import FunctionMode, by_name
 from gradaudit.gradients.operations import (
     Convolution,
     Embedding,
@@ -25,6 +33,43 @@ from gradaudit.gradients.operations import (
     Operation,
     Transposed,
 )
+
+
+class FunctionMode(TorchFunctionMode):
+    """Sees every call of a function of torch, but none that it makes itself."""
+
+    @abstractmethod
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Give the result of a call, whose keyword arguments are a dictionary."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Hand the call on."""
+        return self.call(func, args, kwargs or {})
+
+
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator on tensors, but none that it carries out itself."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Give the result of an operator, whose keyword arguments are a dictionary."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Hand the operator on."""
+        return self.call(func, args, kwargs or {})
+
+
+def by_name(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by the function's names of its parameters, which are in order."""
+    return dict(zip(names, args, strict=False)) | kwargs
+
 
 Call = dict[str, Any]
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients.capture import FunctionMode
 from gradaudit.gradients.misfit import misfit
-from gradaudit.gradients.modes import FunctionMode
 from gradaudit.gradients.substitutes import OBSERVING, substituting, without_recomputation
 from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.outputs import returned_by

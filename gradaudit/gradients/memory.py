@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from gradaudit.gradients.modes import OperatorMode
+from gradaudit.gradients.capture import OperatorMode
 
 Array = NDArray[np.float64]
 Stream = Callable[[Sequence[str]], Iterable[Mapping[str, Tensor]]]

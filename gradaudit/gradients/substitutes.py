@@ -37,7 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gradaudit.gradients.modes import FunctionMode, by_name
+from gradaudit.gradients.capture import FunctionMode, by_name
 
 _OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")
 _recomputing: WeakSet[nn.Module] = WeakSet()

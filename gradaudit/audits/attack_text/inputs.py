@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradaudit.gradients.capture import attention_in_parts
-from gradaudit.gradients.modes import FunctionMode, by_name
+from gradaudit.gradients.capture import FunctionMode, attention_in_parts, by_name
 
 
 class LastMapReached(Exception):  # noqa: N818 - it is no error

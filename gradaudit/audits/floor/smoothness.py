@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradaudit.gradients.capture import OperatorMode
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.modes import OperatorMode
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Layer
 

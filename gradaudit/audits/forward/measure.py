@@ -28,9 +28,9 @@ from gradaudit.audits.base import AuditCost
 from gradaudit.audits.forward import Forward
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients.capture import FunctionMode
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import column_blocks, peak_bytes
-from gradaudit.gradients.modes import FunctionMode
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from gradaudit.audits.sensitivity.piecewise import PiecewiseLinear, tables_pay, tabulated
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
 from gradaudit.gradients.memory import device_memory
 from gradaudit.gradients.norms import (
@@ -25,7 +26,6 @@ from gradaudit.gradients.norms import (
     over_directions,
     side_by_side,
 )
-from gradaudit.gradients.piecewise import PiecewiseLinear, tables_pay, tabulated
 from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer

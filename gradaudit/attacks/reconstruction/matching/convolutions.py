@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradaudit.gradients.modes import FunctionMode
+from gradaudit.gradients.capture import FunctionMode
 
 MOST_COLUMNS = 1 << 20
 """Elements of one record's patches up to which a convolution becomes a product."""

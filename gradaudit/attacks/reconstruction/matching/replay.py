@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from torch.fx.node import map_aggregate
 
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation
-from gradaudit.gradients.modes import OperatorMode
+from gradaudit.gradients.capture import OperatorMode
 
 _aten = torch.ops.aten
 
