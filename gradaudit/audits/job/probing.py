@@ -4,7 +4,7 @@ With common random numbers two releases share their noise, which cancels in thei
 calls give the exact distance of a pair of updates. No training is run; updates are random.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -132,25 +132,27 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     noise = tuple(
         _noise(_draws(chain, unit * length, sequence(seed, i))) for i, length in enumerate(LENGTHS)
     )
-    drawn = _draws(chain, unit * LENGTHS[LONG], sequence(seed, LONG))
     common = CommonNoise(chain, sequence(seed, "common"))
     long = unit * LENGTHS[LONG]
-    given = layout.payload(long.float(), chain.form)
-    sent = chain.sent(long.float())
-    halved = _halved(layout, sent.arrays)
-    spans = _spans(common, unit)
+    drawn = _draws(chain, long, sequence(seed, LONG))
+    repeats, fixed_length = _repeats(chain, long, drawn), _fixed_length(drawn)
+    del drawn
+    halved = _halved(layout, chain.sent(long.float()).arrays)
+    given = Outgoing(layout.payload(long.float(), chain.form).arrays, chain.form, chain.numbers)
+    numbers = left_numbers(chain, given)
+    del given
     return Probe(
         fates=looked,
-        spans=spans,
-        alone={k: _span(common, part) for k, part in _parts(layout, long).items()},
+        spans=_spans(common, unit),
+        alone={key: _span(common, part) for key, part in _parts(layout, long)},
         noise=noise,
-        repeats=_repeats(chain, long, drawn),
+        repeats=repeats,
         steady=common.repeats(long[None]),
         on_weights=_on_weights(chain, unit, seed),
-        fixed_length=_fixed_length(drawn),
+        fixed_length=fixed_length,
         halved=halved,
         halved_first=halved and _rounds_first(common, unit * LENGTHS[0]),
-        numbers=left_numbers(chain, Outgoing(given.arrays, chain.form, chain.numbers)),
+        numbers=numbers,
     )
 
 
@@ -210,16 +212,14 @@ def _spans(common: CommonNoise, unit: Tensor) -> tuple[float, ...]:
     return tuple(spans)
 
 
-def _parts(layout: Layout, update: Tensor) -> dict[str, Tensor]:
+def _parts(layout: Layout, update: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The update where one of the largest arrays alone is moved, by the whole norm."""
-    parts = {}
     largest = sorted(layout.real, key=lambda key: -layout.received[key].size)
     for key in largest[: 4 if layout.elements > _NUMBERS // 4 else 32]:
         part = torch.zeros_like(update)
         part[layout.places[key]] = update[layout.places[key]]
         if part.any():
-            parts[key] = part * (update.norm() / part.norm())
-    return parts
+            yield key, part.mul_(update.norm() / part.norm())
 
 
 def _repeats(chain: JobChain, update: Tensor, releases: Tensor) -> bool:

@@ -1,5 +1,6 @@
 """The noise that a Flower strategy's released mean really has, by running its own aggregation."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -20,8 +21,8 @@ from gradaudit.randomness import Seed, sequence
 
 _LONG, _HEAVY = 1e3, 9
 """Norm of the updates, and examples of the heaviest client as a multiple of the others'."""
-_NUMBERS, _MESSAGES, _FEWEST = 5_000, 2_000, 16
-"""Noise numbers that a deviation is estimated from, messages that this may take, least draws."""
+_NUMBERS, _MESSAGES = 5_000, 2_000
+"""Degrees of freedom that a deviation is estimated from, messages that this may take."""
 _KEPT = 0.95
 """Share of the promised multiplier from which it counts as kept: 5,000 numbers are within 2 %."""
 
@@ -96,7 +97,9 @@ def _over(noise: float, moved: float) -> float:
 
 
 def _updates(job: LoadedJob, clients: int, seed: Seed) -> list[Tensor]:
-    return [simulated(job.layout, sequence(seed, "client", i)) * _LONG for i in range(clients)]
+    """Updates of so many clients, (elements,) of single precision, as they are sent."""
+    seeds = (sequence(seed, "client", i) for i in range(clients))
+    return [simulated(job.layout, each).float() * _LONG for each in seeds]
 
 
 def _noise(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -> float:
@@ -105,7 +108,7 @@ def _noise(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -
     draws = torch.stack(
         [_released(job, chain, updates, counts, sequence(seed, i)) for i in range(_draws(job))]
     )
-    variance = draws.var(dim=0)
+    variance = draws.double().var(dim=0)
     return float(variance[variance > 0].mean().sqrt()) if (variance > 0).any() else 0.0
 
 
@@ -119,9 +122,9 @@ def _moved(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -
 
 def _draws(job: LoadedJob) -> int:
     """Releases of the same updates: enough numbers in all, of not too many messages."""
-    enough = _NUMBERS // max(1, job.layout.elements)
+    enough = 1 + math.ceil(_NUMBERS / max(1, job.layout.elements))
     affordable = _MESSAGES // max(1, job.clients or 1)
-    return max(_FEWEST, min(enough, affordable))
+    return max(2, min(enough, affordable))
 
 
 def _released(
@@ -141,7 +144,7 @@ def _released(
     if not arrays:
         raise AuditError("the strategy releases nothing: every reply is an error")
     released = arrays_of(arrays, tuple(job.layout.received) if server.legacy else ())
-    return job.layout.update(Payload(released, "weights")).double()
+    return job.layout.update(Payload(released, "weights"))
 
 
 def _content(job: LoadedJob, chain: JobChain, update: Tensor, count: int) -> RecordDict:
