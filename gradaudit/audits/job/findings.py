@@ -1,10 +1,9 @@
 """Names the faults of a job from what its chains do, each with its repair."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from gradaudit.audits.job.epsilon import epsilon_laplace_composed
-from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob
+from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, fault
 from gradaudit.audits.job.probing import Probe, idle
 from gradaudit.text import listed
 
@@ -14,15 +13,12 @@ _CLIPS = ("clip", "clipping_norm", "max_grad_norm", "max_norm", "clip_norm")
 _SPARSE = "SVTPrivacy"
 _OF_A_PROMISE = 0.9
 """Measured noise below this share of what is declared is too little: 16 draws are within 5 %."""
-_IDLE: Mapping[str, tuple[str, str]] = {
-    "ExcludeVars": ("pattern-matches-nothing", "name the model's arrays in exclude_vars"),
-    "PercentilePrivacy": ("filter-fails-open", "give gamma above 0 and percentile within 0 to 100"),
-    "ConvertWeights": (
-        "converts-nothing",
-        "let the executor send differences (params_transfer_type DIFF) and remove the filter",
-    ),
+_IDLE: Mapping[str, str] = {
+    "ExcludeVars": "pattern-matches-nothing",
+    "PercentilePrivacy": "filter-fails-open",
+    "ConvertWeights": "converts-nothing",
 }
-"""NVFlare's filters that leave results as they are, by class: the fault's name and its repair."""
+"""NVFlare's filters that leave results as they are, by class, and the fault's name."""
 
 
 def faults_of(
@@ -37,7 +33,6 @@ def faults_of(
         fixed_seed: whether a job that is loaded anew draws the same noise again.
         delta: that epsilon is for.
     """
-    fault = partial(Fault, file=chain.file, key=chain.key, task=chain.task)
     yield from _idle_links(chain)
     if private:
         return
@@ -47,115 +42,87 @@ def faults_of(
         return
     yield from _noise_faults(chain, probe, fixed_seed)
     if probe.untouched:
-        yield fault(
+        yield chain.fault(
             "untouched-arrays",
             f"{listed(probe.untouched, 6)} leave bit for bit as training made them",
-            "let the filter or mod clip and blur every array, or keep these on the client",
         )
     if probe.bare:
-        yield fault(
+        yield chain.fault(
             "arrays-without-noise",
             f"{listed(probe.bare, 6)} leave without noise, though others get some",
-            "add noise to every array that leaves",
         )
     numbers = [*probe.numbers, *probe.counts]
     if probe.noisy and numbers:
-        yield fault(
+        yield chain.fault(
             "numbers-in-clear",
             f"{listed(numbers)} leave as they are: counts and metrics follow from the data",
-            "send a constant, or remove them by a filter or mod",
         )
 
 
 def _unfiltered(chain: JobChain) -> Fault:
     if chain.masked:
-        return Fault(
-            "secure-sum-without-noise",
-            f"the result of {chain.task} leaves masked, and no noise protects the sum",
-            "add noise on the clients, or by a strategy of differential privacy on the server",
-            chain.file,
-            chain.key,
-            chain.task,
-            level="warning",
-        )
-    name = "model-unfiltered" if chain.carries == "model" else "update-unfiltered"
+        says = f"the result of {chain.task} leaves masked, and no noise protects the sum"
+        return chain.fault("secure-sum-without-noise", says)
     passes = listed([link.name for link in chain.links])
     through = f" through {passes}" if passes else ", as nothing filters it"
-    return Fault(
-        name,
+    return chain.fault(
+        "model-unfiltered" if chain.carries == "model" else "update-unfiltered",
         f"the result of {chain.task} leaves as training made it{through}",
-        "add a filter or mod that clips the update and adds noise",
-        chain.file,
-        chain.key,
-        chain.task,
     )
 
 
 def _noise_faults(chain: JobChain, probe: Probe, fixed_seed: bool) -> Iterator[Fault]:
-    fault = partial(Fault, file=chain.file, key=chain.key, task=chain.task)
     if probe.on_weights:
-        yield fault(
+        yield chain.fault(
             "noise-on-weights",
             "clipping acts on the weights and not on their difference to those received",
-            "subtract the weights received before clipping",
         )
     if probe.repeats and not probe.on_weights:
-        yield fault(
+        yield chain.fault(
             "noise-fixed-seed" if fixed_seed else "noise-reused",
             "every round draws the same noise from a fixed seed, and differences cancel it"
             if fixed_seed
             else "the noise of the first round is used again, and differences cancel it",
-            "draw from a generator that no constant seeds"
-            if fixed_seed
-            else "draw new noise in each round",
         )
     elif not probe.noisy:
-        yield fault(
+        yield chain.fault(
             "no-noise",
             f"{listed([link.name for link in chain.links])} draw no noise",
-            "add a filter or mod that adds noise after the clip",
         )
     else:
         yield from _clip_faults(chain, probe)
 
 
 def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
-    fault = partial(Fault, file=chain.file, key=chain.key, task=chain.task)
     if probe.fixed_length:
-        yield fault(
+        yield chain.fault(
             "clip-after-noise",
             "what leaves has the same norm in every round, so the clip acts after the noise",
-            "clip first, then add noise",
         )
     elif probe.own_clip and not probe.on_weights:
-        yield fault(
+        yield chain.fault(
             "clip-from-own-data",
             "the clip follows from the client's own update, so it bounds nothing",
-            "clip to a constant that no client's data decides",
         )
     elif not probe.clipped:
-        yield fault(
+        yield chain.fault(
             "no-clip",
             "longer updates leave longer: nothing bounds what a client can change",
-            "clip the update to a constant norm before the noise",
         )
     elif probe.by_parts and _beyond_declared(chain, probe) is not False:
-        yield fault(
+        yield chain.fault(
             "clip-per-array",
             f"arrays are clipped one by one: together two updates lie {probe.sensitivity:.3g} "
             f"apart, where one array gives {max(probe.alone.values()):.3g}",
-            "clip the update as a whole, or scale the noise by the joint sensitivity",
             level="error" if _beyond_declared(chain, probe) else "warning",
         )
     if probe.halved:
         first = probe.halved_first
-        yield fault(
+        yield chain.fault(
             "float16-before-noise" if first else "float16-after-noise",
             "the update is rounded to half precision before noise of half precision is added"
             if first
             else "what leaves is rounded to half precision after the noise, which costs no privacy",
-            "add the noise in single precision, then round",
-            level="error" if first else "note",
         )
     if probe.clipped and not probe.fixed_length:
         yield from _below_declared(chain, probe)
@@ -180,11 +147,10 @@ def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:
         if multiplier is None or clip is None or noise >= _OF_A_PROMISE * multiplier * clip:
             continue
         times = multiplier * clip / noise
-        yield Fault(
+        yield fault(
             "noise-below-declared",
             f"{link.name} says noise of {multiplier * clip:.3g} and adds {noise:.3g}, "
             f"{times:.3g} times less, as where it is divided by the number of clients",
-            "add the whole noise on each client, or account for what is added",
             link.source.split()[0],
             link.name,
             chain.task,
@@ -204,17 +170,10 @@ def _idle_links(chain: JobChain) -> Iterator[Fault]:
         passed_over = kinds is not None and len(kinds) > 0 and sent not in kinds
         if not (passed_over or (link.name in _IDLE and idle(chain, i, 0))):
             continue
-        name, repair = _IDLE.get(link.name, ("filter-passes-kind", ""))
-        if passed_over:
-            name, repair = "filter-passes-kind", f"give it data_kinds with {sent}"
-        yield Fault(
-            name,
-            f"{link.name} leaves results of {chain.task} ({sent}) exactly as they are",
-            repair,
-            link.source.split()[0],
-            link.source.partition(" ")[2] or link.name,
-            chain.task,
-        )
+        kept = "filter-passes-kind" if passed_over else _IDLE[link.name]
+        file, _, key = link.source.partition(" ")
+        says = f"{link.name} leaves results of {chain.task} ({sent}) exactly as they are"
+        yield fault(kept, says, file, key or link.name, chain.task)
 
 
 def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
@@ -229,43 +188,27 @@ def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
         for entry in entries[-1:]:
             sent, total = entry["n_upload"], entry["epsilon_total"]
             worth = epsilon_laplace_composed(entry["epsilon_release"] / sent, sent, delta)
-            yield Fault(
+            yield fault(
                 "svt-ledger",
                 f"the ledger of {link.name} counts an epsilon of {total:.6g} a round; the {sent:,} "
                 f"numbers that it sends are worth {worth:.4g} with the worst pair (delta "
                 f"{delta:g}), and about {0.5 / link.part.fraction:.2g} times as many pass the "
                 "selection as it charges for",
-                "clip the update as a whole and add Gaussian noise in place of this filter",
                 link.source.split()[0],
                 link.name,
                 chain.task,
-                level="warning",
             )
 
 
 def numbers_fault(chain: JobChain, numbers: tuple[str, ...]) -> Fault:
     """The fault of a task whose metrics leave as they are."""
-    return Fault(
-        "metrics-unfiltered",
-        f"{listed(numbers)} of {chain.task} leave as they are",
-        "filter them, or do not send them: validate on the server's own data",
-        chain.file,
-        chain.key,
-        chain.task,
-    )
+    says = f"{listed(numbers)} of {chain.task} leave as they are"
+    return chain.fault("metrics-unfiltered", says)
 
 
 def failing(chain: JobChain, why: str) -> Fault:
     """The fault of a chain that fails on every result, so that its task gives nothing."""
-    return Fault(
-        "chain-fails",
-        f"results of {chain.task} become errors: {why}",
-        "put the mod or filter on the training alone",
-        chain.file,
-        chain.key,
-        chain.task,
-        level="note",
-    )
+    return chain.fault("chain-fails", f"results of {chain.task} become errors: {why}")
 
 
 def weaker_scope(job: LoadedJob, strength: Mapping[str, float]) -> Iterator[Fault]:
@@ -278,10 +221,6 @@ def weaker_scope(job: LoadedJob, strength: Mapping[str, float]) -> Iterator[Faul
         return
     best = max(strength, key=lambda name: strength[name])
     if strength[best] > strength[chosen] * 1.1:
-        yield Fault(
-            "weaker-scope",
-            f"the job runs in the scope {chosen!r}, and the site's scope {best!r} protects more",
-            f'write "scope": "{best}" in meta.json, or let the site remove the scope {chosen!r}',
-            "meta.json",
-            "scope",
-        )
+        says = f"the job runs in the scope {chosen!r}, and the site's scope {best!r} protects more"
+        repair = f'write "scope": "{best}" in meta.json, or let the site remove {chosen!r}'
+        yield fault("weaker-scope", says, "meta.json", "scope", repair=repair)

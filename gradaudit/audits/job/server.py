@@ -13,7 +13,7 @@ from torch import Tensor
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Payload
-from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing
+from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing, fault
 from gradaudit.audits.job.loading.flower_messages import COUNTS, arrays_of, replied, reply_of
 from gradaudit.audits.job.probing import simulated
 from gradaudit.errors import AuditError
@@ -25,23 +25,6 @@ _NUMBERS, _MESSAGES = 5_000, 2_000
 """Degrees of freedom that a deviation is estimated from, messages that this may take."""
 _KEPT = 0.95
 """Share of the promised multiplier from which it counts as kept: 5,000 numbers are within 2 %."""
-
-_ADAPTIVE = (
-    "adaptive-clip-noise",
-    "draws its noise with the clip of the next round, which is smaller",
-    "use fixed clipping (DifferentialPrivacyServerSideFixedClipping)",
-)
-_OF_THE_SUM = (
-    "clip-of-the-sum",
-    "clips the mean of the secure sum, and no client's update",
-    "use DifferentialPrivacyClientSideFixedClipping and fixedclipping_mod",
-)
-_SMALL = (
-    "server-noise-too-small",
-    "adds less noise than it promises",
-    "clip every update before the mean, or raise the noise",
-)
-"""Why a mean has too little noise: the fault's name, a clause, and the repair."""
 
 
 @dataclass(frozen=True)
@@ -158,47 +141,36 @@ def server_faults(job: LoadedJob, found: Multiplier, file: str) -> list[Fault]:
     if found.promised is None:
         return []
     name = type(job.server.outermost).__name__
-    faults = []
     declared = getattr(job.server.outermost, "num_sampled_clients", found.clients)
+    instead = f"the multiplier is {found.even:.3g} instead of {found.promised:.3g}"
+    faults = []
     if found.clients < declared:
-        faults.append(
-            Fault(
-                "fewer-clients",
-                f"{name} divides its noise by {declared} clients and {found.clients} take part: "
-                f"the multiplier is {found.even:.3g} instead of {found.promised:.3g}",
-                f"set num_sampled_clients={found.clients}",
-                file,
-                f"{name}(num_sampled_clients=)",
-                "server",
-            )
+        says = (
+            f"{name} divides its noise by {declared} clients and {found.clients} take part: "
+            f"{instead}"
         )
+        repair = f"set num_sampled_clients={found.clients}"
+        key = f"{name}(num_sampled_clients=)"
+        faults.append(fault("fewer-clients", says, file, key, "server", repair=repair))
     elif found.even < _KEPT * found.promised:
-        faults.append(_too_little(job, found, name, file))
+        kind, why = _too_little(job, name)
+        faults.append(fault(kind, f"{name} {why}: {instead}", file, name, "server"))
     if found.uneven < _KEPT * min(found.even, found.promised):
-        faults.append(
-            Fault(
-                "mean-weighted-by-counts",
-                f"the mean weighs clients by num-examples: with one client of {_HEAVY} times the "
-                f"others' examples the multiplier is {found.uneven:.3g} instead of "
-                f"{found.promised:.3g}",
-                "send num-examples=1 from every client",
-                file,
-                "weighted_by_key",
-                "server",
-            )
+        says = (
+            f"the mean weighs clients by num-examples: with one client of {_HEAVY} times the "
+            f"others' examples the multiplier is {found.uneven:.3g} instead of {found.promised:.3g}"
         )
+        faults.append(fault("mean-weighted-by-counts", says, file, "weighted_by_key", "server"))
     return faults
 
 
-def _too_little(job: LoadedJob, found: Multiplier, name: str, file: str) -> Fault:
+def _too_little(job: LoadedJob, name: str) -> tuple[str, str]:
+    """Why a mean has too little noise: the fault's name, and a clause."""
     if "Adaptive" in name:
-        kind, why, repair = _ADAPTIVE
-    elif job.secure is not None and "ServerSide" in name:
-        kind, why, repair = _OF_THE_SUM
-    else:
-        kind, why, repair = _SMALL
-    says = f"{name} {why}: the multiplier is {found.even:.3g} instead of {found.promised:.3g}"
-    return Fault(kind, says, repair, file, name, "server")
+        return "adaptive-clip-noise", "draws its noise with the clip of the next round"
+    if job.secure is not None and "ServerSide" in name:
+        return "clip-of-the-sum", "clips the mean of the secure sum, and no client's update"
+    return "server-noise-too-small", "adds less noise than it promises"
 
 
 def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> list[Fault]:
@@ -218,14 +190,8 @@ def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> list[Fa
     after = server.outermost.clipping_norm
     if after <= before:
         return []
-    return [
-        Fault(
-            "adaptive-clip-direction",
-            f"no update reaches the clip of {before:.3g}, and {name} raises it "
-            f"to {after:.3g}: it moves away from the quantile",
-            "use fixed clipping (DifferentialPrivacyServerSideFixedClipping)",
-            file,
-            name,
-            "server",
-        )
-    ]
+    says = (
+        f"no update reaches the clip of {before:.3g}, and {name} raises it to {after:.3g}: "
+        "it moves away from the quantile"
+    )
+    return [fault("adaptive-clip-direction", says, file, name, "server")]

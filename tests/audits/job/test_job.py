@@ -412,7 +412,7 @@ def test_the_rows_keep_the_contract_and_the_command_writes_them(tmp_path: Path) 
     assert done.status == 0, done.err
     assert "train: training -> DpFilter -> server" in done.out
     assert "error untouched-arrays (train): norm.running_mean, norm.running_var" in done.out
-    assert "repair: let the filter or mod clip and blur every array" in done.out
+    assert "repair: clip and blur every array, or keep these on the client" in done.out
     assert "infinite, because norm.running_mean leaves in clear" in done.out
     report = report_of(job, JobOptions(), {})
     layers = [layer.name for layer in report.target.layers]

@@ -12,7 +12,7 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from job_folders import legacy_app
 
 from gradaudit.audits.job import JobOptions
-from gradaudit.audits.job.loading.secure_sums import secure_mean
+from gradaudit.audits.job.loading.flower_server import secure_mean
 from gradaudit.audits.job.measure import Audited, audited
 
 pytestmark = pytest.mark.slow

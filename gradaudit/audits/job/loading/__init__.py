@@ -1,1 +1,42 @@
-"""Loads job folders as NVFlare and Flower compose them, without any training."""
+"""Loads job folders as NVFlare and Flower compose them, without training or traces left behind."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import nn
+
+
+@contextmanager
+def fresh_imports(folders: Sequence[Path]) -> Iterator[None]:
+    """Import from these folders first; afterwards the path and their modules are gone again.
+
+    Two jobs often have modules of the same name; without this the second gets the first's.
+    """
+    kept = list(sys.path)
+    sys.path[:0] = [str(folder.resolve()) for folder in folders]
+    try:
+        yield
+    finally:
+        sys.path[:] = kept
+        for name, _ in _modules_in(folders):
+            del sys.modules[name]
+
+
+def models_in(folders: Sequence[Path]) -> list[tuple[Path, type]]:
+    """Classes of models that the modules imported from these folders define, with their files."""
+    return [
+        (file, value)
+        for name, file in _modules_in(folders)
+        for value in vars(sys.modules[name]).values()
+        if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == name
+    ]
+
+
+def _modules_in(folders: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Names and files of the imported modules that lie in these folders."""
+    roots = [folder.resolve() for folder in folders]
+    files = [(n, getattr(module, "__file__", None)) for n, module in list(sys.modules.items())]
+    found = [(name, Path(file).resolve()) for name, file in files if file]
+    return [(name, file) for name, file in found if any(root in file.parents for root in roots)]

@@ -24,7 +24,8 @@ from flwr.supercore.object_ref import load_app
 from gradaudit.audits.dp_audit.mechanisms.flower import FlowerMod
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
-from gradaudit.audits.job.loading.chains import Carry, Fault, JobChain, Link, LoadedJob
+from gradaudit.audits.job.loading import fresh_imports, models_in
+from gradaudit.audits.job.loading.chains import Carry, Fault, JobChain, Link, LoadedJob, fault
 from gradaudit.audits.job.loading.flower_messages import (
     MASKING,
     arrays_of,
@@ -33,9 +34,12 @@ from gradaudit.audits.job.loading.flower_messages import (
     name_of,
     record_of,
 )
-from gradaudit.audits.job.loading.flower_server import FlowerServer, Started, started
-from gradaudit.audits.job.loading.folder import fresh_imports, models_in
-from gradaudit.audits.job.loading.secure_sums import secure_sum_faults
+from gradaudit.audits.job.loading.flower_server import (
+    FlowerServer,
+    Started,
+    secure_sum_faults,
+    started,
+)
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
 from gradaudit.user_code import first_line
@@ -225,4 +229,4 @@ def _faults(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Itera
 
 def _unwired(says: str, name: str, file: str) -> Fault:
     repair = f"add {name} to mods=[…] of the ClientApp or of @app.train"
-    return Fault("unwired-mod", says, repair, file, "mods=", "train")
+    return fault("unwired-mod", says, file, "mods=", "train", repair=repair)

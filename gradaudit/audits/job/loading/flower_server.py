@@ -1,20 +1,24 @@
 """A Flower server's strategy as it would start: what it asks for, and what it releases.
 
 The ``ServerApp`` runs up to ``strategy.start``, or in legacy apps up to the workflow or the
-``start_grid`` that would begin the first round; nothing is sent.
+``start_grid`` that would begin the first round; nothing is sent. Secure sums are made by Flower's
+own arithmetic without masks: these cancel in the sum, and whole numbers modulo a range do not.
 
 Source: flwr 1.41, ``serverapp/strategy``, ``server/compat/app.py`` and
-``server/workflow/default_workflows.py``.
+``server/workflow`` (``default_workflows.py``, ``secaggplus_workflow.py``).
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common.secure_aggregation.ndarrays_arithmetic import parameters_mod, parameters_multiply
+from flwr.common.secure_aggregation.quantization import dequantize, quantize
 from flwr.compat.common import recorddict_compat as compat
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -25,12 +29,14 @@ from flwr.serverapp import Grid, server_app
 from flwr.serverapp.strategy import Strategy
 
 from gradaudit.audits.dp_audit.middleware import quiet
+from gradaudit.audits.job.loading.chains import Fault, fault
 from gradaudit.audits.job.loading.flower_messages import arrays_of, asked, context_of, record_of
-from gradaudit.audits.job.loading.secure_sums import secure_mean
 from gradaudit.errors import AuditError
 from gradaudit.user_code import first_line
 
 _MOST_WAITED_FOR = 1000
+_LARGE, _SAME = 0.9875, 0.01
+"""Share of the clipping range that a large weight has (7.9 of 8), and what a mean may be off by."""
 _FEWEST = ("min_available_nodes", "min_available_clients", "min_train_nodes", "min_fit_clients")
 
 
@@ -291,3 +297,42 @@ class FlowerServer:
 
 def _number_of(strategy: Any, names: Iterable[str], default: int) -> int:
     return next((value for name in names if (value := getattr(strategy, name, None))), default)
+
+
+def secure_mean(
+    workflow: Any, arrays: Sequence[Sequence[np.ndarray]], counts: Sequence[int]
+) -> list[np.ndarray]:
+    """The mean weighted by counts that the server reads off the secure sum of clients' arrays."""
+    levels, clip, weight = workflow.quantization_range, workflow.clipping_range, 0
+    total = [np.zeros(each.shape, np.int64) for each in arrays[0]]
+    for own, count in zip(arrays, counts, strict=True):
+        ratio = round(count / workflow.max_weight * levels)
+        scaled = quantize(parameters_multiply(list(own), ratio / levels), clip, levels)
+        total = [sum_ + each for sum_, each in zip(total, scaled, strict=True)]
+        weight += ratio
+    share, *total = parameters_mod([np.array(weight), *total], workflow.modulus_range)
+    real = dequantize(total, clip, levels)
+    return [(each - (len(arrays) - 1) * clip) * (levels / share) for each in real]
+
+
+def secure_sum_faults(workflow: Any, clients: int, file: str) -> Iterator[Fault]:
+    """The faults of a sum of so many clients: it is of one alone, or wraps around."""
+    name = type(workflow).__name__
+    if clients < 2:
+        says = f"the secure sum is of {clients} client, which is its update; {name} halts the round"
+        yield fault("secure-sum-of-one", says, file, "fraction_fit, min_fit_clients", "server")
+        return
+    large = _LARGE * workflow.clipping_range
+    heaviest = [int(workflow.max_weight)] * clients
+    (mean,) = secure_mean(workflow, [[np.array([large])]] * clients, heaviest)
+    if abs(mean.item() - large) > _SAME * large:
+        most = 2 ** ((workflow.modulus_range // clients).bit_length() - 1)
+        yield fault(
+            "secure-sum-wraps",
+            f"the sum of {clients} clients exceeds modulus_range: weights of {large:.3g} of all "
+            f"clients come out as {mean.item():.3g}",
+            file,
+            f"{name}(quantization_range=)",
+            "server",
+            repair=f"give {name} quantization_range={most}",
+        )

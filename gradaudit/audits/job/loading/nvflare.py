@@ -4,7 +4,6 @@ Source: NVFlare 2.9, ``private/fed_json_config.py``, ``apis/utils/task_utils.py`
 and ``private/fed/client/client_runner.py``, whose own code composes the chains here.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -31,8 +30,9 @@ from torch import nn
 
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
-from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, Outgoing
-from gradaudit.audits.job.loading.folder import fresh_imports, models_in
+from gradaudit.audits.job.loading import fresh_imports, models_in
+from gradaudit.audits.job.loading.chains import JobChain, Link, LoadedJob, Outgoing
+from gradaudit.audits.job.loading.nvflare_faults import dead_chains, swarm_of, unwired
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
 from gradaudit.user_code import first_line
@@ -45,9 +45,7 @@ _NOT_BUILT = re.compile(r"^(components|executors|handlers|workflows)\b")
 _USUAL_TASKS = ("train", "validate", "submit_model")
 _EVALUATES = re.compile("eval|validat", re.IGNORECASE)
 """Of workflows that ask for more than training, the path."""
-_BY_EVENTS = "ConvertToFedEvent"
 _KINDS: dict[Form, str] = {"differences": DataKind.WEIGHT_DIFF, "weights": DataKind.WEIGHTS}
-_SWARM = "SwarmClientController"
 _ARGUMENT = re.compile(r"--?([a-z][\w-]*)[ =]([\w.+-]+)")
 """An argument of a script and its value, as in ``--epochs 2``."""
 
@@ -89,7 +87,7 @@ def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -
         for name, scope, chosen in scopes:
             for task in tasks:
                 job.chains.append(_chain(task, conf, client, layout, (name, scope, chosen), where))
-        job.faults += [*_dead_chains(conf, client, tasks, where), *_unwired(client, where)]
+        job.faults += [*dead_chains(conf, client, tasks, where), *unwired(client, where)]
         job.rounds, job.clients = _told(server, "num_rounds"), _told(server, "num_clients")
         job.clients = job.clients or _told(server, "min_clients")
     return job
@@ -222,15 +220,6 @@ def _executors(client: Mapping[str, Any], task: str) -> Iterator[Mapping[str, An
             yield each.get("executor", {})
 
 
-def _swarm(client: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The arguments of the swarm's controller on the client, where there is one."""
-    for each in client.get("executors", []):
-        executor = each.get("executor", {})
-        if str(executor.get("path", "")).endswith(_SWARM):
-            return dict(executor.get("args") or {})
-    return None
-
-
 def _chain(
     task: str,
     conf: FilterTables,
@@ -240,7 +229,7 @@ def _chain(
     where: str,
 ) -> JobChain:
     """The chain of one task under one scope."""
-    swarm = _swarm(client)
+    swarm = swarm_of(client)
     learns = swarm is not None and task == swarm.get("learn_task_name", "train")
     prefix = (swarm or {}).get("task_name_prefix", "swarm")
     sent_as = f"{prefix}_report_learn_result" if learns else task
@@ -360,78 +349,3 @@ def _told(server: Mapping[str, Any], key: str) -> int | None:
         if isinstance(value, int) and value > 0:
             return value
     return None
-
-
-def _dead_chains(
-    conf: FilterTables, client: Mapping[str, Any], tasks: Sequence[str], where: str
-) -> Iterator[Fault]:
-    """Filters of the job that no result ever passes through."""
-    swarm = _swarm(client)
-    learn = None if swarm is None else swarm.get("learn_task_name", "train")
-    for key, filters in conf.result_filter_table.items():
-        task, _, direction = key.rpartition("/")
-        names = ", ".join(type(each).__name__ for each in filters)
-        about = {"file": where, "key": f"task_result_filters of {task}", "task": task}
-        if direction == FilterKey.IN and f"{task}/{FilterKey.OUT}" not in conf.result_filter_table:
-            yield Fault(
-                "filter-direction-in",
-                f"{names} run on results that come in, so results leave the client without them",
-                'write "direction": "out", or leave the key out',
-                **about,
-            )
-        elif "*" in task:
-            yield Fault(
-                "filter-task-wildcard",
-                f"NVFlare looks filters up by the exact task name, so {names} for {task!r} never "
-                "run",
-                f"name each task: {json.dumps(list(tasks))}",
-                **about,
-            )
-        elif learn is not None and task == learn:
-            yield Fault(
-                "swarm-result-filters-dead",
-                f"swarm learning calls the executor directly, so {names} never run on its models",
-                "move them to task_data_filters of swarm_report_learn_result, direction out",
-                **about,
-            )
-        elif task not in tasks and not _runs_elsewhere(conf, filters, tasks):
-            yield Fault(
-                "filter-wrong-task",
-                f"no executor has the task {task!r}, so {names} never run",
-                f"name one of the executors' tasks: {json.dumps(list(tasks))}",
-                **about,
-            )
-
-
-def _runs_elsewhere(conf: FilterTables, filters: object, tasks: Sequence[str]) -> bool:
-    """Whether the same chain is that of another task too, which an executor has."""
-    table = conf.result_filter_table
-    return any(table.get(f"{task}/{FilterKey.OUT}") is filters for task in tasks)
-
-
-def _unwired(client: Mapping[str, Any], where: str) -> Iterator[Fault]:
-    """Filters among the components, which NVFlare builds and never runs."""
-    for i, component in enumerate(client.get("components", [])):
-        path = str(component.get("path", ""))
-        module, _, name = path.rpartition(".")
-        try:
-            found = getattr(__import__(module, fromlist=[name]), name, None) if module else None
-        except Exception:
-            continue
-        if name == _BY_EVENTS:
-            yield Fault(
-                "events-in-clear",
-                "what the training logs leaves by events, which pass no filter",
-                f"log nothing of the data, or remove {name}",
-                file=where,
-                key=f"components[{i}]",
-                level="note",
-            )
-        if isinstance(found, type) and issubclass(found, Filter):
-            yield Fault(
-                "unwired-filter",
-                f"{name} is a component that no chain of filters names, so it never runs",
-                "move it to task_result_filters of the task that it is for",
-                file=where,
-                key=f"components[{i}]",
-            )
