@@ -329,9 +329,16 @@ def _sure(certainty: NDArray[np.float64], right: NDArray[np.bool_]) -> JsonValue
 def _facts(answers: Sequence[TableAnswer]) -> dict[str, JsonValue]:
     """What the attack says of every update, and decoys over all of them."""
     facts: dict[str, JsonValue] = {"updates": [dict(answer.facts) for answer in answers]}
-    tried = sum(int(str(answer.facts.get("decoys", 0))) for answer in answers)
-    false = sum(int(str(answer.facts.get("decoys_certified", 0))) for answer in answers)
+    tried, false = _total(answers, "decoys"), _total(answers, "decoys_certified")
+    for reason in ("not_found", "below_precision", "below_noise"):
+        if count := _total(answers, reason):
+            facts[f"rows_{reason}"] = count
     if tried:
         facts |= {"decoys": tried, "decoys_certified": false}
         facts["false_rate_at_most"] = clopper_pearson(false, tried)[1]
     return facts
+
+
+def _total(answers: Sequence[TableAnswer], fact: str) -> int:
+    """A fact that is a count, summed over updates."""
+    return sum(int(str(answer.facts.get(fact, 0))) for answer in answers)

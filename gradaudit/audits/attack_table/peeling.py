@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
@@ -128,6 +129,17 @@ class Peeling:
             if float(torch.linalg.matrix_norm(matrix, 2)) > _SLACK * law:
                 return False
         return True
+
+    def unnamed(self) -> dict[str, JsonValue]:
+        """How many rows are not named, and why, for the report.
+
+        Rows that no singular value of the last usable layer stands for lie below the noise, or
+        below the precision of the numbers; the others are there, but were not found.
+        """
+        first, second = self._ranks(self.update)
+        seen = min(self.left, first if self.layers.second is None else second)
+        below = "below_noise" if self.precision.noisy else "below_precision"
+        return {"not_found": seen, below: self.left - seen}
 
     @property
     def left(self) -> int:

@@ -163,6 +163,7 @@ def _answer(
     facts |= {
         "complete": peeling.left == 0,
         "searched": peeling.searched,
+        **peeling.unnamed(),
         **certificates.facts(),
     }
     return replace(answer, facts=facts)

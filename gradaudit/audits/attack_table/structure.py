@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.base import Update
 from gradaudit.audits.attack_table.columns import TableColumns
@@ -21,6 +21,7 @@ from gradaudit.gradients.functional import FunctionalModel
 Elementwise = Callable[[Tensor], Tensor]
 _CLOSE = 1e-9
 _PROBES = 8
+_BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
 
 
 def _gelu_slope(z: Tensor) -> Tensor:
@@ -123,9 +124,10 @@ def two_layers(model: FunctionalModel, columns: TableColumns, update: Update) ->
         update: what is shared, by parameter.
 
     Raises:
-        NotApplicable: the model does not begin with a fully connected layer with bias whose update
-            is shared and whose input is an affine function of the cells.
+        NotApplicable: a batch norm mixes rows, or the model does not begin with a fully connected
+            layer with bias whose update is shared and whose input is affine in the cells.
     """
+    _expect_rows_alone(model)
     visible = frozenset(update)
     probes = columns.known[:_PROBES]
     seen = _inputs(model, columns.inputs(probes))
@@ -158,6 +160,20 @@ def two_layers(model: FunctionalModel, columns: TableColumns, update: Update) ->
         _absent(model, columns, update),
         why,
     )
+
+
+def _expect_rows_alone(model: FunctionalModel) -> None:
+    """Refuse a model that mixes the rows of a batch.
+
+    Raises:
+        NotApplicable: a batch norm computes with the statistics of the batch.
+    """
+    for name, part in model.module.named_modules():
+        if isinstance(part, _BATCH_NORMS) and (model.mode == "train" or part.running_mean is None):
+            raise NotApplicable(
+                f"the batch norm {name} mixes the rows of a batch, so that none can be tested "
+                "alone; try --method tableak"
+            )
 
 
 def _second(

@@ -251,3 +251,34 @@ def _misfits(rate: float) -> tuple[float, float]:
         hidden = layers.hidden(layers.entered(cells))
         misfits.append(float(space.outside(hidden).norm(dim=1).mean()))
     return misfits[0], misfits[1]
+
+
+def test_a_batch_norm_in_training_is_refused_by_name() -> None:
+    model = nn.Sequential(
+        nn.Linear(17, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU()
+    ).append(nn.Linear(30, 2))
+    target = Target(model.double(), CrossEntropy(), mode="train")
+    records = table()
+    threat = ThreatModel(target, SharingProtocol(), target.layers)
+    batch = records.take(np.arange(COUNT))
+    view = threat.observed(batch, torch.Generator().manual_seed(0)).view
+    columns = TableColumns.of(records, records.inputs[COUNT:])
+    with pytest.raises(NotApplicable, match="the batch norm 1 mixes the rows"):
+        RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
+
+
+def test_a_row_whose_gradient_single_precision_hides_is_named_as_such() -> None:
+    """The gradients of one row are 1e-9 of the others': its label is all but certain."""
+    records, model = table(), chain(17, 40, 40, 2)
+    view, columns, batch = seen_of(records, model, COUNT)
+    terms = RankOneLabels(view, columns, 1e-6).gradients(
+        columns.cells(batch.inputs[:1]), batch.labels[:1], tuple(view.update)
+    )
+    update = {
+        name: (part - (1 - 1e-9) / COUNT * terms[name][0]).float().double()
+        for name, part in view.update.items()
+    }
+    answer = RowSpaceAttack().run(replace(view, update=update), TableSetting(columns, 0), Silent())
+    assert answer.facts["below_precision"] == 1
+    assert answer.facts["not_found"] == 0
+    assert int(answer.named.sum()) == COUNT - 1
