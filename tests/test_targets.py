@@ -1,11 +1,15 @@
 """Targets, audits, defenses and attacks as objects in Python."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from textwrap import dedent
 from typing import Any
 
 import pytest
 import torch
+from command_line import HANGS
 from torch import Tensor, nn
 
 import gradaudit
@@ -145,3 +149,15 @@ def test_faults_of_objects_are_told(call: Callable[[], Any], message: str) -> No
 def test_errors_are_exported() -> None:
     for name in ("AuditError", "CheckpointError", "DataError", "NotApplicable", "UsageError"):
         assert issubclass(getattr(gradaudit, name), gradaudit.GradauditError)
+
+
+@pytest.mark.slow
+def test_audits_and_errors_are_had_without_torch() -> None:
+    code = """
+        import sys, gradaudit
+        from gradaudit.audits import Sensitivity
+        assert Sensitivity(probes=64).options.probes == 64
+        assert issubclass(gradaudit.UsageError, gradaudit.GradauditError)
+        assert not {"torch", "scipy", "sklearn"} & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", dedent(code)], check=True, timeout=HANGS)
