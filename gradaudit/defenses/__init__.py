@@ -1,4 +1,4 @@
-"""Defenses: what is done to an update before it is shared; one a file, found by name.
+"""Defenses, one a file: each changes an update before it is shared.
 
 A spec, ``prune:0.99,layers=conv*``, names one with its options.
 """
@@ -20,12 +20,12 @@ __getattr__ = classes_of("gradaudit.defenses", Defense)
 
 
 def defenses() -> dict[str, type[Defense[Any]]]:
-    """Every defense by its name."""
+    """Returns every defense by its name."""
     return discover("gradaudit.defenses", Defense)
 
 
 def parse_defense(text: str, option: str = OPTION) -> Defense[Any]:
-    """The defense that ``NAME``, ``NAME:value`` or ``NAME:key=value,…`` names.
+    """Returns the defense that ``NAME``, ``NAME:value`` or ``NAME:key=value,…`` names.
 
     Raises:
         UsageError: no such defense, an option that it does not take or that is missing, or a
@@ -73,7 +73,7 @@ def _pair(where: str, kind: type[Defense[Any]], item: str, *, first: bool) -> tu
 
 
 def _fault(error: ValidationError, kind: type[Defense[Any]]) -> str:
-    """The first thing wrong with the options, in a few words."""
+    """Returns the first fault of the options, in a few words."""
     fault = error.errors()[0]
     what = fault["msg"].removeprefix("Value error, ")
     if not fault["loc"]:

@@ -36,48 +36,48 @@ class PenalisedLoss(Loss):
 
     @abstractmethod
     def term(self, extra: Tensor, targets: Tensor) -> Tensor:
-        """The added term of each record, (records,), from its columns (records, extra)."""
+        """Returns the added term of each record, (records,), from its columns (records, extra)."""
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """The outputs without what was appended."""
+        """Returns the outputs without the appended columns."""
         return self.task.predictions(outputs[:, : -self.extra])
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The task's loss plus the weighted term."""
+        """Returns the task's loss plus the weighted term, for each record."""
         losses = self.task.per_record(outputs[:, : -self.extra], targets)
         return losses + self.weight * self.term(outputs[:, -self.extra :], targets)
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """The task's weights, which hold for the term too."""
+        """Returns the task's weights, which also weigh the term."""
         return self.task.weights(targets)
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The weighted mean; of a task that couples records, its loss plus the term's mean."""
+        """Returns the weighted mean; where records are coupled, the task's loss plus the mean term."""
         if self.task.weights(targets) is not None:
             return super().of_batch(outputs, targets)
         term = self.term(outputs[:, -self.extra :], targets).mean()
         return self.task.of_batch(outputs[:, : -self.extra], targets) + self.weight * term
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
-        """The task's reason; the term is of each record alone."""
+        """Returns the task's reason for coupling; the term couples no records."""
         return self.task.coupling(outputs[:, : -self.extra], targets)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Look whether the outputs proper and the labels fit each other."""
+        """Raise an error where the outputs without the term do not fit the labels."""
         self.task.check(outputs[:, : -self.extra], labels)
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The task's real-valued labels."""
+        """Returns the task's real-valued labels."""
         return self.task.soft(outputs[:, : -self.extra], labels)
 
     @property
     def seen(self) -> Loss:
-        """The loss as an adversary knows it who does not know of the term."""
+        """Returns the loss without the term, as an adversary who does not know of it has it."""
         return _TaskOnly(self.task, self.extra)
 
 
 class _TaskOnly(PenalisedLoss):
-    """The task's loss alone, on outputs that carry something behind them."""
+    """The task's loss alone, on outputs with columns appended."""
 
     def __init__(self, task: Loss, extra: int) -> None:
         super().__init__(task, extra, 0.0)
@@ -90,7 +90,7 @@ class _TaskOnly(PenalisedLoss):
 
 
 class ChosenColumn(PenalisedLoss):
-    """The term is the column of the record's class (of soft labels, their mixture)."""
+    """Takes the column of the record's class as the term; for soft labels, their mixture."""
 
     def term(self, extra: Tensor, targets: Tensor) -> Tensor:
         """(records, classes) at the true classes."""
@@ -103,7 +103,7 @@ class ChosenColumn(PenalisedLoss):
 
 
 class SummedColumns(PenalisedLoss):
-    """The term is the sum of the appended columns."""
+    """Takes the sum of the appended columns as the term."""
 
     def term(self, extra: Tensor, targets: Tensor) -> Tensor:
         """(records, extra) summed."""
@@ -111,7 +111,7 @@ class SummedColumns(PenalisedLoss):
 
 
 class Attachment(nn.Module):
-    """Something that sees the input of a fully connected layer and may replace it.
+    """A part that receives the input of a fully connected layer and may replace it.
 
     What it adds to the model's outputs, ``extra`` columns a record, is a term of the loss that
     ``PenalisedLoss`` takes off again.
@@ -124,18 +124,18 @@ class Attachment(nn.Module):
     extra: int = 0
     private: bool = False
     whole: bool = False
-    """Whether the loss takes all that the model returns, and not one tensor alone."""
+    """Whether the loss takes everything that the model returns, not one tensor alone."""
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(records, features) to what the layer gets instead, and (records, extra) or None."""
+        """Maps (records, features) to the layer's new input, and (records, extra) or None."""
         raise NotImplementedError
 
     def draw(self, generator: torch.Generator) -> None:
-        """Draw a private one's weights and secrets anew, as clients do before the first round."""
+        """Draw a private part's weights and secrets anew, as clients do before the first round."""
 
 
 def last_linear(model: nn.Module, defense: str, layers: str = "*") -> tuple[str, nn.Linear]:
-    """The last fully connected layer in order of ``named_modules``, and its name.
+    """Returns the last fully connected layer in order of ``named_modules``, and its name.
 
     Raises:
         NotApplicable: there is none whose name matches the glob ``layers``.
@@ -155,7 +155,7 @@ def last_linear(model: nn.Module, defense: str, layers: str = "*") -> tuple[str,
 
 
 def attached(model: nn.Module, layer: str, name: str, part: Attachment) -> nn.Module:
-    """A copy of the model with the part hung on a layer, as ``LAYER.NAME``."""
+    """Returns a copy of the model with the part attached to a layer, as ``LAYER.NAME``."""
     model = copy.deepcopy(model)
     place = model.get_submodule(layer)
     like = next(place.parameters())
@@ -167,7 +167,7 @@ def attached(model: nn.Module, layer: str, name: str, part: Attachment) -> nn.Mo
 
 
 def attachments(model: nn.Module) -> list[Attachment]:
-    """The attachments of a model, in order of ``named_modules``."""
+    """Returns the attachments of a model, in order of ``named_modules``."""
     return [part for part in model.modules() if isinstance(part, Attachment)]
 
 
@@ -185,7 +185,7 @@ def _before(name: str, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[An
 
 
 def _append(path: str, model: nn.Module, arguments: tuple[Any, ...], output: Any) -> Tensor:
-    """Puts what the part at that path adds behind the model's outputs."""
+    """Appends the part's additional columns to the model's outputs."""
     part = cast("Attachment", model.get_submodule(path))
     columns = vars(part).pop("appended", None)
     if part.whole and not isinstance(output, Tensor):
@@ -204,12 +204,12 @@ def _append(path: str, model: nn.Module, arguments: tuple[Any, ...], output: Any
 
 
 def private_parts(model: nn.Module) -> list[Attachment]:
-    """The private parts of a model, in order of ``named_modules``."""
+    """Returns the private parts of a model, in order of ``named_modules``."""
     return [part for part in attachments(model) if part.private]
 
 
 def private_names(model: nn.Module) -> tuple[str, ...]:
-    """Names in the model's ``state_dict`` of what a client never shares."""
+    """Names the entries of the model's ``state_dict`` that a client never shares."""
     return tuple(
         f"{module_name}.{name}" if module_name else name
         for module_name, module in model.named_modules()
@@ -219,5 +219,5 @@ def private_names(model: nn.Module) -> tuple[str, ...]:
 
 
 def uniform(bound: float, *shape: int, generator: torch.Generator) -> Tensor:
-    """Even draws from ±bound, in float64 so that every dtype gets the same numbers."""
+    """Draws uniformly from ±bound, in float64 so that every dtype gets the same numbers."""
     return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) * bound

@@ -30,7 +30,7 @@ O = TypeVar("O", bound=DefenseOptions)  # noqa: E741 - O for options
 
 
 class Defense(ABC, Generic[O]):
-    """One defense. The class docstring carries the formula and the citation.
+    """Base of all defenses; a defense's docstring carries its formula and citation.
 
     A client's update passes through it in this order: single records' gradients are multiplied by
     ``record_factors`` and averaged; the update is multiplied by ``batch_factors``; then ``apply``.
@@ -57,7 +57,7 @@ class Defense(ABC, Generic[O]):
     scope: ClassVar[Scope] = "tensor"
 
     def __init__(self, given: O | object = None, /, **values: Any) -> None:
-        """A defense with options.
+        """Sets the defense's options.
 
         Args:
             given: the options, or the value of the ``positional`` one, as in ``Prune(0.99)``.
@@ -83,12 +83,12 @@ class Defense(ABC, Generic[O]):
         return ":".join(filter(None, [self.name, ",".join([*first, *pairs])]))
 
     def defends(self, parameter: str) -> bool:
-        """Whether it is applied to the parameter of this qualified name."""
+        """Whether the defense is applied to the parameter of this qualified name."""
         return fnmatchcase(module_of(parameter), self.options.layers)
 
     @property
     def of_records(self) -> bool:
-        """Whether it acts on single records, so that it must come before all that mixes them."""
+        """Whether it acts on single records, so that it must come before defenses that mix them."""
         return False
 
     @property
@@ -102,7 +102,7 @@ class Defense(ABC, Generic[O]):
         return False
 
     def record_factors(self, norms: Tensor) -> Tensor | None:
-        """The factor on each record's gradient; None where single records are left alone.
+        """Returns the factor on each record's gradient; None where single records are unchanged.
 
         Args:
             norms: (records,) L2 norms of the records' gradients, over all that it defends.
@@ -110,7 +110,7 @@ class Defense(ABC, Generic[O]):
         return None
 
     def batch_factors(self, norms: Tensor) -> Tensor | None:
-        """The factor on each batch's update; None where it is not rescaled as a whole.
+        """Returns the factor on each batch's update; None where it is not rescaled as a whole.
 
         Args:
             norms: (batches,) L2 norms of the updates, over all that it defends.
@@ -118,7 +118,7 @@ class Defense(ABC, Generic[O]):
         return None
 
     def protecting(self, values: Tensor) -> Self:
-        """Itself, for updates whose private values it may know, as the clients do.
+        """Returns the defense for updates whose private values it may know, as clients do.
 
         Args:
             values: (batches,) of the rows that ``apply`` gets, from 0; −1 where none is known.
@@ -141,14 +141,14 @@ class Defense(ABC, Generic[O]):
         return gradients
 
     def modify(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """A copy of the model with the defense built in (where it changes the model)."""
+        """Returns a copy of the model with the defense built in, where it changes the model."""
         return model
 
     def modified_loss(self, loss: Loss, model: nn.Module) -> Loss:
-        """The loss of the model that ``modify`` gave, with the term that the defense adds."""
+        """Returns the loss of the model from ``modify``, with the term that the defense adds."""
         return loss
 
 
 def module_of(parameter: str) -> str:
-    """The name of the layer that a parameter belongs to, as reports show it."""
+    """Returns the name of the layer that a parameter belongs to, as reports show it."""
     return parameter.rpartition(".")[0] or "(model)"

@@ -1,4 +1,4 @@
-"""Defenses in a row, as they are applied to a client's update."""
+"""Applies several defenses in order to a client's update."""
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Update = dict[str, Tensor]
 Generators = Callable[[int, str], torch.Generator]
 
 _BLOCK = 1024
-"""Elements whose squares are summed in their own precision, which is quicker."""
+"""Elements whose squares are summed in their own precision, for speed."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,18 @@ class Chain:
         return tuple(defense for defense in self.defenses if not defense.changes_model)
 
     def of(self, parameter: str) -> tuple[Defense[Any], ...]:
-        """The defenses of the parameter of this name, in order."""
+        """Returns the defenses of the parameter of this name, in order."""
         return tuple(defense for defense in self.acting if defense.defends(parameter))
 
     def idle(self, mode: str) -> str:
-        """Defenses without effect in this mode of the model, in words; empty where all act."""
+        """Names defenses without effect in this mode of the model; empty where all have one."""
         idle = [f"{defense} {defense.in_eval}" for defense in self.defenses if defense.in_eval]
         if mode == "train" or not idle:
             return ""
         return f"{', '.join(idle)} in eval mode; use --mode train"
 
     def check(self, parameters: Sequence[str]) -> None:
-        """Look whether the defenses can be applied to these parameters in this order.
+        """Raise an error where the defenses cannot be applied to these parameters in this order.
 
         Raises:
             UsageError: a glob matches no layer, or a defense of single records comes after
@@ -76,7 +76,7 @@ class Chain:
                     )
 
     def record_factors(self, squares: Update) -> Update:
-        """The factors on records' gradients by parameter; absent where records are left alone.
+        """Returns the factors on records' gradients by parameter, without unchanged parameters.
 
         Args:
             squares: (records,) squared L2 norms of the gradients, by parameter.
@@ -129,7 +129,7 @@ class Chain:
         )
 
     def couples(self, parameter: str) -> bool:
-        """Whether what becomes of a parameter depends on the others' updates of the batch."""
+        """Whether a parameter's defended update depends on the batch's other parameters."""
         return any(
             defense.scope == "update" or (not defense.of_records and _rescales(defense))
             for defense in self.of(parameter)
@@ -167,7 +167,7 @@ def _rescaled(defense: Defense[Any], chosen: Update) -> Update:
 
 
 def squared_norms(rows: Tensor) -> Tensor:
-    """Squared L2 norms (rows,) in float64, of (rows, elements); summed in blocks of elements."""
+    """Returns the squared L2 norms (rows,) of (rows, elements), in float64."""
     count = rows.shape[1] // _BLOCK
     whole = count * _BLOCK
     blocks = rows[:, :whole].reshape(len(rows), count, _BLOCK)
@@ -181,7 +181,7 @@ def _by_parameter(
     squares: Update,
     factors: Callable[[Defense[Any], Tensor], Tensor | None],
 ) -> Update:
-    """The product of the defenses' factors on each parameter that they defend."""
+    """Returns the product of the defenses' factors for each parameter that they defend."""
     product: Update = {}
     for defense in defenses:
         chosen = [name for name in squares if defense.defends(name)]

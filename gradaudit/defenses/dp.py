@@ -1,4 +1,4 @@
-"""Differential privacy's clipping and noise, in every convention of where they are put."""
+"""Clipping and noise of differential privacy, with every convention of where they act."""
 
 from typing import ClassVar
 
@@ -55,20 +55,20 @@ class DpNoise(Defense[DpOptions]):
 
     @property
     def additive(self) -> bool:
-        """It is."""
+        """Whether the noise is additive, which it is."""
         return True
 
     @property
     def isotropic(self) -> bool:
-        """Gaussian noise is, and so is none."""
+        """Whether the noise is isotropic, which Gaussian noise is and no noise too."""
         return self.options.noise == "gaussian" or self.options.sigma == 0
 
     def record_factors(self, norms: Tensor) -> Tensor | None:
-        """Clipping factor of each record, (records,); None where the release is clipped."""
+        """Returns each record's clipping factor, (records,); None where the release is clipped."""
         return clip_factors(norms, self.options.clip) if self.of_records else None
 
     def batch_factors(self, norms: Tensor) -> Tensor | None:
-        """Clipping factor of each update, (batches,); None where records are clipped."""
+        """Returns each update's clipping factor, (batches,); None where records are clipped."""
         return None if self.of_records else clip_factors(norms, self.options.clip)
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rules on floors as formulas of the noise, without a new measurement for each level.
+"""Rules on floors as formulas of the noise, so that no noise level needs a measurement.
 
 Layers' informations add up over the variances of their noise, so those at noise of deviation one,
 measured once, give the floor of every protection (``gradaudit.audits.floor.van_trees``).
@@ -25,12 +25,12 @@ from gradaudit.statistics.laws import student_quantile
 from gradaudit.subject import Subject
 
 Noise = Mapping[str, float]
-"""Log of the deviation of each shared layer's noise."""
+"""Logarithm of the standard deviation of each shared layer's noise."""
 
 
 @dataclass(frozen=True)
 class FloorBound:
-    """A rule on the floor of a layer, or of the model, for any noise.
+    """A rule on the floor of a layer or of the model, for any noise.
 
     Margins are over the size of the rule's limit, and negative where the number is beyond it.
 
@@ -64,7 +64,7 @@ class FloorBound:
         return self._within(value), {n: -self.sign * s / self._size for n, s in slopes.items()}
 
     def safe(self, noise: Noise) -> float:
-        """The margin of the safe number, less how far it may be on other records."""
+        """Returns the margin of the floor's safe end, less its deviation on other records."""
         parts = self._told(noise)
         if not parts:
             return math.inf
@@ -72,7 +72,7 @@ class FloorBound:
         return self._within(floor.safe) - self._drift(noise)
 
     def _drift(self, noise: Noise) -> float:
-        """How far the margin of other records may be from this one, 97.5 % of the time.
+        """Returns how far the margin of other records differs from this one, at most in 97.5 %.
 
         A floor stands on the prior fitted to the records. With v the variance that n records bring
         with them, those of n/2 differ from their whole by v, and k parts of n others by (k + 1) v.
@@ -85,7 +85,7 @@ class FloorBound:
         return student_quantile(len(squares)) * math.sqrt(variance)
 
     def _told(self, noise: Noise) -> dict[str, Information]:
-        """The informations of what is shared under this noise."""
+        """Returns the information matrices of the shared layers under this noise."""
         if self.row is not None and self.row not in noise:
             return {}
         return {n: p * math.exp(-2 * noise[n]) for n, p in self.informations.items() if n in noise}
@@ -112,7 +112,7 @@ class FloorBounds:
 
     @classmethod
     def of(cls, audit: Floor, subject: Subject, rules: Sequence[Rule], progress: Progress) -> Self:
-        """The bounds of a subject whose layers all have noise of deviation one, each by itself.
+        """Returns the bounds of a subject whose layers have independent noise of deviation one.
 
         Raises:
             AuditError: something is shared that cannot be protected, or gradients are not finite.
@@ -132,7 +132,7 @@ class FloorBounds:
         return cls(tuple(_bounds(case, known, shown, rules)), frozenset(hopeless))
 
     def varied(self, halves: Sequence[Self], parts: int) -> Self:
-        """Each bound with those by halves of the records, in the same order."""
+        """Returns each bound with those of halves of the records, in the same order."""
         by_half = zip(*(half.floors for half in halves), strict=True)
         bounds = zip(self.floors, by_half, strict=True)
         return replace(
@@ -141,7 +141,7 @@ class FloorBounds:
 
     @property
     def layers(self) -> frozenset[str]:
-        """The layers that some rule is about."""
+        """Names the layers that a rule is about."""
         return self.hopeless.union(*(bound.informations for bound in self.floors))
 
 

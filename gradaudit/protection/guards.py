@@ -55,7 +55,7 @@ class Protection:
 
     @classmethod
     def uniform(cls, layers: Sequence[str], guard: Guard = OPEN) -> Self:
-        """Give all layers the same guard."""
+        """Returns the protection with the same guard for all layers."""
         return cls(tuple(layers), (guard,) * len(layers))
 
     def __iter__(self) -> Iterator[tuple[str, Guard]]:
@@ -63,32 +63,32 @@ class Protection:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The layers that are never shared."""
+        """Names the layers that are never shared."""
         return tuple(layer for layer, guard in self if guard == HIDE)
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The layers that are, however blurred."""
+        """Names the layers that are shared, with or without noise."""
         return tuple(layer for layer, guard in self if guard != HIDE)
 
     def hiding(self, layers: Iterable[str]) -> Self:
-        """The protection with these layers hidden too."""
+        """Returns the protection with these layers hidden too."""
         more = set(layers)
         guards = (HIDE if layer in more else guard for layer, guard in self)
         return replace(self, guards=tuple(guards))
 
     def with_guard(self, layer: str, guard: Guard) -> Self:
-        """The protection with another guard of one layer."""
+        """Returns the protection with another guard for one layer."""
         guards = (guard if name == layer else old for name, old in self)
         return replace(self, guards=tuple(guards))
 
     def covers(self, other: Self) -> bool:
-        """Whether every layer gives away no more than in another protection."""
+        """Whether every layer gives away no more than under another protection."""
         return all(a.covers(b) for a, b in zip(self.guards, other.guards, strict=True))
 
 
 BATCH, BATCHES = 32, 8
-"""Records of a batch and how many are looked at, at most."""
+"""Records of a batch, and the largest number of batches."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class UndefendedUpdates:
 
     @classmethod
     def of(cls, subject: Subject) -> Self:
-        """The updates of batches of the subject's records, drawn without replacement."""
+        """Returns updates of batches of the subject's records, drawn without replacement."""
         order = rng(subject.seed, "protection", "batches").permutation(len(subject.records))
         size = max(1, min(BATCH, len(order) // 2))
         starts = range(0, min(len(order), BATCHES * size) - size + 1, size)
@@ -116,7 +116,7 @@ class UndefendedUpdates:
         return tuple(self.batches[0])
 
     def elements(self, layer: str) -> int:
-        """How many parameters a layer has, biases too."""
+        """Returns the number of a layer's parameters, biases included."""
         return sum(tensor.numel() for tensor in self.batches[0][layer].values())
 
     @cached_property
@@ -144,7 +144,7 @@ class UndefendedUpdates:
         return float(np.sqrt(self._energy(layer) / self.elements(layer)))
 
     def lost(self, layer: str, guard: Guard) -> float:
-        """The share of a layer's update that does not arrive in the open, 0 to 1.
+        """Returns the share of a layer's update that does not arrive in the open, 0 to 1.
 
         All of what is hidden; of noise of deviation σ on n elements nσ²/(E + nσ²), what the best
         linear estimate of the update still misses, with E the mean squared norm of the updates;
@@ -165,7 +165,7 @@ class UndefendedUpdates:
 
     @cached_property
     def _energies(self) -> dict[str, float]:
-        """Mean squared norms of the layers' updates."""
+        """Returns the mean squared norms of the layers' updates."""
         return {layer: self._measured(layer) for layer in self.layers}
 
     def _measured(self, layer: str) -> float:
@@ -175,7 +175,7 @@ class UndefendedUpdates:
         return float(sum(squares)) / len(self.batches)
 
     def _kept(self, layer: str, share: float) -> float:
-        """Mean squared norm of what pruning leaves, tensor by tensor."""
+        """Returns the mean squared norm that pruning leaves, tensor by tensor."""
         kept = 0.0
         for batch in self.batches:
             for tensor in batch[layer].values():
@@ -185,7 +185,7 @@ class UndefendedUpdates:
 
 
 def _update(subject: Subject, records: Records, number: int) -> dict[str, dict[str, Tensor]]:
-    """The update of one batch, flattened, on the CPU, by layer and parameter."""
+    """Returns the update of one batch, flattened, on the CPU, by layer and parameter."""
     target = subject.target
     generator = torch_rng(subject.seed, "protection", "update", number, device=target.device)
     sharing = SharingProtocol(hidden=subject.hidden)

@@ -1,4 +1,4 @@
-"""Lessons from failed trials, and the cheapest protection that they leave.
+"""Failed trials, and the cheapest protection that they do not rule out.
 
 Protection is taken to be monotone: what fails fails with less of it too. A trial that fails the
 rules of the whole model rules out every protection that covers no more. One that fails the rules of
@@ -19,9 +19,9 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from gradaudit.protection.guards import HIDE, KINDS, OPEN, Guard, Kind, Protection
 
 Price = Callable[[str, Guard], float]
-"""What a guard of a layer costs; without bounds on the sum, never negative."""
+"""Cost of a guard of a layer; never negative, unless the sum is bounded."""
 _TIE = 1e-9
-"""Price of any guard at all, so that of equals the one that touches fewest layers is taken."""
+"""Small cost of any guard, so that of equal plans the one that changes fewest layers wins."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Lesson:
     verdict: ProtectionVerdict
 
     def forbids(self, other: Protection) -> bool:
-        """Whether another protection cannot pass either."""
+        """Whether this failure rules out another protection too."""
         mine = self.protection
         if self.verdict.whole and mine.covers(other):
             return True
@@ -91,13 +91,13 @@ class Choices:
         self.prices = np.array([[price(layer, g) for g in self.guards] for layer in self.layers])
 
     def cost(self, protection: Protection) -> float:
-        """Cost of a protection."""
+        """Returns the cost of a protection."""
         return sum(self._price(layer, guard) for layer, guard in protection)
 
     def cheapest(
         self, lessons: Sequence[Lesson], kinds: Collection[Kind] = KINDS
     ) -> Protection | None:
-        """The cheapest that shares a layer and that no lesson forbids; None where there is none.
+        """Returns the cheapest protection that shares a layer and may pass; None without any.
 
         ``kinds`` are those of its guards.
         """

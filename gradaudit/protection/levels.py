@@ -27,18 +27,18 @@ Floats = NDArray[np.float64]
 LEAST, MOST = -8.0, 5.0
 """Range of x: losses of 1e-7, and of all but 5e-5, from where a layer may as well be hidden."""
 _EXACT, _STEP = 1e-3, 0.05
-"""How exactly x is found, and how far from the start it is looked for first."""
+"""Precision of x, and the distance from the start at which the search begins."""
 _ROUNDS, _GAIN = 2, 1e-3
-"""Searches from one start at most, and the share of the cost that one must save for another."""
+"""Most searches from one start, and the share of the cost that one must save to go on."""
 _FAR = 1e3
-"""Margin that stands for all larger ones."""
+"""Margin from which on all margins count as equal."""
 _FAINT, _TINY = 1e-12, 1e-300
 """Share of the largest information, and information, below which a layer counts as having none."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Layers that are shared with noise, in order, and what it may be.
+    """Layers that are shared with noise, in order, and the range of that noise.
 
     Attributes:
         layers: their names.
@@ -85,15 +85,15 @@ class Levels:
         return replace(self, least=least, bounds=joint)
 
     def cost(self, x: Floats) -> float:
-        """Cost of the noise."""
+        """Returns the cost of the noise."""
         return float(self.weights @ expit(2 * x))
 
     def noise(self, x: Floats) -> dict[str, float]:
-        """Logarithm of each layer's σ."""
+        """Returns the logarithm of each layer's σ."""
         return dict(zip(self.layers, (x + self.sizes).tolist(), strict=True))
 
     def cheapest(self, starts: Sequence[Floats] = ()) -> Floats | None:
-        """The x of the cheapest noise found; None where none is enough.
+        """Returns the x of the cheapest noise found; None where no noise is enough.
 
         Args:
             starts: more x to begin from, (layers,) each.
@@ -130,7 +130,7 @@ class Levels:
         return np.maximum(start + shift, self.least)
 
     def kept(self, x: Floats) -> bool:
-        """Whether every bound is kept, by its interval's unfavourable end."""
+        """Whether every bound holds at its interval's unfavourable end."""
         return self._spare(x) >= 0
 
     def _spare(self, x: Floats) -> float:
@@ -189,16 +189,16 @@ class Levels:
         return np.asarray(solution.x)
 
     def _prices(self, x: Floats) -> Floats:
-        """Slope of the cost."""
+        """Returns the slope of the cost."""
         return np.asarray(2 * self.weights * expit(2 * x) * expit(-2 * x))
 
     def _margins(self, x: Floats) -> Floats:
-        """Margins of every bound, by the mean information, (bounds,)."""
+        """Returns the margins of every bound by the mean information, (bounds,)."""
         noise = self.noise(x)
         return np.array([bound.margin(noise)[0] for bound in self.bounds])
 
     def _slopes(self, x: Floats) -> Floats:
-        """Slopes of every bound's margin by every x, (bounds, layers)."""
+        """Returns the slopes of every bound's margin by every x, (bounds, layers)."""
         noise = self.noise(x)
         slopes = [bound.margin(noise)[1] for bound in self.bounds]
         return np.array([[slope.get(name, 0.0) for name in self.layers] for slope in slopes])

@@ -1,4 +1,4 @@
-"""A policy's plan: search on some records, verification on others, repair."""
+"""Finds a policy's plan: search on some records, verification on others, repair."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -33,12 +33,12 @@ from gradaudit.subject import Subject
 from gradaudit.units import NOTHING_KEPT, Units
 
 NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Deviations that are tried first, over the root mean square of the updates' elements."""
+"""Noise deviations tried first, in root mean squares of the updates' elements."""
 _UTMOST = 10.0
 """The largest deviation that is tried, over the root mean square norm of whole updates. No attacker
 tells an update from none with an AUROC above Φ(0.1/√2) = 0.53 then: nothing useful is shared."""
 PRUNED = (0.9, 0.99, 0.999)
-"""Shares of a layer's elements that are tried."""
+"""Shares of a layer's elements that are tried for pruning."""
 _UNIT = Guard("noise", 1.0)
 _HALVES = 4
 """Of the search's records, on which floors are looked at too. They are drawn independently: what is
@@ -46,7 +46,7 @@ left out by one differs from the whole by as much, the other way."""
 
 
 class Planner:
-    """Plans for a subject and a policy.
+    """Plans a protection for a subject and a policy.
 
     Args:
         subject: model, records, and what is hidden and defended anyway.
@@ -107,7 +107,7 @@ class Planner:
         self._blurring = Blurring(bounds, self._weights, roots, self._clock.more)
 
     def plan(self) -> Plan:
-        """Search, verify on fresh records, and repair where it fails there.
+        """Search a plan, verify it on fresh records, and repair it where it fails there.
 
         Each part of the records verifies once, so no verdict rests on records that had a say.
         """
@@ -129,7 +129,7 @@ class Planner:
         return plan
 
     def _probe(self) -> None:
-        """Try the most of each means on all layers, which says what is of no use."""
+        """Try the strongest level of each means on all layers, which shows useless means."""
         if self._search.tried[self._open].passed:
             return
         for _, chain in self._chains():
@@ -138,7 +138,7 @@ class Planner:
                 self._search.attempt(strongest)
 
     def _louder(self) -> PassedProtection | None:
-        """The cheapest that passes with more noise than the levels; None where there is none.
+        """Returns the cheapest passing plan with more noise than the levels; None without any.
 
         The utmost noise on all layers is tried whatever the time. Where it passes, the least that
         does is found by bisection, down to the highest level.
@@ -173,7 +173,7 @@ class Planner:
         return plan
 
     def _naive(self) -> dict[str, tuple[Protection, float]]:
-        """Trials of the simple strategies, as far as there is time."""
+        """Runs trials of the simple strategies, as far as there is time."""
         costs, kept = self._search.choices.cost, {}
         for name, chain in self._chains():
             if cheapest := self._search.cheapest_of(chain):
@@ -183,7 +183,7 @@ class Planner:
         return kept
 
     def _chains(self) -> Iterator[tuple[str, list[Protection]]]:
-        """Simple strategies that keep the floors, each from least to most.
+        """Yields simple strategies that keep the floors, each from the least to the most.
 
         The most may be to share nothing.
         """
@@ -206,7 +206,7 @@ class Planner:
     def _verified(
         self, protection: Protection, records: Records
     ) -> tuple[Report, ProtectionVerdict]:
-        """The whole policy's verdict on other records."""
+        """Returns the whole policy's verdict on other records."""
         judged = self._bench.anew(records).judged(protection)
         verdict = verdict_of(judged)
         lost = lost_judgements(self._bench.judged(protection), judged)
@@ -248,14 +248,14 @@ class Planner:
         )
 
     def _nothing(self) -> Plan:
-        """The trial with fewest rows beyond their limits, where nothing passes."""
+        """Returns the trial with fewest rows beyond their limits, where none passes."""
         tried = self._search.tried
         nearest = min(tried, key=lambda p: (len(tried[p].failed), self._search.choices.cost(p)))
         judged = self._bench.judged(nearest)
         return self._plan(nearest, self._least(), judged, verdict_of(judged), 0)
 
     def _least(self) -> float:
-        """What any protection that passes costs at least; all, where none that shares is left."""
+        """Returns the least cost of any passing protection, or that of sharing nothing."""
         left = self._search.choices.cheapest(self._search.lessons)
         hidden = self._open.hiding(self._open.layers)
         return self._search.choices.cost(left or hidden)
@@ -276,7 +276,7 @@ class Planner:
         return verdict
 
     def _expect_rules(self) -> None:
-        """Look whether every rule has something to judge while nothing is protected.
+        """Raise an error where a rule has nothing to judge while nothing is protected.
 
         Raises:
             UsageError: a rule has no row at all.
@@ -296,7 +296,7 @@ class Planner:
             raise AuditError(f"{policy.name}: no rule has a number to judge: {'; '.join(reasons)}")
 
     def _bounds(self, records: Records) -> FloorBounds:
-        """The rules on floors for any noise, with the prior of these records.
+        """Returns the rules on floors for any noise, with the prior of these records.
 
         Raises:
             AuditError: there are no floors of such a model and data.
@@ -311,7 +311,7 @@ class Planner:
             raise AuditError(f"{self._bench.policy.name}: no floor: {why}") from why
 
     def _halves(self) -> Iterator[FloorBounds]:
-        """The same of halves of the records."""
+        """Returns the same rules for halves of the records."""
         records, seed = self._bench.subject.records, self._bench.subject.seed
         for number in range(_HALVES):
             yield self._bounds(half_of(records, seed, number))

@@ -1,4 +1,4 @@
-"""A protection plan in rows, in a picture, and in the words of the tools that carry it out."""
+"""Writes a plan as rows, as a picture, and as settings of the tools that carry it out."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class Plan:
 
 
 def draw_frontier(path: Path, plan: Plan, cost: str) -> None:
-    """Every trial, the best for each cost, the plan and the simple strategies.
+    """Draw every trial, the best for each cost, the plan and the simple strategies.
 
     Args:
         path: ends in .svg or .png.
@@ -86,7 +86,7 @@ def draw_frontier(path: Path, plan: Plan, cost: str) -> None:
 
 
 def frontier(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that no cheaper one is better than, the cheapest first."""
+    """Returns trials for which no cheaper one is better, the cheapest first."""
     kept: list[Trial] = []
     for trial in sorted(trials, key=lambda each: (each.cost, each.verdict.excess)):
         if not kept or _risk(trial) < _risk(kept[-1]):
@@ -109,7 +109,7 @@ AUDIT = "plan"
 def plan_report(
     plan: Plan, model: nn.Module, cost: str, provenance: Mapping[str, JsonValue]
 ) -> Report:
-    """The report of the plan on fresh records, with rows of what it costs, and how to set it up."""
+    """Returns the report on fresh records, with rows of the plan's cost and its settings."""
     naive = plan.cheapest_naive
     rows = [
         Measurement(
@@ -153,11 +153,11 @@ def _naive_row(plan: Plan, cost: str, naive: tuple[str, float] | None) -> Measur
 
 
 _CLIP = 2.0
-"""Clipping that comes with noise, over the longest update that was seen: it cuts almost none."""
+"""Clip that comes with noise, over the longest update seen; it cuts almost none."""
 
 
 def defense_specs(protection: Protection, updates: UndefendedUpdates) -> tuple[str, ...]:
-    """Defenses of the shared layers, as ``--defense`` takes them.
+    """Returns the defenses of the shared layers, as ``--defense`` takes them.
 
     Every layer is clipped by itself, so that what it shares depends on no other. Where all are
     pruned alike, which is by the tensor anyway, one spec says so.
@@ -170,14 +170,14 @@ def defense_specs(protection: Protection, updates: UndefendedUpdates) -> tuple[s
 
 
 def options(protection: Protection, updates: UndefendedUpdates) -> str:
-    """``--hide`` and ``--defense`` options, quoted for a shell; empty where nothing is done."""
+    """Returns ``--hide`` and ``--defense`` options, quoted for a shell; empty for no protection."""
     hidden = [("--hide", layer) for layer in protection.hidden]
     defended = [("--defense", spec) for spec in defense_specs(protection, updates)]
     return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in [*hidden, *defended])
 
 
 def framework_settings(protection: Protection, model: nn.Module) -> Mapping[str, JsonValue]:
-    """Framework settings that keep the hidden layers' tensors, buffers too, from the server.
+    """Returns framework settings that keep the hidden layers' tensors from the server.
 
     Returns:
         For NVFlare the filters ``ExcludeVars``, which leaves them out of a message, and

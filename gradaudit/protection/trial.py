@@ -1,4 +1,4 @@
-"""A trial: a protection measured on its records in its time, and judged by the policy."""
+"""A trial: a protection measured on its records within its time, and judged by the policy."""
 
 import math
 import time
@@ -32,7 +32,7 @@ from gradaudit.units import NOTHING_KEPT, Units
 
 
 class Clock:
-    """A clock that says whether another trial may be begun, and how long it may take.
+    """Limits the time of trials and of the whole search.
 
     A plan is measured on fresh records at last, fewer than those of the first measurement, so the
     time that this took is kept for it.
@@ -58,7 +58,7 @@ class Clock:
 
     @contextmanager
     def trial(self) -> Iterator[float]:
-        """A trial, and the seconds that it may take."""
+        """Measures a trial's time, and yields the seconds that it may take."""
         begun = time.monotonic()
         yield self.left
         self._slowest = max(self._slowest, time.monotonic() - begun)
@@ -75,7 +75,7 @@ class Clock:
 
 
 def split_records(records: Records, rounds: int, seed: int) -> list[Records]:
-    """Half of the records for the search, and as many equal parts of the others as asked for.
+    """Splits off half of the records for the search, and the rest into equal parts.
 
     No user is in two of them.
 
@@ -92,14 +92,14 @@ def split_records(records: Records, rounds: int, seed: int) -> list[Records]:
 
 
 def half_of(records: Records, seed: int, number: int) -> Records:
-    """Half of the records, drawn at random by users; another one for each number."""
+    """Returns half of the records, drawn at random by users, another half for each number."""
     owners = _owners(records)
     order = rng(seed, "protection", "halves", number).permutation(owners.max() + 1)
     return records.take(np.flatnonzero(np.isin(owners, order[: len(order) // 2])))
 
 
 def _owners(records: Records) -> NDArray[np.int64]:
-    """The owner of each record, by number; each owns itself where there are no users."""
+    """Returns the owner of each record, by number; without users each record owns itself."""
     if records.users is None:
         return np.arange(len(records))
     return np.unique(records.users, return_inverse=True)[1].astype(np.int64)
@@ -107,12 +107,12 @@ def _owners(records: Records) -> NDArray[np.int64]:
 
 _JUDGED = ("failed", "unclear", "passed")
 _MOST = 1e6
-"""Excess that stands for all that is larger, and for infinity."""
+"""Largest excess that is distinguished; it stands for infinity too."""
 
 
 @dataclass
 class Bench:
-    """A bench that tries protections on the records of a subject.
+    """Tries protections on the records of a subject.
 
     A layer's rows of an audit are measured once for each guard, where no rule asks that audit for
     a relative metric, or for a row of the model, which it gave in a measurement before: what else
@@ -142,18 +142,18 @@ class Bench:
     _begun: Run | None = None
 
     def anew(self, records: Records) -> Self:
-        """A bench for other records, with nothing measured."""
+        """Returns a bench for other records, with nothing measured."""
         subject = replace(self.subject, records=records)
         return replace(self, subject=subject, _reports={}, _rows={}, _outcomes={}, _begun=None)
 
     def of(self, rules: Sequence[Rule]) -> Self:
-        """A bench for some of the rules; both share what one of them measures."""
+        """Returns a bench for some of the rules, which shares measurements with this one."""
         policy = self.policy.model_copy(update={"rules": tuple(rules)})
         sizes = [size for size in self.sizes if any(asks(rule, size.audit) for rule in rules)]
         return replace(self, policy=policy, sizes=sizes, _reports={})
 
     def judged(self, protection: Protection, seconds: float | None = None) -> Report:
-        """The report of what is shared under it, with findings; made once.
+        """Returns the judged report of what is shared under a protection; it is computed once.
 
         What takes longer than so many seconds is cut short, and could not be measured then.
         """
@@ -166,7 +166,7 @@ class Bench:
         return judged
 
     def protected(self, protection: Protection) -> Subject:
-        """The subject with a protection; a defense of nothing but hidden layers is left out."""
+        """Returns the subject under a protection, without defenses of hidden layers alone."""
         specs = defense_specs(protection, self.updates)
         hidden = (*self.subject.hidden, *protection.hidden)
         names = shared_parameters(self.subject.target.model, hidden)
@@ -179,7 +179,7 @@ class Bench:
         )
 
     def _run(self, protection: Protection, seconds: float | None) -> Run:
-        """Run the audits; the model's accuracy is measured once."""
+        """Runs the audits; the model's accuracy is measured once."""
         self._begun = self._begun or Run.begun(self.subject)
         end = None if seconds is None else time.monotonic() + seconds
         outcomes = []
@@ -189,7 +189,7 @@ class Bench:
         return replace(self._begun, subject=self.protected(protection), outcomes=outcomes)
 
     def _outcome(self, size: Size, protection: Protection, seconds: float | None) -> Outcome:
-        """The outcome of an audit, with what is known already of the protection or its layers."""
+        """Returns the outcome of an audit, reusing what is known of the protection's layers."""
         name, key = size.audit.name, (size.audit.name, protection)
         if key in self._outcomes:
             return self._outcomes[key]
@@ -225,7 +225,7 @@ class Bench:
         return replace(outcome, part=AuditRows.of(size.audit, [*known, *outcome.part.rows]))
 
     def _separable(self, audit: Audit[Any]) -> bool:
-        """Whether what rules ask of it are rows of layers that stand by themselves."""
+        """Whether the rules judge only rows of layers that are independent of other layers."""
         asked = [
             metric
             for metric in audit.metrics
@@ -234,7 +234,7 @@ class Bench:
         return not self.subject.defenses and all(m.per_layer and not m.relative for m in asked)
 
     def _tells_of_model(self, audit: Audit[Any], outcome: Outcome) -> bool:
-        """Whether some rule is about a row of the model that it has."""
+        """Whether a rule judges a row of the whole model that the audit has."""
         rules = [rule for rule in self.policy.rules if asks(rule, audit)]
         asked = any(layer_matches(None, glob) for rule in rules for glob in rule.layers)
         return asked and any(row.layer is None for row in outcome.part.rows)
@@ -245,7 +245,7 @@ def _shared(layers: Sequence[Layer], protection: Protection) -> tuple[Layer, ...
 
 
 def verdict_of(judged: Report, without: Collection[int] = ()) -> ProtectionVerdict:
-    """A judged report's verdict on the protection that it was measured under.
+    """Returns a judged report's verdict on the protection under which it was measured.
 
     Where a floor does not apply there is none, and what is shared is beyond every limit of it: the
     layer itself, or one that it is clipped together with.
@@ -273,7 +273,7 @@ def verdict_of(judged: Report, without: Collection[int] = ()) -> ProtectionVerdi
 
 
 def floors_lacking(judged: Report) -> list[Finding]:
-    """Findings of rules on floors whose row says why a layer that is shared has no floor."""
+    """Returns findings of rules on floors about shared layers without a floor."""
     rows = judged.by_key()
     return [
         finding
@@ -286,7 +286,7 @@ def floors_lacking(judged: Report) -> list[Finding]:
 
 
 def shortfall(judged: Report, numbers: Collection[int]) -> float:
-    """How far the floors that these rules judge are beyond their limits, over the limit's size."""
+    """Returns how far the judged floors are beyond their limits, over the limit's size."""
     rows = judged.by_key()
     asked = (f for f in judged.findings if f.rule in numbers and f.key in rows)
     values = ((finding, rows[finding.key].number) for finding in asked)
@@ -294,7 +294,7 @@ def shortfall(judged: Report, numbers: Collection[int]) -> float:
 
 
 def lost_judgements(before: Report, now: Report) -> str:
-    """Rows that were judged before and could not be now, in words; empty where all were.
+    """Names rows that were judged before and could not be now; empty where all were.
 
     Fewer records may not be enough for an audit, whose rule then passes for want of a number.
     """
@@ -310,7 +310,7 @@ def lost_judgements(before: Report, now: Report) -> str:
 
 
 def _excess(judged: Report) -> float | None:
-    """How far the worst row is beyond the limit of a rule of level error."""
+    """Returns how far the worst row is beyond the limit of an error rule."""
     rows = judged.by_key()
     shares = [
         _beyond(finding, row.number)

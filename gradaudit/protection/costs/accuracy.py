@@ -22,5 +22,5 @@ class Accuracy(Cost):
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates
     ) -> Mapping[str, float]:
-        """Squared norms of the mean gradient by layer."""
+        """Returns the squared norms of the mean gradient by layer."""
         return {layer: updates.mean_energy(layer) for layer in updates.layers}

@@ -10,7 +10,7 @@ from gradaudit.protection.guards import UndefendedUpdates
 
 
 class Cost(ABC):
-    """One measure of what it costs to protect a layer.
+    """Base of the measures of what it costs to protect a layer.
 
     A plan's cost is Σ_l w_l·lost_l, with w_l the layer's weight, which add up to at most 1, and
     lost_l the share of its update that does not arrive in the open (``UndefendedUpdates.lost``).
@@ -27,7 +27,7 @@ class Cost(ABC):
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates
     ) -> Mapping[str, float]:
-        """How large each layer is by this measure, in any unit; those left out count nothing.
+        """Returns each layer's size by this measure, in any unit; a layer left out has size 0.
 
         Args:
             target: the model.
@@ -38,7 +38,7 @@ class Cost(ABC):
     def weights(
         self, target: Target, records: Records, updates: UndefendedUpdates
     ) -> dict[str, float]:
-        """Each layer's share of the whole."""
+        """Returns each layer's share of the total."""
         sizes = self.sizes(target, records, updates)
         whole = sum(sizes.values())
         return {layer: size / whole if whole else 0.0 for layer, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""Bytes that are protected."""
+"""The cost by bytes of the layers that are protected."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from gradaudit.protection.guards import UndefendedUpdates
 
 
 class Bytes(Cost):
-    """Bytes of the layer's state, buffers too, which are encrypted every round."""
+    """Bytes of the layer's state with its buffers, which are encrypted every round."""
 
     name = "bytes"
     summary = "share of the bytes of a message, buffers too, that are encrypted or drowned"
@@ -18,7 +18,7 @@ class Bytes(Cost):
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates
     ) -> Mapping[str, float]:
-        """Bytes by layer."""
+        """Returns the bytes by layer."""
         sizes = dict.fromkeys(updates.layers, 0.0)
         for name, tensor in target.model.state_dict().items():
             if (layer := module_of(name)) in sizes:

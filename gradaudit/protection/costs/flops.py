@@ -28,7 +28,7 @@ class Flops(Cost):
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates
     ) -> Mapping[str, float]:
-        """Operations by layer, without those of layers inside it."""
+        """Returns operations by layer, without those of layers inside it."""
         model = FunctionalModel.of(target, dtype=next(target.model.parameters()).dtype)
         inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])
         modules = {n: target.model.get_submodule(n) for n in updates.layers if n != "(model)"}
@@ -43,7 +43,7 @@ class Flops(Cost):
 def _watched(
     modules: Mapping[str, nn.Module], counter: Counter, own: dict[str, float]
 ) -> Iterator[None]:
-    """Add to ``own`` what is counted within each module, but for what is within one inside it."""
+    """Add the operations of each module to ``own``, without those of modules inside it."""
     begun: list[float] = []
 
     def enter(*_: Any) -> None:

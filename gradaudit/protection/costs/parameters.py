@@ -1,4 +1,4 @@
-"""Parameters that are protected."""
+"""The cost by parameters of the layers that are protected."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from gradaudit.protection.guards import UndefendedUpdates
 
 
 class Parameters(Cost):
-    """The layer's trainable parameters, biases too: what an enclave has to hold."""
+    """The layer's trainable parameters with its biases, which an enclave has to hold."""
 
     name = "parameters"
     summary = "share of the trainable parameters that are hidden, or whose update is drowned"
@@ -17,5 +17,5 @@ class Parameters(Cost):
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates
     ) -> Mapping[str, float]:
-        """Parameters by layer."""
+        """Returns the parameters by layer."""
         return {layer: float(updates.elements(layer)) for layer in updates.layers}
