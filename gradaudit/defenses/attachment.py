@@ -52,7 +52,7 @@ class PenalisedLoss(Loss):
         return self.task.weights(targets)
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the weighted mean; where records are coupled, the task's loss plus the mean term."""
+        """Returns the weighted mean; with coupled records, the task's loss plus the mean term."""
         if self.task.weights(targets) is not None:
             return super().of_batch(outputs, targets)
         term = self.term(outputs[:, -self.extra :], targets).mean()
