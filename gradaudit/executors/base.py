@@ -35,7 +35,7 @@ class Cluster(ABC):
         return f"{self.name}:{self.target}" if self.target else self.name
 
     def workers(self, jobs: int | None) -> int:
-        """How many units are worked on at a time.
+        """Number of units that run at a time.
 
         Args:
             jobs: how many are asked for, if anybody asks.
@@ -47,7 +47,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def open(self, workers: int) -> Executor:
-        """An executor that is not broken: that of the last call, or a new one in its place.
+        """Returns a working executor: that of the last call, or a new one in its place.
 
         What it runs is a function of an installed module, with bytes and numbers.
 
@@ -57,10 +57,10 @@ class Cluster(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Give up what is under way, as soon as can be; ``open`` starts anew."""
+        """Cancel running work as soon as possible; ``open`` then starts anew."""
 
     def _import(self, module: str) -> ModuleType:
-        """A library that this kind needs.
+        """Imports a library that this kind of executor needs.
 
         Raises:
             UsageError: it is not installed.
@@ -73,19 +73,19 @@ class Cluster(ABC):
             ) from error
 
     def _refused(self, error: Exception) -> UsageError:
-        """Nobody answers there."""
+        """Returns the error of a cluster that does not answer."""
         return UsageError(f"--executor {self}: cannot be reached ({error}); is it running?")
 
 
 class GivenExecutor(Cluster):
-    """An executor that exists: what it does not finish is given up, and it is never ended."""
+    """An executor that a caller made: unfinished work on it is cancelled, and it is never ended."""
 
     def __init__(self, target: str, executor: Executor) -> None:
         super().__init__(target)
         self.executor = executor
 
     def __str__(self) -> str:
-        """What it was called."""
+        """The name under which it was given."""
         return self.target
 
     def workers(self, jobs: int | None) -> int:
@@ -97,4 +97,4 @@ class GivenExecutor(Cluster):
         return self.executor
 
     def kill(self) -> None:
-        """Leave it to whoever made it; units that wait there were cancelled."""
+        """Leave the executor to its maker; units that wait on it were cancelled."""

@@ -8,7 +8,7 @@ from typing import Any
 from gradaudit.executors.base import Cluster
 
 _PATIENCE = 30
-"""Seconds in which a scheduler has to answer."""
+"""Seconds within which a scheduler has to answer."""
 
 
 class Dask(Cluster):
@@ -33,13 +33,13 @@ class Dask(Cluster):
         return jobs or max(1, sum(self._connected().nthreads().values()))
 
     def open(self, workers: int) -> Executor:
-        """The scheduler's client, as an executor."""
+        """Returns the scheduler's client, as an executor."""
         if self._executor is None:
             self._executor = self._connected().get_executor(pure=False)
         return self._executor  # type: ignore[no-any-return]
 
     def kill(self) -> None:
-        """Cancel what is under way there, and leave."""
+        """Cancel running work there, and disconnect."""
         if self._executor is not None:
             self._executor.shutdown(wait=False)
         if self._client is not None:

@@ -18,12 +18,12 @@ from gradaudit.errors import UsageError
 from gradaudit.executors.base import Cluster
 
 _IDLE = 600
-"""Seconds after which workers that have nothing to do end."""
+"""Seconds after which idle workers end."""
 _POLL = 0.5
-"""Seconds between two looks of a worker at whether its parent process is still there."""
+"""Seconds between a worker's checks that its parent process is still there."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _LEAK = "_MAX_MEMORY_LEAK_SIZE"
-"""loky's name for how many bytes a worker may grow by."""
+"""loky's name of the bytes by which a worker may grow."""
 
 
 class Joblib(Cluster):
@@ -48,7 +48,7 @@ class Joblib(Cluster):
         self._executor: Any = None
 
     def open(self, workers: int) -> Executor:
-        """Give the workers of the last call, or new ones in their place."""
+        """Returns the workers of the last call, or new ones in their place."""
         with _deaf():
             self._executor = self._import("joblib.externals.loky").get_reusable_executor(
                 workers,
@@ -61,14 +61,14 @@ class Joblib(Cluster):
         return self._executor  # type: ignore[no-any-return]
 
     def kill(self) -> None:
-        """End the processes, whatever they do."""
+        """End the processes, whatever they are doing."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, kill_workers=True)
 
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes that are started within, in some milliseconds, ignore interruptions from birth.
+    """Let processes that are started within ignore interruptions from their start.
 
     Only the main thread may say who listens to them.
     """
@@ -82,7 +82,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _begin(parent: int) -> None:
-    """Leave interruptions and warnings to the process that watches, and end where it was killed.
+    """Leave interruptions and warnings to the parent process, and end when it is killed.
 
     loky ends a worker that grew by 300 MB, for which torch alone is enough; not one of ours.
     """

@@ -30,13 +30,13 @@ class Ray(Cluster):
         return jobs or max(1, int(self._connected().cluster_resources().get("CPU", 1)))
 
     def open(self, workers: int) -> Executor:
-        """The cluster's cores, as an executor."""
+        """Returns the cluster's cores, as an executor."""
         if self._executor is None:
             self._executor = _RayExecutor(self._connected())
         return self._executor
 
     def kill(self) -> None:
-        """Cancel what is under way there."""
+        """Cancel running work there."""
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
             self._executor = None
@@ -67,7 +67,7 @@ class _RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel the tasks that are not done."""
+        """Cancel unfinished tasks."""
         if cancel_futures and self.ray.is_initialized():
             for reference in tuple(self.running):
                 self.ray.cancel(reference, force=True)

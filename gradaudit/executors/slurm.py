@@ -91,7 +91,7 @@ class _JobExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel the jobs that are not done."""
+        """Cancel unfinished jobs."""
         self.open = False
         with self.lock:
             for job in self.running.values() if cancel_futures else ():

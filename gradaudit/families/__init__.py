@@ -12,12 +12,12 @@ __all__ = ["Family", "Fitted", "families", "family", "log_loss", "sizes", "under
 
 
 def families() -> dict[str, type[Family]]:
-    """The families by name."""
+    """Returns the families by name."""
     return discover("gradaudit.families", Family)
 
 
 def family(name: str) -> Family:
-    """The family of this name.
+    """Returns the family of this name.
 
     Raises:
         UsageError: there is none.
@@ -29,7 +29,7 @@ def family(name: str) -> Family:
 
 
 def sizes(names: Iterable[str]) -> dict[str, JsonValue]:
-    """How large each of these families is, by name, for the detail ``LEARNERS`` of a row.
+    """Returns the size of each family by name, for the detail ``LEARNERS`` of a row.
 
     Raises:
         UsageError: there is no family of a name.

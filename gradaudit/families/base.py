@@ -21,16 +21,16 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Features = NDArray[np.floating]
 _FLAT = 1e-6
-"""A column that varies by less than this share of its largest entry is rounding, and constant."""
+"""Share of a column's largest entry below which its variation is rounding, and it is constant."""
 _IN_CACHE = 1 << 17
-"""Numbers in double precision that are worked on at a time."""
+"""Number of double-precision values that are processed at a time."""
 _MATRICES = 3
-"""Whose projections are known: fitted on, chosen on, scored on."""
+"""Number of matrices whose projections are kept: fitted on, chosen on, scored on."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Centre and deviation of columns, as found on the rows that were fitted.
+    """Centre and deviation of columns, estimated on the rows that were fitted.
 
     Works for columns of any size, gradients of 1e-8 and 1e8 alike; constant columns are left out.
 
@@ -72,7 +72,7 @@ class Scale:
 
 
 def _blocks(width: int, rows: int) -> Iterator[slice]:
-    """Blocks of columns, as many at a time as go into the cache."""
+    """Yields blocks of columns that fit into the cache."""
     size = max(1, _IN_CACHE // max(rows, 1))
     return (slice(start, start + size) for start in range(0, width, size))
 
@@ -115,11 +115,11 @@ class Projection:
 
     @staticmethod
     def seconds(rows: int, features: int) -> float:
-        """About how long it takes to find one, on a core of a usual machine."""
+        """Estimates the seconds that finding one takes on a core of a usual machine."""
         return rows * features * (2e-8 + 1e-10 * min(rows, features))
 
     def __call__(self, features: Features) -> FloatArray:
-        """(rows, directions); of the last matrices it is known, as other families ask too."""
+        """Projects rows, (rows, directions); the last results are kept for other families."""
         for asked, product in self._known:
             if asked is features:
                 return product
@@ -129,12 +129,12 @@ class Projection:
 
 
 def _negligible(dtype: np.dtype[np.floating]) -> float:
-    """Share of the largest spread below which a direction is rounding."""
+    """Returns the share of the largest spread below which a direction is rounding."""
     return max(1e-10, 10 * float(np.finfo(dtype).eps))
 
 
 class Fitted(ABC):
-    """A member of a family, fitted.
+    """A fitted member of a family.
 
     Attributes:
         prior: (classes,) class probabilities that it was trained under; what it says of a class is
@@ -145,17 +145,17 @@ class Fitted(ABC):
 
     @abstractmethod
     def log_probabilities(self, features: Features) -> FloatArray:
-        """Log-probabilities of every class, (rows, classes), always finite, rows summing to one."""
+        """Returns log-probabilities of every class, (rows, classes), all finite."""
 
 
 @dataclass(frozen=True)
 class FittedPrior(Fitted):
-    """Says the prior of every row."""
+    """Predicts the prior for every row."""
 
     prior: FloatArray
 
     def log_probabilities(self, features: Features) -> FloatArray:
-        """The prior's logs, (rows, classes)."""
+        """Returns the prior's logarithms, (rows, classes)."""
         return np.tile(np.log(self.prior), (len(features), 1))
 
 
@@ -187,7 +187,7 @@ class Standardised:
 
 @dataclass(frozen=True)
 class Training:
-    """Rows to fit a member on.
+    """Rows on which a member is fitted.
 
     Attributes:
         labels: (rows,), every class among them.
@@ -262,10 +262,10 @@ class Family(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     size: ClassVar[str] = ""
-    """How large it is, in a few words; ``LINEAR`` where its members are linear functions."""
+    """Size of the family in a few words; ``LINEAR`` where its members are linear functions."""
 
     def reads(self, gradients: Features) -> Features:
-        """The features that the family is fitted on and asked about, (rows, features).
+        """Returns the features that the family is fitted on and predicts from, (rows, features).
 
         Every element of the gradients (rows, elements), unless a family says otherwise. Callers
         take them once and split the rows afterwards, so that no fold computes them again.
@@ -281,7 +281,7 @@ class Family(ABC):
         *,
         prior: FloatArray | None = None,
     ) -> Fitted:
-        """Fit a member; the same seed fits the same one.
+        """Fits a member; the same seed fits the same one.
 
         Args:
             features: (rows, features), of any scale; rows are weighed (for trees: drawn) so
@@ -297,7 +297,7 @@ class Family(ABC):
         return self.fit_on(Training.of(features, labels, classes, prior), seed)
 
     def fit_on(self, training: Training, seed: Seed) -> Fitted:
-        """The same, where other families are fitted on the same rows too."""
+        """Fits a member where other families are fitted on the same rows too."""
         if len(training.prior) == 1:
             return FittedPrior(training.prior)
         return self._fit(training, np.random.default_rng(seed))
@@ -317,11 +317,11 @@ class Family(ABC):
         """Fit a member to rows of two or more classes; the prior where no feature varies."""
 
     def seconds(self, rows: int, features: int) -> float:
-        """About how long ``fit`` takes on a core of a usual machine, for ``--dry-run``."""
+        """Estimates the seconds of ``fit`` on a core of a usual machine, for ``--dry-run``."""
         return 0.0
 
     def seconds_ordered(self, rows: int, features: int, values: int) -> float:
-        """The same of ``fit_ordered``."""
+        """Estimates the seconds of ``fit_ordered``."""
         return (values - 1) * self.seconds(rows, features)
 
 

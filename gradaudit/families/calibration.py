@@ -1,4 +1,4 @@
-"""Calibration: how far a family's evidence is to be believed, found on records new to it."""
+"""Calibration: scales a family's evidence by how well it predicts new records."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ _SHARPEST = 20.0
 
 @dataclass(frozen=True)
 class Calibration:
-    """Log-probabilities to log-probabilities: the evidence multiplied, and doubted.
+    """Maps log-probabilities to calibrated ones: the evidence is multiplied, and mixed with doubt.
 
     Attributes:
         prior: (classes,) that the evidence is against.
@@ -42,7 +42,7 @@ def calibration(
     weights: FloatArray | None = None,
     independent: float | None = None,
 ) -> Calibration:
-    """Calibrate a family by what it says of records that it was not fitted on.
+    """Calibrates a family by its predictions for records that it was not fitted on.
 
     Shadow batches share records, so a member is surer of itself than it should be, and its own
     out-of-bag rows do not show it. The sharpness t that minimises the log loss gains G nats a row

@@ -37,7 +37,7 @@ class FittedForest(Fitted):
     trees: Trees
 
     def votes(self, features: Features) -> FloatArray:
-        """Mean of the trees for each target, (rows, targets): shares that vote for each class."""
+        """Returns the mean of the trees for each target, (rows, targets): shares of votes."""
         return self.trees.votes(features)
 
     def log_probabilities(self, features: Features) -> FloatArray:
@@ -94,24 +94,24 @@ class Forest(Family):
     def _grown(
         self, training: Training, targets: FloatArray, generator: np.random.Generator
     ) -> Trees:
-        """Trees for targets (rows, targets)."""
+        """Grows trees for targets (rows, targets)."""
         times = times_drawn(training.labels, training.prior, generator, self.bootstrap)
         trees = grow_trees(training.rows.varying, targets, times, generator, halfway=self.bootstrap)
         return trees.of_columns(np.flatnonzero(training.scale.kept))
 
     def seconds(self, rows: int, features: int) -> float:
-        """Every row passes 3√features cuts at every depth."""
+        """Estimates the seconds; every row passes 3√features cuts at every depth."""
         return 0.01 + 7e-7 * rows * math.log2(rows) * math.sqrt(features) + 2e-8 * rows * features
 
     def seconds_ordered(self, rows: int, features: int, values: int) -> float:
-        """Every further threshold is one more target of the same trees."""
+        """Estimates the seconds; every further threshold is one more target of the same trees."""
         return (1 + 0.2 * (values - 2)) * self.seconds(rows, features)
 
 
 def times_drawn(
     labels: IntArray, prior: FloatArray, generator: np.random.Generator, bootstrap: bool
 ) -> IntArray:
-    """How often each tree sees a row, (trees, rows).
+    """Returns how often each tree draws a row, (trees, rows).
 
     Classes have the prior's shares, and as many rows as the rarest allows.
     """
@@ -151,7 +151,7 @@ class PaperForest(Fitted):
 
     @property
     def prior(self) -> FloatArray:  # type: ignore[override]
-        """The forest's."""
+        """The prior of the forest."""
         return self.forest.prior
 
     def log_probabilities(self, features: Features) -> FloatArray:
@@ -160,5 +160,5 @@ class PaperForest(Fitted):
 
 
 def ceiling(values: int) -> float:
-    """The most nats that the softmax of votes can show of a uniform value: 0.38 of two."""
+    """Returns the most nats that the softmax of votes can show of a uniform value: 0.38 of two."""
     return float(np.log(values) - np.log1p((values - 1) / np.e))

@@ -45,5 +45,5 @@ class Mlp(ProjectedFamily):
         )
 
     def seconds(self, rows: int, features: int) -> float:
-        """The projection's, and a bounded number of steps."""
+        """Estimates the seconds: the projection's, and a bounded number of steps."""
         return 0.05 + 2e-4 * rows + Projection.seconds(rows, features)

@@ -8,14 +8,14 @@ from gradaudit.families.base import Features, FloatArray
 from gradaudit.families.forest import TREES, Forest
 
 BLOCKS = 32
-"""Parts of a gradient whose norms are read: of a dense layer, some neighbouring units each."""
+"""Number of parts of a gradient whose norms are features; of a dense layer, groups of units."""
 
 _IN_CACHE = 1 << 16
-"""Elements that are worked on at a time."""
+"""Number of elements that are processed at a time."""
 
 
 def norms(gradients: Features) -> FloatArray:
-    """Logarithms of norms of gradients, (rows, elements) to (rows, 5 + blocks).
+    """Returns logarithms of gradients' norms, (rows, elements) to (rows, 5 + blocks).
 
     The first is ln‖g‖₂; the others do not change with it: ln‖g‖₁, ln‖g‖₄ and ln‖g‖_∞ less
     ln‖g‖₂, the share of elements that are zero, and ln‖g_b‖₂ less ln‖g‖₂ of each block g_b of
@@ -28,7 +28,7 @@ def norms(gradients: Features) -> FloatArray:
 
 
 def _norms(gradients: Features) -> FloatArray:
-    """Norms of so few rows that they stay in the cache."""
+    """Returns the norms of a block of rows that is small enough for the cache."""
     width = gradients.shape[1]
     tiny = float(np.finfo(gradients.dtype).tiny)
     sizes = np.abs(gradients)
@@ -66,9 +66,9 @@ class Norms(Forest):
     size = f"{TREES} trees of norms"
 
     def reads(self, gradients: Features) -> Features:
-        """The gradients' norms, (rows, 5 + blocks), in single precision: trees compare them."""
+        """Returns the gradients' norms, (rows, 5 + blocks), in single precision."""
         return norms(gradients).astype(np.float32)
 
     def seconds(self, rows: int, features: int) -> float:
-        """One pass over the elements, and a forest of few columns."""
+        """Estimates the seconds: one pass over the elements, and a forest of few columns."""
         return super().seconds(rows, min(BLOCKS, features) + 5) + 1e-8 * rows * features

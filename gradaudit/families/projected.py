@@ -1,4 +1,4 @@
-"""Families of smooth predictors on projected features, and the one that looks at nothing."""
+"""Families of smooth predictors on projected features, and the prior, which uses none."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from gradaudit.families.base import (
 from gradaudit.report import LINEAR
 
 _LOSS = 10.0
-"""What a row's loss counts beside half the squared weights."""
+"""Weight of a row's loss beside half the squared weights."""
 _STEPS, _SLOPE = 200, 1e-2
-"""Steps at most, and the largest derivative at which to stop."""
+"""Largest number of steps, and the largest derivative at which the fit stops."""
 
 
 class Prior(Family):
-    """The prior itself, whatever the features are.
+    """The prior itself, for any features.
 
     With it a set of predictors may ignore what it sees (Mo et al. 2021, definition 1), so that no
     information is negative.
@@ -39,7 +39,7 @@ class Prior(Family):
 
 
 class ProjectedFamily(Family):
-    """Predictors that score the projected rows, the prior where there is nothing to project on."""
+    """Predictors on projected rows; the prior where there is nothing to project on."""
 
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
         rows = training.projection(training.features)
@@ -98,7 +98,7 @@ class Logistic(ProjectedFamily):
         return lambda projected: np.asarray(projected @ np.reshape(weights, (-1, sides)) + bias)
 
     def seconds(self, rows: int, features: int) -> float:
-        """Mostly the projection's."""
+        """Estimates the seconds, mostly those of the projection."""
         return 0.005 + Projection.seconds(rows, features)
 
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from gradaudit.families.base import Features, FloatArray, IntArray
 
 _CELLS = 1 << 16
-"""Rows times cuts that are tried at a time, so that they stay in the cache."""
+"""Number of rows times cuts that are tried at a time, so that they fit into the cache."""
 _TRIED = 3
 """Cuts that a node tries for each of √columns: with one, it misses the few columns that matter."""
 _DENSE = 10
-"""Times faster that all rows of a column are looked at than as many single ones."""
+"""Factor by which reading all rows of a column is faster than reading as many single ones."""
 _PATIENCE = 5
 """Levels in a row that divide no node, after which those left are leaves."""
 Sums = NDArray[np.float32]
@@ -168,7 +168,7 @@ _Look = tuple[IntArray, Features, Sums]
 
 
 class _Growing:
-    """Trees as far as they are grown."""
+    """Trees that are still growing."""
 
     def __init__(self, columns: Features, generator: np.random.Generator, halfway: bool) -> None:
         self._columns, self._generator, self._halfway = columns, generator, halfway

@@ -55,7 +55,7 @@ def auroc(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
 
 
 def _below(scores: FloatArray, others: FloatArray) -> NDArray[np.int64]:
-    """Twice how many of the others, ascending, are below each score; a tie counts once."""
+    """Returns twice the number of others (ascending) below each score; a tie counts once."""
     return np.asarray(
         np.searchsorted(others, scores, "left") + np.searchsorted(others, scores, "right")
     )
@@ -148,7 +148,7 @@ class Scores:
 
     @cached_property
     def disjoint(self) -> FloatArray:
-        """How many batches of each value there are that have no record (or user) in common."""
+        """Returns the number of batches of each value that share no record (or user)."""
         return disjoint([trials.draws for trials in self.repetitions])
 
     @cached_property
@@ -165,7 +165,7 @@ class Scores:
 
     @property
     def _quantile(self) -> float:
-        """Student's, with a degree of freedom for each disjoint batch less one for each mean."""
+        """Returns Student's quantile, with a degree of freedom a disjoint batch less one a mean."""
         free = max(float(self.disjoint.sum()) - len(self.disjoint), 1.0)
         return student_quantile(free)
 
@@ -213,13 +213,13 @@ class Scores:
 
 
 def gain(one: Score, other: Score, scale: float = 1.0) -> Score:
-    """How much one rate is above another, of other trials, in units of ``scale``."""
+    """Returns how much one rate is above another, of other trials, in units of ``scale``."""
     low, high = difference(one.value, one.interval, other.value, other.interval)
     return Score((one.value - other.value) / scale, (low / scale, high / scale))
 
 
 def _rest(counts: NDArray[np.generic]) -> float:
-    """All but the largest, or the only one."""
+    """Returns all but the largest, or the only one."""
     return float(counts.sum() - counts.max()) if len(counts) > 1 else float(counts.sum())
 
 

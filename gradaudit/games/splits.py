@@ -28,7 +28,7 @@ def split(
     *,
     codes: IntArray | None = None,
 ) -> tuple[IntArray, ...]:
-    """Deal records, or users with all their records, to as many sets as there are shares.
+    """Deals records, or users with all their records, to as many sets as there are shares.
 
     Args:
         records: how many there are.
@@ -55,7 +55,7 @@ def split(
 
 
 def owners(users: Users | None, records: int) -> IntArray:
-    """(records,) a number for every record, or for its user where there are any."""
+    """Returns a number for every record's owner, (records,): its user, or itself without users."""
     if users is None:
         return np.arange(records)
     return np.unique(users, return_inverse=True)[1].astype(np.int64)
@@ -64,7 +64,7 @@ def owners(users: Users | None, records: int) -> IntArray:
 def expect_enough(
     parts: Mapping[str, IntArray], codes: IntArray, values: tuple[str, ...], fewest: int, what: str
 ) -> None:
-    """Insist on ``fewest`` records of every value in every set.
+    """Raise an error where a set has fewer than ``fewest`` records of a value.
 
     Args:
         parts: the sets by name.
@@ -111,7 +111,7 @@ def draw_batches(
     *,
     values: int | None = None,
 ) -> Batches:
-    """Draw ``count`` batches of every value from a pool of records.
+    """Draws ``count`` batches of every value from a pool of records.
 
     A record may be in many batches, but once in each. Labels go round (0, 1, …, 0, 1, …), so every
     stretch of batches is balanced.
@@ -154,7 +154,7 @@ def draw_any(members: IntArray, size: int, count: int, generator: np.random.Gene
 def shuffled(
     codes: IntArray, users: NDArray[np.str_] | None, generator: np.random.Generator
 ) -> IntArray:
-    """Codes (records,) dealt out anew: to other records, or to other users where there are any.
+    """Shuffles codes (records,) among records, or among users where there are any.
 
     What a user's records have in common stays in common: every user gets the codes of another,
     repeated or cut to the number of its records. Permuted records would hide that users alone,

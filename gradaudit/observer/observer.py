@@ -29,7 +29,7 @@ _SAFETY = 1.2
 
 
 class Allowance:
-    """Seconds that may be spent: a share of those that were worked.
+    """Seconds that observing may take: a share of the seconds that were worked.
 
     What is not spent is kept for later; what was overspent is owed.
 
@@ -62,23 +62,23 @@ class Allowance:
 
 
 class PieceTimes:
-    """How long pieces of work take, learned from their last time, and a fifth more for safety."""
+    """Expected times of pieces of work: their last time, and a fifth more for safety."""
 
     def __init__(self) -> None:
         self._seconds: dict[Hashable, float] = {}
 
     def expected(self, key: Hashable, elements: int) -> float:
-        """Seconds, about."""
+        """Estimates the seconds of a piece of work."""
         return _SAFETY * self._seconds.get(key, _FIRST + _EACH * elements)
 
     def took(self, key: Hashable, seconds: float) -> None:
-        """Remember how long it took; of a shorter time than before half is believed."""
+        """Record a piece's time; a shorter time than before counts half."""
         known = self._seconds.get(key, seconds)
         self._seconds[key] = max(seconds, (known + seconds) / 2)
 
 
 def stopwatch() -> Callable[[], float]:
-    """Seconds since now."""
+    """Yields a function of the seconds since now."""
     begun = time.perf_counter()
     return lambda: time.perf_counter() - begun
 
@@ -91,7 +91,7 @@ SHARE = 0.05
 _LEAST = 1 / 64
 """Share of a layer's rows below which the layer is left out."""
 _LONGEST = 100
-"""Characters of a file's name."""
+"""Largest number of characters in a file's name."""
 _NO_TIME = (
     "there was no time left to look at it: the observer may take {0:.0%} of the training time, "
     "which is {1:.3g} s so far; raise share"
@@ -99,7 +99,7 @@ _NO_TIME = (
 
 
 class Blocked(GradauditError):  # noqa: N818 - a verdict, not a fault
-    """A policy does not let an update leave."""
+    """Raised where a policy does not let an update leave."""
 
     exit_status = 1
 
@@ -120,7 +120,7 @@ class Observation:
 
 
 class Observer:
-    """Looks at updates before they leave.
+    """Observes updates before they leave.
 
     What gives most for its time is read first (``gradaudit.attacks.reading``); rows of large
     layers are cut to fit, and what there is no time for is a skipped row that says so, which lets
@@ -180,7 +180,7 @@ class Observer:
         label: str | None = None,
         **how: Any,
     ) -> Observation:
-        """Look at one update.
+        """Observe one update.
 
         Args:
             before: the weights that came, by name; a gradient needs none.
@@ -221,7 +221,7 @@ class Observer:
         label: str,
         how: Mapping[str, Any],
     ) -> Observation:
-        """Read, report, judge and write.
+        """Read the update, judge the report, and write the files.
 
         Raises:
             AuditError: the arrays do not match.
@@ -263,7 +263,7 @@ class Observer:
         return _NO_TIME.format(self.allowance.share, self.allowance.worked)
 
     def _make_ready(self) -> None:
-        """Look at an update of nothing much, so that no round pays for what is loaded once."""
+        """Observe a tiny update, so that no round waits for what is loaded once."""
         torch.linalg.eigvalsh(torch.eye(2))
         toy = {"0.weight": torch.eye(16), "0.bias": torch.ones(16)}
         update = named_update(None, toy, kind="gradient")
@@ -276,7 +276,7 @@ class Observer:
         self._pace.took("row", seconds / len(rows))
 
     def _told(self, todo: Iterable[ReadingUnit], left: float) -> Iterator[ReadingValue]:
-        """The values of all readings, as long as there is time."""
+        """Yields the values of all readings, as long as there is time."""
         spent = stopwatch()
         for piece in todo:
             if not piece.elements:
@@ -291,7 +291,7 @@ class Observer:
             self._pace.took((piece.metrics, piece.layer), took() / share)
 
     def _affordable(self, piece: ReadingUnit, left: float) -> float | None:
-        """The share of a piece that there is time for; None where there is none."""
+        """Returns the share of a piece that there is time for; None where there is none."""
         expected = self._pace.expected((piece.metrics, piece.layer), piece.elements)
         if expected <= left:
             return 1.0
@@ -304,7 +304,7 @@ class Observer:
 
 
 def _file_name(label: str) -> str:
-    """A label without what a path is made of: servers name rounds, and are not trusted."""
+    """Returns a label without path characters, as servers name rounds and are not trusted."""
     return re.sub(r"[^\w-]", "_", label)[:_LONGEST]
 
 

@@ -1,4 +1,4 @@
-"""Saving updates, for attacks and audits that read one with ``--update``."""
+"""Saves updates for attacks and audits, which read them with ``--update``."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def captured(
     model: nn.Module | None = None,
     kind: Kind | None = None,
 ) -> NamedUpdate:
-    """The update between two files of weights, or a file of weights and one of a difference.
+    """Returns the update between two files of weights, or of weights and a difference.
 
     Both are untrusted, and read as checkpoints are.
 

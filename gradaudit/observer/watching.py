@@ -1,4 +1,4 @@
-"""Watching a model train: what a round, or each step of the optimiser, gives away."""
+"""Watches a model train: what a round, or each step of the optimiser, gives away."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -75,7 +75,7 @@ def _gravity(observation: Observation) -> tuple[int, float]:
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor]:
-    """The gradients of a model's parameters by name, of those that have one."""
+    """Returns the gradients of a model's parameters by name, of those that have one."""
     return {
         name: parameter.grad
         for name, parameter in model.named_parameters()
@@ -180,7 +180,7 @@ def watch(
 
 
 def given_or_made(observer: Observer | None, options: Mapping[str, Any]) -> Observer:
-    """An observer, or one of these options.
+    """Returns the given observer, or one made from these options.
 
     Raises:
         UsageError: an option is out of range, or given beside an observer.

@@ -50,7 +50,7 @@ from gradaudit.text import UNBOUNDED
 
 FloatArray = NDArray[np.float64]
 DRAWS = 5000
-"""Random weights, so that the level of an end is known to 9 % of itself."""
+"""Number of random weights; with it the level of an end is accurate to 9 % of itself."""
 
 
 def gaffke(values: FloatArray, sizes: FloatArray) -> tuple[float, float]:
@@ -78,7 +78,7 @@ def _exponential(number: int) -> FloatArray:
 
 Interval = tuple[float, float]
 _CLUSTERS = 10
-"""Fewest clusters whose variance is trusted."""
+"""Fewest clusters from which on their variance is trusted."""
 _ALIKE = 3.0
 """Effective members of a cluster, on average, from which the variance between them is trusted."""
 _UNSEEN = 0.05
@@ -93,7 +93,7 @@ def student(values: FloatArray) -> Interval:
 
 
 def resampled(values: FloatArray, scored: int, fitted: int, *, least: float = 0.0) -> Interval:
-    """Student's interval for new records, where repetitions only split the same ones anew.
+    """Returns Student's interval for new records, for repetitions that split the same records anew.
 
     Args:
         values: (R,) of the repetitions.
@@ -237,7 +237,7 @@ def order_statistics(count: int, share: float, tail: float) -> tuple[int, int]:
 
 
 def fewest_values(share: float, tail: float) -> int:
-    """How many values it takes to bound a quantile from above.
+    """Returns the number of values that are needed to bound a quantile from above.
 
     >>> fewest_values(0.5, 0.025), fewest_values(0.9, 0.025)
     (6, 36)
@@ -247,13 +247,13 @@ def fewest_values(share: float, tail: float) -> int:
 
 REPLICATES = 2000
 FEWEST = 4
-"""Records below which redraws that repeat one record are too many."""
+"""Fewest records for a bootstrap; with fewer, too many redraws repeat one record."""
 _SAME = 1e-10
 
 
 @lru_cache(maxsize=1)
 def bootstrap_counts(count: int, seed: int) -> FloatArray:
-    """How often each of ``count`` records is drawn with replacement, (replicates, count)."""
+    """Returns how often each of ``count`` records is redrawn, (replicates, count)."""
     times = rng(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), REPLICATES)
     return times.astype(np.float64)
 

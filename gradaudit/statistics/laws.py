@@ -35,7 +35,7 @@ def student_p(t: float, freedom: float) -> float:
 
 
 def binomial_at_least(hits: int, trials: int, share: float) -> float:
-    """The probability of so many hits or more."""
+    """Returns the probability of so many hits or more."""
     return float(betainc(hits, trials - hits + 1, share)) if hits > 0 else 1.0
 
 
@@ -75,7 +75,7 @@ def normality(values: FloatArray) -> float:
 
 
 def _of_skewness(skewness: float, n: int) -> float:
-    """The skewness as a number that is about standard normal."""
+    """Transforms the skewness to a number that is about standard normal."""
     y = skewness * math.sqrt((n + 1) * (n + 3) / (6 * (n - 2)))
     tails = 3.0 * (n**2 + 27 * n - 70) * (n + 1) * (n + 3)
     tails /= (n - 2) * (n + 5) * (n + 7) * (n + 9)
@@ -84,7 +84,7 @@ def _of_skewness(skewness: float, n: int) -> float:
 
 
 def _of_kurtosis(kurtosis: float, n: int) -> float:
-    """The kurtosis as a number that is about standard normal."""
+    """Transforms the kurtosis to a number that is about standard normal."""
     mean = 3 * (n - 1) / (n + 1)
     variance = 24 * n * (n - 2) * (n - 3) / ((n + 1) ** 2 * (n + 3) * (n + 5))
     x = (kurtosis - mean) / math.sqrt(variance)
