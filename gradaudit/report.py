@@ -252,7 +252,7 @@ class Report(Document):
 
     def to_json(self) -> str:
         """Returns the report as indented JSON with a final newline."""
-        return self.model_dump_json(indent=2) + "\n"
+        return self.model_dump_json(indent=1) + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write the report to a file, whole or not at all, in the format of the file's suffix.
