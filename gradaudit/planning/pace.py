@@ -79,7 +79,8 @@ class Pace:
         if single.alone > _LONG:
             double = single.slower(slowness_of_double(subject.target.device))
             return cls(single, double, slowdown)
-        return cls(single, _timed(subject, torch.float64), slowdown)
+        slower = _seconds(subject, 1, torch.float64) / single.alone
+        return cls(single, single.slower(slower), slowdown)
 
     def seconds(self, audit: Audit[Any], subject: Subject) -> float:
         """Estimates an audit's seconds; zero where there is nothing to do, or nothing is known."""
