@@ -22,7 +22,7 @@ _NAMED = 0.99
 """The certainty of a cell of a row that is named without a certificate."""
 _LIKELY = 0.9
 """The certainty of a cell of a row that is ranked and not tested."""
-_ROUNDS = 24
+_ROUNDS = 48
 _EXACT, _ROUNDED = 1e-8, 1e-3
 """Residuals at the first layer up to which a row is in its span."""
 _MARGIN = 4
