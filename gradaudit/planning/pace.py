@@ -115,7 +115,7 @@ def _timed(subject: Subject, dtype: torch.dtype) -> Passes:
 
 
 def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
-    """Returns the shortest time of some forward and backward passes of the first records.
+    """Returns the mean time of some forward and backward passes of the first records.
 
     What else the machine does makes them longer, and will do so to the audits. What a first one
     loads it does once, so it is not counted. In evaluation mode, in which a record can be alone.
@@ -138,7 +138,7 @@ def _eager_gradient(model: FunctionalModel, inputs: Tensor, labels: Tensor) -> N
 
 
 def _mean_seconds(function: Callable[[], object], device: torch.device) -> float:
-    """Returns the shortest time of some calls; a long call is timed once."""
+    """Returns the mean time of some calls after the first; of the first alone where it is long."""
     durations: list[float] = []
     while len(durations) <= _TIMES and sum(durations[1:]) < _ENOUGH:
         begun = time.perf_counter()

@@ -61,7 +61,7 @@ def chain_of(model: FunctionalModel, input_shape: tuple[int, ...], attack: str) 
 
 
 class _NoChain(Exception):  # noqa: N818 - a reason, turned into NotApplicable
-    """Why the model is none."""
+    """The model is no chain of layers; the message says why."""
 
 
 def _refused(operation: str) -> Activation:

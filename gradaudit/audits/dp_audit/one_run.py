@@ -55,7 +55,7 @@ from gradaudit.report import Measurement
 SHARES = (1.0, 0.5, 0.25, 0.125)
 """Shares of the canaries that are guessed about; the best counts, with α divided by how many."""
 FEWEST = 20
-"""Canaries in, and out, of which anything can be said."""
+"""Fewest included canaries, and fewest excluded ones, from which a bound is computed."""
 _HIGHEST = 100.0
 _BISECTIONS = 45
 

@@ -187,7 +187,7 @@ def lower_bound(
 
 
 def spared_guesses(releases: int, delta: float, alpha: float) -> tuple[int, float]:
-    """How many right guesses are left out for δ, and what is left of α.
+    """Returns the number of right guesses that δ takes away, and the α that remains.
 
     Of the releases under both hypotheses together, for a bound of error probability α at 0 ≤ δ < 1.
     """
