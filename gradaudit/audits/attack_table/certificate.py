@@ -16,9 +16,8 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.audits.attack_table.decoys import decoys_of, limit_of
 from gradaudit.audits.attack_table.peeling import Peeling
-from gradaudit.audits.attack_table.polishing import SpanTest
+from gradaudit.audits.attack_table.polishing import SpanTest, decoys_of, limit_of
 
 
 @dataclass(frozen=True)
