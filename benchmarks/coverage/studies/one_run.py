@@ -9,14 +9,17 @@ from functools import cache, partial
 
 import numpy as np
 import torch
+from opacus.grad_sample import GradSampleModule
+from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from benchmarks.coverage.studies.base import Cell, Outcome, Study
 from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
-from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.audits.dp_audit.law.theory import epsilon_composed, epsilon_gaussian
 from gradaudit.audits.dp_audit.one_run import one_run_bounds
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
+from gradaudit.federation.record_canaries import RecordCanaries
 from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
@@ -77,6 +80,34 @@ def trained(sigma: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
     return judged(totals, scores.included, epsilon_gaussian(truth, DELTA))
 
 
+def of_records(rate: float, multiplier: float, steps: int, seed: int) -> Mapping[str, Outcome]:
+    """Canary records in a training by Opacus, under Poisson sampling."""
+    torch.manual_seed(seed)
+    inputs, labels, draws = torch.randn(100, 8), torch.arange(100) % 4, rng(seed, "one-run records")
+    model = GradSampleModule(nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 4)))
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        noise_multiplier=multiplier,
+        max_grad_norm=1.0,
+        expected_batch_size=rate * 250,
+    )
+    with RecordCanaries(optimizer, sampling_rate=rate, count=300, seed=seed) as canaries:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            taken = torch.from_numpy(draws.random(100) < rate)
+            loss = nn.functional.cross_entropy(model(inputs[taken]), labels[taken])
+            torch.autograd.backward(loss)
+            optimizer.step()
+    scores = canaries.scores()
+    promise = epsilon_composed(multiplier, steps, DELTA, sampling_rate=rate, relation="remove")
+    totals = scores.cosines.sum(axis=0)[:, 0]
+    plain, sharper = one_run_bounds(totals, scores.included, delta=DELTA, alpha=ALPHA)
+    return {
+        "one-run": Outcome(plain.value <= promise),
+        "f-DP, if Gaussian": Outcome(sharper.value <= promise),
+    }
+
+
 def cells(canaries: tuple[int, ...], shifts: tuple[float, ...]) -> Iterator[Cell]:
     for count in canaries:
         for mu in shifts:
@@ -96,6 +127,9 @@ def full() -> Iterator[Cell]:
     for sigma in (0.05, 0.2):
         settings: dict[str, str | int | float] = {"training, canaries": 200, "sigma": sigma}
         yield Cell(settings, partial(trained, sigma, 200), HOLDS)
+    for rate, multiplier, steps in ((0.2, 1.0, 30), (1.0, 5.0, 20)):
+        drawn: dict[str, str | int | float] = {"records, rate": rate, "noise": multiplier}
+        yield Cell(drawn, partial(of_records, rate, multiplier, steps), HOLDS)
 
 
 STUDY = Study(
