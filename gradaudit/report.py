@@ -69,6 +69,9 @@ Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable",
 Says = Outcome | Literal["error", "warning"]
 Unclear = Literal["pass", "warn", "fail"]
 """Effect of an unclear row, which is neither beyond its limit nor within it, at the gate."""
+MOST_INDENTED = 2_000
+"""Rows up to which JSON is indented for people; without, a report of 1,000 layers is a quarter
+smaller (2.2 MB)."""
 
 
 class LayerRecord(Document):
@@ -251,8 +254,9 @@ class Report(Document):
         ]
 
     def to_json(self) -> str:
-        """Returns the report as indented JSON with a final newline."""
-        return self.model_dump_json(indent=1) + "\n"
+        """Returns the report as JSON with a final newline, indented where it has few rows."""
+        few = len(self.measurements) <= MOST_INDENTED
+        return self.model_dump_json(indent=1 if few else None) + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write the report to a file, whole or not at all, in the format of the file's suffix.

@@ -50,6 +50,15 @@ def test_it_is_strict_json() -> None:
     assert loaded["measurements"][1]["details"] == {"infinite": True}
 
 
+def test_many_rows_are_written_without_indentation() -> None:
+    rows = [row("leak.bits", f"fc{i}", i) for i in range(2_001)]
+    for count, lines in ((2_000, range(20_000, 100_000)), (2_001, range(1, 2))):
+        report = REPORT.model_copy(update={"measurements": rows[:count]})
+        text = report.to_json()
+        assert text.count("\n") in lines
+        assert Report.model_validate_json(text) == report
+
+
 def test_formats_are_found_by_suffix_and_name() -> None:
     assert format_for(Path("x.sarif.json")).name == format_for(Path("x.SARIF")).name == "sarif"
     assert {kind.suffix: name for name, kind in formats().items()}.items() >= {
