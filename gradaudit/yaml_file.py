@@ -1,5 +1,6 @@
 """Reads YAML files that people write into a model; errors name file, line and key."""
 
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +80,11 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(  # as YAML 1.2 has it; YAML 1.1 takes 1e-8 for a text
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), [*"-+0123456789"]
+)
 
 
 def _known(model: type[BaseModel], location: tuple[int | str, ...]) -> str:

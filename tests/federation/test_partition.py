@@ -56,7 +56,7 @@ def test_dirichlet_shares_follow_their_law(concentration: float) -> None:
 def test_real_targets_are_dealt_evenly_and_refused_to_dirichlet() -> None:
     targets = np.linspace(0, 1, 10)
     assert sorted(map(len, partition("iid", targets, 3, generator()))) == [3, 3, 4]
-    with pytest.raises(UsageError, match="no classes; use --partition iid"):
+    with pytest.raises(UsageError, match="the labels are numbers; use --partition iid"):
         partition("dirichlet:1", targets, 2, generator())
 
 

@@ -32,6 +32,11 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+def test_limits_may_have_an_exponent_alone(tmp_path: Path) -> None:
+    policy = read_policy(written(tmp_path, "rules: [{metric: leak.bits, max: 1e-8}]"))
+    assert policy.rules[0].max == 1e-8
+
+
 def test_a_whole_policy_is_read(tmp_path: Path) -> None:
     assert read_policy(written(tmp_path, GOOD)) == Policy(
         name="policy.yaml",
