@@ -18,11 +18,13 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 from gradaudit.errors import PartWarning, one_line
 
 P = TypeVar("P")
+_PARSING = Lock()
 _GROUPS = {"gradaudit.audits.dp_audit.mechanisms": "gradaudit.dp.mechanisms"}
 """Entry point groups of packages whose group has another name."""
 
@@ -176,11 +178,20 @@ def forms(package: str) -> str:
     return ", ".join(str(part.get("example", part["name"])) for part in declared(package).values())
 
 
+def parsed(source: str) -> ast.Module:
+    """Parses Python source, in one thread at a time.
+
+    Of two threads that parse at once, Python 3.11 fails one: "recursion depth mismatch".
+    """
+    with _PARSING:
+        return ast.parse(source)
+
+
 @cache
 def _declared_in(file: Path) -> list[dict[str, Any]]:
     classes = [
         dict(_constants(node))
-        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        for node in parsed(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef)
     ]
     return [constants for constants in classes if constants.keys() >= {"name", "summary"}]

@@ -1,6 +1,8 @@
 import gc
+import time
 import warnings
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +17,7 @@ from gradaudit.defenses import defenses
 from gradaudit.errors import PartWarning
 from gradaudit.families import families
 from gradaudit.federation.algorithms import algorithms
-from gradaudit.parts import discover, summaries, without_garbage_collection
+from gradaudit.parts import discover, parsed, summaries, without_garbage_collection
 
 
 class Fruit(ABC):
@@ -146,3 +148,20 @@ def test_garbage_is_collected_afterwards_as_before(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         gc.enable()
+
+
+def test_one_thread_at_a_time_parses(monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[int] = []
+    running: list[str] = []
+
+    def slow(source: str) -> str:
+        running.append(source)
+        together.append(len(running))
+        time.sleep(0.01)
+        running.remove(source)
+        return source
+
+    monkeypatch.setattr(gradaudit.parts.ast, "parse", slow)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(parsed, "abcdefgh")) == [*"abcdefgh"]
+    assert max(together) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradaudit.errors import UsageError
+from gradaudit.parts import parsed
 from gradaudit.specs import suggest
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def zoo_names() -> Mapping[str, str]:
     """Returns every architecture with its one-line summary, in alphabetical order."""
     source = Path(__file__).with_name("architectures.py").read_text(encoding="utf-8")
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in parsed(source).body if isinstance(node, ast.FunctionDef)]
     return {
         node.name.replace("_", "-"): (ast.get_docstring(node) or "").split("\n")[0]
         for node in sorted(functions, key=lambda node: node.name)
