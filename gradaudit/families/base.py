@@ -22,6 +22,8 @@ IntArray = NDArray[np.int64]
 Features = NDArray[np.floating]
 _FLAT = 1e-6
 """Share of a column's largest entry below which its variation is rounding, and it is constant."""
+_FARTHEST = 1e15
+"""Number of deviations that a row is taken to be away at most: sums of squares stay finite."""
 _IN_CACHE = 1 << 17
 """Number of double-precision values that are processed at a time."""
 _MATRICES = 3
@@ -67,8 +69,9 @@ class Scale:
         """
         rows = features if self.kept.all() else features[:, self.kept]
         values = rows - self.centre.astype(rows.dtype)
-        values /= self.deviation.astype(rows.dtype)
-        return values
+        with np.errstate(over="ignore"):  # rows that were not fitted may be that far away
+            values /= self.deviation.astype(rows.dtype)
+        return np.clip(values, -_FARTHEST, _FARTHEST, out=values)
 
 
 def _blocks(width: int, rows: int) -> Iterator[slice]:

@@ -240,3 +240,18 @@ def test_a_forest_of_one_threshold_votes_as_one_of_two_classes() -> None:
     above = family("forest").fit_ordered(training, np.random.default_rng(5))(features)
     fitted = family("forest").fit_on(training, 5)
     np.testing.assert_allclose(above[:, 0], np.exp(fitted.log_probabilities(features))[:, 1])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", [name for name in families() if name != "prior"])
+def test_rows_far_beyond_the_fitted_ones_have_finite_answers(name: str) -> None:
+    """A unit that hardly reacts has gradients of 1e-30 in all rows but one that comes later."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(60, 5)).astype(np.float32)
+    features[:, 2] *= 1e-30
+    labels = (features[:, 0] > 0).astype(np.int64)
+    later = features[:4].copy()
+    later[0, 2] = 1e10
+    found = family(name).fit(features, labels, 2, 0).log_probabilities(later)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(np.exp(found).sum(axis=1), 1, rtol=1e-6)
