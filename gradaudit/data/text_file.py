@@ -172,7 +172,7 @@ class TextFile(DataAdapter):
             return tokens, self._of_column(table, task)
         if self.label is not None:
             raise UsageError(
-                f"text:{self.source}: label={self.label}: the model tells tokens, which are the "
+                f"text:{self.source}: label={self.label}: the model predicts tokens, which are the "
                 "labels; leave it out (a private attribute is named by attribute=)"
             )
         if task == "next-token":

@@ -234,7 +234,7 @@ def kind_of(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Kind:
     if share < _DIFFERENCE:
         return "difference"
     raise AuditError(
-        "whether weights or their difference leave cannot be told "
+        "whether weights or their difference leave cannot be known "
         f"(⟨after, before⟩/‖before‖² is {share:.2f}, about 1 of weights and 0 of a difference); "
         "say kind='weights' or kind='difference'"
     )

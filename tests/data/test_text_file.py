@@ -61,7 +61,7 @@ def test_records_of_texts(csv_file: Write) -> None:
         ("text=t&label=yy", "no column 'yy'"),
         ("label=y", "option 'text' is missing"),
         ("text=t", "option 'label' is missing"),
-        ("text=t&label=y&task=next-token", "label=y: the model tells tokens"),
+        ("text=t&label=y&task=next-token", "label=y: the model predicts tokens"),
         ("text=t&task=masked-token", "has no token for a masked one"),
         ("text=t&label=y&reading=x", "option 'reading' cannot be set here"),
         ("text=t&label=y&length=0", "length is at least 1"),

@@ -143,7 +143,7 @@ def test_pairs_are_joined_as_the_tokenizer_does(shelf: Shelf, tmp_path: Path, fa
     assert ("token_type_ids" in given) == (family == "Bert")
     if family == "Bert":
         assert given["token_type_ids"].any()
-        with pytest.raises(NotApplicable, match="pairs, told apart by token types"):
+        with pytest.raises(NotApplicable, match="pairs, distinguished by token types"):
             texts_of(subject.records)
 
 

@@ -96,7 +96,7 @@ def fully_connected_input(weight_gradient: Tensor, delta: Tensor) -> Tensor:
     length = delta.square().sum()
     if not length > 0:
         raise NotApplicable(
-            "the gradient at a fully connected layer's output is zero: it tells nothing of its "
+            "the gradient at a fully connected layer's output is zero: it shows nothing of its "
             "input"
         )
     return delta @ weight_gradient / length
@@ -106,7 +106,7 @@ def _rank_one(weight_gradient: Tensor) -> tuple[Tensor, float, Tensor]:
     """u, length and v with ∇W = length · u vᵀ."""
     u, values, v = torch.linalg.svd(weight_gradient, full_matrices=False)
     if not values[0] > 0:
-        raise NotApplicable("the last layer's gradient is zero: it tells nothing of its input")
+        raise NotApplicable("the last layer's gradient is zero: it shows nothing of its input")
     if len(values) > 1 and values[1] > _RANK_ONE * values[0]:
         raise NotApplicable(
             "the last layer has no bias and its gradient is not of rank one, as that of a single "

@@ -270,8 +270,8 @@ def expect(records: Records) -> Records:
     """
     if len(records) < FEWEST:
         raise NotApplicable(
-            f"{len(records)} records: of fewer than {FEWEST} a model's rows cannot be told from "
-            "bins and traps; look at more (--samples, or more data)"
+            f"{len(records)} records: of fewer than {FEWEST} a model's rows cannot be "
+            "distinguished from bins and traps; look at more (--samples, or more data)"
         )
     return records
 

@@ -63,7 +63,7 @@ _RECORDS = 128
 _PASSES = 1.5
 _FEW = "--batch-size {}: only {} records are looked at"
 _NO_GRADIENT = "no record has a gradient here"
-_NO_SIGN = "nothing can be told of such a layer whose gradient is zero"
+_NO_SIGN = "nothing can be known about such a layer, whose gradient is zero"
 _NO_ROUND = "needs the round before: name both checkpoints with -c, oldest first"
 _NO_OTHER = "there is no other layer, and no earlier round, to compare its move with"
 

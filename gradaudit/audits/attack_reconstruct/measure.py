@@ -48,7 +48,7 @@ NO_PICTURE = (
     "the records are no pictures in [0, 1] with one or three channels, or too small for a window"
 )
 NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
-_NO_LABELS = "the attacker was told the labels, names none, or they are real numbers"
+_NO_LABELS = "the attacker was given the labels, names none, or they are real numbers"
 
 
 @dataclass(frozen=True)

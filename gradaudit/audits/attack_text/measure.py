@@ -124,7 +124,7 @@ class _Attack:
                 continue
             true, others = presence.evidence(texts), presence.evidence(decoys)
             if not true:
-                yield from asked.skipped("no layer tells anything of a text", [GIVEN])
+                yield from asked.skipped("no layer shows anything about a text", [GIVEN])
                 continue
             value = p_value([torch.cat([true[layer], others[layer]]) for layer in true])
             details: dict[str, JsonValue] = {"layers": list(true)}
@@ -245,5 +245,6 @@ def _filled(structure: Structure) -> str:
     lifted = [*fewer, *([f"the embedding ({view.table}), which is left out"] if table else [])]
     return (
         f"the batch's {tokens} tokens fill the {width} dimensions of what comes in, so that no "
-        f"span tells them from others; {' or '.join(lifted) or 'a wider model'} would lift it"
+        f"span distinguishes them from others; {' or '.join(lifted) or 'a wider model'} would "
+        "lift it"
     )

@@ -96,13 +96,13 @@ def texts_of(records: Records) -> Texts:
     tokens, filled = tokens_among(parts), mask_among(parts)
     if tokens is None:
         raise NotApplicable(
-            f"which of the inputs {listed(list(by_name))} are a text's tokens is not told by their "
-            "names; call these input_ids, and what says which are filled attention_mask"
+            f"which of the inputs {listed(list(by_name))} are a text's tokens is not clear from "
+            "their names; call these input_ids, and what says which are filled attention_mask"
         )
     if any("type" in part.name and bool(by_name[part.name].any()) for part in parts):
         raise NotApplicable(
-            "the texts are pairs, told apart by token types, which the attack does not look for; "
-            "name one column by text="
+            "the texts are pairs, distinguished by token types, which the attack does not look "
+            "for; name one column by text="
         )
     ids = by_name[tokens.name]
     mask = torch.ones_like(ids) if filled is None else by_name[filled.name]

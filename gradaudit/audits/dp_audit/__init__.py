@@ -56,7 +56,7 @@ class DpAuditOptions(AuditOptions):
     companions: int = Field(0, ge=0, description="Number of other records in the batch.")
     statistic: Literal["projection", "distance"] = Field(
         "projection",
-        description="Statistic that tells both hypotheses apart: the likelihood ratio, or the "
+        description="Statistic that distinguishes the two hypotheses: the likelihood ratio, or the "
         "paper's distance; the other one is reported beside it, with a tenth of the "
         "error probability.",
     )
@@ -160,11 +160,11 @@ class DpAudit(Audit[DpAuditOptions]):
             proven=True,
             warning=1,
             error=5,
-            why="the releases under two values of the attribute were told apart so surely that "
+            why="the releases under two values of the attribute were distinguished so surely that "
             "epsilon cannot be smaller",
             question="attribute",
             chance=0.0,
-            says="two values of {secret} can be told apart in what is released",
+            says="two values of {secret} can be distinguished in what is released",
             helps="more noise, or a smaller clip",
         ),
         _riskier_higher(

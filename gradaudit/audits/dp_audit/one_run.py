@@ -182,7 +182,8 @@ def _largest(refuted: Callable[[float], bool]) -> float:
 
 LIMITS = (
     "A bound that is not exceeded proves no privacy: it speaks of clients of random directions, "
-    "told by the sum of their cosines with the released means, and cannot rise above its ceiling."
+    "identified by the sum of their cosines with the released means, and cannot rise above "
+    "its ceiling."
 )
 _IF_GAUSSIAN = "holds only if the run's trade-off is that of a Gaussian mechanism"
 _IF_NORMAL = "holds only if all else in the released means is normal and alike for all canaries"

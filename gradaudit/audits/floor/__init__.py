@@ -98,7 +98,7 @@ class Floor(Audit[FloorOptions]):
         ),
         Metric(
             id="nats",
-            title="Most that the update tells of a record",
+            title="Most information that the update gives about a record",
             unit="nat",
             riskier="higher",
             question="records",

@@ -304,7 +304,7 @@ def run(audit: Forward, subject: Subject, progress: Progress) -> Iterator[Measur
     count, most = len(subject.sample(_RECORDS)), math.isqrt(subject.memory // _BYTES_A_PAIR)
     if count < _FEWEST:
         raise NotApplicable(
-            f"{count} records cannot be told apart by much; look at {_FEWEST} or more "
+            f"{count} records cannot be distinguished by much; look at {_FEWEST} or more "
             "(--samples, or more data)"
         )
     if count > most:

@@ -63,7 +63,7 @@ def beginning(folder: Path, model: str | None = None) -> JobBeginning:
 
 def _comments(untold: list[str]) -> Iterator[str]:
     for sentence in untold:
-        yield f"# Not told: {sentence}\n"
+        yield f"# Not known from the job: {sentence}\n"
 
 
 def _model_of(job: LoadedJob, untold: list[str]) -> str | None:

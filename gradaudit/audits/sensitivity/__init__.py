@@ -138,7 +138,7 @@ _REACTIONS: Mapping[Reacting, _Reaction] = {
         "labels",
         "the gradient of {where} reacts strongly to the label",
         "another label would move this layer's gradient by many times its range, as it does for "
-        "records that the model is sure of: the gradient tells the label",
+        "records that the model is sure of: the gradient shows the label",
     ),
 }
 _MEANINGS: Mapping[NormName, tuple[str, str]] = {

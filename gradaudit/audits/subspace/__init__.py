@@ -49,7 +49,7 @@ def _metrics() -> Iterator[Metric]:
         riskier="lower",
         warning=0.01,
         why="the gradients of records with and without the attribute lie further apart than those "
-        "of groups drawn at random: this layer tells the groups apart",
+        "of groups drawn at random: this layer distinguishes the groups",
         question="attribute",
         says="{secret} sets the gradients of {where} apart",
         helps="noise (--defense)",

@@ -227,7 +227,7 @@ class PrincipalAngles:
         if distances[0] > _TIES:
             raise NotApplicable(
                 f"the {k} directions of any two groups of these records, drawn at random or not, "
-                f"are {distances[0]:.3g} rad apart: nothing tells them apart"
+                f"are {distances[0]:.3g} rad apart: nothing distinguishes them"
             )
         raise NotApplicable(
             f"any two groups of these records, drawn at random or not, span the same {k} of "

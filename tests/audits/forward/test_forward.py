@@ -137,7 +137,7 @@ def test_activations_that_are_not_finite_fail() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"samples": 2}, "2 records cannot be told apart by much; look at 3 or more"),
+        ({"samples": 2}, "2 records cannot be distinguished by much; look at 3 or more"),
         ({"memory": 16 * 100}, "12 records do not fit into memory; look at 10 or fewer"),
     ],
 )

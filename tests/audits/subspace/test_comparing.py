@@ -157,7 +157,7 @@ def test_groupings_that_all_lie_alike_are_no_test() -> None:
     assert "span the same 2 of 2 dimensions" in str(same)
     apart = compare_samples(np.eye(20), [split_of(9, 20)], 1 << 20)[0]
     assert isinstance(apart, NotApplicable)
-    assert "4.71 rad apart: nothing tells them apart" in str(apart)
+    assert "4.71 rad apart: nothing distinguishes them" in str(apart)
     with pytest.raises(NotApplicable, match="zero"):
         compare_samples(np.zeros((20, 4)), [split_of(9, 20)], 1 << 20)
 
