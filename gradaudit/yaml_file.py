@@ -82,8 +82,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(  # as YAML 1.2 has it; YAML 1.1 takes 1e-8 for a text
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), [*"-+0123456789"]
+_Loader.add_implicit_resolver(  # as YAML 1.2 has it; YAML 1.1 takes 1e-8 and 1.0e9 for texts
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    [*"-+.0123456789"],
 )
 
 

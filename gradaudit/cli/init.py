@@ -57,7 +57,7 @@ def _init(**flags: Any) -> None:
     given = settings.model_dump()
     given |= {"deployment": str(FEDERATION), "job": {"folder": str(folder)}} if folder else {}
     text = configuration(given, SpecCandidates.of(Path.cwd()), report, seen)
-    written = {FOUND: text, POLICY: policy()}
+    written = {FOUND: text, POLICY: policy(with_job=bool(folder))}
     written |= {FEDERATION: begun.federation} if begun is not None else {}
     for path, content in written.items():
         with path.open("x", encoding="utf-8") as file:

@@ -122,9 +122,9 @@ def _others(given: Mapping[str, Any]) -> list[str]:
     return [name for name in rare if given.get(name, fields[name].default) != fields[name].default]
 
 
-def policy() -> str:
+def policy(*, with_job: bool) -> str:
     """Returns the default policy as a file to edit, with examples of further keys as comments."""
-    return default_policy_yaml() + _EXCEPTIONS
+    return default_policy_yaml(with_job=with_job) + _EXCEPTIONS
 
 
 _EXCEPTIONS = """

@@ -19,7 +19,7 @@ from gradaudit.cli.perform import (
     presentable,
     unfinished,
 )
-from gradaudit.cli.reports import writers
+from gradaudit.cli.reports import remark, writers
 from gradaudit.cli.scan import choose_audits, sample_settings
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
@@ -79,6 +79,7 @@ def _plan(**flags: Any) -> None:
         with opened(settings) as subject:
             from gradaudit.protection.protection_plan import plan_report
 
+            policy = within_reach(policy, ladders, quiet=settings.quiet)
             plan = found(subject, settings, policy, ladders, left, units)
             report = plan_report(plan, subject.target.model, settings.cost, asked(config))
         report = presentable(report, settings, subject)
@@ -87,6 +88,20 @@ def _plan(**flags: Any) -> None:
     if not plan.verdict.passed:
         typer.echo(f"gradaudit: {_why_none(plan, settings)}", err=True)
         raise typer.Exit(GATE_FAILED)
+
+
+def within_reach(policy: Policy, ladders: Sequence[Sequence[Size]], *, quiet: bool) -> Policy:
+    """Returns the policy without rules that no plan can follow, and prints a remark on each."""
+    from gradaudit.protection.asking import out_of_reach
+
+    aside = out_of_reach(policy, ladders)
+    for rule in aside:
+        remark(
+            f"{policy.name}: {rule.metric} is left aside: it is measured of a whole job, by "
+            "`gradaudit job`, and not of a model and its records",
+            quiet,
+        )
+    return policy.model_copy(update={"rules": tuple(r for r in policy.rules if r not in aside)})
 
 
 def found(

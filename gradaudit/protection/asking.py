@@ -5,7 +5,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gradaudit.audits import Audit, Metric
+from gradaudit.audits import Audit, Metric, audits
 from gradaudit.audits.floor import Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import UsageError
@@ -37,12 +37,31 @@ def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Sequence[
     return tuple(sizes for sizes in ladders if any(asks(rule, sizes[-1].audit) for rule in rules))
 
 
-def asks(rule: Rule, audit: Audit[Any]) -> bool:
+def out_of_reach(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Rule, ...]:
+    """Returns the rules that no plan can follow, as they judge audits that open their own model.
+
+    Such an audit, as of a whole job, measures nothing of the subject that is to be protected.
+
+    Args:
+        policy: the rules.
+        ladders: the sizes of each audit of the plan.
+    """
+    planned = [sizes[-1].audit for sizes in ladders]
+    apart = [audit for audit in audits().values() if audit.brings_model]
+    return tuple(
+        rule
+        for rule in policy.rules
+        if any(asks(rule, audit) for audit in apart)
+        and not any(asks(rule, audit) for audit in planned)
+    )
+
+
+def asks(rule: Rule, audit: Audit[Any] | type[Audit[Any]]) -> bool:
     """Whether a rule is about rows of this audit."""
     return any(judges(rule, audit, metric) for metric in audit.metrics)
 
 
-def judges(rule: Rule, audit: Audit[Any], metric: Metric) -> bool:
+def judges(rule: Rule, audit: Audit[Any] | type[Audit[Any]], metric: Metric) -> bool:
     """Whether a rule is about an audit's rows of a metric; some rules only are about one audit."""
     name = audit.reports_as()
     wanted = rule.variant.get(name)

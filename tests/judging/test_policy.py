@@ -32,9 +32,10 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_limits_may_have_an_exponent_alone(tmp_path: Path) -> None:
-    policy = read_policy(written(tmp_path, "rules: [{metric: leak.bits, max: 1e-8}]"))
-    assert policy.rules[0].max == 1e-8
+@pytest.mark.parametrize("limit", ["1e-8", "1.0e9", "+2.5E3", ".5e1", "1.e2", "-3e+2"])
+def test_limits_may_have_an_exponent_as_in_json_and_python(tmp_path: Path, limit: str) -> None:
+    policy = read_policy(written(tmp_path, f"rules: [{{metric: leak.bits, max: {limit}}}]"))
+    assert policy.rules[0].max == float(limit)
 
 
 def test_a_whole_policy_is_read(tmp_path: Path) -> None:
@@ -172,8 +173,17 @@ def test_the_default_policy_is_a_policy_file(tmp_path: Path, two_audits: None) -
 
 
 def test_the_installed_audits_make_a_default_policy(tmp_path: Path) -> None:
-    same = read_policy(written(tmp_path, default_policy_yaml()))
+    same = read_policy(written(tmp_path, default_policy_yaml(with_job=True)))
     assert same == default_policy().model_copy(update={"name": "policy.yaml"})
+
+
+def test_rules_about_jobs_are_comments_of_the_printed_policy(tmp_path: Path) -> None:
+    """As a scan has no such rows, and a rule without a row fails."""
+    text = default_policy_yaml()
+    assert "\n  # - {metric: job.faults, max: 0.0, level: error}\n" in text
+    every = [rule.metric for rule in default_policy().rules]
+    held = [rule.metric for rule in read_policy(written(tmp_path, text)).rules]
+    assert held == [metric for metric in every if not metric.startswith("job.")] != every
 
 
 def test_the_policy_in_the_documentation_is_one(tmp_path: Path) -> None:

@@ -11,18 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from command_line import run
 from scipy.special import ndtr
 
 from gradaudit.audits import audits
 from gradaudit.audits.sizes import Size
-from gradaudit.config import SubjectSettings, settle
+from gradaudit.cli.scan import choose_audits
+from gradaudit.config import PlanSettings, SubjectSettings, settle
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
-from gradaudit.judging import Policy, gate
+from gradaudit.judging import Policy, default_policy_yaml, gate
 from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.protection import trial
+from gradaudit.protection.asking import needed, out_of_reach
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection, UndefendedUpdates
 from gradaudit.protection.planner import Planner
@@ -389,6 +392,30 @@ def test_what_is_refused(metric: str, message: str, more: list[str], tmp_path: P
     assert done.status == 2
     assert message in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_rules_about_jobs_are_left_aside_with_a_remark(tmp_path: Path) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text(
+        "rules: [{metric: sensitivity.label_f, max: 1.0e9}, {metric: job.faults, max: 0.0}]"
+    )
+    done = run(*(word for word in PLAN if word != "-q"), "--policy", rules, "--budget", "60s")
+    assert done.status == 0, done.err
+    assert "policy.yaml: job.faults is left aside" in done.err
+    assert "round 1: PASSED by policy.yaml" in done.out
+    rules.write_text("rules: [{metric: job.faults, max: 0.0}]")
+    alone = run(*PLAN, "--policy", rules)
+    assert (alone.status, alone.err.count("no rule of level error")) == (2, 1)
+
+
+def test_every_audit_of_a_plan_can_measure_the_printed_policy() -> None:
+    settings = settle(PlanSettings, {}, {})
+    read = Policy.model_validate(yaml.safe_load(default_policy_yaml()))
+    ladders = choose_audits(settings, {})
+    assert out_of_reach(read, ladders) == ()
+    named = {sizes[-1].audit.reports_as() for sizes in needed(read, ladders)}
+    assert {"vinfo", "sensitivity", "attack"} <= named
 
 
 def test_a_policy_is_asked_for() -> None:
