@@ -16,12 +16,16 @@ from gradaudit.errors import UsageError
 from gradaudit.files import write_atomically
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png")
 _STYLE: Any = {"svg.hashsalt": "gradaudit", "svg.fonttype": "none", "font.size": 9}
 _INCHES = (4.6, 3.2)
+_SHARED_INCHES = (3.2, 2.6)
+_COLUMNS = 4
+"""Most panels side by side that share their y axis."""
 
 
 def expect_picture(path: Path) -> None:
@@ -42,19 +46,27 @@ def expect_picture(path: Path) -> None:
 
 
 @contextmanager
-def picture(path: Path, panels: int) -> Iterator[list[Axes]]:
-    """Yields panels side by side to draw into; the picture is written when the block ends.
+def picture(path: Path, panels: int, *, shared: bool = False) -> Iterator[list[Axes]]:
+    """Yields panels to draw into; the picture is written when the block ends.
 
     Args:
         path: ends in .svg or .png.
-        panels: how many. All share one legend, of the first panel's labels, above them.
+        panels: how many. One legend of their labels stands above them.
+        shared: whether all panels have the same y axis; they then stand in rows of up to four, and
+            else side by side.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_INCHES[0] * panels, _INCHES[1]), layout="constrained")
-        axes = list(figure.subplots(1, panels, squeeze=False)[0])
+        columns = min(panels, _COLUMNS) if shared else panels
+        rows = -(-panels // columns)
+        width, height = _SHARED_INCHES if shared and panels > 1 else _INCHES
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=shared).ravel()
+        axes = list(grid[:panels])
+        for unused in grid[panels:]:
+            unused.remove()
         for panel in axes:
             panel.spines[["top", "right"]].set_visible(False)
         yield axes
@@ -62,9 +74,19 @@ def picture(path: Path, panels: int) -> Iterator[list[Axes]]:
 
 
 def _content(figure: Figure, kind: str) -> bytes:
-    labelled = figure.axes[0].get_legend_handles_labels()
-    if labelled[0]:
-        figure.legend(*labelled, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    handles: dict[str, Artist] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        figure.legend(
+            list(handles.values()),
+            list(handles),
+            loc="outside upper center",
+            ncols=4,
+            frameon=False,
+            fontsize=8,
+        )
     content = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     figure.savefig(content, format=kind, metadata=metadata, dpi=150)

@@ -107,6 +107,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for name in ("report.json", "old.json", "new.json"):
         (folder / name).write_text(canned().to_json())
+    (folder / "sweep.json").write_text(swept().to_json())
     return folder
 
 
@@ -117,6 +118,19 @@ def canned() -> Report:
         row("sensitivity.input_f_bounded_share", "conv1", 0.2, interval=(0.1, 0.3)),
         row("vinfo.vinfo", "fc1", 0.2, interval=(0.1, 0.3)),
     )
+
+
+def swept() -> Report:
+    """A report of a sweep."""
+    report = make_report(
+        *(
+            row(metric, "fc1", value, variant={"s": s}, interval=(0.1, 1))
+            for metric in ("vinfo.auroc", "vinfo.vinfo")
+            for s, value in ((0.1, 0.8), (1, 0.6))
+        )
+    )
+    more = {"audits": {"vinfo": {}}, "sweep": {"s": ["0.1", "1"]}}
+    return report.model_copy(update={"provenance": {**report.provenance, **more}})
 
 
 def nothing_to_do() -> Plan:

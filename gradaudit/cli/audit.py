@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from rich.console import Console
 
 from gradaudit.audits import Audit
@@ -30,6 +30,7 @@ from gradaudit.cli.perform import (
     stdout_for_the_report,
     unfinished,
 )
+from gradaudit.cli.reports import CURVES, METRIC, RELATIVE, TABLE, SweepFiles, metric_of
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     BudgetSettings,
@@ -46,7 +47,6 @@ from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.gathering import AuditRows, incomplete, merge
 from gradaudit.report import Report, Variant
-from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
 from gradaudit.sweeping.ladder import NAME as RUNG
 from gradaudit.sweeping.ladder import ladder
@@ -120,10 +120,10 @@ _OWN = [
         "--ladder",
         "Climb from the attacker's best case to the federation of --deployment, one change a rung.",
     ),
-    _option(
-        "curves", Path | None, "--curves", "Draw the metric over the sweep into this SVG or PNG."
-    ),
-    _option("metric", str | None, "--metric", "The metric that is drawn (default: the headline)."),
+    _option("curves", Path | None, "--curves", CURVES),
+    _option("table", Path | None, "--table", TABLE),
+    _option("relative", bool, "--relative", RELATIVE),
+    _option("metric", str | None, "--metric", METRIC),
 ]
 
 
@@ -134,7 +134,8 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         config, plain = read_configuration(flags)
         federation = read_federation(flags, plain)
         over, up = flags.pop("over") or (), flags.pop("ladder")
-        curves, metric = flags.pop("curves"), _metric(audit, flags.pop("metric"))
+        files = SweepFiles(flags.pop("curves"), flags.pop("table"), bool(flags.pop("relative")))
+        metric = metric_of(audit, flags.pop("metric"))
         output = settle(OutputSettings, flags, plain)
         sweep = (
             _up_the_ladder(audit, over, flags, plain, federation)
@@ -143,19 +144,14 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         )
         axes = sweep.axes
         expect_writable(output, config, plain, flags, [axis.values for axis in axes])
-        if curves is not None:
-            from gradaudit.pictures import expect_picture
-            from gradaudit.sweeping.curves import draw_sweep, expect_panels
-
-            expect_picture(curves)
-            expect_panels(axes)
+        files.expect()
         with unfinished(output) as units:
             report = _swept(sweep, units, quiet=output.quiet)
             show(report, output)
             if output.shape == "table":
                 print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
-            if curves is not None and not incomplete(report):
-                draw_sweep(curves, report, axes, metric)
+            if not incomplete(report):
+                files.write(report, metric)
             units.forget()
         require_complete(report)
 
@@ -214,17 +210,6 @@ def _fields(audit: type[Audit[Any]]) -> set[str]:
     return {*audit.Options.model_fields, *of_subject}
 
 
-def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
-    known = [metric.id for metric in audit.metrics]
-    chosen = (asked or [*audit.headline, *known][0]).removeprefix(f"{audit.reports_as()}.")
-    if chosen not in known:
-        raise UsageError(
-            f"--metric {asked}: {audit.name} has no such metric{suggest(chosen, known)}; "
-            f"it has: {', '.join(known)}"
-        )
-    return f"{audit.reports_as()}.{chosen}"
-
-
 def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
     """Merges the reports of all settings into one."""
     done = []
@@ -248,10 +233,20 @@ def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
                 **done[0].provenance,
                 "finished": done[-1].provenance["finished"],
                 **asked(),
+                "defenses": _defenses(done),
                 "sweep": {axis.name: list(axis.values) for axis in sweep.axes},
             },
         }
     )
+
+
+def _defenses(reports: Sequence[Report]) -> JsonValue:
+    """The defenses of all settings; where they differ, one text that names each chain."""
+    chains = [report.provenance.get("defenses", []) for report in reports]
+    texts = dict.fromkeys(
+        " then ".join(map(str, chain)) if isinstance(chain, list) else "" for chain in chains
+    )
+    return chains[0] if len(texts) == 1 else [" or ".join(text or "nothing" for text in texts)]
 
 
 def _configured(

@@ -2,19 +2,25 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from gradaudit.audits import Audit, audits
 from gradaudit.config import STDOUT, Shape, shape_of
+from gradaudit.errors import UsageError
 from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
 from gradaudit.formats.changes import changes, markdown_changes, print_changes, sorted_changes
 from gradaudit.judging import differences
+from gradaudit.pictures import expect_picture
 from gradaudit.redaction import redact
 from gradaudit.report import Report
+from gradaudit.specs import suggest
+from gradaudit.sweeping.table import expect_table, write_table
 from gradaudit.text import inert_json, printable
 
 ReportFile = Annotated[
@@ -37,6 +43,71 @@ _SHAPE = typer.Option("-f", "--format", help="Format of what is printed on stand
 OptionalShape = Annotated[Shape | None, _SHAPE]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no remarks on standard error.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")]
+
+
+CURVES = "SVG or PNG file for a picture of the metric: a panel for each layer."
+TABLE = "File for the sweep's rows: tidy rows as .csv, or the metric as a table (.md, .tex)."
+RELATIVE = "Draw the layers along x, relative to the largest value of each setting."
+METRIC = "The metric that is drawn, and written as a table (default: the headline)."
+
+
+@dataclass(frozen=True)
+class SweepFiles:
+    """The picture and the table that are made of a sweep, where they are asked for."""
+
+    curves: Path | None = None
+    table: Path | None = None
+    relative: bool = False
+
+    def expect(self) -> None:
+        """Check before the work that both can be written.
+
+        Raises:
+            UsageError: a suffix or a folder is wrong.
+        """
+        if self.curves is not None:
+            expect_picture(self.curves)
+        if self.table is not None:
+            expect_table(self.table)
+
+    def write(self, report: Report, metric: str) -> None:
+        """Write both.
+
+        Raises:
+            UsageError: the report is not of a sweep, or the metric was not measured.
+        """
+        if self.curves is not None:
+            from gradaudit.sweeping.curves import draw_sweep
+
+            draw_sweep(self.curves, report, metric, relative=self.relative)
+        if self.table is not None:
+            write_table(self.table, report, metric)
+
+
+def metric_of(audit: type[Audit[Any]], asked: str | None) -> str:
+    """Returns the id of the metric of an audit that is asked for, or of its headline.
+
+    Raises:
+        UsageError: the audit has no such metric.
+    """
+    known = [metric.id for metric in audit.metrics]
+    chosen = (asked or [*audit.headline, *known][0]).removeprefix(f"{audit.reports_as()}.")
+    if chosen not in known:
+        raise UsageError(
+            f"--metric {asked}: {audit.name} has no such metric{suggest(chosen, known)}; "
+            f"it has: {', '.join(known)}"
+        )
+    return f"{audit.reports_as()}.{chosen}"
+
+
+def _swept_audit(report: Report) -> type[Audit[Any]]:
+    """Returns the audit that a sweep ran."""
+    named = report.provenance.get("audits")
+    known = audits()
+    found = [known[name] for name in named if name in known] if isinstance(named, dict) else []
+    if not found:
+        raise UsageError("the report names no audit that is installed here")
+    return found[0]
 
 
 def writers(
@@ -117,19 +188,29 @@ def render(
     shape: OptionalShape = None,
     every: All = False,
     redacted: Redact = False,
+    curves: Annotated[Path | None, typer.Option(help=f"Of a sweep: {CURVES}")] = None,
+    table: Annotated[Path | None, typer.Option(help=f"Of a sweep: {TABLE}")] = None,
+    relative: Annotated[
+        bool, typer.Option("--relative", help=f"With --curves: {RELATIVE}")
+    ] = False,
+    metric: Annotated[str | None, typer.Option(help=f"Of a sweep: {METRIC}")] = None,
     verbose: Verbose = False,
 ) -> None:
     """Show a saved report, or write it in other formats.
 
-    gradaudit render report.json --all
     gradaudit render report.json -o report.html -o report.md
+    gradaudit render sweep.json --curves curves.svg --table table.tex
 
     Prints the table unless files are asked for; with -f it prints in any case.
     """
-    files = writers(output, (report,))
+    files, of_sweep = writers(output, (report,)), SweepFiles(curves, table, relative)
+    of_sweep.expect()
     saved = Report.from_file(report)
     saved = redact(saved) if redacted else saved
+    drawn = curves is not None or table is not None
+    if drawn:
+        of_sweep.write(saved, metric_of(_swept_audit(saved), metric))
     for path, format_ in files:
         format_.write(saved, path)
-    if shape or not files or STDOUT in (output or ()):
+    if shape or not (files or drawn) or STDOUT in (output or ()):
         format_named(shape_of(shape, output), every=every).show(saved)

@@ -1,8 +1,8 @@
-"""Draws a sweep: a metric against the varied setting, or over the layers."""
+"""Draws a metric over a sweep: a panel for each layer, a colour for each setting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,124 +11,139 @@ from numpy.typing import NDArray
 
 from gradaudit.errors import UsageError
 from gradaudit.pictures import picture
-from gradaudit.report import Measurement, Report
-from gradaudit.sweeping.grid import Axis, GridPoint
+from gradaudit.report import Measurement, Report, Variant
+from gradaudit.sweeping.grid import Axis, axes_of, points
 from gradaudit.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats = NDArray[np.float64]
-Placed = tuple[str | int | float | bool, Measurement]
-"""A row with its value on the first axis."""
-
-MOST_PANELS = 6
+MOST_PANELS = 12
 _WHOLE = "whole model"
 _WIDE = 8
 """Factor between values from which on an axis is logarithmic."""
+_MOST_TICKS = 6
 
 
-def expect_panels(axes: Sequence[Axis]) -> None:
-    """Raise an error where the sweep needs more panels than the picture has room for.
+def draw_sweep(path: Path, report: Report, metric: str, *, relative: bool = False) -> None:
+    """Draw one metric of a sweep, with its intervals.
 
-    Raises:
-        UsageError: there are too many.
-    """
-    panels = int(np.prod([len(axis.values) for axis in axes[1:]]))
-    if panels > MOST_PANELS:
-        raise UsageError(
-            f"--curves: {panels} panels (settings of {', '.join(a.name for a in axes[1:])}) are "
-            f"more than {MOST_PANELS}; vary less beside {axes[0].name}"
-        )
-
-
-def draw_sweep(path: Path, report: Report, axes: Sequence[Axis], metric: str) -> None:
-    """Draw one metric of a sweep.
-
-    Where the first axis holds numbers, the metric is drawn against them, a line with its intervals
-    for each layer. Otherwise it is drawn over the layers, relative to each setting's largest, with
-    a LOESS curve through all settings, as Mo22's figure 3 does for many attributes.
+    Each layer has a panel, each setting of the other axes a colour, and all panels share one y
+    axis. The x axis is the first axis that holds numbers, or else the first. With more layers than
+    panels, those are drawn whose values differ most between settings.
 
     Args:
         path: ends in .svg or .png.
-        report: of the sweep, its rows told apart by variants.
-        axes: what was varied; each setting of all but the first has a panel.
+        report: of the sweep, which names its axes.
         metric: ``audit.metric``.
+        relative: draw every setting's values over the layers instead, relative to its largest, with
+            one LOESS curve through all, as Mo22's figure 3 does for many attributes.
 
     Raises:
-        UsageError: the metric was not measured.
+        UsageError: the report is not of a sweep, or the metric was not measured in it.
     """
-    settings = _by_setting(report, axes, metric)
-    if not settings:
+    axes = axes_of(report)
+    names = {axis.name for axis in axes}
+    rows = [r for r in report.select(metric) if r.variant.keys() == names and r.value is not None]
+    if not rows:
         raise UsageError(
             f"--curves: {metric} was not measured, so that nothing can be drawn; "
             "name another --metric"
         )
-    name = axes[0].name
-    places = [GridPoint({name: value}).variant[name] for value in axes[0].values]
-    numeric = all(isinstance(place, int | float) for place in places)
-    with picture(path, len(settings)) as panels:
-        for axes_, (setting, rows) in zip(panels, settings.items(), strict=True):
-            (_against_values if numeric else _over_layers)(axes_, rows, name, report)
-            axes_.set(ylabel=printable(metric), title=printable(setting))
+    if relative:
+        _draw_relative(path, rows, [layer.name for layer in report.target.layers])
+    else:
+        _draw_layers(path, rows, axes, metric)
 
 
-def _by_setting(report: Report, axes: Sequence[Axis], metric: str) -> dict[str, list[Placed]]:
-    """Groups headline rows, with their value on the first axis, by the other axes' setting."""
-    names = {axis.name for axis in axes}
-    settings: dict[str, list[Placed]] = {}
-    for row in report.select(metric):
-        if set(row.variant) == names and row.value is not None:
-            setting = ", ".join(f"{axis.name} {row.variant[axis.name]}" for axis in axes[1:])
-            settings.setdefault(setting, []).append((row.variant[axes[0].name], row))
-    return settings
+def _draw_layers(
+    path: Path, rows: Sequence[Measurement], axes: Sequence[Axis], metric: str
+) -> None:
+    along = next((axis for axis in axes if axis.numbers), axes[0])
+    variants = [point.variant for point in points(axes)]
+    settings = list(dict.fromkeys(_setting(variant, along.name) for variant in variants))
+    layers = list(dict.fromkeys(row.layer for row in rows))
+    drawn = _most_varied(layers, rows)
+    with picture(path, len(drawn), shared=True) as panels:
+        for panel, layer in zip(panels, drawn, strict=True):
+            own = [row for row in rows if row.layer == layer]
+            for colour, setting in enumerate(settings):
+                line = [row for row in own if _setting(row.variant, along.name) == setting]
+                _draw_line(panel, line, along, f"C{colour % 10}", printable(setting))
+            _label(panel, along)
+            panel.set(title=printable(layer or _WHOLE), xlabel=printable(along.name))
+        panels[0].set_ylabel(printable(metric).replace(".", ".\n", 1))
+        if len(drawn) < len(layers):
+            panels[-1].set_title(f"{panels[-1].get_title()} ({len(drawn)} of {len(layers)} layers)")
 
 
-def _against_values(axes: Axes, rows: Sequence[Placed], name: str, report: Report) -> None:
-    for layer, line in _lines(rows).items():
-        at = np.array([float(value) for value, _ in line])
-        middle = np.array([row.value for _, row in line], dtype=float)
-        ends = np.array([_ends(row, middle.max()) for _, row in line], dtype=float)
-        axes.plot(at, middle, "o-", markersize=3, linewidth=1, label=printable(layer))
-        axes.fill_between(at, ends[:, 0], ends[:, 1], alpha=0.15)
-    values = np.array([float(value) for value, _ in rows])
-    if values.min() > 0 and values.max() >= _WIDE * values.min():
-        axes.set_xscale("log")
-    axes.set_xlabel(printable(name))
+def _setting(variant: Variant, along: str) -> str:
+    return ", ".join(f"{name} {value}" for name, value in variant.items() if name != along)
+
+
+def _most_varied(layers: Sequence[str | None], rows: Sequence[Measurement]) -> Sequence[str | None]:
+    spread = {
+        layer: float(np.ptp([row.value or 0.0 for row in rows if row.layer == layer]))
+        for layer in layers
+    }
+    chosen = sorted(spread, key=lambda layer: -spread[layer])[:MOST_PANELS]
+    return [layer for layer in layers if layer in chosen]
+
+
+def _draw_line(
+    panel: Axes, rows: Sequence[Measurement], along: Axis, color: str, label: str
+) -> None:
+    if not rows:
+        return
+    x = [along.places[row.variant[along.name]] for row in rows]
+    line = [rows[i] for i in np.argsort(x)]
+    most = max(row.value or 0.0 for row in rows)
+    low, high = np.array([_ends(row, most) for row in line]).T
+    values = [row.value or 0.0 for row in line]
+    shape = "o-" if along.numbers else "o"
+    panel.plot(sorted(x), values, shape, markersize=3, linewidth=1, color=color, label=label)
+    panel.vlines(sorted(x), low, high, color=color, alpha=0.4)
+
+
+def _label(panel: Axes, along: Axis) -> None:
+    at = list(along.places.values())
+    if not along.numbers:
+        names = [printable(str(place)) for place in along.places]
+        panel.set_xticks(at, names, rotation=30, ha="right")
+        return
+    if len(at) <= _MOST_TICKS:
+        panel.set_xticks(at)
+    if min(at) > 0 and max(at) >= _WIDE * min(at):
+        panel.set_xscale("log")
 
 
 def _ends(row: Measurement, most: float) -> tuple[float, float]:
-    """Ends of the shaded band; an infinite end is drawn at the largest value."""
+    """Ends of an interval; an infinite end is drawn at the layer's largest value."""
     value = row.value or 0.0
     low, high = row.interval or (value, value)
     return low, most if row.unbounded else high
 
 
-def _lines(rows: Sequence[Placed]) -> Mapping[str, list[tuple[float, Measurement]]]:
-    lines: dict[str, list[tuple[float, Measurement]]] = {}
-    for value, row in sorted(rows, key=lambda pair: float(pair[0])):
-        lines.setdefault(row.layer or _WHOLE, []).append((float(value), row))
-    return lines
-
-
-def _over_layers(axes: Axes, rows: Sequence[Placed], name: str, report: Report) -> None:
-    order = {layer.name: i for i, layer in enumerate(report.target.layers)}
-    points = [(order[row.layer], value, row) for value, row in rows if row.layer in order]
+def _draw_relative(path: Path, rows: Sequence[Measurement], layers: Sequence[str]) -> None:
+    order = {name: i for i, name in enumerate(layers)}
+    points = [(order[r.layer], _setting(r.variant, ""), r.value or 0.0) for r in rows if r.layer]
     if not points:
-        raise UsageError("--curves: draws over the layers, and no layer was measured")
-    largest = {
-        value: max(r.value or 0 for _, v, r in points if v == value) for _, value, _ in points
-    }
-    x = np.array([position for position, _, _ in points], dtype=float)
-    y = np.array([(row.value or 0) / (largest[value] or 1) for _, value, row in points])
-    for value in dict.fromkeys(value for _, value, _ in points):
-        chosen = np.array([v == value for _, v, _ in points])
-        axes.plot(x[chosen], y[chosen], "o", markersize=4, alpha=0.7, label=printable(str(value)))
-    places = np.linspace(x.min(), x.max(), 100)
-    if len(points) > 2:
-        axes.plot(places, loess(x, y, places), color="black", linewidth=1, label="LOESS")
-    axes.set_xticks(list(order.values()), [printable(n) for n in order], rotation=45, ha="right")
-    axes.set_xlabel(f"layer, relative to the largest of each {printable(name)}")
+        raise UsageError("--relative draws over the layers, and no layer was measured")
+    largest = {setting: max(v for _, s, v in points if s == setting) for _, setting, _ in points}
+    x = np.array([place for place, _, _ in points], dtype=float)
+    y = np.array([value / (largest[setting] or 1) for _, setting, value in points])
+    with picture(path, 1) as (axes,):
+        for setting in largest:
+            chosen = np.array([s == setting for _, s, _ in points])
+            axes.plot(x[chosen], y[chosen], "o", markersize=4, alpha=0.7, label=printable(setting))
+        places = np.linspace(x.min(), x.max(), 100)
+        if len(points) > 2:
+            axes.plot(places, loess(x, y, places), color="black", linewidth=1, label="LOESS")
+        axes.set_xticks(
+            list(order.values()), [printable(n) for n in order], rotation=45, ha="right"
+        )
+        axes.set(xlabel="layer", ylabel="relative to the largest of each setting")
 
 
 def loess(x: Floats, y: Floats, at: Floats, span: float = 0.75) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradaudit.errors import UsageError
+from gradaudit.report import Report
 from gradaudit.specs import suggest
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z][\w-]*)\}")
@@ -24,6 +25,17 @@ class Axis:
     def field(self) -> str:
         """The axis's name as settings spell it."""
         return self.name.replace("-", "_")
+
+    @property
+    def numbers(self) -> bool:
+        """Whether all values are numbers."""
+        return not any(isinstance(_number(value), str) for value in self.values)
+
+    @property
+    def places(self) -> dict[str | int | float | bool, float]:
+        """Where each value stands on a picture's axis: numbers at themselves, texts in order."""
+        values = [_number(value) for value in self.values]
+        return {v: float(v) if self.numbers else float(i) for i, v in enumerate(values)}
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,20 @@ def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:
     if not axes:
         raise UsageError("--over is needed: name what is varied, as --over NAME=V1,V2,…")
     return axes
+
+
+def axes_of(report: Report) -> tuple[Axis, ...]:
+    """Returns the axes of the sweep that made a report.
+
+    Raises:
+        UsageError: the report is not of a sweep.
+    """
+    varied = report.provenance.get("sweep")
+    axes = varied.items() if isinstance(varied, dict) else ()
+    found = tuple(Axis(n, tuple(map(str, vs))) for n, vs in axes if isinstance(vs, list) and vs)
+    if not found:
+        raise UsageError("the report is not of a sweep; `gradaudit sweep … -o FILE` writes one")
+    return found
 
 
 def points(axes: Sequence[Axis]) -> list[GridPoint]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gradaudit.audits.base import Question
+from gradaudit.gathering import members
 from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Measurement, Report
@@ -109,15 +110,24 @@ def _measured(cells: Iterable[Cell]) -> list[Measurement]:
 
 
 def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]:
-    """Returns headline rows of the whole model, and all its rows of audits without headlines."""
+    """Returns headline rows of the whole model, and all its rows of audits without headlines.
+
+    In the report of one audit the rows that a headline is the riskiest of follow it, so that they
+    can be compared.
+    """
     with_headline = {row.audit for row in report.rows if not row.variant}
-    return [
-        row
-        for row in report.rows
-        if row.layer is None
-        and row.status == "measured"
-        and (row.id in chosen if not row.variant else row.audit not in with_headline)
-    ]
+    audits = report.provenance.get("audits")
+    compared = isinstance(audits, dict) and len(audits) == 1 and "sweep" not in report.provenance
+    rows: dict[int, Measurement] = {}
+    for row in report.rows:
+        if row.layer is not None or row.status != "measured":
+            continue
+        if row.variant and row.audit not in with_headline:
+            rows[id(row)] = row
+        elif not row.variant and row.id in chosen:
+            beside = members(row, report) if compared else []
+            rows |= {id(r): r for r in (row, *beside) if r.status == "measured"}
+    return list(rows.values())
 
 
 def _model_line(row: Measurement, lookup: Lookup) -> ModelLine:

@@ -32,6 +32,7 @@ class Scope:
         private: the attributes that were attacked, and those that were not.
         game: how many records are in an attacked update, by audit.
         shared: algorithm, layers, defenses, hidden layers.
+        varied: the settings of a sweep.
         setting: whose case it is, the attacker's best or a federation's.
         families: what the adversaries learn by, with sizes, and from how many batches.
         model: model, checkpoints and size; data and task accuracy.
@@ -48,6 +49,7 @@ class Scope:
     prepared: str = ""
     setting: str = ""
     families: str = ""
+    varied: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -58,6 +60,7 @@ class Scope:
             ("private", self.private),
             ("game", self.game),
             ("shared", self.shared),
+            ("varied", self.varied),
             ("setting", self.setting),
             ("families", self.families),
             ("model", "; ".join(filter(None, (self.model, self.data)))),
@@ -79,6 +82,7 @@ def scope_of(report: Report) -> Scope:
         prepared=preparation(report),
         setting=_setting(report),
         families=_families(report),
+        varied=_varied(report),
         notes=checkpoint_notes(report),
         warnings=warnings(report),
     )
@@ -150,6 +154,13 @@ def _shared(report: Report) -> str:
             f"never shared: {abridged(hidden)}" if hidden else "no layer hidden",
         )
     )
+
+
+def _varied(report: Report) -> str:
+    """``batch-size (1, 4) and defense (sign, prune:0.9)``; empty for what is no sweep."""
+    axes = report.provenance.get("sweep")
+    named = axes.items() if isinstance(axes, dict) else ()
+    return " and ".join(f"{name} ({abridged(_texts(values))})" for name, values in named)
 
 
 _BEST = "the attacker's best case (diagnostic)"

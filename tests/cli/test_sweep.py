@@ -13,7 +13,9 @@ from fake_command_line import only_counting
 
 from gradaudit.cli import guarded
 from gradaudit.cli.audit import sweep_command
+from gradaudit.cli.reports import render
 from gradaudit.report import Report
+from gradaudit.view.scope import scope_of
 
 __all__ = ["only_counting"]
 pytestmark = pytest.mark.usefixtures("only_counting")
@@ -35,6 +37,14 @@ def build() -> typer.Typer:
     """``gradaudit counting``, swept."""
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command("counting")(guarded(sweep_command(Counting)))
+    return app
+
+
+@cache
+def rendering() -> typer.Typer:
+    """``gradaudit render``."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command("render")(guarded(render))
     return app
 
 
@@ -82,21 +92,53 @@ def test_an_option_of_the_subject_is_varied() -> None:
     }
 
 
+def texts(file: Path) -> set[str | None]:
+    """Everything that is written in a picture."""
+    return {text.text for text in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")}
+
+
 @pytest.mark.slow
-def test_curves_have_a_panel_for_each_value_of_the_second_axis(tmp_path: Path) -> None:
-    file = tmp_path / "curves.svg"
-    done = run(*SUBJECT, "--over", "h=3,5,9", "--over", "scale=1,10", "--curves", file)
-    assert done.status == 0
-    texts = [text.text for text in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"scale 1", "scale 10", "fc1", "output", "h", "counting.count"} <= set(texts)
+def test_curves_have_a_panel_for_each_layer_and_are_drawn_again_from_the_report(
+    tmp_path: Path,
+) -> None:
+    file, report, again = (tmp_path / name for name in ("curves.svg", "sweep.json", "again.svg"))
+    over = ("--over", "h=3,5,9", "--over", "scale=1,10")
+    assert run(*SUBJECT, *over, "--curves", file, "-o", report).status == 0
+    assert {"scale 1", "scale 10", "fc1", "output", "h", "counting.", "count"} <= texts(file)
+    drawn = invoke(rendering(), report, "--curves", again, "--metric", "count")
+    assert (drawn.status, drawn.out) == (0, "")
+    assert again.read_bytes() == file.read_bytes()
 
 
-def test_names_instead_of_numbers_are_drawn_over_the_layers(tmp_path: Path) -> None:
+def test_layers_are_drawn_relative_to_each_setting_on_request(tmp_path: Path) -> None:
     file = tmp_path / "curves.svg"
-    done = run(*PLAIN, "--over", "mode=plain,loud", "--curves", file, "-f", "json")
+    done = run(*PLAIN, "--over", "mode=plain,loud", "--curves", file, "--relative", "-f", "json")
     assert done.status == 0
-    texts = [text.text for text in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"plain", "loud", "LOESS", "fc1", "output"} <= set(texts)
+    assert {"mode plain", "mode loud", "LOESS", "fc1", "output"} <= texts(file)
+
+
+def test_a_table_of_the_sweep_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.csv"
+    assert run(*SUBJECT, "--over", "h=3,5", "--table", file, "-f", "json").status == 0
+    lines = file.read_text().splitlines()
+    assert lines[0] == "h,variant,layer,metric,value,low,high,confidence,n,status"
+    assert "5,,fc1,counting.count,100.0,,,,,measured" in lines
+
+
+def test_the_scope_names_every_setting(swept: Report) -> None:
+    assert scope_of(swept).varied == "h (3 and 5) and scale (1 and 10)"
+    done = run(*PLAIN, "--over", "defense=sign|prune:0.9", "-f", "json")
+    shared = scope_of(Report.model_validate_json(done.out)).shared
+    assert "defended by sign or prune:0.9" in shared
+
+
+def test_a_report_of_no_sweep_has_no_curves(swept: Report, tmp_path: Path) -> None:
+    plain = {k: v for k, v in swept.provenance.items() if k != "sweep"}
+    file = tmp_path / "report.json"
+    file.write_text(swept.model_copy(update={"provenance": plain}).model_dump_json())
+    done = invoke(rendering(), file, "--table", tmp_path / "x.md", "--metric", "count")
+    assert done.status == 2
+    assert "the report is not of a sweep" in done.err
 
 
 @pytest.mark.parametrize(
@@ -107,10 +149,7 @@ def test_names_instead_of_numbers_are_drawn_over_the_layers(tmp_path: Path) -> N
         (("--over", "scale=1,-1"), "--scale"),
         (("--over", "scale=1,2", "--metric", "counts"), "did you mean 'count'?"),
         (("--over", "scale=1,2", "--curves", "x.gif"), "pictures are written as .svg or .png"),
-        (
-            ("--over", "mode=plain,loud", "--over", "scale=1,2,3,4,5,6,7", "--curves", "x.svg"),
-            "7 panels",
-        ),
+        (("--over", "scale=1,2", "--table", "x.xls"), "written as .csv, .md, .tex"),
         (("--over", "scale=1,2", "-o", "x.docx"), "x.docx"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

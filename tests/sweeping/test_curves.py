@@ -1,7 +1,87 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from report_builder import make_report, row
 
-from gradaudit.sweeping.curves import loess
+from gradaudit.report import Report
+from gradaudit.sweeping import curves
+from gradaudit.sweeping.curves import draw_sweep, loess
+from gradaudit.sweeping.table import write_table
+
+VALUES = {("conv1", "sign", 1): 0.7, ("conv1", "sign", 4): 0.6, ("conv1", "prune:0.9", 1): 0.611}
+VALUES |= {("fc2", "sign", 1): 0.2, ("fc2", "sign", 4): 0.3, ("conv1", "prune:0.9", 4): 0.547}
+
+
+@pytest.fixture
+def swept() -> Report:
+    """A sweep over a text and a number, with a value that is missing."""
+    rows = [
+        row(
+            "vinfo.auroc",
+            layer,
+            value,
+            variant={"defense": defense, "batch-size": size},
+            interval=(value - 0.1, value + 0.2),
+            confidence=0.95,
+        )
+        for (layer, defense, size), value in VALUES.items()
+    ]
+    report = make_report(*rows)
+    sweep = {"defense": ["sign", "prune:0.9"], "batch-size": ["4", "1"]}
+    return report.model_copy(update={"provenance": {**report.provenance, "sweep": sweep}})
+
+
+@pytest.fixture
+def panels(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
+    """The panels that are drawn."""
+    drawn: list[Axes] = []
+
+    @contextmanager
+    def keep(path: Path, count: int, **how: Any) -> Iterator[list[Axes]]:
+        drawn.extend(Figure().subplots(1, count, squeeze=False)[0])
+        yield drawn
+
+    monkeypatch.setattr(curves, "picture", keep)
+    return drawn
+
+
+def test_values_are_drawn_as_measured_along_the_axis_of_numbers(
+    swept: Report, panels: list[Axes]
+) -> None:
+    draw_sweep(Path("x.svg"), swept, "vinfo.auroc")
+    assert [panel.get_title() for panel in panels] == ["conv1", "fc2"]
+    lines = {line.get_label(): line.get_xydata().tolist() for line in panels[0].lines}  # type: ignore[union-attr]
+    assert lines == {
+        "defense sign": [[1, 0.7], [4, 0.6]],
+        "defense prune:0.9": [[1, 0.611], [4, 0.547]],
+    }
+    bars = [s.tolist() for c in panels[1].collections for s in c.get_segments()]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(bars, [[[1, 0.1], [1, 0.4]], [[4, 0.2], [4, 0.5]]])
+    assert panels[1].lines[0].get_color() == panels[0].lines[0].get_color()
+
+
+def test_relative_values_have_their_setting_s_largest_at_one(
+    swept: Report, panels: list[Axes]
+) -> None:
+    draw_sweep(Path("x.svg"), swept, "vinfo.auroc", relative=True)
+    points = {line.get_label(): line.get_ydata() for line in panels[0].lines}
+    np.testing.assert_allclose(points["defense sign, batch-size 1"], [1, 0.2 / 0.7])
+
+
+def test_tables_are_written_for_a_paper(swept: Report, tmp_path: Path) -> None:
+    for suffix in ("tex", "md"):
+        write_table(tmp_path / f"t.{suffix}", swept, "vinfo.auroc")
+    tex, md = ((tmp_path / f"t.{suffix}").read_text().splitlines() for suffix in ("tex", "md"))
+    assert tex[0] == r"\begin{tabular}{lllrr}"
+    assert tex[2] == r"defense & batch-size & layer & vinfo.auroc & 95\% interval \\"
+    assert tex[4] == r"sign & 1 & conv1 & 0.700 & [0.600, 0.900] \\"
+    assert md[2] == "| sign | 1 | conv1 | 0.700 | [0.600, 0.900] |"
 
 
 def test_a_straight_line_stays_one() -> None:

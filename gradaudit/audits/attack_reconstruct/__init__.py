@@ -24,8 +24,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     SSIM with a Gaussian window of 11 and σ = 1.5 (Wang et al. 2004; Mo et al. 2022, section V-A).
     Reconstructions are brought into the range that the attacker knows before they are scored. A
     relative error of 0.1 cannot be told from the original by eye; 0.5 still shows what it is; a
-    blank record has 1. Of several methods the headline of each metric is the one that came closest,
-    and says which in its details.
+    blank record has 1. Of several methods each has its rows; the headline is the method with the
+    smallest relative error, which the details name.
     """
 
     name = "attack reconstruct"

@@ -33,7 +33,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
-from gradaudit.report import Measurement, Variant
+from gradaudit.report import RISKIEST_BY, Measurement, Variant
 from gradaudit.statistics.intervals import clopper_pearson, student
 from gradaudit.subject import Subject
 
@@ -259,17 +259,21 @@ def _headline(
     campaign: Campaign,
     variant: Variant,
 ) -> Iterator[Measurement]:
-    """The rows of the method that came closest by each metric; the details name it."""
+    """The rows of the method whose records came closest; the details name it."""
     first = campaign.observed[0]
     could = prospects(first.view, first.records[:1], first.labels[:1], campaign.seed)
-    signs = {"higher": 1, "lower": -1, None: 0}
-    riskier = {metric.id: signs[metric.riskier] for metric in audit.metrics}
-    for rows in zip(*results, strict=True):
-        measured = [row for row in rows if row.number is not None]
-        sign = riskier[rows[0].metric]
-        row = max(measured, key=lambda row: sign * (row.number or 0.0), default=rows[0])
+    several: Details = {RISKIEST_BY: ["method"]} if len(results) > 1 else {}
+    for row in min(results, key=_distance):
         more = {"layer_by_layer": could} if row.metric in audit.headline else {}
-        yield row.model_copy(update={"variant": variant, "details": {**row.details, **more}})
+        yield row.model_copy(
+            update={"variant": variant, "details": {**row.details, **more, **several}}
+        )
+
+
+def _distance(rows: Sequence[Measurement]) -> float:
+    """Relative error of a method; infinite where it was not scored."""
+    errors = (row.number for row in rows if row.metric == "relative_error")
+    return next((error for error in errors if error is not None), math.inf)
 
 
 def _noise(campaign: Campaign, attempts: Sequence[Attempt]) -> JsonValue:

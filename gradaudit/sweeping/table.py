@@ -1,0 +1,105 @@
+"""Writes a sweep as a table: tidy rows for a program, or values and intervals for a paper."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gradaudit.errors import UsageError
+from gradaudit.files import write_atomically
+from gradaudit.formats.markdown import escape, table
+from gradaudit.report import Measurement, Report
+from gradaudit.sweeping.grid import axes_of
+from gradaudit.text import number, printable
+
+SUFFIXES = (".csv", ".md", ".tex")
+_TIDY = ("variant", "layer", "metric", "value", "low", "high", "confidence", "n", "status")
+_LATEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"∞": r"$\infty$", "–": "--"}
+)
+
+
+def expect_table(path: Path) -> None:
+    """Check before the work that a table can be written to a path.
+
+    Raises:
+        UsageError: the suffix is of no table, or the folder is missing.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{path}: tables of a sweep are written as {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def write_table(path: Path, report: Report, metric: str) -> None:
+    """Write a sweep's rows.
+
+    Args:
+        path: ends in .csv for every row of every metric, one a line, with a column for each axis;
+            in .md or .tex for the values and intervals of one metric.
+        report: of the sweep, which names its axes.
+        metric: ``audit.metric``.
+
+    Raises:
+        UsageError: the report is not of a sweep, or the metric was not measured in it.
+    """
+    names = [axis.name for axis in axes_of(report)]
+    if path.suffix.lower() == ".csv":
+        write_atomically(path, _tidy(report, names).encode())
+        return
+    rows = [row for row in report.select(metric) if row.variant.keys() == set(names)]
+    if not any(row.status == "measured" for row in rows):
+        raise UsageError(f"--table: {metric} was not measured; name another --metric")
+    lines = [
+        [*(str(row.variant[name]) for name in names), row.layer or "whole model", *_value(row)]
+        for row in rows
+    ]
+    headings = [*names, "layer", metric, f"{_confidence(rows)} interval"]
+    render = _markdown if path.suffix.lower() == ".md" else _latex
+    write_atomically(path, "".join(f"{line}\n" for line in render(headings, lines)).encode())
+
+
+def _tidy(report: Report, names: Sequence[str]) -> str:
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*names, *_TIDY])
+    for row in report.rows:
+        if not row.variant.keys() >= set(names):
+            continue
+        more = " ".join(f"{k}={v}" for k, v in row.variant.items() if k not in names)
+        low, high = row.interval or (None, None)
+        value = row.number if row.status == "measured" else None
+        rest = (value, low, high, row.confidence, row.n, row.status)
+        settings = [row.variant[name] for name in names]
+        lines.writerow([*settings, more, row.layer or "", row.id, *rest])
+    return text.getvalue()
+
+
+def _value(row: Measurement) -> tuple[str, str]:
+    if row.status != "measured" or row.number is None:
+        return "–", ""
+    if row.interval is None:
+        return number(row.number), ""
+    low, high = row.interval
+    return number(row.number), f"[{number(low)}, {'∞' if row.unbounded else number(high)}]"
+
+
+def _confidence(rows: Sequence[Measurement]) -> str:
+    share = next((row.confidence for row in rows if row.confidence is not None), 0.95)
+    return f"{share:.0%}"
+
+
+def _markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    return table(list(map(escape, headings)), [list(map(escape, line)) for line in lines])
+
+
+def _latex(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a ``tabular`` for the package booktabs."""
+    first, *rest = (
+        " & ".join(printable(cell).translate(_LATEX) for cell in line) + r" \\"
+        for line in (headings, *lines)
+    )
+    yield rf"\begin{{tabular}}{{{'l' * (len(headings) - 2)}rr}}"
+    yield from (r"\toprule", first, r"\midrule", *rest, r"\bottomrule", r"\end{tabular}")
