@@ -1,5 +1,6 @@
 """Entry point of ``gradaudit`` and ``python -m gradaudit``; signals are handled first of all."""
 
+import gc
 import os
 import sys
 
@@ -10,8 +11,10 @@ def main() -> None:
     """Run the command line."""
     _open_streams()
     with stoppable():
+        gc.disable()  # imports make many objects that stay
         from gradaudit.cli import main as run
 
+        gc.enable()
         run()
 
 

@@ -19,12 +19,8 @@ from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.parts import declared, forms
+from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.yaml_file import read_yaml
-
-Shape = Literal["table", "json", "markdown", "sarif", "junit", "github"]
-"""Names of the formats that are shown on standard output."""
-STDOUT = Path("-")
-"""A dash, which names standard output as a file to write, and standard input as one to read."""
 
 
 def short(flag: str) -> dict[str, Any]:
@@ -182,11 +178,6 @@ class OutputSettings(_Settings):
     def shape(self) -> Shape:
         """Format on standard output: the one asked for, else JSON for a dash, else a table."""
         return shape_of(self.format if "format" in self.model_fields_set else None, self.output)
-
-
-def shape_of(asked: Shape | None, output: Collection[Path] | None) -> Shape:
-    """Returns the format on standard output: as asked, else JSON for a dash, else a table."""
-    return asked or ("json" if STDOUT in (output or ()) else "table")
 
 
 class RunSettings(SubjectSettings, OutputSettings):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from gradaudit.errors import UsageError
 
+FOUND = Path("gradaudit.yaml")
+"""Configuration file that commands read from the working directory where none is named."""
 TEMPORARY = ".{}.gradaudit-"
 """Prefix of the temporary file beside a file that is being written."""
 

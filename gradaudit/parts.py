@@ -10,6 +10,7 @@ import gc
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from gradaudit.errors import PartWarning, one_line
 
 P = TypeVar("P")
 _PARSING = Lock()
+_SUMMARY = re.compile(r"^ +summary\b.*=", re.MULTILINE)
 _GROUPS = {"gradaudit.audits.dp_audit.mechanisms": "gradaudit.dp.mechanisms"}
 """Entry point groups of packages whose group has another name."""
 
@@ -189,10 +191,11 @@ def parsed(source: str) -> ast.Module:
 
 @cache
 def _declared_in(file: Path) -> list[dict[str, Any]]:
+    source = file.read_text(encoding="utf-8")
+    if not _SUMMARY.search(source):
+        return []  # a module without parts need not be parsed, which takes time
     classes = [
-        dict(_constants(node))
-        for node in parsed(file.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef)
+        dict(_constants(node)) for node in parsed(source).body if isinstance(node, ast.ClassDef)
     ]
     return [constants for constants in classes if constants.keys() >= {"name", "summary"}]
 

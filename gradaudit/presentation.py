@@ -4,12 +4,23 @@ A report can be printed, saved and shown in a notebook, but the module that defi
 format. ``gradaudit`` registers here how to get what shows reports, and imports it on first use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+Shape = Literal["table", "json", "markdown", "sarif", "junit", "github"]
+"""Names of the formats that are shown on standard output."""
+STDOUT = Path("-")
+"""A dash, which names standard output as a file to write, and standard input as one to read."""
+
+
+def shape_of(asked: Shape | None, output: Collection[Path] | None) -> Shape:
+    """Returns the format on standard output: as asked, else JSON for a dash, else a table."""
+    return asked or ("json" if STDOUT in (output or ()) else "table")
 
 
 class Presentation(Protocol):

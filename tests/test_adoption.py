@@ -1,5 +1,6 @@
 """What others' tools read of the repository does what it says: workflow, action, hook, sdist."""
 
+import importlib.metadata
 import os
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from command_line import HANGS, run
+from packaging.requirements import Requirement
 from report_builder import make_report, row
 
 import gradaudit
@@ -52,6 +54,7 @@ def shell(script: str, folder: Path, **environment: str) -> subprocess.Completed
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+            "GITHUB_OUTPUT": str(folder / "outputs"),
             **environment,
         },
         capture_output=True,
@@ -79,11 +82,14 @@ def step(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def given(name: str, **inputs: str) -> dict[str, str]:
-    """The environment of a step, with what the inputs are in it."""
-    values = {key: inputs.get(key, each["default"]) for key, each in ACTION["inputs"].items()}
+def given(name: str, measured: str = "0", **inputs: str) -> dict[str, str]:
+    """The environment of a step: what the inputs are, and the status of the step that measures."""
+    values = {
+        f"inputs.{key}": inputs.get(key, each["default"]) for key, each in ACTION["inputs"].items()
+    }
+    values["steps.measure.outputs.status"] = measured
     return {
-        key: values[value.removeprefix("${{ inputs.").removesuffix(" }}")]
+        key: values[value.removeprefix("${{ ").removesuffix(" }}")]
         for key, value in step(name)["env"].items()
     }
 
@@ -94,6 +100,119 @@ def test_the_action_measures_what_it_is_told(runner: Path, arguments: str) -> No
     done = shell(step("Measure")["run"], runner, **given("Measure", arguments=arguments))
     ours = ["scan", "--quiet", "-o", "gradaudit-report.json"]
     assert done.stdout.splitlines() == [*ours, *shlex.split(arguments)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "judges"), [(0, 0, True), (1, 0, True), (2, 2, False), (130, 130, False)]
+)
+def test_the_action_has_the_exit_status_of_the_scan(
+    runner: Path, ended: int, status: int, judges: bool
+) -> None:
+    put(runner, "gradaudit", f"#!/bin/sh\nexit {ended}")
+    done = shell(step("Measure")["run"], runner, **given("Measure"))
+    assert done.returncode == status
+    assert (runner / "outputs").read_text() == f"status={ended}\n"
+    if judges:
+        put(runner, "gradaudit", "#!/bin/sh\nexit 0")
+        judged = shell(step("Judge")["run"], runner, **given("Judge", measured=str(ended)))
+        assert judged.returncode == ended
+
+
+def test_arguments_with_an_open_quote_are_wrong_usage(runner: Path) -> None:
+    put(runner, "gradaudit", "#!/bin/sh\ntouch ran")
+    asked = given("Measure", arguments="--data 'diabetes")
+    assert shell(step("Measure")["run"], runner, **asked).returncode == 2
+    assert not (runner / "ran").exists()
+
+
+def test_the_action_judges_a_report_that_lies_there(runner: Path) -> None:
+    put(runner, "gradaudit", '#!/bin/sh\nprintf "%s\\n" "$@"')
+    asked = given("Judge", measured="", report="their report.json")
+    done = shell(step("Judge")["run"], runner, **asked)
+    assert done.stdout.splitlines()[:2] == ["gate", "their report.json"]
+    assert done.returncode == 0
+    assert step("Measure")["if"] == "inputs.report == ''"
+
+
+def light_install() -> list[str]:
+    """The packages that the page of CI installs for judging."""
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    return page.split("install --no-deps gradaudit\n")[1].splitlines()[0].split()[4:]
+
+
+def test_the_action_installs_no_more_to_judge_than_the_page_says(runner: Path) -> None:
+    put(runner, "python", '#!/bin/sh\necho "$@"')
+    script, source = step("Install")["run"], "a folder"
+    done = shell(script, runner, SOURCE=source, REPORT="report.json")
+    pip = f"-m pip install --quiet -c {source}/constraints.txt"
+    small = " ".join(light_install())
+    assert done.stdout.splitlines() == [f"{pip} --no-deps {source}", f"{pip} {small}"]
+    assert shell(script, runner, SOURCE=source, REPORT="").stdout.splitlines() == [
+        f"{pip} {source}"
+    ]
+
+
+@pytest.mark.slow
+def test_judging_needs_no_more_than_the_page_says(tmp_path: Path) -> None:
+    """In an environment of nothing but what the page installs, with what that depends on."""
+    packages = tmp_path / "packages"
+    link_distributions(light_install(), packages)
+    (packages / "gradaudit").symlink_to(ROOT / "gradaudit")
+    found = row("forward.fraction", "fc1", 3, interval=(2.5, 3.5))
+    make_report(found).save(tmp_path / "report.json")
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    code = (
+        f"import sys; sys.path.append({str(packages)!r}); {MEASURED.splitlines()[1]}; "
+        "import importlib.util as u; assert not u.find_spec('torch') and not u.find_spec('numpy'); "
+        "main()"
+    )
+    outputs = [f"-oout{end}" for end in (".json", ".sarif", ".md", ".html", ".xml")]
+    for words, status in (
+        (["gate", "report.json", "--policy", "policy.yaml", *outputs], 1),
+        (["gate", "report.json"], 1),
+        (["compare", "report.json", "out.json"], 0),
+        (["render", "report.json"], 0),
+        (["explain", "forward"], 0),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", code, *words],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            timeout=HANGS,
+            check=False,
+        )
+        assert done.returncode == status, (words, done.stderr)
+    assert all((tmp_path / words.removeprefix("-o")).is_file() for words in outputs)
+
+
+def link_distributions(names: list[str], folder: Path) -> None:
+    """Link the distributions of these names, and all that they need, into a folder."""
+    folder.mkdir()
+    left, known = list(names), set[str]()
+    while left:
+        distribution = importlib.metadata.distribution(left.pop())
+        if distribution.name not in known:
+            known.add(distribution.name)
+            needs = map(Requirement, distribution.requires or ())
+            left += [need.name for need in needs if not need.marker or need.marker.evaluate()]
+            for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+                (folder / top).symlink_to(str(distribution.locate_file(top)))
+
+
+@pytest.mark.slow
+def test_the_action_judges_by_the_policy_of_the_configuration(runner: Path) -> None:
+    """The scan exits with 1 there, and the results for code scanning are written all the same."""
+    (runner / "policy.yaml").write_text("rules: [{metric: forward.fraction, max: -1}]\n")
+    (runner / "gradaudit.yaml").write_text(f"{CONFIG}policy: policy.yaml\n")
+    measured = shell(step("Measure")["run"], runner, **given("Measure"))
+    assert measured.returncode == 0, measured.stderr
+    ended = (runner / "outputs").read_text().strip().removeprefix("status=")
+    judged = shell(step("Judge")["run"], runner, **given("Judge", measured=ended))
+    assert (ended, judged.returncode) == ("1", 1), judged.stderr
+    assert "FAILED by policy.yaml" in judged.stdout
+    assert '"forward.fraction"' in (runner / "gradaudit.sarif").read_text()
 
 
 @pytest.mark.slow

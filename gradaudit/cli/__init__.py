@@ -14,27 +14,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
+from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from gradaudit._version import __version__
 from gradaudit.audits import Audit, audits
-from gradaudit.cli.audit import audit_command, sweep_command
-from gradaudit.cli.capture import capture
 from gradaudit.cli.completion import whole_words
-from gradaudit.cli.explain import explain
-from gradaudit.cli.gate import gate
 from gradaudit.cli.help import HelpCommand, HelpGroup, with_examples
-from gradaudit.cli.init import init
-from gradaudit.cli.job import job
-from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.pipes import let_readers_go
-from gradaudit.cli.plan import plan
-from gradaudit.cli.reports import compare, render
-from gradaudit.cli.scan import scan
-from gradaudit.cli.train import train
 from gradaudit.errors import GradauditError, PartWarning, one_line
+from gradaudit.parts import without_garbage_collection
 from gradaudit.stopping import Stopped
 from gradaudit.text import printable
 
@@ -134,23 +125,22 @@ GROUPS = {
 }
 """Help texts of command groups."""
 
-_RUNS: dict[str, Callable[..., None]] = {
-    "init": init,
-    "scan": scan,
-    "plan": plan,
-    "train": train,
-    "capture": capture,
+_REPORTS = "Reports"
+_COMMANDS = {
+    "init": ("init.init", None),
+    "scan": ("scan.scan", None),
+    "plan": ("plan.plan", None),
+    "train": ("train.train", None),
+    "capture": ("capture.capture", None),
+    "job": ("job.job", PANEL),
+    "gate": ("gate.gate", _REPORTS),
+    "compare": ("reports.compare", _REPORTS),
+    "render": ("reports.render", _REPORTS),
+    "list": ("listing.list_parts", _REPORTS),
+    "explain": ("explain.explain", _REPORTS),
+    "schema": ("listing.schema", _REPORTS),
 }
-_OWN_MODEL: dict[str, Callable[..., None]] = {"job": job}
-"""Commands of the audits that build their own model."""
-_REPORTS: dict[str, Callable[..., None]] = {
-    "gate": gate,
-    "compare": compare,
-    "render": render,
-    "list": list_parts,
-    "explain": explain,
-    "schema": schema,
-}
+"""Module and function of each command, in this package, and its heading in help."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -189,7 +179,8 @@ def build(words: tuple[str, ...] | None = None) -> typer.Typer:
     )
     app.callback()(_root)
     groups: dict[str, typer.Typer] = {"": app}
-    for command in listed_commands():
+    first = words[0] if words else ""
+    for command in listed_commands(first if first in _COMMANDS else ""):
         named = words is None or command.name == " ".join(words[: command.name.count(" ") + 1])
         group, _, word = command.name.rpartition(" ")
         _group(groups, group).command(
@@ -215,20 +206,28 @@ class _Command(NamedTuple):
     hidden: bool = False
 
 
-def listed_commands() -> Iterator[_Command]:
-    """Every command, the audits' among them."""
-    yield from (_made(name, command, None) for name, command in _RUNS.items())
+def listed_commands(alone: str = "") -> Iterator[_Command]:
+    """Yields every command, the audits' among them, or one of the table alone.
+
+    A command's module is imported here, so that of a command line that names one of the table
+    nothing else is.
+    """
+    if alone:
+        yield _of_table(alone)
+        return
+    yield from (_of_table(name) for name, (_, panel) in _COMMANDS.items() if panel is None)
+    of_audit, of_sweep = _loaded("audit.audit_command"), _loaded("audit.sweep_command")
     for name, audit in audits().items():
         if audit.brings_model:
-            yield _made(name, _OWN_MODEL[name], PANEL)
+            yield _of_table(name)
             continue
         panel = None if " " in name else PANEL
-        alone, swept = (_audit_text(audit, group) for group in ("", "sweep "))
+        single, swept = (_audit_text(audit, group) for group in ("", "sweep "))
         for spoken in (name, *audit.aliases):
             hidden = spoken != name
-            yield _Command(spoken, partial(audit_command, audit), alone, panel, hidden)
-            yield _Command(f"sweep {spoken}", partial(sweep_command, audit), swept, None, hidden)
-    yield from (_made(name, command, "Reports") for name, command in _REPORTS.items())
+            yield _Command(spoken, partial(of_audit, audit), single, panel, hidden)
+            yield _Command(f"sweep {spoken}", partial(of_sweep, audit), swept, None, hidden)
+    yield from (_of_table(name) for name, (_, panel) in _COMMANDS.items() if panel == _REPORTS)
 
 
 def _audit_text(audit: type[Audit[Any]], group: str) -> str:
@@ -238,8 +237,17 @@ def _audit_text(audit: type[Audit[Any]], group: str) -> str:
     return "\n\n".join([audit.summary, "\n".join(lines)])
 
 
-def _made(name: str, command: Callable[..., None], panel: str | None) -> _Command:
+def _of_table(name: str) -> _Command:
+    place, panel = _COMMANDS[name]
+    command = _loaded(place)
     return _Command(name, lambda: command, inspect.getdoc(command), panel)
+
+
+def _loaded(place: str) -> Callable[..., Any]:
+    """Returns a function of this package by its module and name, ``gate.gate``."""
+    module, _, name = place.rpartition(".")
+    function: Callable[..., Any] = getattr(import_module(f"{__name__}.{module}"), name)
+    return function
 
 
 def _without_options() -> None:
@@ -262,7 +270,8 @@ def main() -> None:
     let_readers_go()
     completing = _COMPLETING in os.environ
     try:
-        with nullcontext() if completing else _warnings_as_lines(shown=False):
+        shown = nullcontext() if completing else _warnings_as_lines(shown=False)
+        with shown, without_garbage_collection():
             app = build(None if completing else tuple(sys.argv[1:]))
         with whole_words(os.environ, os.environ.get(_COMPLETING, "")):
             app()

@@ -1,6 +1,7 @@
 """``gradaudit gate`` judges a report by limits, without torch, model or data."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,12 @@ from gradaudit.cli.reports import (
     OptionalShape,
     Output,
     Quiet,
-    ReportFile,
     Verbose,
     remark,
     writers,
 )
-from gradaudit.config import shape_of
+from gradaudit.errors import UsageError
+from gradaudit.files import FOUND
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import OUTCOMES, Page
@@ -31,6 +32,7 @@ from gradaudit.formats.results import (
     told_of,
 )
 from gradaudit.judging import (
+    Word,
     default_policy_yaml,
     differences,
     fails,
@@ -41,10 +43,14 @@ from gradaudit.judging import (
 )
 from gradaudit.judging import gate as judge
 from gradaudit.judging import verdict as word
+from gradaudit.presentation import shape_of
 from gradaudit.report import Report
 from gradaudit.text import variant_text
 
 FAILED = 1
+_ORDER: tuple[Word, ...] = ("failed", "undecided", "measured", "passed")
+_OF_SEVERAL = ("table", "github")
+"""Formats in which several reports can follow each other."""
 STYLES = {
     "error": "bold red",
     "warning": "yellow",
@@ -61,10 +67,19 @@ def _print_default_policy(wanted: bool) -> None:
 
 
 def gate(
-    report: ReportFile,
+    reports: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="REPORT...",
+            help="JSON reports, as `gradaudit scan -o report.json` writes; - is standard input.",
+        ),
+    ],
     policy: Annotated[
         Path | None,
-        typer.Option("--policy", help="YAML file of the limits (without it the default policy)."),
+        typer.Option(
+            "--policy",
+            help=f"YAML file of the limits (without it that of {FOUND}, else the default policy).",
+        ),
     ] = None,
     baseline: Annotated[
         Path | None,
@@ -92,10 +107,10 @@ def gate(
         ),
     ] = False,
 ) -> None:
-    """Judge a report by limits per layer, without torch, model or data.
+    """Judge reports by limits per layer, without torch, model or data.
 
-    gradaudit gate report.json
     gradaudit gate report.json --policy policy.yaml --strict -o judged.html
+    gradaudit gate old.json new.json --policy policy.yaml
 
     The verdict is FAILED where a value lies beyond the limit of a rule of level `error`, with its
     whole interval; PASSED where every row that such a rule judges lies within its limit; and else
@@ -104,25 +119,57 @@ def gate(
     Exits with 1 where the report FAILED, and where it is UNDECIDED for want of a measurement that
     a rule of level `error` demands, for want of any evidence about a named attribute or attacks,
     by a policy that says `unclear: fail`, or with --strict; else with 0. -o writes a copy of the
-    report with the findings.
+    report with the findings. Of several reports, each has a line with its verdict, the gravest
+    first, and one that fails is enough for 1.
     """
-    files = writers(output, (report, policy, baseline))
-    audited = Report.from_file(report)
+    policy = policy or _configured_policy(quiet)
+    files = writers(output, (*reports, policy, baseline))
+    several, chosen = len(reports) > 1, shape_of(shape, output)
+    if several and (output or chosen not in _OF_SEVERAL):
+        raise UsageError(f"{len(reports)} reports: -o and -f {chosen} take one; name one report")
     rules = read_policy(policy) if policy else None
     earlier = Report.from_file(baseline) if baseline else None
-    if earlier is not None:
-        refuse_another_model(audited, earlier)
-        for note in differences(audited, earlier):
-            remark(f"{baseline} {note}", quiet)
-    judged = judge(audited, rules, baseline=earlier, strict=strict)
-    for path, format_ in files:
-        format_.write(judged, path)
-    if (chosen := shape_of(shape, output)) == "table":
-        print_verdict(judged, Stdout())
-    else:
-        format_named(chosen).show(judged)
-    if fails(judged) or (strict and not passed(judged)):
+    verdicts: list[tuple[Word, str]] = []
+    failed = 0
+    for name in reports:
+        audited = Report.from_file(name)
+        if earlier is not None:
+            refuse_another_model(audited, earlier)
+            for note in differences(audited, earlier):
+                remark(f"{baseline} {note}", quiet)
+        judged = judge(audited, rules, baseline=earlier, strict=strict)
+        failed += fails(judged) or (strict and not passed(judged))
+        verdicts.append((word(judged), f"{name}: {summary(judged)}"))
+        for path, format_ in files:
+            format_.write(judged, path)
+        if chosen != "table":
+            format_named(chosen).show(judged)
+        elif not several:
+            print_verdict(judged, Stdout())
+    if several and chosen == "table":
+        print_verdicts(verdicts, failed, Stdout())
+    if failed:
         raise typer.Exit(FAILED)
+
+
+def _configured_policy(quiet: bool) -> Path | None:
+    """Returns the policy that the configuration in the working directory names, and says so."""
+    if not FOUND.is_file():
+        return None
+    from gradaudit.config import read_file
+
+    found: Path | None = read_file(FOUND).get("policy")
+    if found is not None:
+        remark(f"policy {found} of {FOUND} (--policy wins over it)", quiet)
+    return found
+
+
+def print_verdicts(verdicts: Sequence[tuple[Word, str]], failed: int, console: Console) -> None:
+    """Print a line for each report, FAILED first, then how many end the gate with status 1."""
+    page = Page(console)
+    for outcome, line in sorted(verdicts, key=lambda each: _ORDER.index(each[0])):
+        page.print(page.prose(line, rest="  ", style=OUTCOMES[outcome]))
+    page.print(page.prose(f"gate: {failed} of {len(verdicts)} reports fail"))
 
 
 def print_verdict(judged: Report, console: Console) -> None:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradaudit.cli.init_files import SpecCandidates, configuration, policy
-from gradaudit.cli.options import FOUND, options_of, with_options
+from gradaudit.cli.options import options_of, with_options
 from gradaudit.cli.perform import opened, stdout_for_the_report
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.errors import UsageError
+from gradaudit.files import FOUND
 from gradaudit.report import Report
 from gradaudit.text import listed, printable
 

@@ -14,10 +14,9 @@ from pydantic.fields import FieldInfo
 from gradaudit.cli.completion import completer
 from gradaudit.config import deployed, read_file, without_replaced
 from gradaudit.deployment import Deployment, read_deployment
+from gradaudit.files import FOUND
 from gradaudit.text import listed
 
-FOUND = Path("gradaudit.yaml")
-"""Configuration file that commands read from the working directory where none is named."""
 CONFIG = inspect.Parameter(
     "config",
     inspect.Parameter.KEYWORD_ONLY,

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gradaudit.audits import Audit, audits
-from gradaudit.config import STDOUT, Shape, shape_of
 from gradaudit.errors import UsageError
 from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for, format_named
@@ -17,6 +16,7 @@ from gradaudit.formats.base import Stdout, write_out
 from gradaudit.formats.changes import changes, markdown_changes, print_changes, sorted_changes
 from gradaudit.judging import differences
 from gradaudit.pictures import expect_picture
+from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.redaction import redact
 from gradaudit.report import Report
 from gradaudit.specs import suggest

@@ -208,6 +208,39 @@ def test_bad_usage_ends_with_2_and_writes_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_several_reports_have_a_line_each_the_gravest_first(tmp_path: Path) -> None:
+    good = saved(tmp_path, row(M, "fc1", 0.5, interval=(0.4, 0.6)), name="good.json")
+    open_ = saved(tmp_path, row(M, "fc1", 0.9, interval=(0.4, 1.2)), name="open.json")
+    bad = saved(tmp_path, row(M, "fc1", 3, interval=(2.9, 3.1)), name="bad.json")
+    limits = policy(tmp_path, ONE_RULE)
+    done = run("gate", good, open_, bad, "--policy", limits, width=1000)
+    words = [line.split(": ")[1].split(" by ")[0] for line in done.out.splitlines()[:-1]]
+    assert (done.status, words) == (1, ["FAILED", "UNDECIDED", "PASSED"])
+    assert done.out.splitlines()[-1] == "gate: 1 of 3 reports fail"
+    assert run("gate", good, open_, "--policy", limits).status == 0
+    strict = run("gate", good, open_, "--policy", limits, "--strict")
+    assert (strict.status, strict.out.splitlines()[-1]) == (1, "gate: 1 of 2 reports fail")
+    github = run("gate", good, bad, "--policy", limits, "-f", "github")
+    assert [line.count("title=gradaudit") for line in github.out.splitlines()].count(1) == 2
+    for more in (["-o", tmp_path / "judged.json"], ["-f", "sarif"], ["-o", "-"]):
+        refused = run("gate", good, bad, *more)
+        assert (refused.status, "name one report" in refused.err) == (2, True)
+
+
+def test_the_policy_of_the_configuration_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = saved(tmp_path, row(M, "fc1", 1.5, interval=(1.4, 1.6)))
+    policy(tmp_path, ONE_RULE)
+    (tmp_path / "gradaudit.yaml").write_text("policy: policy.yaml\n")
+    monkeypatch.chdir(tmp_path)
+    done = run("gate", report)
+    assert (done.status, done.out.splitlines()[-1].split(":")[0]) == (1, "FAILED by policy.yaml")
+    assert done.err == ("gradaudit: policy policy.yaml of gradaudit.yaml (--policy wins over it)\n")
+    (tmp_path / "other.yaml").write_text("rules: [{metric: leak.bits, max: 2}]\n")
+    assert run("gate", report, "--policy", "other.yaml").status == 0
+
+
 def test_the_default_policy_is_printed(tmp_path: Path) -> None:
     done = run("gate", "--print-default-policy")
     assert done.status == 0
