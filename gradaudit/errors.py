@@ -1,5 +1,8 @@
 """Errors that a user may see, each with its exit status."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class GradauditError(Exception):
     """A problem in one line: what is wrong, where, and the remedy.
@@ -37,8 +40,27 @@ class NotApplicable(GradauditError):  # noqa: N818 - a verdict on the pairing, n
     """
 
 
+class Interruption(BaseException):
+    """The work is to end at once, whatever it was at; only who began it catches this."""
+
+
 class PartWarning(UserWarning):
     """A warning that a part of another distribution cannot be used; everything else can."""
+
+
+@contextmanager
+def foreign() -> Iterator[None]:
+    """Run code of others, so that whatever it raises is an ``Exception``.
+
+    ``SystemExit``, the panics of libraries in Rust and everything else that would pass by ``except
+    Exception`` become exceptions of the same name and arguments. Interruptions of the work stay.
+    """
+    try:
+        yield
+    except (Exception, Interruption, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise type(type(error).__name__, (Exception,), {})(*error.args) from error
 
 
 def short_of_memory(error: BaseException) -> bool:

@@ -8,6 +8,8 @@ environment says otherwise; folders are read with ``local_files_only`` either wa
 import importlib
 import json
 import os
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,15 @@ from gradaudit.user_code import import_torchvision
 
 MAX_BYTES = 16 << 20
 """Largest size of a settings file, in bytes."""
+
+_LEAST_NUMBER = 1 << 20
+"""Whole number that settings may hold whatever weights there are: lengths, tokens, bases."""
+_OF_NO_SIZE = re.compile("seed|prng|theta|token")
+"""Keys of numbers that nothing grows with."""
+_LEAST_WEIGHTS, _WITHOUT_WEIGHTS = 1 << 26, 1 << 28
+"""Weights that a model may have however small those in its folder are, and where there are none."""
+_BLOCK = 512
+"""Bytes of a block of ``st_blocks``, by which a file without content is told from one with it."""
 
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -74,6 +85,43 @@ def settings_of(folder: Path, name: str) -> dict[str, Any]:
             "function that builds the model, as in --model FILE.py:factory"
         )
     return content
+
+
+def expect_held(settings: Mapping[str, Any], path: Path, weights: Path | None) -> int:
+    """Returns how many weights a file of settings may ask for: as many as lie beside it.
+
+    Args:
+        settings: content of the file.
+        path: of the file.
+        weights: file beside it that holds weights, or names others that do; None without any.
+
+    Raises:
+        UsageError: a number in it is larger than anything that so many weights need.
+    """
+    shards = [] if weights is None else [weights]
+    if weights is not None and weights.suffix == ".json":
+        shards = [file for file in weights.parent.glob("*model*") if file.suffix != ".json"]
+    sizes = [file.stat() for file in shards if file.is_file()]
+    held = sum(min(size.st_size, _BLOCK * size.st_blocks or size.st_size) for size in sizes)
+    for key, number in _whole_numbers(settings):
+        if abs(number) > max(held, _LEAST_NUMBER) and not _OF_NO_SIZE.search(key):
+            raise UsageError(
+                f"{path}: {printable(key)}: {printable(str(number), 20)} is more than the weights "
+                "beside it have room for; is it damaged?"
+            )
+    return max(held, _LEAST_WEIGHTS) if sizes else _WITHOUT_WEIGHTS
+
+
+def _whole_numbers(content: object) -> Iterator[tuple[str, int]]:
+    """Yields every whole number in the content of a JSON file, with its key."""
+    left = [("", content)]
+    while left:
+        key, part = left.pop()
+        if isinstance(part, int):
+            yield key, part
+        elif isinstance(part, dict | list):
+            pairs = part.items() if isinstance(part, dict) else enumerate(part)
+            left += [(f"{key}.{name}".strip("."), value) for name, value in pairs]
 
 
 def reason(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from gradaudit.errors import PartWarning, one_line
+from gradaudit.errors import PartWarning, foreign, one_line
 
 P = TypeVar("P")
 _PARSING = Lock()
@@ -103,7 +103,8 @@ def _loaded(package: str) -> Iterator[tuple[EntryPoint, Any]]:
     group = _GROUPS.get(package, package)
     for entry in _entry_points(tuple(sys.path)).select(group=group):
         try:
-            part = entry.load()
+            with foreign():
+                part = entry.load()
         except Exception as error:
             _leave_out(
                 f"entry point {entry.name} of {group} cannot be loaded ({one_line(error)})",

@@ -26,6 +26,7 @@ from gradaudit.errors import (
     GradauditError,
     NotApplicable,
     UsageError,
+    foreign,
     one_line,
     short_of_memory,
 )
@@ -245,7 +246,8 @@ class _Trial:
         """Fill the rows; repeat with less memory where memory was too short and can be reduced."""
         self.again = False
         try:
-            yield
+            with foreign():
+                yield
         except NotApplicable as why:
             self._fill("skipped", str(why))
         except TimeIsUp:
@@ -253,7 +255,7 @@ class _Trial:
             self._fill("skipped", CUT_SHORT, {"left_out": True})
         except (UsageError, CheckpointError):
             raise
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             log.debug("%s failed", self.audit.name, exc_info=True)
             if short and short_of_memory(error):
                 self.rows.clear()

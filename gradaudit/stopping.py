@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from gradaudit.errors import Interruption
+
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _IMPORT = "<frozen importlib"
 _DELICATE = {"__enter__", "__exit__"}
@@ -30,7 +32,7 @@ _SOON, _AGAIN = 0.02, 5.0
 """Seconds until work is interrupted again: from such a function, and where it went on."""
 
 
-class Stopped(BaseException):
+class Stopped(Interruption):
     """The process received a signal to end.
 
     The status to exit with is 130 after SIGINT and 143 after SIGTERM.
@@ -60,7 +62,7 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
 
 
-class TimeIsUp(BaseException):
+class TimeIsUp(Interruption):
     """The time limit of some work is over."""
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from gradaudit.errors import UsageError
+from gradaudit.errors import UsageError, foreign
 from gradaudit.files import read_file
 from gradaudit.specs import parse_spec, suggest
 
@@ -78,14 +78,14 @@ def _no_such_name(module: ModuleType, name: str) -> str:
 def _import(source: str, where: str) -> ModuleType:
     content = _read(Path(source), where) if source.endswith(".py") else None
     try:
-        if content is not None:
-            return _with_operators(partial(_run, Path(source).resolve(), content))
-        with _on_path(Path.cwd()):
+        with foreign(), _on_path(Path.cwd()):
+            if content is not None:
+                return _with_operators(partial(_run, Path(source).resolve(), content))
             return _with_operators(partial(importlib.import_module, source))
     except SyntaxError as error:
         at = f"{error.filename or source}:{error.lineno}"
         raise UsageError(f"{where}: {at}: syntax error: {error.msg}") from error
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise UsageError(f"{where}: importing it failed with {first_line(error)}") from error
 
 

@@ -15,9 +15,9 @@ PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
 
 TOOLS = (
-    "_version alike errors executors files huggingface latest measurement noise npz parts pictures "
-    "presentation progress randomness redaction report specs statistics stopping text units "
-    "user_code workers yaml_file"
+    "_version alike contained errors executors files huggingface latest measurement noise npz "
+    "parts pictures presentation progress randomness redaction report specs statistics stopping "
+    "text units user_code workers yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""
 SHARED = {

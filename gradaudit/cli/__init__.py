@@ -58,7 +58,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             _fail(_unwritten(error), verbose)
             raise typer.Exit(FAILED) from None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # panics of libraries too, which are no Exception
             _fail(f"unexpected {one_line(error)} (-v shows where)", verbose)
             raise typer.Exit(FAILED) from None
 

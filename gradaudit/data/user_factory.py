@@ -10,7 +10,7 @@ from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
-from gradaudit.errors import DataError, GradauditError
+from gradaudit.errors import DataError, GradauditError, foreign
 from gradaudit.specs import Spec, arguments
 from gradaudit.user_code import first_line, load_callable
 
@@ -81,9 +81,11 @@ class UserFactory(DataAdapter):
 
     def load(self) -> Records:
         """Call the function."""
+        layout = replace(self.layout, takes=self.takes)
         try:
-            return records_of(self.factory(), self.source, replace(self.layout, takes=self.takes))
+            with foreign():
+                return records_of(self.factory(), self.source, layout)
         except GradauditError:
             raise
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             raise DataError(f"--data {self.source}: failed with {first_line(error)}") from error

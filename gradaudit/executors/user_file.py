@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from concurrent.futures import Executor
 
-from gradaudit.errors import UsageError
+from gradaudit.errors import UsageError, foreign
 from gradaudit.executors.base import GivenExecutor
 from gradaudit.user_code import first_line, load_callable
 
@@ -26,8 +26,9 @@ class UserFile(GivenExecutor):
         option = f"--executor {target}"
         make = load_callable(target, "--executor")
         try:
-            executor = make()
-        except (Exception, SystemExit) as error:
+            with foreign():
+                executor = make()
+        except Exception as error:
             raise UsageError(f"{option}: calling it failed with {first_line(error)}") from error
         if not isinstance(executor, Executor):
             kind = type(executor).__name__

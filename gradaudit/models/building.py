@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradaudit.errors import GradauditError, UsageError
+from gradaudit.errors import GradauditError, UsageError, foreign
 from gradaudit.models import hf_folder
 from gradaudit.models.checkpoint.kinds import convert_onnx, is_onnx
 from gradaudit.models.exported import load_exported
@@ -145,12 +145,13 @@ def _no_form(name: str) -> str:
 
 def _call(spec: Spec, build: Callable[[], Any]) -> Any:
     try:
-        return build()
+        with foreign():
+            return build()
     except UsageError as error:
         raise UsageError(f"--model {spec.text}: {error}") from error
     except GradauditError:
         raise
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise UsageError(
             f"--model {spec.text}: building it failed with {first_line(error)}"
         ) from error

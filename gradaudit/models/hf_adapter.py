@@ -12,16 +12,26 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradaudit.errors import CheckpointError, UsageError
-from gradaudit.huggingface import library, reason, settings_of
+from gradaudit.contained import contained
+from gradaudit.errors import CheckpointError, UsageError, foreign
+from gradaudit.huggingface import expect_held, library, reason, settings_of
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.report import CheckpointRecord
+from gradaudit.text import printable
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _NAME = "default"
 _PREFIX = "base_model.model."
 _BASE = "below_the_adapter"
+_NAMING = ("_modules", "_pattern", "_parameters", "_to_save")
+"""Ends of the keys under which layers are named, by regular expressions too."""
+_PLAIN = re.compile(r"\^?(?:\.\*)?(?:[\w.-]|\\\.|\((?:\?:)?[\w.|-]+\))*\$?")
+"""Names of layers, or the ends of their names; of the expressions of PEFT only linear ones."""
+_BYTES_A_SECOND = 1 << 27
+"""Weights below an adapter that it is put onto in a second at least."""
+_COPIES = 4
+"""How many times its file's size an adapter takes at most: in single precision, drawn at first."""
 _VOLATILE = re.compile(
     "_name_or_path|transformers_version|dtype|torch_dtype|use_cache|architectures"
 )
@@ -41,12 +51,22 @@ def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.M
     """
     folder = folder.expanduser()
     settings = settings_of(folder, CONFIG)
+    path = folder / CONFIG
+    _expect_plain(settings, path)
     _expect_same_base(model, settings, folder)
-    peft = library("peft")
+    files = [file for name in _WEIGHTS if (file := folder / name).is_file()]
+    expect_held(settings, path, files[0] if files else None)
+    library("peft")
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    held = sum(file.stat().st_size for file in files)
     try:
-        config = peft.PeftConfig.from_pretrained(str(folder))
-        config.inference_mode = False
-        adapted: nn.Module = peft.inject_adapter_in_model(config, model, adapter_name=_NAME)
+        contained(
+            lambda: _injected(model, folder) is None,
+            seconds=weights / _BYTES_A_SECOND,
+            memory=_COPIES * held,
+        )
+        with foreign():
+            adapted = _injected(model, folder)
     except Exception as error:  # whatever the library makes of settings of another model
         raise CheckpointError(
             f"{folder / CONFIG}: does not go into the layers of this model ({reason(error)}); name "
@@ -54,6 +74,36 @@ def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.M
         ) from error
     vars(adapted)[_BASE] = base
     return adapted
+
+
+def _injected(model: nn.Module, folder: Path) -> nn.Module:
+    """Puts the adapter of a folder into a model; it is written over."""
+    peft = library("peft")
+    config = peft.PeftConfig.from_pretrained(str(folder))
+    config.inference_mode = False
+    adapted: nn.Module = peft.inject_adapter_in_model(config, model, adapter_name=_NAME)
+    return adapted
+
+
+def _expect_plain(settings: Mapping[str, Any], path: Path) -> None:
+    """Raise an error for settings that are searched for without bound, or that import a module.
+
+    Raises:
+        UsageError: a key names layers by a regular expression, or names a module of Python.
+    """
+    if settings.get("megatron_config") is not None:
+        raise UsageError(
+            f"{path}: megatron_config: imports a module that the file names, which is never done; "
+            "take it out"
+        )
+    for key, value in settings.items():
+        names = [value] if isinstance(value, str) else value
+        for name in names if key.endswith(_NAMING) and isinstance(names, list | dict) else ():
+            if not _PLAIN.fullmatch(str(name)):
+                raise UsageError(
+                    f"{path}: {key}: {printable(str(name), 60)!r} is a pattern that may take any "
+                    "time to match; list the layers' names, or the ends of their names"
+                )
 
 
 def weights_in(folder: Path) -> Path:

@@ -8,8 +8,8 @@ whether a mask hides anything, and lets it out where not.
 
 import copyreg
 import importlib
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from gradaudit.contained import contained
 from gradaudit.data.common.reading import ReadingTask, TextModel
-from gradaudit.errors import UsageError
-from gradaudit.huggingface import library, reason, settings_of
+from gradaudit.errors import GradauditError, UsageError, foreign
+from gradaudit.huggingface import expect_held, library, reason, settings_of
 from gradaudit.models import hf_adapter
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
-from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES
 from gradaudit.models.hf_adapter import with_adapter
 from gradaudit.models.hf_weights import as_named_here, weights_in
 from gradaudit.report import CheckpointRecord
@@ -79,7 +79,6 @@ _GIVEN_BY: Mapping[Task, str] = {
     "token_type_ids, with start_positions and end_positions",
 }
 """Data that a factory returns for a model that reads no texts of a file."""
-_MOST_LAYERS = 1000
 
 
 def load_folder(
@@ -118,38 +117,51 @@ def load_folder(
             f"{folder / CONFIG}: quantization_config: quantised weights have no gradients; name "
             "the folder of the model that they were made of"
         )
-    config = _config(folder, classes)
-    asked: Task = task or _task(folder, settings, config.model_type)
-    build = partial(
-        getattr(_transformers(), _CLASSES[asked][0]).from_config,
+    held = expect_held(settings, folder / CONFIG, weights_in(folder))
+    kind = str(settings.get("model_type"))
+    asked: Task = task or _task(folder, settings, kind)
+    try:
+        _imported(_table(asked).get(kind))
+        size = contained(lambda: _size(_config(folder, classes), asked))
+        if size > held:
+            raise UsageError(
+                f"{folder / CONFIG}: asks for {size:,} weights, more than its folder can hold "
+                f"({held:,}); is it damaged, or are the weights missing?"
+            )
+        with foreign():
+            model = _built(_config(folder, classes), asked)
+    except GradauditError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{folder / CONFIG}: no model for {asked} ({reason(error)}); name a folder that "
+            "save_pretrained wrote"
+        ) from error
+    copyreg.pickle(type(model), _reduced)
+    return model if adapter is None else with_adapter(model, adapter, _filled(model, folder))
+
+
+def _built(config: Any, task: Task) -> nn.Module:
+    model: nn.Module = getattr(_transformers(), _CLASSES[task][0]).from_config(
         config,
         attn_implementation="eager",
         experts_implementation="eager",
         dtype=torch.float32,
     )
-    try:
-        _expect_to_fit(build, config, folder)
-        model: nn.Module = build()
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{folder / CONFIG}: no model for {asked} ({reason(error)})") from error
-    copyreg.pickle(type(model), _reduced)
-    return model if adapter is None else with_adapter(model, adapter, _filled(model, folder))
+    return model
 
 
-def _expect_to_fit(build: Callable[[], nn.Module], config: Any, folder: Path) -> None:
-    """Raise an error, before building it, for a model with more layers or weights than allowed."""
-    layers = getattr(config, "num_hidden_layers", None) or 0
-    if layers > _MOST_LAYERS:
-        raise UsageError(f"{folder / CONFIG}: asks for {layers:,} layers; is it damaged?")
+def _size(config: Any, task: Task) -> int:
+    """Counts the weights and buffers of a model without taking memory for them."""
     with torch.device("meta"):
-        size = sum(parameter.nbytes for parameter in build().parameters())
-    if size > MAX_FILE_BYTES:
-        raise UsageError(
-            f"{folder / CONFIG}: its weights would take {size >> 30:,} GiB, more than "
-            f"{MAX_FILE_BYTES >> 30}; is it damaged?"
-        )
+        model = _built(config, task)
+    return sum(tensor.numel() for part in (model.parameters, model.buffers) for tensor in part())
+
+
+def _imported(names: str | tuple[str, ...] | None) -> None:
+    """Import classes of the library, so that a process that is forked from this one has them."""
+    for name in (names,) if isinstance(names, str) else names or ():
+        getattr(_transformers(), name, None)
 
 
 def _filled(model: nn.Module, folder: Path) -> CheckpointRecord:
@@ -247,6 +259,8 @@ def _config(folder: Path, classes: int | None) -> Any:
         ) from error
     config.use_cache = False
     config.return_dict = True
+    if not all(isinstance(name, str) for name in (config.id2label or {}).values()):
+        raise UsageError(f"{folder / CONFIG}: id2label: a class is named by a text")
     if getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = _first(config.eos_token_id) or 0
     return config

@@ -28,6 +28,7 @@ class Case:
         command: words after ``gradaudit``, run in the file's folder.
         words: what the line must hold too.
         status: how the command must end.
+        seconds, memory: what it may take, of the processor and beyond what is there before.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Case:
     command: str
     words: str
     status: int = 3
+    seconds: float = 2
+    memory: int = 300 << 20
 
     def __str__(self) -> str:
         return f"{self.file}: {self.name}"

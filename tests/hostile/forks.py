@@ -86,7 +86,13 @@ def _main(asked: Path, told: Path) -> None:
     import PIL.Image
     import safetensors.torch  # noqa: F401 - imported for the forks
 
+    from gradaudit import contained
+    from gradaudit.huggingface import library
+
     PIL.Image.init()
+    for name in ("transformers", "peft", "transformers.models.gpt2.modeling_gpt2"):
+        library(name)
+    vars(contained)["SECONDS"] = 1  # what takes for ever need not take longer
     nothing = Path(told).with_name("nothing")
     nothing.mkdir()
     with chdir(nothing):

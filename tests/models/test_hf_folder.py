@@ -160,8 +160,9 @@ def test_a_task_can_be_named(shelf: Shelf) -> None:
         ({"architectures": None}, "say ?task=next-token"),
         ({"quantization_config": {"bits": 4}}, "quantised weights have no gradients"),
         ({"hidden_size": "wide"}, "config.json: is not understood"),
-        ({"vocab_size": 10**12}, "config.json: its weights would take"),
-        ({"num_hidden_layers": 10**9}, "config.json: asks for 1,000,000,000 layers"),
+        ({"vocab_size": 10**12}, "config.json: vocab_size: 1000000000000 is more"),
+        ({"num_hidden_layers": 10**9}, "config.json: num_hidden_layers: 1000000000 is more"),
+        ({"hidden_size": 1 << 18}, "config.json: asks for "),
     ],
     ids=lambda value: str(value)[:20],
 )

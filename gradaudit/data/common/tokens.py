@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.contained import ContainedError, contained
 from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.errors import UsageError
 from gradaudit.huggingface import library, reason, settings_of
@@ -26,6 +26,10 @@ _VOCABULARIES = (
     *("sentencepiece.bpe.model", "bpe.codes", "vocab.bpe", "tekken.json"),
 )
 """Files of which a tokenizer is made; without one the library makes an empty one."""
+_CHARACTERS_A_SECOND = 100_000
+"""How many of texts are made tokens in a second at least, by tokenizers in plain Python too."""
+_CHARACTER_BYTES, _ENCODED_BYTES = 16, 512
+"""Memory that a character and a token take at most while tokens are made."""
 _REMEDY = "save one there with save_pretrained, or name its folder by tokenizer=DIR in --data"
 
 
@@ -128,37 +132,6 @@ class Pretrained(Tokenizer):
 
     folder: Path
 
-    @cached_property
-    def _library(self) -> Any:
-        if not any((self.folder / name).is_file() for name in _VOCABULARIES):
-            raise UsageError(f"{self.folder}: holds no tokenizer ({_VOCABULARIES[0]}); {_REMEDY}")
-        if (self.folder / _SETTINGS).exists():
-            settings_of(self.folder, _SETTINGS)
-        try:
-            return library("transformers").AutoTokenizer.from_pretrained(
-                self.folder, local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # whatever the library makes of a file that it did not write
-            raise UsageError(
-                f"{self.folder}: its tokenizer cannot be read ({reason(error)}); {_REMEDY}"
-            ) from error
-
-    @property
-    def vocabulary(self) -> int:
-        """With the tokens that were added."""
-        return len(self._library)
-
-    @property
-    def mask(self) -> int | None:
-        """Its own."""
-        token: int | None = self._library.mask_token_id
-        return token
-
-    def notes(self) -> dict[str, JsonValue]:
-        """Its kind and the folder's name."""
-        kind = type(self._library).__name__
-        return {"tokenizer": f"{kind} of {self.folder.name}", "vocabulary": self.vocabulary}
-
     def tokens(
         self,
         texts: Sequence[str],
@@ -168,15 +141,77 @@ class Pretrained(Tokenizer):
     ) -> Tokens:
         """With special tokens where it puts them; padded with its own padding, or its end."""
         pair = [list(part) for part in (texts, seconds) if part is not None]
-        made = self._library(*pair, truncation=True, max_length=length)
-        special = self._library.pad_token_id, self._library.eos_token_id, 0
-        filling = next(token for token in (padding, *special) if token is not None)
-        tokens = _padded(
-            made["input_ids"], length, filling, frozenset(self._library.all_special_ids)
-        )
-        if seconds is None or "token_type_ids" not in made:
-            return tokens
-        return replace(tokens, types=_padded(made["token_type_ids"], length, 0, frozenset()).ids)
+        tokens, vars(self)["_facts"] = self._read(pair, length, padding)
+        return tokens
+
+    @property
+    def vocabulary(self) -> int:
+        """With the tokens that were added."""
+        return self._facts.vocabulary
+
+    @property
+    def mask(self) -> int | None:
+        """Its own."""
+        return self._facts.mask
+
+    def notes(self) -> dict[str, JsonValue]:
+        """Its kind and the folder's name."""
+        facts = self._facts
+        kind = f"{facts.kind} of {self.folder.name}"
+        return {"tokenizer": kind, "vocabulary": facts.vocabulary}
+
+    @cached_property
+    def _facts(self) -> "_Facts":
+        return self._read([[""]], 1, None)[1]
+
+    def _read(
+        self, pair: list[list[str]], length: int, padding: int | None
+    ) -> tuple[Tokens, "_Facts"]:
+        """Read the folder and make tokens, in a process of its own with limits."""
+        if not any((self.folder / name).is_file() for name in _VOCABULARIES):
+            raise UsageError(f"{self.folder}: holds no tokenizer ({_VOCABULARIES[0]}); {_REMEDY}")
+        if (self.folder / _SETTINGS).exists():
+            settings_of(self.folder, _SETTINGS)
+        library("transformers")
+        characters = sum(len(text) for part in pair for text in part)
+        most = min(characters, len(pair[0]) * length)
+        try:
+            return contained(
+                lambda: _made(self.folder, pair, length, padding),
+                seconds=characters / _CHARACTERS_A_SECOND,
+                memory=characters * _CHARACTER_BYTES + most * _ENCODED_BYTES,
+            )
+        except ContainedError as error:
+            raise UsageError(
+                f"{self.folder}: its tokenizer cannot be used ({reason(error)}); {_REMEDY}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of a tokenizer without it."""
+
+    kind: str
+    vocabulary: int
+    mask: int | None
+
+
+def _made(
+    folder: Path, pair: list[list[str]], length: int, padding: int | None
+) -> tuple[Tokens, _Facts]:
+    """Reads a folder's tokenizer and makes tokens of texts, or of pairs of texts."""
+    tokenizer = library("transformers").AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+    facts = _Facts(type(tokenizer).__name__, len(tokenizer), tokenizer.mask_token_id)
+    made = tokenizer(*pair, truncation=True, max_length=length)
+    given = padding, tokenizer.pad_token_id, tokenizer.eos_token_id, 0
+    filling = next(token for token in given if token is not None)
+    tokens = _padded(made["input_ids"], length, filling, frozenset(tokenizer.all_special_ids))
+    if len(pair) == 1 or "token_type_ids" not in made:
+        return tokens, facts
+    types = _padded(made["token_type_ids"], length, 0, frozenset()).ids
+    return replace(tokens, types=types), facts
 
 
 def _padded(

@@ -1,0 +1,92 @@
+"""Work in a child process comes back as it is, and ends at its limits."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradaudit import contained as module
+from gradaudit.contained import ContainedError, contained
+from gradaudit.errors import CheckpointError, foreign
+from gradaudit.stopping import TimeIsUp, time_limit
+
+
+class Panic(BaseException):
+    """What a library in Rust raises."""
+
+
+def fail(error: BaseException) -> Any:
+    raise error
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def test_results_are_those_of_the_work_and_nothing_of_it_stays(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    here: list[int] = []
+    made = contained(lambda: (here.append(1), print("loud"), np.arange(3.0))[-1])
+    np.testing.assert_array_equal(made, [0, 1, 2])
+    assert here == []
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (lambda: fail(Panic("at the disco")), "Panic: at the disco"),
+        (lambda: sys.exit(3), "SystemExit: 3"),
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: os._exit(0), "it ends the library"),
+        (lambda: lambda: 1, "it ends the library"),
+        (lambda: os.kill(os.getpid(), 11), "it crashes the library (signal 11)"),
+        (os.abort, "it takes more than 640 MiB of memory"),
+        (lambda: bytearray(800 << 20), "it takes more than 640 MiB of memory"),
+    ],
+    ids=["panic", "exit", "error", "end", "no data", "crash", "abort", "memory"],
+)
+def test_the_end_of_work_is_an_error_in_words(work: Callable[[], object], words: str) -> None:
+    with pytest.raises(ContainedError) as caught:
+        contained(work)
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize("work", [spin, lambda: time.sleep(99)], ids=["busy", "idle"])
+def test_work_without_end_is_ended(
+    work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS", 1)
+    monkeypatch.setattr(module, "_WAITING", 2)
+    with pytest.raises(ContainedError, match="it takes more than 1 seconds"):
+        contained(work)
+
+
+def test_memory_grows_with_what_is_read() -> None:
+    assert contained(lambda: len(bytearray(800 << 20)), memory=400 << 20) == 800 << 20
+
+
+def test_errors_for_people_keep_their_kind() -> None:
+    with pytest.raises(CheckpointError, match=r"^x: is none$"):
+        contained(lambda: fail(CheckpointError("x: is none")))
+
+
+def test_a_child_ends_where_its_parent_is_interrupted() -> None:
+    with pytest.raises(TimeIsUp), time_limit(0.2):
+        contained(spin)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_whatever_code_of_others_raises_is_an_exception_of_that_name() -> None:
+    with pytest.raises(Exception, match=r"^at the disco$") as caught, foreign():
+        raise Panic("at the disco")
+    assert type(caught.value).__name__ == "Panic"
+    with pytest.raises(TimeIsUp), foreign():
+        raise TimeIsUp
