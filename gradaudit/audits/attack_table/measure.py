@@ -21,12 +21,13 @@ from gradaudit.audits.attack_table.base import (
     imputed,
 )
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.pictures import draw_cells, write_cells
 from gradaudit.audits.attack_table.scores import (
     TableScores,
     calibration_error,
+    draw_cells,
     right_cells,
     scores_of,
+    write_cells,
 )
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows

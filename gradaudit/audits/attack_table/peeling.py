@@ -13,12 +13,12 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.labels import RankOneLabels
-from gradaudit.audits.attack_table.polishing import SpanTest, limit_of
-from gradaudit.audits.attack_table.refining import joint_fit
+from gradaudit.audits.attack_table.decoys import limit_of
+from gradaudit.audits.attack_table.polishing import SpanTest
 from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed, starts
 from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
 from gradaudit.audits.attack_table.structure import TwoLayers, bias_of
+from gradaudit.audits.attack_table.terms import GradientTerms, joint_fit
 from gradaudit.progress import Advance
 
 _SLACK = 1.1
@@ -61,7 +61,7 @@ class Peeling:
 
     Attributes:
         layers, columns: what the model begins with, and the table's.
-        labels: tells labels.
+        terms: gives rows' labels and gradients.
         precision: of the update.
         update: what is left.
         batch: records behind the whole update.
@@ -72,7 +72,7 @@ class Peeling:
 
     layers: TwoLayers
     columns: TableColumns
-    labels: RankOneLabels
+    terms: GradientTerms
     precision: Precision
     update: Update
     batch: int
@@ -84,8 +84,8 @@ class Peeling:
     def of(cls, view: AttackerView, layers: TwoLayers, columns: TableColumns) -> Self:
         """The whole update."""
         precision = Precision.of(view.update, layers.matrices(view.update), view.batch)
-        labels = RankOneLabels(view, columns, precision.whole)
-        return cls(layers, columns, labels, precision, dict(view.update), view.batch)
+        terms = GradientTerms(view, columns, precision.whole)
+        return cls(layers, columns, terms, precision, dict(view.update), view.batch)
 
     def refine(self) -> None:
         """Fit the numbers of all rows at once, where that leaves nothing but noise."""
@@ -95,7 +95,7 @@ class Peeling:
             torch.cat([getattr(done, name) for done in self.rounds])
             for name in ("cells", "labels", "times")
         )
-        fit = joint_fit(self.labels, dict(self.labels.view.update), cells, labels, times)
+        fit = joint_fit(self.terms, dict(self.terms.view.update), cells, labels, times)
         self.explained = fit is not None and self.left == 0 and self._is_noise(fit.left)
         if fit is not None and self.explained:
             self.update = fit.left
@@ -109,11 +109,12 @@ class Peeling:
         named = [(done.cells, done.labels) for done in self.rounds]
         cells = torch.cat([row[None], *(cells for cells, _ in named)])
         labels = torch.cat([label[None], *(labels for _, labels in named)])
-        terms = self.labels.gradients(cells, labels, tuple(self.update))
+        parts = self.terms.gradients(cells, labels, tuple(self.update))
+        share = self.terms.shares(labels, torch.ones(len(labels)))
         for number in range(1, len(cells)):
             changed = {
-                name: self.update[name] + (term[number] - term[0]) / self.batch
-                for name, term in terms.items()
+                name: self.update[name] + share[number] * part[number] - share[0] * part[0]
+                for name, part in parts.items()
             }
             if self._is_noise(changed):
                 return True
@@ -132,11 +133,10 @@ class Peeling:
     def unnamed(self) -> dict[str, JsonValue]:
         """How many rows are not named, and why, for the report.
 
-        Rows that no singular value of the last usable layer stands for lie below the noise, or
-        below the precision of the numbers; the others are there, but were not found.
+        Rows that no singular value of either layer stands for lie below the noise, or below the
+        precision of the numbers; the others are there, but were not found.
         """
-        first, second = self._ranks(self.update)
-        seen = min(self.left, first if self.layers.second is None else second)
+        seen = min(self.left, max(self._ranks(self.update)))
         below = "below_noise" if self.precision.noisy else "below_precision"
         return {"not_found": seen, below: self.left - seen}
 
@@ -209,7 +209,7 @@ class Peeling:
             cells, residual = cells[good], residual[good]
         if not len(cells):
             return None
-        rows, labels, times = self.labels.of(test, cells)
+        rows, labels, times = self.terms.of(test, cells)
         fits = times.cumsum(dim=0) <= self.left
         rows, labels, times = rows[fits], labels[fits], times[fits]
         if not len(rows):
@@ -224,7 +224,7 @@ class Peeling:
         space, but all come near. Without one of them the others lie in it exactly.
         """
         space, name = test.second, str(self.layers.second)
-        if space is None:
+        if space is None or not self.terms.view.classes:
             return None
         cells = self.columns.as_known(cells)
         cells = cells[self.columns.first_of_each(cells)]
@@ -232,14 +232,15 @@ class Peeling:
         extended = torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
         extended = extended / extended.norm(dim=1, keepdim=True)
         near = torch.linalg.vector_norm(extended @ space.rest.T, dim=1) >= self.precision.accept
-        targets = self.labels.targets
+        targets = self.terms.targets
         labels, rows = targets.repeat(len(cells)), torch.arange(len(cells))
         rows = rows.repeat_interleave(len(targets))
-        terms = self.labels.gradients(cells[rows], labels, (name, bias_of(name)))
-        term = torch.cat([terms[name], terms[bias_of(name)][:, :, None]], dim=2)
+        parts = self.terms.gradients(cells[rows], labels, (name, bias_of(name)))
+        term = torch.cat([parts[name], parts[bias_of(name)][:, :, None]], dim=2)
+        share = self.terms.shares(labels, torch.ones(len(labels)))[:, None, None]
         whole = self.layers.matrices(self.update)[1]
         assert whole is not None
-        _, values, right = torch.linalg.svd(whole - term / self.batch)
+        _, values, right = torch.linalg.svd(whole - share * term)
         missed = torch.linalg.vector_norm(extended @ right[:, space.rank :].mT, dim=2)
         fitting = (
             (missed < self.precision.accept) & near & (rows[:, None] != torch.arange(len(cells)))
@@ -259,8 +260,8 @@ class Peeling:
         Two rows of equal categories and alike numbers may look like one row twice. Then the rank
         of the second layer does not fall by one with it.
         """
-        terms = self.labels.gradients(found.cells, found.labels, tuple(self.update))
-        shares, kept = found.times / self.batch, list[int]()
+        terms = self.terms.gradients(found.cells, found.labels, tuple(self.update))
+        shares, kept = self.terms.shares(found.labels, found.times), list[int]()
         last = 0 if self.layers.second is None else 1
         for row, times in enumerate(found.times.tolist()):
             after = {n: self.update[n] - shares[row] * part[row] for n, part in terms.items()}

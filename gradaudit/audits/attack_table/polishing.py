@@ -15,11 +15,9 @@ _MOST = 64
 _STEPS = 4
 _GROWN, _NOTHING = 1.5, 1e-9
 """A residual that rounding makes of another, up to which the numbers are taken for round."""
-_SPREAD = 5.0
-"""Standard errors that a number is said to be off at most."""
-_TENTH = 0.1
-_DECOYS = 128
-"""Decoys that set a limit."""
+_SPREAD = 30.0
+"""Standard errors that a number is said to be off at most. Spans that rounding tilts err alike at
+all equations: of 8,100 numbers of trained models in single precision the farthest was off by 20."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class SpanTest:
     def spreads(self, cells: Tensor) -> Tensor:
         """How far each number may be off, in deviations: (rows, numbers).
 
-        Five standard errors of the least squares that the residual leaves.
+        Thirty standard errors of the least squares that the residual leaves.
         """
         outside, jacobian = self._outside(cells)
         freedom = max(1, outside.shape[1] - jacobian.shape[2])
@@ -98,53 +96,3 @@ class SpanTest:
         order = order[residual[order] < _NEAR]
         rounded = self.columns.rounded(cells[order])
         return rounded[self.columns.first_of_each(rounded, decimals=1)][:_MOST]
-
-
-def decoys_of(
-    test: SpanTest, rows: Tensor, named: Tensor, count: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Polished decoys and their residuals, without those that come to be a named row.
-
-    Three of four are rows with a category swapped, the others records of the attacker's own; their
-    numbers are polished as a candidate's are.
-
-    Args:
-        test: the spans.
-        rows: (rows, cells) that are swapped.
-        named: (rows, cells) that are in the batch as far as anybody knows.
-        count: how many decoys there are at most.
-        generator: of which.
-
-    Returns:
-        (decoys, cells) and (decoys,).
-    """
-    columns = test.columns
-    others = torch.randint(len(columns.known), (-(-count // 4),), generator=generator)
-    drawn = swapped(columns, rows, count - len(others), generator)
-    cells, residual = test.polished(torch.cat([drawn, columns.known[others]]))
-    kept = ~columns.alike(cells, named).any(dim=1)
-    return cells[kept], residual[kept]
-
-
-def limit_of(
-    test: SpanTest, rows: Tensor, generator: torch.Generator, named: Tensor | None = None
-) -> float:
-    """A tenth of the least residual of decoys; 0 without any."""
-    residual = decoys_of(test, rows, rows if named is None else named, _DECOYS, generator)[1]
-    return _TENTH * float(residual.min()) if len(residual) else 0.0
-
-
-def swapped(columns: TableColumns, cells: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Rows with one category swapped for another of its column, (decoys, cells)."""
-    several = [group for group in columns.groups if len(group) > 1]
-    if not several or not len(cells):
-        return cells[:0]
-    decoys = cells[torch.randint(len(cells), (count,), generator=generator)].clone()
-    which = torch.randint(len(several), (count,), generator=generator)
-    for place, group in enumerate(several):
-        rows = (which == place).nonzero()[:, 0]
-        step = torch.randint(1, len(group), (len(rows),), generator=generator)
-        other = (decoys[rows][:, group].argmax(dim=1) + step) % len(group)
-        decoys[rows[:, None], group] = 0
-        decoys[rows, group[other]] = 1
-    return decoys

@@ -1,30 +1,25 @@
 """Whole rows from the row spaces of the first two layers' gradients."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from pydantic import JsonValue
+from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.audits.attack_table.averaged import ranked_rows
+from gradaudit.audits.attack_table.averaged import between_steps, of_several_steps
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
-from gradaudit.audits.attack_table.certificate import Certificates
+from gradaudit.audits.attack_table.decoys import decoys_of, limit_of
 from gradaudit.audits.attack_table.peeling import Peeling
 from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.randomness import torch_rng
-from gradaudit.sharing.protocol import LocalTraining
 
 _NAMED = 0.99
 """The certainty of a cell of a row that is named without a certificate."""
-_LIKELY = 0.9
-"""The certainty of a cell of a row that is ranked and not tested."""
-_ROUNDS = 48
-_EXACT, _ROUNDED = 1e-8, 1e-3
-"""Residuals at the first layer up to which a row is in its span."""
 _MARGIN = 4
 """Equations beyond the numeric columns' that a test needs (prototype: with fewer, 3 false rows)."""
 
@@ -34,7 +29,7 @@ class RowSpaceAttack(TableAttack):
 
     [x; 1] lies in the row space of [dW₁ | db₁] and [φ(W₁x + b₁); 1] in that of [dW₂ | db₂]
     (Petrov et al. 2024, DAGER, theorem 3.1, for the span check); one-hot columns make the search
-    for such x a least-squares problem in few unknowns, and rank-one updates tell labels.
+    for such x a least-squares problem in few unknowns, and rank-one updates name labels.
     """
 
     name = "row-space"
@@ -42,14 +37,13 @@ class RowSpaceAttack(TableAttack):
 
     def run(self, view: AttackerView, setting: TableSetting, progress: Progress) -> TableAnswer:
         """Search, certify, and guess what is not named."""
-        view = view.in_precision(torch.float64, torch.device("cpu"))
-        columns = setting.columns
-        if view.training is not None and not view.training.gives_gradient(view.batch):
-            view = between_steps(view, view.training)
-            layers = usable(two_layers(view.model, columns, view.update), view)
-            return _of_steps(Peeling.of(view, layers, columns), setting, progress)
+        view, columns = view.in_precision(torch.float64, torch.device("cpu")), setting.columns
+        several = view.training is not None and not view.training.gives_gradient(view.batch)
+        view = between_steps(view) if several else view
         layers = usable(two_layers(view.model, columns, view.update), view)
         peeling = Peeling.of(view, layers, columns)
+        if several:
+            return of_several_steps(peeling, setting, progress)
         test = peeling.test()
         _expect_spare(test, view, len(columns.numeric))
         with progress.task("attack table", view.batch) as advance:
@@ -66,20 +60,6 @@ class RowSpaceAttack(TableAttack):
         return _answer(peeling, certificates, facts)
 
 
-def between_steps(view: AttackerView, training: LocalTraining) -> AttackerView:
-    """The view with a model whose weights are the mean of those at which gradients were computed.
-
-    The second layer's inputs at these weights are the mean over local steps to the first order.
-    """
-    steps = len(training.batches(view.batch))
-    share = training.rate * (steps - 1) / (2 * steps)
-    parameters = {
-        name: weight - share * view.update[name] if name in view.update else weight
-        for name, weight in view.model.parameters.items()
-    }
-    return replace(view, model=replace(view.model, parameters=parameters))
-
-
 def usable(layers: TwoLayers, view: AttackerView) -> TwoLayers:
     """The layers without a second whose outputs that learn are too few for a span of all rows."""
     if layers.second is None:
@@ -92,10 +72,10 @@ def usable(layers: TwoLayers, view: AttackerView) -> TwoLayers:
 
 
 def _expect_spare(test: SpanTest, view: AttackerView, numbers: int) -> None:
-    """Refuse spans that fill what they could be told from.
+    """Refuse spans that fill the space in which rows are tested.
 
     Raises:
-        NotApplicable: so it is.
+        NotApplicable: they do.
     """
     layers = test.layers
     if test.second is None:
@@ -115,55 +95,83 @@ def _expect_spare(test: SpanTest, view: AttackerView, numbers: int) -> None:
         )
 
 
-def _of_steps(peeling: Peeling, setting: TableSetting, progress: Progress) -> TableAnswer:
-    """The answer for an update of several local steps, of which nothing is certified."""
-    columns, batch, layers = peeling.columns, peeling.batch, peeling.layers
-    one, two = layers.matrices(peeling.update)
-    precision = Precision.of(peeling.update, (one, None), batch)
-    first, second = GradientRowSpace.of(one, precision.edges[0]), None
-    if first.rank < batch:
-        raise NotApplicable(
-            f"the span of {layers.first} has {first.rank} dimensions for {batch} rows of several "
-            "local steps; attack smaller batches, or try --method tableak"
-        )
-    if two is not None:
-        values = torch.linalg.svdvals(two)
-        second = GradientRowSpace.of(two, float(values[min(batch, len(values) - 1)]))
-    with progress.task("attack table", _ROUNDS) as advance:
-        generator = torch_rng(setting.seed, "starts")
-        accept = _EXACT if precision.exact else _ROUNDED
-        spaces = first, second
-        found = ranked_rows(
-            layers, columns, peeling.labels, spaces, accept, batch, _ROUNDS, generator, advance
-        )
-    answer = guessed(columns, batch)
-    count = len(found.cells)
-    answer.cells[:count], answer.labels[:count] = found.cells, found.labels
-    answer.named[:count], answer.certainty[:count] = True, _LIKELY
-    facts: dict[str, JsonValue] = {"ranks": [first.rank, None], "misfit": found.misfit.tolist()}
-    return replace(answer, facts=facts)
+@dataclass(frozen=True)
+class Certificates:
+    """Certificates of the rows of one update, and what decoys say of their test.
+
+    Attributes:
+        certified: (rows,) whether each named row is, round by round.
+        limits: (rounds,) the residual below which a row of the round is certified.
+        tried: fresh decoys that took the whole test.
+        false: those that passed it.
+    """
+
+    certified: tuple[bool, ...]
+    limits: tuple[float, ...]
+    tried: int
+    false: int
+
+    @classmethod
+    def of(
+        cls, peeling: Peeling, generator: torch.Generator, count: int, batch: Tensor | None = None
+    ) -> Self:
+        """Set limits by decoys in every round, and try others on the rounds' tests.
+
+        Args:
+            peeling: the rows that are named.
+            generator: of decoys.
+            count: fresh decoys that are tried.
+            batch: (rows, cells) the truth, that no fresh decoy may be; it plays no part in limits.
+        """
+        named, certified, limits, tried, false = peeling.named, list[bool](), list[float](), 0, 0
+        for done in peeling.rounds:
+            limit = limit_of(done.test, done.cells, generator, named)
+            share = -(-count // len(peeling.rounds))
+            true = named if batch is None else torch.cat([named, batch])
+            fresh, after = decoys_of(done.test, done.cells, true, share, generator)
+            false += _passing(peeling, done.test, fresh[after < limit])
+            tried += len(fresh)
+            limits.append(limit)
+            blends = not peeling.precision.exact and len(peeling.columns.numeric) > 0
+            alone = (done.times == 1) | torch.tensor(not blends)
+            explained = peeling.explained or not peeling.precision.noisy
+            certified += ((done.residual < limit) & alone & explained).tolist()
+        return cls(tuple(certified), tuple(limits), tried, false)
+
+
+def _passing(peeling: Peeling, test: SpanTest, decoys: Tensor) -> int:
+    """How many decoys pass the rest of the test as well."""
+    if not len(decoys):
+        return 0
+    rows, labels, _ = peeling.terms.of(test, decoys)
+    if not peeling.precision.noisy:
+        return len(set(rows.tolist()))
+    passing = [
+        peeling.explained and peeling.replaces(decoys[row], label)
+        for row, label in zip(rows, labels, strict=True)
+    ]
+    return sum(passing)
 
 
 def _answer(
     peeling: Peeling, certificates: Certificates, facts: dict[str, JsonValue]
 ) -> TableAnswer:
-    answer = guessed(peeling.columns, peeling.batch)
-    answer.named[: peeling.batch - peeling.left] = True
-    place, sure = 0, iter(certificates.certified)
-    for done in peeling.rounds:
-        times = done.times.long()
-        here = slice(place, place + int(times.sum()))
-        answer.cells[here] = done.cells.repeat_interleave(times, 0)
-        answer.labels[here] = done.labels.repeat_interleave(times).double()
-        answer.spread[here] = done.spread.repeat_interleave(times, 0)
-        proved = torch.tensor([next(sure) for _ in times])
-        answer.certified[here] = proved.repeat_interleave(times)
-        answer.certainty[here] = torch.where(answer.certified[here, None], 1.0, _NAMED)
-        place = here.stop
+    answer, rounds = guessed(peeling.columns, peeling.batch), peeling.rounds
+    if rounds:
+        times = torch.cat([done.times.long() for done in rounds])
+        count = int(times.sum())
+        sure = torch.tensor(certificates.certified).repeat_interleave(times)
+        for name in ("cells", "labels", "spread"):
+            found = torch.cat([getattr(done, name) for done in rounds])
+            getattr(answer, name)[:count] = found.repeat_interleave(times, 0)
+        answer.named[:count], answer.certified[:count] = True, sure
+        answer.certainty[:count] = torch.where(sure[:, None], 1.0, _NAMED)
     facts |= {
         "complete": peeling.left == 0,
         "searched": peeling.searched,
         **peeling.unnamed(),
-        **certificates.facts(),
+        "decoys": certificates.tried,
+        "decoys_certified": certificates.false,
+        "residual_limits": list(certificates.limits),
     }
     return replace(answer, facts=facts)

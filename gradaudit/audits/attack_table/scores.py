@@ -1,17 +1,25 @@
-"""How right an answer is: cells, rows, and whether its certainty is what it says."""
+"""How right an answer is: cells, rows, whether its certainty is what it says, and a picture."""
 
+import csv
+import io
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from gradaudit.audits.attack_table.base import TableAnswer
 from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.files import write_atomically
 
 _BINS = 10
+_SIDE, _GAP = 14, 2
+_RIGHT, _WRONG = (30, 130, 76), (192, 57, 43)
+_PALEST = 0.25
 
 
 @dataclass(frozen=True)
@@ -51,12 +59,13 @@ def scores_of(
         answer: of an attack.
         truth: (rows, cells) of the batch.
         labels: (rows,).
-        tolerance: deviations that a number may be off.
+        tolerance: deviations that a number or a real target may be off.
     """
     hits = right_cells(columns, answer.cells, truth, tolerance)
     there = hits.all(dim=2) | _within_spread(columns, answer, truth)
-    told = (answer.labels[:, None] == labels[None].double()).double()
-    worth = hits.double().sum(dim=2) + 0.5 * told + 100 * (there & answer.named[:, None])
+    off = (answer.labels[:, None] - labels[None].double().reshape(1, -1)).abs()
+    named = (off <= _label_room(labels, tolerance)).double()
+    worth = hits.double().sum(dim=2) + 0.5 * named + 100 * (there & answer.named[:, None])
     rows, matched = linear_sum_assignment(-worth.numpy())
     order = torch.from_numpy(rows[np.argsort(matched)])
     truths = torch.arange(len(truth))
@@ -66,12 +75,20 @@ def scores_of(
     return TableScores(
         right=hits[order, truths].numpy(),
         certainty=answer.certainty[order].numpy(),
-        labels=(told[order, truths] > 0).numpy(),
+        labels=(named[order, truths] > 0).numpy(),
         certified=(answer.certified & found)[order].numpy(),
         named=int(answer.named.sum()),
         false=int(false.sum()),
         false_certified=int((false & answer.certified).sum()),
     )
+
+
+def _label_room(labels: Tensor, tolerance: float) -> float:
+    """How far a label may be off: nothing of a class, of a real target as a number of a column."""
+    if not labels.is_floating_point():
+        return 0.0
+    spread = float(labels.double().std(correction=0))
+    return tolerance * (spread or float(labels.abs().max()))
 
 
 def right_cells(columns: TableColumns, cells: Tensor, truth: Tensor, tolerance: float) -> Tensor:
@@ -102,3 +119,49 @@ def calibration_error(certainty: NDArray[np.float64], right: NDArray[np.bool_]) 
     counts = np.bincount(places, minlength=_BINS)
     gaps = np.bincount(places, certainty - right, minlength=_BINS)
     return float(np.abs(gaps).sum() / counts.sum())
+
+
+def draw_cells(folder: Path, name: str, scores: TableScores) -> None:
+    """Write ``NAME.png``: a row a record, a square a column; green is right, red is wrong.
+
+    The surer the attacker is of a cell, the fuller its colour; certified rows have a black bar.
+    """
+    rows, columns = scores.right.shape
+    step = _SIDE + _GAP
+    sheet = Image.new("RGB", (step * (columns + 1), step * rows + _GAP), (255, 255, 255))
+    ink = ImageDraw.Draw(sheet)
+    for row in range(rows):
+        top = _GAP + row * step
+        if scores.certified[row]:
+            ink.rectangle((_GAP, top, 2 * _GAP, top + _SIDE - 1), fill=(0, 0, 0))
+        for column in range(columns):
+            left = (column + 1) * step
+            colour = _RIGHT if scores.right[row, column] else _WRONG
+            share = max(_PALEST, float(scores.certainty[row, column]))
+            shade = tuple(round(255 - share * (255 - part)) for part in colour)
+            ink.rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), fill=shade)
+    content = io.BytesIO()
+    sheet.save(content, format="PNG")
+    write_atomically(folder / f"{name}.png", content.getvalue())
+
+
+def write_cells(
+    folder: Path, name: str, columns: TableColumns, answer: TableAnswer, *, reveal: bool
+) -> None:
+    """Write ``NAME.csv``: the answer's rows with their certainty, and values only where asked.
+
+    Args:
+        folder: exists.
+        name: of the file.
+        columns: of the table.
+        answer: of an attack.
+        reveal: whether values stand in the cells; else the certainty of each.
+    """
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*columns.names, "named", "certified"])
+    values = columns.spelled(answer.cells)
+    for row, cells in enumerate(values):
+        shown = cells if reveal else [f"{part:.2f}" for part in answer.certainty[row].tolist()]
+        lines.writerow([*shown, bool(answer.named[row]), bool(answer.certified[row])])
+    write_atomically(folder / f"{name}.csv", text.getvalue().encode())

@@ -19,7 +19,8 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 
 Elementwise = Callable[[Tensor], Tensor]
-_CLOSE = 1e-9
+_CLOSE = 1e-6
+"""Models may round what comes in to single precision."""
 _PROBES = 8
 _BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
 

@@ -9,15 +9,16 @@ from audits.attack_table.tables import chain, layers_of, seen_of, table
 from torch import nn
 
 from gradaudit.attacks.reconstruction.observing import ThreatModel
+from gradaudit.audits.attack_table.averaged import between_steps
 from gradaudit.audits.attack_table.base import TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.labels import RankOneLabels
 from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.row_space import RowSpaceAttack, between_steps
+from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.audits.attack_table.scores import scores_of
 from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed
 from gradaudit.audits.attack_table.spans import GradientRowSpace, rounding
 from gradaudit.audits.attack_table.structure import ACTIVATIONS
+from gradaudit.audits.attack_table.terms import GradientTerms
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -48,7 +49,7 @@ def test_what_comes_in_is_affine_in_cells_and_the_gradient_is_its_sum_of_product
     entered = layers.entered(cells)
     raw = entered * layers.scale + layers.centre
     torch.testing.assert_close(raw, batch.inputs.double(), rtol=1e-9, atol=1e-9)
-    deltas = RankOneLabels(view, columns, 1e-6).gradients(cells, batch.labels, ("0.bias", "2.bias"))
+    deltas = GradientTerms(view, columns, 1e-6).gradients(cells, batch.labels, ("0.bias", "2.bias"))
     first, second = layers.matrices(view.update)
     ones = torch.ones(COUNT, 1).double()
     made = deltas["0.bias"].T @ torch.cat([entered, ones], dim=1) / COUNT
@@ -114,7 +115,7 @@ def test_labels_and_multiplicities_are_those_of_the_batch() -> None:
     test = SpanTest(
         layers, columns, GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
     )
-    rows, labels, times = RankOneLabels(view, columns, 1e-6).of(test, columns.cells(batch.inputs))
+    rows, labels, times = GradientTerms(view, columns, 1e-6).of(test, columns.cells(batch.inputs))
     assert rows.tolist() == list(range(len(order)))
     assert labels.tolist() == batch.labels.tolist()
     assert times.tolist() == [3, 3, 3, 1, 2, 2, *[1] * 6]
@@ -243,7 +244,7 @@ def _misfits(rate: float) -> tuple[float, float]:
     assert view.training is not None
     columns = TableColumns.of(records, records.inputs[8:])
     cells, misfits = columns.cells(batch.inputs), []
-    for seen in (view, between_steps(view, view.training)):
+    for seen in (view, between_steps(view)):
         layers = layers_of(seen, columns)
         _, matrix = layers.matrices(view.update)
         assert matrix is not None
@@ -271,7 +272,7 @@ def test_a_row_whose_gradient_single_precision_hides_is_named_as_such() -> None:
     """The gradients of one row are 1e-9 of the others': its label is all but certain."""
     records, model = table(), chain(17, 40, 40, 2)
     view, columns, batch = seen_of(records, model, COUNT)
-    terms = RankOneLabels(view, columns, 1e-6).gradients(
+    terms = GradientTerms(view, columns, 1e-6).gradients(
         columns.cells(batch.inputs[:1]), batch.labels[:1], tuple(view.update)
     )
     update = {

@@ -254,11 +254,13 @@ def infer_label(view: AttackerView) -> Tensor:
     return bias.argmin()[None]
 
 
-def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
-    """(k,) sorted labels of a batch, from the last layer's bias and made-up records' outputs.
+def infer_counts(
+    view: AttackerView, generator: torch.Generator, records: Tensor | None = None
+) -> Tensor:
+    """(k,) sorted labels of a batch, from the last layer's bias and other records' outputs.
 
-    An estimate: it is exact only where the model's mean output for made-up records is that for the
-    batch.
+    An estimate: it is exact only where the model's mean output for these records is that for the
+    batch. Without records of the attacker's own they are made up.
 
     Raises:
         NotApplicable: the loss is not cross-entropy, or the last layer's bias was not shared.
@@ -269,14 +271,16 @@ def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
         raise UnknownLabels(
             "a batch's labels are estimated from the last layer's bias, which is absent or hidden"
         )
-    if view.looked_up:
+    if view.looked_up and records is None:
         raise UnknownLabels(
             "a batch's labels are estimated by made-up records, and of tokens none can be made up",
             "look at single records (--batch-size 1)",
         )
-    low, high = view.bounds or (0.0, 1.0)
-    noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
-    outputs = _predictions(view, low + (high - low) * noise)
+    if records is None:
+        low, high = view.bounds or (0.0, 1.0)
+        noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
+        records = low + (high - low) * noise
+    outputs = _predictions(view, records)
     expected = view.batch * (outputs.softmax(dim=1).mean(dim=0) - bias)
     counts = torch.zeros_like(expected)
     for _ in range(view.batch):  # whole numbers, one label at a time to the largest remainder
