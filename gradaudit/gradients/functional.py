@@ -198,15 +198,18 @@ class FunctionalModel:
         stochastic model cannot be tried, its masks are drawn for the whole batch). ``targets`` are
         given where the loss is to be tried too.
         """
-        reason = self._outputs_couple(inputs)
-        if reason is not None or targets is None:
+        if reason := self._normalised_together():
             return reason
+        pair = inputs[:2]
         with torch.no_grad():
             try:
-                outputs = self.outputs({}, inputs[:2])
-            except Exception:  # ``check`` says why
+                together = self.outputs({}, pair)
+            except Exception:  # the model cannot be run on these inputs at all: ``check`` says why
                 return None
-            return self.loss.coupling(outputs, targets[:2])
+            reason = self._depends_on_others(pair, together) if len(pair) > 1 else None
+            if reason is not None or targets is None:
+                return reason
+            return self.loss.coupling(together, targets[:2])
 
     def _normalised_together(self) -> str | None:
         """The first module that normalises a record by those beside it, in words."""
@@ -218,24 +221,15 @@ class FunctionalModel:
                     return f"{name or type(module).__name__} normalises by its batch's statistics"
         return None
 
-    def _outputs_couple(self, inputs: Tensor) -> str | None:
-        if reason := self._normalised_together():
-            return reason
-        pair = inputs[:2]
-        with torch.no_grad():
-            try:
-                together = self.outputs({}, pair)[:1]
-            except Exception:  # the model cannot be run on these inputs at all: ``check`` tells why
-                return None
-            if len(pair) < 2:
-                return None
-            try:
-                alone = self.outputs({}, pair[:1])
-            except Exception as error:
-                reason = f"the model cannot be run on one record alone: {_first_line(error)}"
-                return None if self.stochastic(pair) else reason
+    def _depends_on_others(self, pair: Tensor, together: Tensor) -> str | None:
+        """Why the first record's output is another than that among the outputs of two."""
+        try:
+            alone = self.outputs({}, pair[:1])
+        except Exception as error:
+            reason = f"the model cannot be run on one record alone: {_first_line(error)}"
+            return None if self.stochastic(pair) else reason
         tolerance = torch.finfo(alone.dtype).eps ** 0.5
-        if torch.allclose(together, alone, rtol=tolerance, atol=tolerance, equal_nan=True):
+        if torch.allclose(together[:1], alone, rtol=tolerance, atol=tolerance, equal_nan=True):
             return None
         if self.stochastic(pair):
             return None

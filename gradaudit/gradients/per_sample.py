@@ -22,11 +22,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -103,6 +104,7 @@ class PerSampleGradients:
     ``parameter_names``. It can be iterated over again. ``ways`` says how each layer's gradients
     are computed; ``chunk`` records' are yielded at once, and ``batch`` records, a multiple of that,
     run through the model at once. Gradients are formed in ``buffers``, or in memory of their own.
+    What was run is ``held`` by the number of its first record, where there is such a place.
     """
 
     trace: Trace
@@ -113,6 +115,7 @@ class PerSampleGradients:
     chunk: int = 1
     batch: int = 1
     buffers: Buffers | None = None
+    held: dict[int, Gradients] | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -121,9 +124,17 @@ class PerSampleGradients:
         with self.forming():
             for start in range(0, len(self), self.batch):
                 stop = min(start + self.batch, len(self))
-                gradients = self.run(start, stop)
+                gradients = self._once(start, stop)
                 for first in range(0, stop - start, self.chunk):
                     yield self.formed(gradients, slice(first, first + self.chunk))
+
+    def _once(self, start: int, stop: int) -> Gradients:
+        """The gradients of a batch of records, which are kept where they are held."""
+        if self.held is None:
+            return self.run(start, stop)
+        if start not in self.held:
+            self.held[start] = self.run(start, stop)
+        return self.held[start]
 
     @contextmanager
     def forming(self) -> Iterator[None]:
@@ -174,9 +185,9 @@ class PerSampleGradients:
         return self.buffers.empty(shape, like) if self.buffers else None
 
 
-PREPARING = 15
+PREPARING = 9
 """About how many passes of a single record it takes to look at a model before the first gradient:
-14 of ViT-B/16 at 224×224, 17 of AlexNet at 64×64."""
+8 of ViT-B/16 at 224×224."""
 
 
 def per_sample_gradients(
@@ -187,14 +198,16 @@ def per_sample_gradients(
     *,
     dtype: torch.dtype = torch.float32,
     memory: int = 1 << 30,
+    hold: int = 0,
     seed: int = 0,
 ) -> PerSampleGradients:
     """The gradient of every record's loss by every layer.
 
     The target is left as it was. Inputs, at least one, and labels are (records, …). The
     computation may take ``memory`` bytes (see ``device_memory`` for a GPU), as measured on a trial
-    of two records; it goes on with single records where that is too little. Dropout in training
-    mode draws from the seed; each record has its own masks, which depend on ``batch``.
+    of two records; it goes on with single records where that is too little. What the runs give is
+    held for the next iteration where that of all records takes ``hold`` bytes at most. Dropout in
+    training mode draws from the seed; each record has its own masks, which depend on ``batch``.
 
     Raises:
         NotApplicable: the model couples the records of a batch, so they have no gradients of
@@ -209,23 +222,49 @@ def per_sample_gradients(
         remedy = "use --mode eval" if target.mode == "train" else "only batches can be looked at"
         raise NotApplicable(f"records have no gradients of their own: {reason}; {remedy}")
     trace = _traced(target, view, layers, inputs[:_TRIAL], labels[:_TRIAL])
-    trace, ways = _choose_ways(trace, layers, records, targets)
+    ways = {layer.name: _way(trace, layer) for layer in layers}
     gradients = PerSampleGradients(trace, inputs, labels, tuple(layers), ways)
-    return _sized(gradients, memory)
+    try:
+        trial = _Trial.of(gradients)
+    except Exception:  # whatever a model does that a transform cannot follow
+        looped: dict[str, Way] = dict.fromkeys(ways, "loop")
+        gradients = replace(gradients, trace=_nothing_apart(view, layers), ways=looped)
+        trial = _Trial.of(gradients)
+    holds = trial.size * len(inputs) <= hold
+    return replace(_sized(gradients, trial, memory), held={} if holds else None)
 
 
-def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
+class _Trial(NamedTuple):
+    """A run of two records, or of the only one, and bytes of runs of one record and of two."""
+
+    gradients: Gradients
+    peaks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, gradients: PerSampleGradients) -> Self:
+        """Run them."""
+        runs: list[Gradients] = []
+
+        def run(records: int) -> None:
+            runs.append(gradients.run(0, records))
+
+        peaks = tuple(peak_bytes(partial(run, n)) for n in (1, _TRIAL))
+        return cls(runs[-1], peaks)
+
+    @property
+    def size(self) -> int:
+        """Bytes of one record's."""
+        tensors: list[Tensor] = tree_leaves(self.gradients)
+        return sum(tensor.nbytes // len(tensor) for tensor in tensors)
+
+
+def _sized(gradients: PerSampleGradients, trial: _Trial, memory: int) -> PerSampleGradients:
     """Choose a batch and a chunk that take half of the memory each, or less where that is quick.
 
     Sizes go by what one record takes and what a second one adds.
     """
-    runs: list[Gradients] = []
-
-    def run(records: int) -> None:
-        runs.append(gradients.run(0, records))
-
-    running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
-    forming = [peak_bytes(partial(gradients.formed, runs[-1], slice(0, n))) for n in (1, _TRIAL)]
+    running, run = trial.peaks, trial.gradients
+    forming = [peak_bytes(partial(gradients.formed, run, slice(0, n))) for n in (1, _TRIAL)]
     device = gradients.trace.view.device
     batch, chunk = (
         _fitting(peaks, device_memory(device, memory) // 2) for peaks in (running, forming)
@@ -260,7 +299,8 @@ def _traced(
     exact = FunctionalModel.of(target, seed=view.seed)
     records, targets = exact.cast(inputs), exact.cast(labels)
     try:
-        return replace(Trace.of(exact, names_of(layers), records, targets), view=view)
+        trace = Trace.of(exact, names_of(layers), records, targets, mixed=True)
+        return replace(trace, view=view)
     except (RuntimeError, IndexError):
         return _nothing_apart(view, layers)
 
@@ -269,16 +309,9 @@ def _nothing_apart(view: FunctionalModel, layers: Sequence[Layer]) -> Trace:
     return Trace(view, (), {}, tuple(names_of(layers)), {})
 
 
-def _choose_ways(
-    trace: Trace, layers: Sequence[Layer], records: Tensor, targets: Tensor
-) -> tuple[Trace, dict[str, Way]]:
-    """The trace to use, and the way that each layer's gradients are computed with it, by name."""
-    try:
-        at_once(trace, records, targets)
-    except Exception:  # whatever a model does that a transform cannot follow
-        return _nothing_apart(trace.view, layers), {layer.name: "loop" for layer in layers}
-    apart = {layer.name: set(trace.whole).isdisjoint(layer.parameter_names) for layer in layers}
-    return trace, {name: "factors" if taken else "vmap" for name, taken in apart.items()}
+def _way(trace: Trace, layer: Layer) -> Way:
+    """The way that a layer's gradients are computed where a transform can follow the model."""
+    return "factors" if set(trace.whole).isdisjoint(layer.parameter_names) else "vmap"
 
 
 def at_once(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:

@@ -66,10 +66,8 @@ class Factors:
 
     def formed(self, wanted: Collection[Norm]) -> bool:
         """Whether tangents have to be formed for these norms."""
-        inputs, positions = self.right.shape[2:]
-        outputs = self.left.shape[2]
-        grams = positions * (inputs + outputs) < inputs * outputs
-        return not self.rank_one and not (set(wanted) == {"f"} and grams)
+        groups, inputs, positions = self.right.shape[1:]
+        return is_formed((groups, self.left.shape[2], inputs), positions, wanted)
 
     def gradient(self) -> Tensor:
         """G, (records, groups, out, in)."""
@@ -82,6 +80,16 @@ class Factors:
         (a, b), (c, d) = (side.flatten(1).aminmax(dim=1) for side in (self.right, self.left))
         corners = torch.stack([a * c, a * d, b * c, b * d])
         return corners.amin(0), corners.amax(0)
+
+
+def is_formed(block: tuple[int, int, int], positions: int, wanted: Collection[Norm]) -> bool:
+    """Whether tangents of a gradient (groups, out, in) have to be formed for these norms.
+
+    Its factors have so many positions.
+    """
+    groups, outputs, inputs = block
+    grams = positions * (inputs + outputs) < inputs * outputs
+    return not (groups == positions == 1) and not (set(wanted) == {"f"} and grams)
 
 
 @dataclass(frozen=True)

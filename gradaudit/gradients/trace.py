@@ -51,7 +51,13 @@ class Trace:
 
     @classmethod
     def of(
-        cls, view: FunctionalModel, names: Sequence[str], records: Tensor, targets: Tensor
+        cls,
+        view: FunctionalModel,
+        names: Sequence[str],
+        records: Tensor,
+        targets: Tensor,
+        *,
+        mixed: bool = False,
     ) -> Self:
         """Find the uses of the named parameters, and which of them the uses explain.
 
@@ -59,7 +65,9 @@ class Trace:
         one for which it does not is taken whole. So is everything if some record meets other layers
         than the first. An embedding looks up something of the record where that is not the same for
         all records; of a single record, the first one does. Records are as ``view.cast`` gives
-        them, targets those of the loss.
+        them, targets those of the loss. Uses of several kinds, as of an embedding that is the last
+        layer's weight too, explain a parameter where ``mixed``: their factors do not lie side by
+        side, but their products add up.
 
         Raises:
             AuditError: the loss has no gradient.
@@ -69,6 +77,8 @@ class Trace:
         explained = set(trace.uses)
         for record, target in zip(records[:_GUARD_RECORDS], targets, strict=False):
             explained &= trace._explained(record, target)
+        if not mixed:
+            explained = {name for name in explained if _of_one_kind(trace.uses[name])}
         if any(tuple(other.sites) != trace.sites for other in watched[1:]):
             explained = set()
         if explained == set(names):
@@ -199,9 +209,12 @@ class Trace:
         return {
             name
             for name, uses in self.uses.items()
-            if len({(type(operation), operation.block) for _, operation in uses}) == 1
-            and _equals_the_sum(wholes[name], uses, deltas, capture.seen)
+            if _equals_the_sum(wholes[name], uses, deltas, capture.seen)
         }
+
+
+def _of_one_kind(uses: Uses) -> bool:
+    return len({(type(operation), operation.block) for _, operation in uses}) == 1
 
 
 def _watched(view: FunctionalModel, names: Iterable[str], record: Tensor) -> Capture:

@@ -59,7 +59,7 @@ def in_turn(
     """The audits in the order of their turns, those that tell most for their time first.
 
     For every question, and for attacks and what stands for them apart, the cheapest audit comes
-    before all others; within both it goes by priority.
+    before all others. Within both come those that tell layers apart, and then it goes by priority.
     """
     by_priority = sorted(ladders, key=lambda sizes: sizes[0].audit.priority)
     cheapest: dict[tuple[Question, bool], Sequence[Size]] = {}
@@ -70,7 +70,12 @@ def in_turn(
             if cost < seconds(known[0]):
                 cheapest[question, audit.proxy] = sizes
     first = {sizes[0].audit.name for sizes in cheapest.values()}
-    return sorted(by_priority, key=lambda sizes: sizes[0].audit.name not in first)
+    return sorted(by_priority, key=lambda sizes: (sizes[0].audit.name not in first, _whole(sizes)))
+
+
+def _whole(sizes: Sequence[Size]) -> bool:
+    """Whether an audit's numbers are all of the whole model."""
+    return not any(metric.per_layer for metric in sizes[0].audit.metrics)
 
 
 class _Course:
@@ -86,8 +91,8 @@ class _Course:
         self.reached = -1
         self.open = len(sizes) - 1
         """The largest size that may still fit."""
-        self.cut = False
-        """Whether it was cut short once, so that others come first."""
+        self.cut = self.empty = False
+        """Whether it was cut short once, or measured nothing, so that others come first."""
 
     @property
     def untried(self) -> bool:
@@ -170,6 +175,7 @@ class Schedule:
         if estimate := course.estimates[index]:
             course.pace = max(seconds - MOMENT, min(seconds, estimate)) / estimate
             course.telling = whole and measured and seconds > MOMENT
+        course.empty = whole and not measured
         if whole:
             course.reached = index
         else:
@@ -231,8 +237,11 @@ class Schedule:
         return spared
 
     def _larger(self, left: float) -> ScheduledRun | None:
-        """Returns the audit at the roughest size for which a larger size fits."""
-        for course in sorted(self._courses, key=lambda each: each.reached):
+        """Returns the audit at the roughest size for which a larger size fits.
+
+        One that has numbers comes first: more records seldom help where it does not apply.
+        """
+        for course in sorted(self._courses, key=lambda each: (each.empty, each.reached)):
             larger = course.reached + 1
             if 0 < larger <= course.open and self._seconds(course, larger) <= left:
                 return self._turn(course, larger, left)

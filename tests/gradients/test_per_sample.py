@@ -95,6 +95,52 @@ def test_chunks_make_no_difference(case):
     assert_same({name: torch.cat([chunk[name] for chunk in chunks]) for name in found}, found)
 
 
+class _TiedEmbedding(nn.Module):
+    """Scores of the next token by the table that tokens are looked up in."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+
+    def forward(self, tokens):
+        told = torch.tanh(self.table(tokens)).mean(dim=1)
+        return nn.functional.linear(told, self.table.weight)
+
+
+def test_a_table_that_is_looked_up_and_multiplied_by_is_taken_apart():
+    torch.manual_seed(0)
+    model = _TiedEmbedding().double()
+    tokens, labels = torch.randint(7, (5, 3)), torch.randint(7, (5,))
+    target = Target(model, CrossEntropy(), "eval")
+    gradients = per_sample_gradients(target, tokens, labels, target.layers, dtype=torch.float64)
+    assert gradients.ways == {"table": "factors"}
+    (found,) = joined(gradients).values()
+    for row, record, label in zip(found, tokens, labels, strict=True):
+        loss = nn.functional.cross_entropy(model(record[None]), label[None])
+        (expected,) = torch.autograd.grad(loss, [model.table.weight])
+        torch.testing.assert_close(row, expected.flatten(), **EXACT)
+
+
+@EACH
+def test_what_is_held_is_not_run_again(case, monkeypatch):
+    held, expected = of_case(case, memory=1, hold=1 << 30), whole(case)[1]
+    joined(held)
+    monkeypatch.setattr(per_sample, "at_once", None)
+    monkeypatch.setattr(per_sample, "one_by_one", None)
+    for layer in held.layers:  # as of a layer alone
+        found = joined(replace(held, layers=(layer,)))
+        assert_same(found, {layer.name: expected[layer.name]})
+
+
+def test_nothing_is_held_that_takes_more_than_it_may():
+    taken = of_case(CASES[0], hold=1 << 30)
+    joined(taken)
+    tensors = [*taken.held[0].deltas, *taken.held[0].seen.values(), *taken.held[0].whole.values()]
+    size = sum(tensor.nbytes for tensor in tensors)
+    assert of_case(CASES[0], hold=size).held is not None
+    assert of_case(CASES[0], hold=size - 1).held is None
+
+
 @EACH
 def test_the_loop_gives_the_same(case, monkeypatch):
     def unvmappable(*_):

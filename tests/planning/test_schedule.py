@@ -122,6 +122,22 @@ def test_an_audit_that_does_not_apply_tells_nothing_of_the_others(
     assert (turn.place, turn.seconds) == (1, pytest.approx(given))
 
 
+def test_what_measured_nothing_is_made_larger_after_what_has_numbers() -> None:
+    kinds = [Counting(Counting.Options(scale=number)) for number in (1.0, 2.0)]
+    sizes = [[Size(name, kind) for name in NAMES] for kind in kinds]
+    told = dict(zip((size for each in sizes for size in each), [5.0, 30.0, 90.0] * 2, strict=True))
+    left = [60.0]
+    schedule = Schedule(sizes, told.__getitem__, lambda: left[0])
+    turns = []
+    for measured in (False, True, True):
+        turn = schedule.next()
+        assert turn is not None
+        turns.append((turn.place, turn.size.name))
+        schedule.done(turn, told[turn.size], whole=True, measured=measured)
+        left[0] -= told[turn.size]
+    assert turns == [(0, "least"), (1, "least"), (1, "quick")]
+
+
 @pytest.mark.parametrize("told", [10.0, 20.0, 40.0])
 def test_a_single_audit_that_was_taken_for_faster_is_made_more_roughly(told: float) -> None:
     truth, estimates = (told / 10, told / 2, 120.0), (told / 30, told / 6, told)

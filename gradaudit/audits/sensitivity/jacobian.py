@@ -5,7 +5,7 @@ one record's loss with respect to layer l's parameters.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple, Self
@@ -18,6 +18,7 @@ from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, 
 from gradaudit.gradients.memory import device_memory
 from gradaudit.gradients.norms import (
     Directions,
+    Norm,
     Norms,
     Pass,
     gaussian,
@@ -26,7 +27,7 @@ from gradaudit.gradients.norms import (
     over_directions,
     side_by_side,
 )
-from gradaudit.gradients.sources import FactoredGradients, General
+from gradaudit.gradients.sources import FactoredGradients, General, is_formed
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
@@ -36,7 +37,6 @@ Source = General | PiecewiseLinear
 """Gives every parameter's tangents in some directions."""
 
 _TABULATED = 128
-_ELEMENT = 8
 _COPIES = 8
 """Tensors of the size of each that comes in or out at a site, which a forward and backward pass
 with tangents is taken to hold."""
@@ -162,9 +162,13 @@ class Jacobians:
         return PiecewiseLinear.of(general, direction) or general
 
     def _may_be_linear(self, passes: Sequence[Pass]) -> bool:
-        """Whether it would pay if the network were piecewise linear."""
+        """Whether it would pay if the network were piecewise linear.
+
+        In single precision none is told from others by its tangents.
+        """
         trace = self.batch.trace
-        if self.by != "point" or trace.whole or not isinstance(self.way, Mapped):
+        exact = trace.view.dtype is torch.float64
+        if not exact or self.by != "point" or trace.whole or not isinstance(self.way, Mapped):
             return False
         few = self._outputs <= sum(len(one.plan) for one in passes)
         return few and _linear_bytes(trace, self._outputs) <= self._room
@@ -208,7 +212,7 @@ class Jacobians:
                 for part in parts:
                     yield [tabulated(part)], _TABULATED
                 return
-        pair = _pair_bytes(self.batch.trace)
+        pair = _pair_bytes(self.batch.trace, {norm for taken in passes for norm in taken.norms})
         shared = min(self._most.directions, 2 * self._room // pair)
         pairs = max(min(self._most.working_set, self._room) // pair, shared)
         chunk = max(1, min(self._most.directions, pairs))
@@ -268,17 +272,26 @@ def _keep_freed_memory() -> None:
     torch.empty(31 << 20, dtype=torch.uint8)
 
 
-def _pair_bytes(trace: Trace) -> int:
-    """Bytes of one record's tangents in one direction, and of the largest weight's tangent."""
+def _pair_bytes(trace: Trace, norms: Collection[Norm]) -> int:
+    """Bytes of one record's tangents in one direction, and of the largest of a weight's gradient.
+
+    Tangents that are not formed for these norms take none.
+    """
     moving = sum(math.prod(site.shape) + math.prod(site.seen) for site in trace.sites)
-    return _ELEMENT * (_COPIES * moving + 2 * _largest(trace) + 4 * _whole(trace))
+    largest = 0
+    for (_, use), *others in trace.uses.values():
+        positions = sum((other.positions for _, other in others), use.positions)
+        if is_formed(use.block, positions, norms):
+            largest = max(largest, math.prod(use.block))
+    return trace.view.dtype.itemsize * (_COPIES * moving + 2 * largest + 4 * _whole(trace))
 
 
 def _record_bytes(trace: Trace) -> int:
     """Bytes of one record's factors, and of its gradient by the largest weight."""
-    every = (use for uses in trace.uses.values() for _, use in uses)
+    every = [use for uses in trace.uses.values() for _, use in uses]
     factors = sum(use.groups * use.positions * (use.inputs + use.outputs) for use in every)
-    return _ELEMENT * 2 * (factors + _largest(trace) + _whole(trace))
+    largest = max((math.prod(use.block) for use in every if use.positions > 1), default=0)
+    return trace.view.dtype.itemsize * 2 * (factors + largest + _whole(trace))
 
 
 def _linear_bytes(trace: Trace, outputs: int) -> int:
@@ -286,13 +299,7 @@ def _linear_bytes(trace: Trace, outputs: int) -> int:
     deltas = sum(math.prod(site.shape) for site in trace.sites)
     uses = [use for (_, use), *_ in trace.uses.values()]
     gradients = sum(math.prod(use.block) for use in uses if use.positions > outputs)
-    return _ELEMENT * outputs * (_COPIES * deltas + gradients)
-
-
-def _largest(trace: Trace) -> int:
-    """Elements of the largest gradient that is formed; one of a single position is not."""
-    uses = [use for (_, use), *_ in trace.uses.values()]
-    return max((math.prod(use.block) for use in uses if use.positions > 1), default=0)
+    return trace.view.dtype.itemsize * outputs * (_COPIES * deltas + gradients)
 
 
 def _whole(trace: Trace) -> int:

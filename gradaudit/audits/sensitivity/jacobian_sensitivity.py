@@ -12,7 +12,8 @@ look at whole probes.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from torch import Tensor
 from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients.differentiation import Batch, Variable, fastest
+from gradaudit.gradients.differentiation import Batch, Mapped, Variable, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exact_norms
 from gradaudit.gradients.per_sample import names_of
@@ -225,13 +226,13 @@ class DifferentiableTarget:
         1-norm is not estimated. At most ``memory`` bytes are taken, by each of the workers.
 
         Raises:
-            AuditError: the gradients cannot be differentiated by this.
+            AuditError: the gradients cannot be differentiated by this, in no way.
             NotApplicable: the loss takes no real-valued labels.
         """
         trace, targets, points = self._traced(by, len(self.inputs))
         records = range(len(self.inputs))
         batch = Batch(trace, self.inputs, points, targets, records)
-        jacobians = Jacobians(batch, fastest(batch, by), by, self.layers, memory, seed)
+        jacobians = Jacobians(batch, Mapped(), by, self.layers, memory, seed)
         work = len(records) * jacobians.size * _multiply_adds(trace)
         if probes is None:
             many = by == "target" and jacobians.size > MOST_LABELS
@@ -242,7 +243,12 @@ class DifferentiableTarget:
         tangents = len(records) * sum(len(taken.plan) for taken in passes)
         seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))
         with progress.task(_TASKS[by], tangents) as advance:
-            norms_of = jacobians.norms(passes, advance, workers.on(by), seconds)
+            work_of = partial(Jacobians.norms, passes=passes, advance=advance, seconds=seconds)
+            try:  # in the way that nearly all models allow, as trying others takes several passes
+                norms_of = work_of(jacobians, workers=workers.on(by))
+            except Exception:
+                slower = replace(jacobians, way=fastest(batch, by))
+                norms_of = work_of(slower, workers=workers.on(by))
         wide = [layer for layer in self.layers if layer.parameters > 1]
         raw = {layer.name: _samples(norms_of[layer.name], passes) for layer in self.layers}
         bounded = {layer.name: _samples(norms_of[layer.name], passes, layer) for layer in wide}

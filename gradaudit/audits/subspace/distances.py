@@ -9,8 +9,8 @@ joint coordinates, so a permutation costs the same however many elements a gradi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import chain, islice, product
 from typing import Literal, Self
 
@@ -64,7 +64,6 @@ class Comparison:
     splits: tuple[Split, ...]
     seed: int
     memory: int
-    _streams: dict[tuple[str, ...], PerSampleGradients] = field(default_factory=dict, repr=False)
 
     def outcomes(
         self, reading: Literal["mean", "samples"], progress: Progress, workers: Workers = ALONE
@@ -106,7 +105,7 @@ class Comparison:
         """The records' principal coordinates in every layer, or why there are none."""
         widths = {layer.name: layer.parameters for layer in self.layers}
         vectors: Array | None = None
-        for piece, block in column_blocks(self._stream, widths, len(self.records), self.memory):
+        for piece, block in column_blocks(self._stream, widths, len(self.records), self._room):
             whole = piece.width == widths[piece.layer]
             vectors = block if whole else joint_triangle(vectors if piece.start else None, block)
             del block  # before the next is made
@@ -159,20 +158,27 @@ class Comparison:
         return forms, without
 
     def _stream(self, names: Sequence[str]) -> PerSampleGradients:
-        """The gradients of these layers; the last are kept, as setting them up takes a trial."""
-        key = tuple(names)
-        if key not in self._streams:
-            self._streams.clear()  # each has a copy of the model
-            self._streams[key] = per_sample_gradients(
-                self.target,
-                self.records.inputs,
-                self.records.labels,
-                [layer for layer in self.layers if layer.name in key],
-                dtype=self.target.precision,
-                memory=self.memory // 8,
-                seed=self.seed,
-            )
-        return self._streams[key]
+        """The gradients of these layers, of which the model's runs are held where they fit."""
+        layers = tuple(layer for layer in self.layers if layer.name in names)
+        return replace(self._gradients, layers=layers)
+
+    @cached_property
+    def _gradients(self) -> PerSampleGradients:
+        return per_sample_gradients(
+            self.target,
+            self.records.inputs,
+            self.records.labels,
+            self.layers,
+            dtype=self.target.precision,
+            memory=self.memory // 8,
+            hold=self.memory // 2,
+            seed=self.seed,
+        )
+
+    @property
+    def _room(self) -> int:
+        """Bytes for gradients that are formed, beside what is held."""
+        return self.memory if self._gradients.held is None else self.memory // 2
 
 
 def coordinates_of(vectors: Array) -> Array:

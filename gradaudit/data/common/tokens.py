@@ -3,7 +3,7 @@
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -30,6 +30,9 @@ _CHARACTERS_A_SECOND = 100_000
 """How many of texts are made tokens in a second at least, by tokenizers in plain Python too."""
 _CHARACTER_BYTES, _ENCODED_BYTES = 16, 512
 """Memory that a character and a token take at most while tokens are made."""
+_LETTERS = 8
+"""Letters a token for which the beginning of a text is long enough nearly always: of 16,000 English
+reviews, 20 take more, and 32 tokens of each a fifth of the time of reading them whole."""
 _REMEDY = "save one there with save_pretrained, or name its folder by tokenizer=DIR in --data"
 
 
@@ -204,14 +207,49 @@ def _made(
         folder, local_files_only=True, trust_remote_code=False
     )
     facts = _Facts(type(tokenizer).__name__, len(tokenizer), tokenizer.mask_token_id)
-    made = tokenizer(*pair, truncation=True, max_length=length)
+    made = _cut(tokenizer, pair, length)
     given = padding, tokenizer.pad_token_id, tokenizer.eos_token_id, 0
     filling = next(token for token in given if token is not None)
     tokens = _padded(made["input_ids"], length, filling, frozenset(tokenizer.all_special_ids))
-    if len(pair) == 1 or "token_type_ids" not in made:
+    if "token_type_ids" not in made:
         return tokens, facts
     types = _padded(made["token_type_ids"], length, 0, frozenset()).ids
     return replace(tokens, types=types), facts
+
+
+def _cut(tokenizer: Any, pair: list[list[str]], length: int) -> Mapping[str, list[list[int]]]:
+    """The first tokens of texts, or of pairs with their types."""
+    if len(pair) == 1:
+        return {"input_ids": first_tokens(tokenizer, pair[0], length)}
+    cut: Mapping[str, list[list[int]]] = tokenizer(*pair, truncation=True, max_length=length)
+    return cut
+
+
+def first_tokens(tokenizer: Any, texts: list[str], length: int) -> list[list[int]]:
+    """The first tokens of texts, of their first words alone where these are more than enough.
+
+    A tokenizer that cuts a text reads it whole before.
+    """
+    if not tokenizer.is_fast or tokenizer.truncation_side != "right":
+        return list(tokenizer(texts, truncation=True, max_length=length)["input_ids"])
+    begun = [_first_words(text, _LETTERS * length) for text in texts]
+    made = tokenizer(begun, truncation=True, max_length=length)
+    ids: list[list[int]] = made["input_ids"]
+    cut = zip(begun, texts, made.encodings, strict=True)
+    short = [k for k, (a, b, of_a) in enumerate(cut) if a != b and not of_a.overflowing]
+    if short:
+        whole = tokenizer([texts[k] for k in short], truncation=True, max_length=length)
+        for k, tokens in zip(short, whole["input_ids"], strict=True):
+            ids[k] = tokens
+    return ids
+
+
+def _first_words(text: str, letters: int) -> str:
+    """The words within so many letters; the whole text where that is shorter, or one word."""
+    if len(text) <= letters:
+        return text
+    words = text[:letters].rsplit(maxsplit=1)
+    return words[0] if len(words) == 2 else text
 
 
 def _padded(

@@ -18,12 +18,13 @@ from gradaudit.gradients.differentiation import (
     Differentiation,
     Doubled,
     Looped,
+    Mapped,
     Variable,
     fastest,
 )
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.norms import by_probes, exact_norms
-from gradaudit.gradients.trace import Trace
+from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.units import Units
@@ -47,6 +48,7 @@ def measured(
     probes: int | None = None,
     seed: int = 0,
     workers: Workers = ALONE,
+    one_norm: bool = True,
 ) -> dict[str, LayerNorms]:
     view = FunctionalModel.of(target)
     layers = layers_of(target.model, with_bias=with_bias)
@@ -58,7 +60,7 @@ def measured(
     batch = Batch(trace, records, trace.point(records), targets, range(len(records)))
     jacobians = Jacobians(batch, way or fastest(batch, by), by, layers, memory, seed)
     passes = by_probes(jacobians.size, probes, seed) if probes else exact_norms(jacobians.size)
-    return jacobians.norms(passes, lambda units: None, workers)
+    return jacobians.norms(passes[: None if one_norm else 1], lambda units: None, workers)
 
 
 Dense = list[dict[str, tuple[Tensor, Tensor]]]
@@ -351,3 +353,26 @@ def test_what_is_kept_goes_on_only_where_as_many_records_fit(
         found = measured(case.target(), case.inputs, case.labels, workers=workers)
         for name, norms in wanted.items():
             torch.testing.assert_close(found[name].samples, norms.samples)
+
+
+def test_no_memory_is_counted_for_tangents_that_are_not_formed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F norms at one of 400 rows of 300 numbers need no matrix of 400 x 300 in a direction."""
+    asked: list[int] = []
+    wide = nn.Unflatten(1, (2, 6)), nn.Linear(6, 300), nn.Tanh(), nn.Linear(300, 400), nn.Flatten()
+    target = Target(nn.Sequential(*wide), CrossEntropy(), "eval")
+    original = Mapped.moved
+
+    def counted(self: Mapped, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
+        asked.append(len(directions))
+        return original(self, batch, directions, by)
+
+    monkeypatch.setattr(Mapped, "moved", counted)
+    data = torch.rand(1, 12), torch.zeros(1, dtype=torch.long)
+    least = [
+        min(asked.pop() for _ in range(len(asked)))
+        for one_norm in (False, True)
+        if measured(target, *data, memory=6 << 20, probes=8, one_norm=one_norm, way=Mapped())
+    ]
+    assert least == [8, 1]

@@ -1,0 +1,65 @@
+"""Tokens of a tokenizer's folder: those of whole texts, though only first words are read."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from language_models import SENTENCES, tokenizer_in
+
+from gradaudit.data.common.tokens import Pretrained, first_tokens
+from gradaudit.huggingface import library
+
+LENGTH = 6
+LONG = " ".join(SENTENCES)
+TEXTS = [
+    LONG,
+    "  \n".join(SENTENCES),
+    "gold",
+    "",
+    "z" * 500,
+    "a" * 60 + " " + LONG,
+    " " * 100 + LONG,
+    "bird" + "\t" * 200 + "gold",
+    "x" * 47 + LONG,
+]
+
+
+@pytest.fixture(params=["words", "bytes"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A tokenizer with special tokens at both ends, or one of bytes with spaces in its tokens."""
+    if request.param == "words":
+        tokenizer_in(tmp_path, ends=True, types=True)
+        return tmp_path
+    made = pytest.importorskip("tokenizers").ByteLevelBPETokenizer()
+    made.train_from_iterator(SENTENCES, vocab_size=300, min_frequency=1)
+    transformers = library("transformers")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made._tokenizer).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_tokens_are_those_of_whole_texts(folder: Path) -> None:
+    tokenizer = library("transformers").AutoTokenizer.from_pretrained(folder)
+    tokens = Pretrained(folder).tokens(TEXTS, LENGTH, padding=0)
+    for k, text in enumerate(TEXTS):
+        whole = tokenizer(text, truncation=True, max_length=LENGTH)["input_ids"]
+        assert tokens.ids[k][tokens.present[k]].tolist() == whole
+
+
+def test_long_texts_are_not_read_whole(folder: Path) -> None:
+    tokenizer = library("transformers").AutoTokenizer.from_pretrained(folder)
+
+    class Counted:
+        """The tokenizer, and how long the texts were that it was given."""
+
+        is_fast, truncation_side = True, "right"
+        read: ClassVar[list[int]] = []
+
+        def __call__(self, texts: list[str], **how: Any) -> Any:
+            self.read.extend(map(len, texts))
+            return tokenizer(texts, **how)
+
+    counted = Counted()
+    assert first_tokens(counted, [LONG, "gold"], LENGTH) == first_tokens(
+        tokenizer, [LONG[:200], "gold"], LENGTH
+    )
+    assert max(counted.read) < len(LONG) / 4
