@@ -70,6 +70,7 @@ ROOMS = {
     "explaining": "audits",
     "formats": "audits explaining judging view",
     "sweeping": "deployment formats",
+    "evidence": "audits formats gathering judging view",
     "config": "audits deployment federation",
     "opening": "config data defenses deployment gradients models subject",
     "scaling": "accuracy config data models opening",
@@ -82,17 +83,18 @@ ROOMS = {
     "protection": "audits audits.floor data defenses gathering gradients judging models planning "
     "runner sharing subject",
     "api": "attacks audits config data defenses deployment models opening runner sharing subject",
-    "cli": "audits audits.job config defenses deployment explaining formats gathering judging "
-    "models observer opening planning protection runner scaling subject sweeping training view zoo",
+    "cli": "audits audits.job config defenses deployment evidence explaining formats gathering "
+    "judging models observer opening planning protection runner scaling subject sweeping training "
+    "view zoo",
     "__init__": "api formats judging models observer",
     "__main__": "cli",
 }
 """Every room of the package and which it may import, each of them above it in this table."""
 
 LIGHT = (
-    "__init__ __main__ _version audits cli config deployment errors explaining files formats "
-    "alike gathering judging measurement noise parts presentation progress redaction report specs "
-    "stopping text view yaml_file"
+    "__init__ __main__ _version audits cli config deployment errors evidence explaining files "
+    "formats alike gathering judging measurement noise parts presentation progress redaction "
+    "report specs stopping text view yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 

@@ -87,6 +87,14 @@ def gate(
             "--baseline", help="Earlier JSON report; only what is new or worse than it fails."
         ),
     ] = None,
+    commitment: Annotated[
+        Path | None,
+        typer.Option(
+            "--commitment",
+            help="File of `gradaudit commit`: whether the policy was fixed before the numbers is "
+            "said in the judged copy.",
+        ),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -123,7 +131,7 @@ def gate(
     first, and one that fails is enough for 1.
     """
     policy = policy or _configured_policy(quiet)
-    files = writers(output, (*reports, policy, baseline))
+    files = writers(output, (*reports, policy, baseline, commitment))
     several, chosen = len(reports) > 1, shape_of(shape, output)
     if several and (output or chosen not in _OF_SEVERAL):
         raise UsageError(f"{len(reports)} reports: -o and -f {chosen} take one; name one report")
@@ -138,6 +146,10 @@ def gate(
             for note in differences(audited, earlier):
                 remark(f"{baseline} {note}", quiet)
         judged = judge(audited, rules, baseline=earlier, strict=strict)
+        if commitment is not None:
+            from gradaudit.evidence.commitment import with_order
+
+            judged = with_order(judged, commitment, rules)
         failed += fails(judged) or (strict and not passed(judged))
         verdicts.append((word(judged), f"{name}: {summary(judged)}"))
         for path, format_ in files:
@@ -178,6 +190,9 @@ def print_verdict(judged: Report, console: Console) -> None:
     for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
         page.print([_line(page, result)])
     page.print(page.prose(f"gate: {tally(judged)}"))
+    by = judged.provenance.get("policy")
+    if isinstance(by, dict) and "fixed" in by:
+        page.print(page.prose(f"policy {by['fixed']}"))
     page.print(page.prose(summary(judged), style=OUTCOMES[word(judged)]))
 
 

@@ -1,7 +1,7 @@
 """The sign-off block: what a signer needs to have read, and where they sign."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import JsonValue
 
@@ -13,6 +13,8 @@ from gradaudit.view.model import View
 BLANK = ""
 """A field that is filled in by hand."""
 NO_RELATION = "a record; no neighbour relation was tested (dp-audit)"
+NO_RECORDS = "no audit lists its records; numbers are means over records"
+UNFIXED = "nothing shows that it was fixed before the numbers (gradaudit commit)"
 RESIDUAL = "a low risk means that these audits found little, and does not prove privacy"
 
 
@@ -28,15 +30,23 @@ def sign_off(report: Report, shown: View) -> dict[str, str]:
         "verdict": verdict.sentence,
         "policy": f"{verdict.policy}{_hash(verdict.sha256)}",
         "report": f"SHA-256 of the JSON {hashlib.sha256(report.to_json().encode()).hexdigest()}",
+        "policy fixed": _fixed(report),
         "recipient, and what they know": _recipient(report),
-        "unit of privacy, neighbours": _unit(report),
+        "unit of privacy, neighbours": unit_of(_measured(report)),
         "rounds and composition": _rounds(report),
         "attacks not run": "; ".join(_not_run(shown)) or "none of those installed",
-        "worst record beside the mean": _worst_record(report),
+        "worst record beside the mean": worst_record(_measured(report)) or NO_RECORDS,
         "residual risk": f"{verdict.tally}; {RESIDUAL}",
         "reviewer": BLANK,
         "review date": BLANK,
     }
+
+
+def _fixed(report: Report) -> str:
+    """Says whether the policy was fixed before the numbers, as ``gate --commitment`` found."""
+    by = report.provenance.get("policy")
+    fixed = by.get("fixed") if isinstance(by, dict) else None
+    return fixed if isinstance(fixed, str) else UNFIXED
 
 
 def _hash(sha256: str) -> str:
@@ -47,11 +57,12 @@ def _recipient(report: Report) -> str:
     """Says who receives the updates and what attackers were given."""
     known: dict[str, None] = {}
     for row in _measured(report):
-        known |= dict.fromkeys(_given(row))
+        known |= dict.fromkeys(given(row))
     return f"the server, which knows {'; '.join(known)}" if known else "the server"
 
 
-def _given(row: Measurement) -> Iterator[str]:
+def given(row: Measurement) -> Iterator[str]:
+    """Yields what the attacker behind a row was given."""
     details = row.details
     knowledge = details.get("knowledge")
     facts: Mapping[str, JsonValue] = knowledge if isinstance(knowledge, dict) else details
@@ -66,10 +77,11 @@ def _given(row: Measurement) -> Iterator[str]:
         yield f"{shadow:,} records of the same population"
 
 
-def _unit(report: Report) -> str:
+def unit_of(rows: Iterable[Measurement]) -> str:
+    """Returns the units of privacy and neighbour relations that rows name."""
     units = {
         f"{unit}, {relation}"
-        for row in _measured(report)
+        for row in rows
         if isinstance(unit := row.details.get("unit"), str)
         and isinstance(relation := row.details.get("relation"), str)
     }
@@ -89,17 +101,17 @@ def _not_run(shown: View) -> Iterator[str]:
             yield f"{gap.what} ({gap.short})"
 
 
-def _worst_record(report: Report) -> str:
-    """Returns the riskiest record of the rows that list a number for each record."""
+def worst_record(rows: Iterable[Measurement]) -> str:
+    """Returns the riskiest record of the rows that list a number for each record, or nothing."""
     said, known = [], known_metrics()
-    for row in _measured(report):
+    for row in rows:
         answers, metric = row.details.get("answers"), known.get(row.id)
         if isinstance(answers, list) and metric and metric.question and not row.variant:
             numbers = [float(x) for x in answers if isinstance(x, int | float)]
             if numbers:
                 worst = min(numbers) if metric.riskier == "lower" else max(numbers)
                 said.append(f"{row.id} {number(worst)} beside {estimate(row)}")
-    return "; ".join(said) or "no audit lists its records; numbers are means over records"
+    return "; ".join(said)
 
 
 def _measured(report: Report) -> Iterator[Measurement]:

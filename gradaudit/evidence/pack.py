@@ -1,0 +1,145 @@
+"""Verifies a folder that holds a statement and the files that it names."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_args
+
+from gradaudit.errors import UsageError
+from gradaudit.evidence.commitment import read_commitment, stamp
+from gradaudit.evidence.signing import UnsignedError, signed
+from gradaudit.evidence.statement import KIND, STATEMENT, Json, Kind, digest_of, statement_of
+from gradaudit.files import read_file
+from gradaudit.report import Report
+
+MAX_BYTES = 64 << 20
+
+
+class Check(NamedTuple):
+    """What was found of one file or claim of a pack.
+
+    Attributes:
+        sound: whether it is as the statement says; None where nothing says how it must be.
+        what: the file or the claim.
+        words: what matches or what was altered.
+    """
+
+    sound: bool | None
+    what: str
+    words: str
+
+
+def verify(folder: Path, key: Path | None = None) -> list[Check]:
+    """Returns a check of the signature, each file, the statement's claims and the commitment.
+
+    Args:
+        folder: with one statement or envelope, and the files that it names.
+        key: PEM file of the public key of whoever must have signed the statement.
+
+    Raises:
+        UsageError: the folder holds no statement or several, or it is signed and no key is named.
+    """
+    path, document = _statement_in(folder)
+    if "payload" not in document:
+        says = "is not signed: whoever can alter the files can write another statement"
+        return [
+            Check(None if key is None else False, path.name, says),
+            *_claims(folder, path, document),
+        ]
+    if key is None:
+        raise UsageError(f"{path}: is signed; name the public key of who must have signed: --key")
+    try:
+        statement = json.loads(signed(document, key))
+    except (UnsignedError, ValueError):
+        return [Check(False, path.name, f"was altered, or was not signed by the owner of {key}")]
+    sound = Check(True, path.name, f"signed by the owner of {key}")
+    return [sound, *_claims(folder, path, statement)]
+
+
+def _statement_in(folder: Path) -> tuple[Path, dict[str, Any]]:
+    found = [
+        (path, document)
+        for path in sorted(folder.glob("*.json"))
+        if isinstance(document := _read(path), dict) and _is_statement(document)
+    ]
+    if len(found) != 1:
+        said = f"holds {len(found)} statements; it must hold the one of `gradaudit attest`"
+        raise UsageError(f"{folder}: {said}")
+    return found[0]
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(read_file(path, MAX_BYTES))
+    except (UsageError, ValueError):
+        return None
+
+
+def _is_statement(document: Mapping[str, Any]) -> bool:
+    return document.get("_type") == STATEMENT or {"payload", "signatures"} <= document.keys()
+
+
+def _claims(folder: Path, own: Path, statement: Json) -> Iterator[Check]:
+    """Yields a check of each file that the statement names, then of what it says of them."""
+    try:
+        named = _named(statement)
+    except (AttributeError, KeyError, TypeError):
+        yield Check(False, "the statement", "is not as `gradaudit attest` writes it")
+        return
+    files: dict[Kind, Path] = {}
+    for name, digest, kind in named:
+        yield _of_file(folder / Path(name).name, digest)
+        if kind in get_args(Kind):
+            files[cast("Kind", kind)] = folder / Path(name).name
+    yield _of_result(files, statement)
+    if "commitment" in files and "report" in files:
+        yield _of_commitment(files["commitment"], files["report"])
+    known = {own.name, *(Path(name).name for name, _, _ in named)}
+    for path in sorted(folder.iterdir()):
+        if path.name not in known:
+            yield Check(None, path.name, "is not named by the statement, and was not checked")
+
+
+def _named(statement: Json) -> list[tuple[str, str, str]]:
+    """Returns name, SHA-256 and kind of the subjects and of the configuration's files."""
+    every = cast("Any", statement)
+    subjects = [(each["name"], each["digest"]["sha256"], "") for each in every["subject"]]
+    configuration = [
+        (each["name"], each["digest"]["sha256"], each["mediaType"].removeprefix(KIND))
+        for each in every["predicate"]["configuration"]
+        if "sha256" in each["digest"]
+    ]
+    return [*subjects, *configuration]
+
+
+def _of_file(path: Path, digest: str) -> Check:
+    if not path.exists():
+        return Check(False, path.name, "is missing: the statement names it")
+    try:
+        found = digest_of(path)
+    except UsageError as error:
+        return Check(False, path.name, str(error))
+    if found == digest:
+        return Check(True, path.name, f"matches, SHA-256 {digest[:12]}…")
+    return Check(False, path.name, f"was altered: SHA-256 is {found[:12]}…, was {digest[:12]}…")
+
+
+def _of_result(files: Mapping[Kind, Path], statement: Json) -> Check:
+    """Checks that the statement is the one that the files give."""
+    what = "the result"
+    try:
+        made = statement_of(files)
+    except (UsageError, KeyError) as error:
+        return Check(False, what, f"does not follow from the files: {error}")
+    if made == statement:
+        result = cast("Any", statement)["predicate"]["result"]
+        return Check(True, what, f"{result} follows from the report and the policy")
+    return Check(False, what, "is not what the report says")
+
+
+def _of_commitment(path: Path, report: Path) -> Check:
+    try:
+        order = read_commitment(path).order(Report.from_file(report), stamp(path))
+    except UsageError as error:
+        return Check(False, path.name, str(error))
+    return Check("only after" not in order or None, "the policy", order)

@@ -1,0 +1,129 @@
+"""Makes an in-toto statement of a judged report: the result, the tests, and files by digest.
+
+Statement v1 (https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md) with the
+predicate test-result v0.1 (…/spec/predicates/test-result.md). Subjects are the checkpoints.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
+
+from gradaudit.errors import UsageError
+from gradaudit.evidence.commitment import read_commitment
+from gradaudit.files import expect_file
+from gradaudit.judging import Word, read_policy, says, verdict
+from gradaudit.report import Finding, Report
+from gradaudit.text import variant_text
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+Kind = Literal["report", "policy", "config", "commitment", "timestamp", "annex"]
+KIND = "application/vnd.gradaudit."
+"""Media types of the files that a statement names, each followed by the file's kind."""
+_RESULTS: dict[Word, str] = {"passed": "PASSED", "failed": "FAILED"}
+_TESTS = {
+    "passed": "passedTests",
+    "error": "failedTests",
+    "warning": "warnedTests",
+    "unclear": "warnedTests",
+    "known": "warnedTests",
+    "ignored": "warnedTests",
+}
+"""List in which a finding stands by what it says; what is not applicable stands in none."""
+
+Json = dict[str, JsonValue]
+
+
+def statement_of(files: Mapping[Kind, Path]) -> Json:
+    """Returns the statement of a judged report and of the files that belong to it.
+
+    Args:
+        files: the report, and as many of the others as there are, all with different names.
+
+    Raises:
+        UsageError: a file cannot be read, the report is not judged or names no checkpoint, another
+            policy judged it, or the commitment is about other files.
+    """
+    judged = Report.from_file(files["report"])
+    if not judged.findings:
+        said = "is not judged; write a judged copy with `gradaudit gate REPORT -o judged.json`"
+        raise UsageError(f"{files['report']}: {said}")
+    if not judged.target.checkpoints:
+        raise UsageError(f"{files['report']}: names no checkpoint, and a statement is about one")
+    if len({path.name for path in files.values()}) < len(files):
+        raise UsageError("two files of a statement have one name; rename one of them")
+    _expect_agreement(judged, files)
+    subjects: list[JsonValue] = [
+        _resource(Path(checkpoint.file).name, sha256=checkpoint.sha256)
+        for checkpoint in judged.target.checkpoints
+    ]
+    named: list[JsonValue] = [
+        {**_resource(path.name, sha256=digest_of(path)), "mediaType": f"{KIND}{kind}"}
+        for kind, path in files.items()
+    ]
+    tests: dict[str, list[JsonValue]] = {name: [] for name in _TESTS.values()}
+    for finding in judged.findings:
+        if list_ := _TESTS.get(says(finding)):
+            tests[list_].append(_test(finding))
+    return {
+        "_type": STATEMENT,
+        "subject": subjects,
+        "predicateType": TEST_RESULT,
+        "predicate": {
+            "result": _RESULTS.get(verdict(judged), "WARNED"),
+            "configuration": [*named, *_facts(judged)],
+            **tests,
+        },
+    }
+
+
+def digest_of(path: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal digits.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    with expect_file(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _expect_agreement(judged: Report, files: Mapping[Kind, Path]) -> None:
+    """Raise an error where the policy did not judge the report, or other files are committed."""
+    by = judged.provenance.get("policy")
+    if "policy" in files:
+        policy = read_policy(files["policy"])
+        if not isinstance(by, dict) or by.get("sha256") not in (
+            policy.sha256,
+            policy.strict().sha256,
+        ):
+            raise UsageError(f"{files['policy']}: another policy judged {files['report']}")
+    if "commitment" in files:
+        committed = read_commitment(files["commitment"]).files
+        for kind in ("policy", "config"):
+            path = files.get(kind)
+            if path is not None and committed.get(path.name) != digest_of(path):
+                said = f"does not name {path.name} as it is; name the file as it was committed"
+                raise UsageError(f"{files['commitment']}: {said}")
+
+
+def _facts(judged: Report) -> Iterator[Json]:
+    """Yields digests of what is no file: the policy's rules and the data."""
+    by = judged.provenance.get("policy")
+    if isinstance(by, dict):
+        yield _resource(f"rules of {by.get('name')}", gradauditRules=str(by.get("sha256")))
+    if isinstance(fingerprint := judged.data.get("fingerprint"), str):
+        yield _resource("data", gradauditFingerprint=fingerprint)
+
+
+def _resource(name: str, **digest: JsonValue) -> Json:
+    return {"name": name, "digest": digest}
+
+
+def _test(finding: Finding) -> str:
+    """Names a test by rule, metric, layer and variant: ``rule 3: leak.bits conv1 (round=2)``."""
+    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
+    words = (f"rule {finding.rule}:", finding.metric, finding.layer, variant)
+    return " ".join(filter(None, words))

@@ -1,0 +1,173 @@
+"""What a statement says, what it refuses, and commitments with their timestamps."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import run
+from evidence.packs import POLICY, make_pack, openssl, report_of
+from report_builder import make_report, row, skipped_row
+
+from gradaudit.errors import UsageError
+from gradaudit.evidence import annex, statement_of
+from gradaudit.judging import gate, read_policy
+
+pytestmark = pytest.mark.usefixtures("two_audits")
+
+
+@pytest.mark.parametrize(
+    ("value", "result", "tests"),
+    [
+        (3.0, "FAILED", "failedTests"),
+        (1.0, "PASSED", "passedTests"),
+        (2.05, "WARNED", "warnedTests"),
+    ],
+)
+def test_the_result_is_the_verdict(tmp_path: Path, value: float, result: str, tests: str) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY % 2)
+    judged = gate(report_of(b"", value), read_policy(tmp_path / "policy.yaml"))
+    judged.save(tmp_path / "judged.json")
+    statement = statement_of({"report": tmp_path / "judged.json"})
+    predicate = statement["predicate"]
+    assert isinstance(predicate, dict)
+    assert predicate["result"] == result
+    assert predicate[tests] == ["rule 1: leak.bits fc1"]
+
+
+def test_an_unsigned_pack_says_so(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    done = run("verify", pack, width=1000)
+    assert (done.status, done.out.split(":")[:2]) == (
+        0,
+        ["note     statement.json", " is not signed"],
+    )
+    assert run("verify", pack, "--key", tmp_path / "any.pub").status == 1
+    (pack / "statement.json").write_text(
+        (pack / "statement.json").read_text().replace("PASSED", "FAILED")
+    )
+    done = run("verify", pack, width=1000)
+    assert (done.status, "is not what the report says" in done.out) == (1, True)
+    shutil.copy(pack / "statement.json", pack / "again.json")
+    assert "holds 2 statements" in run("verify", pack).err
+
+
+def test_what_cannot_be_attested_is_refused(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    (tmp_path / "policy.yaml").write_text(POLICY % 7)
+    (tmp_path / "audit.yaml").write_text("data: diabetes\n")
+    make_report().save(tmp_path / "report.json")
+    files = {"report": pack / "judged.json", "commitment": pack / "commitment.json"}
+    for changed, said in (
+        ({"report": tmp_path / "report.json"}, "is not judged"),
+        ({"policy": tmp_path / "policy.yaml"}, "another policy judged"),
+        ({"config": tmp_path / "audit.yaml"}, "as it was committed"),
+        ({"commitment": pack / "policy.yaml"}, "no commitment"),
+        ({"annex": tmp_path / "judged.json"}, "have one name"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            statement_of({**files, **changed})  # type: ignore[arg-type]
+
+
+def test_a_report_says_whether_its_policy_was_fixed_first(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    options = ["--policy", pack / "policy.yaml", "--commitment", pack / "commitment.json"]
+    for started, word in (
+        ("2100-01-01T00:00:00+00:00", "before"),
+        ("2001-01-01T00:00:00+00:00", "only after"),
+    ):
+        report_of(b"", 1, started).save(tmp_path / "report.json")
+        done = run(
+            "gate", tmp_path / "report.json", *options, "-o", tmp_path / "page.html", width=500
+        )
+        assert f", {word} the numbers, begun {started}" in done.out
+        assert f", {word} the numbers" in (tmp_path / "page.html").read_text()
+    (tmp_path / "policy.yaml").write_text(POLICY % 7)
+    done = run("gate", tmp_path / "report.json", "--policy", tmp_path / "policy.yaml", *options[2:])
+    assert (done.status, "is about another policy" in done.err) == (2, True)
+
+
+def test_a_commitment_keeps_its_date(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY % 2)
+    words = ["commit", tmp_path / "policy.yaml", "-o", tmp_path / "commitment.json"]
+    assert run(*words).status == 0
+    first = (tmp_path / "commitment.json").read_text()
+    again = run(*words)
+    assert (again.status, "its date counts" in again.err) == (2, True)
+    assert (tmp_path / "commitment.json").read_text() == first
+
+
+@pytest.mark.slow
+def test_an_authoritys_timestamp_is_kept_and_checked(tmp_path: Path) -> None:
+    pytest.importorskip("rfc3161_client", reason="needs pip install 'gradaudit[evidence]'")
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    answer = timestamp(tmp_path, pack / "commitment.json")
+    files = [pack / "policy.yaml", pack / "audit.yaml", "-o", pack / "commitment.json"]
+    assert run("commit", *files, "--timestamp", answer).status == 0
+    attested = run(
+        *("attest", pack / "judged.json", "--policy", files[0], "--config", files[1]),
+        *("--commitment", files[3], "-o", pack / "statement.json"),
+    )
+    assert attested.status == 0, attested
+    done = run("verify", pack, width=1000)
+    assert (done.status, "by a timestamp authority, before the numbers" in done.out) == (0, True)
+    assert "commitment.json.tsr: matches" in done.out
+    kept = pack / "commitment.json.tsr"
+    kept.write_bytes(timestamp(tmp_path, pack / "audit.yaml").read_bytes())
+    done = run("verify", pack, width=1000)
+    assert (done.status, "is not of" in done.out) == (1, True)
+    refused = run("commit", *files, "--timestamp", pack / "audit.yaml")
+    assert (refused.status, "no timestamp of RFC 3161" in refused.err) == (2, True)
+
+
+def timestamp(folder: Path, file: Path) -> Path:
+    """What an authority of our own answers about a file, by openssl."""
+    config = folder / "authority.cnf"
+    config.write_text(
+        "[tsa]\ndefault_tsa = one\n[one]\nserial = serial\ndigests = sha256\n"
+        "default_policy = 1.2.3.4\nsigner_digest = sha256\n"
+        "[req]\ndistinguished_name = dn\nx509_extensions = ext\nprompt = no\n"
+        "[dn]\nCN = authority\n[ext]\nextendedKeyUsage = critical,timeStamping\n"
+    )
+    request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-config", config]
+    openssl(*request, "-keyout", "tsa.key", "-out", "tsa.crt", folder=folder)
+    (folder / "serial").write_text("01\n")
+    openssl("ts", "-query", "-data", file, "-sha256", "-cert", "-out", "asked", folder=folder)
+    reply = ["ts", "-reply", "-queryfile", "asked", "-signer", "tsa.crt", "-inkey", "tsa.key"]
+    openssl(*reply, "-config", config, "-section", "one", "-out", "answer.tsr", folder=folder)
+    return folder / "answer.tsr"
+
+
+def test_the_annex_has_a_row_for_each_class_of_attack() -> None:
+    report = make_report(
+        row(
+            "attack.tracing_distance",
+            "fc1",
+            0.5,
+            interval=(0.4, 0.6),
+            variant={"attack": "tracing"},
+        ),
+        skipped_row("attack.tokens_recovered", None, "no | texts", variant={"attack": "text"}),
+        row("dp-audit.epsilon_lower", None, 1.5, details={"unit": "record", "relation": "replace"}),
+    )
+    lines = [line for line in annex(gate(report)).splitlines() if line.startswith("| ")]
+    cells = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in lines[2:]}
+    assert [len(line.split(" | ")) for line in lines] == [11] * 9
+    assert list(cells) == [
+        *("attribute inference", "membership inference", "reconstruction", "inversion", "text"),
+        *("malicious server", "epsilon"),
+    ]
+    assert cells["membership inference"][1] == "executed (attack tracing)"
+    assert cells["reconstruction"][1] == "not run: not asked for"
+    assert cells["text"][1] == "not applicable: no &#124; texts"
+    assert cells["epsilon"][3] == "record, replace"
+    assert cells["text"][8] == "exfiltration; regurgitation of training data"
+    assert "finished model" in annex(report)
+
+
+def test_the_statement_is_no_file_that_is_read(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    kept = (pack / "judged.json").read_text()
+    done = run("attest", pack / "judged.json", "-o", pack / "judged.json")
+    assert (done.status, (pack / "judged.json").read_text()) == (2, kept)
+    assert json.loads(kept)["findings"]
