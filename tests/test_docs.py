@@ -110,7 +110,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("report.json", "old.json", "new.json"):
         (folder / name).write_text(canned().to_json())
     gate(canned(), folder / "policy.yaml").save(folder / "judged.json")
-    (folder / "sweep.json").write_text(swept().to_json())
     return folder
 
 
@@ -157,6 +156,7 @@ def nothing_to_do() -> Plan:
 def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
     """All but the measuring itself, which the tests of the audits do."""
     monkeypatch.chdir(desk)
+    (desk / "sweep.json").write_text(swept().to_json())  # as an example writes one over it
     monkeypatch.setattr("gradaudit.runner.run", lambda *_, **__: canned())
     monkeypatch.setattr("gradaudit.training.train", lambda *_, **__: [])
     monkeypatch.setattr(Planner, "__init__", lambda *_, **__: None)
