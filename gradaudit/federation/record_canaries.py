@@ -11,8 +11,9 @@ step the score of a canary is the logarithm of its likelihood ratio,
 with the sampling rate q and the variance v_t of all canaries' y_t less that of who takes part. It
 is fixed before any coin is looked at. Without the others' sum the bound halves.
 
-Canary j has the numbers j, j + m, j + 2m, ... of the gradient, with random signs: canaries are
-orthogonal, reach every layer, and need no more memory than one gradient.
+Canaries share out the numbers of the gradient at random, with random signs: as many as there are
+parameters are orthogonal, and need no more memory than one gradient. More canaries than that share
+the numbers out anew, and are a little noise to each other.
 
 Source: T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1) training run" (2023);
 A. Yousefpour et al., "Opacus" (2021); M. Abadi et al., "Deep learning with differential privacy"
@@ -26,6 +27,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg import hadamard
 from scipy.stats import chi2
 from torch import Tensor
 
@@ -35,8 +37,11 @@ from gradaudit.randomness import rng
 
 _LONG = 100.0
 """Norm of a canary's gradient in clips, so that a step that does not clip it stands out."""
-_MOST, _FEWEST, _NUMBERS = 5_000, 100, 2e8
+_MOST, _FEWEST, _NUMBERS = 20_000, 100, 5e7
 """Most and fewest canaries, and numbers in all canaries' gradients of a step, on average."""
+_SETS, _CROSS_TALK, _ORDER = 8, 0.2, 32
+"""Most canaries for each parameter, the variance that other canaries may add to a canary's products
+over that of the noise, and the order of the matrices that more canaries than parameters are of."""
 _FLOOR = 0.05
 _TOLERANCE, _DEVIATIONS = 0.02, 5.0
 """Deviations from the declared noise, relative and in standard deviations of the estimate, that
@@ -70,28 +75,26 @@ class RecordCanaries:
     ) -> None:
         self.params: list[Tensor] = list(optimizer.params)
         elements = sum(p.numel() for p in self.params)
-        if count is None:
-            affordable = int(_NUMBERS / max(1.0, sampling_rate * elements))
-            count = min(elements, _MOST, max(_FEWEST, affordable))
-        self.optimizer, self.count, self.sampling_rate = optimizer, count, sampling_rate
-        if not 0 < sampling_rate <= 1 or not 0 < count <= elements:
+        sets = _SETS if elements >= _ORDER**2 else 1
+        if not 0 < sampling_rate <= 1 or not 0 < (count or 1) <= sets * elements:
             raise UsageError(
-                f"canaries: give a sampling rate in (0, 1] and 1 to {elements} canaries, as many "
-                "as the model has trainable parameters"
+                f"canaries: give a sampling rate in (0, 1] and 1 to {sets * elements} canaries, at "
+                f"most {sets} for each of the model's trainable parameters"
             )
+        if count is None:
+            hidden = 2 * _CROSS_TALK * float(optimizer.noise_multiplier) ** 2 / sampling_rate
+            useful = elements * int(min(1 + hidden, sets))
+            affordable = int(_NUMBERS / (sampling_rate * elements))
+            count = min(useful, _MOST, max(_FEWEST, affordable))
+        self.optimizer, self.count, self.sampling_rate = optimizer, count, sampling_rate
         self._draws = rng(seed, "record canaries")
         self.included: NDArray[np.bool_] = self._draws.random(count) < 0.5
-        signs = self._draws.integers(2, size=elements) * 2.0 - 1.0
-        own = np.bincount(np.arange(elements) % count, minlength=count)
-        padded = np.zeros(math.ceil(elements / count) * count)
-        padded[:elements] = signs / np.sqrt(own[np.arange(elements) % count])
-        like = self.params[0]
-        self._rows = torch.from_numpy(padded).to(like).view(-1, count)
         self._elements = elements
+        self._point()
         self.increments: list[NDArray[np.float64]] = []
         self.batches: list[int] = []
         self._noise: list[tuple[float, float, int]] = []
-        self._before: NDArray[np.float64] = np.zeros(count)
+        self._before: Tensor = self._values.new_zeros(elements)
         self._moved = 0.0
         self._known: Tensor | None = None
         self._size, self._takes = 0, np.zeros(count, bool)
@@ -161,6 +164,8 @@ class RecordCanaries:
     def _with_canaries(self, closure: Any = None) -> Any:
         """Runs Opacus's own ``pre_step`` with the canaries among the records of the step."""
         first = self._known is None
+        if first and self.count > self._elements:
+            self._point()
         if first:
             self._takes = self.included & (self._draws.random(self.count) < self.sampling_rate)
         self._take_in(self._takes & first)
@@ -176,6 +181,16 @@ class RecordCanaries:
             self._known, self._size = None, 0
         return done
 
+    def _point(self) -> None:
+        """Draw the canaries' directions, which have to be new in each step unless orthogonal.
+
+        What two canaries agree in would add up over the steps otherwise.
+        """
+        places, values = _directions(self._draws, self.count, self._elements)
+        like = self.params[0]
+        self._places = torch.from_numpy(places).to(like.device)
+        self._values = torch.from_numpy(values).to(like)
+
     def _take_in(self, takes: NDArray[np.bool_]) -> None:
         """Record the clipped sum of the records' gradients, and add canaries to the records."""
         given = [_flat(p) for p in self.params]
@@ -184,26 +199,59 @@ class RecordCanaries:
         known = factors @ whole
         self._known = known if self._known is None else self._known + known
         self._size += len(whole)
-        (chosen,) = np.nonzero(takes)
-        rows = whole.new_zeros(len(chosen), *self._rows.shape)
-        index = torch.from_numpy(chosen)
-        rows[torch.arange(len(chosen)), :, index] = self._rows[:, index].T * (_LONG * self.clip)
+        rows = self._rows(takes) * (_LONG * self.clip)
         ends = np.cumsum([p.numel() for p in self.params])[:-1].tolist()
-        parts = torch.tensor_split(rows.flatten(1)[:, : self._elements], ends, dim=1)
-        for p, part in zip(self.params, parts, strict=True):
+        for p, part in zip(self.params, torch.tensor_split(rows, ends, dim=1), strict=True):
             _append(p, part.reshape(-1, *p.shape))
 
+    def _rows(self, chosen: NDArray[np.bool_]) -> Tensor:
+        """Returns the directions of the chosen canaries, (chosen, elements)."""
+        index = torch.from_numpy(np.flatnonzero(chosen)).to(self._places.device)
+        rows = self._values.new_zeros(len(index), self._elements + 1)
+        rows.scatter_(1, self._places[index], self._values[index])
+        return rows[:, :-1]
+
     def _score(self, rest: Tensor) -> None:
-        padded = torch.zeros_like(self._rows).view(-1)
-        padded[: self._elements] = rest
-        y = ((padded.view_as(self._rows) * self._rows).sum(dim=0) / self.clip).double().numpy()
+        """Add the step's likelihood ratios to the scores, and compare the rest with noise alone."""
+        padded = torch.cat([rest, rest.new_zeros(1)])
+        y = ((padded[self._places] * self._values).sum(dim=1) / self.clip).double().cpu().numpy()
         q, part = self.sampling_rate, self.sampling_rate / 2
         spread = max(y.var() - part * (1 - part), _FLOOR * y.var(), 1e-12)
         stays = math.log1p(-q) if q < 1 else -math.inf
         self.increments.append(np.logaddexp(stays, math.log(q) + (y - 0.5) / spread))
-        noise = y - self._takes
-        self._noise.append((float(noise @ noise), float(noise @ self._before), self.count))
+        noise = rest / self.clip - self._rows(self._takes).sum(dim=0)
+        products = float(noise @ noise), float(noise @ self._before)
+        self._noise.append((*products, self._elements))
         self._before = noise
+
+
+def _directions(
+    draws: np.random.Generator, count: int, elements: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Unit vectors with random signs, by the places and values of their numbers.
+
+    As many as there are elements, at most, share no element. More are rows of Hadamard matrices,
+    each on so many elements, of sets that deal the elements out anew: two of different sets hardly
+    agree, and what all others add to a product is nearly normal.
+
+    Returns:
+        Two arrays (count, numbers of a canary); those that are left over have the place
+        ``elements`` and the value 0.
+    """
+    if count <= elements:
+        padded = np.full(math.ceil(elements / count) * count, elements)
+        padded[:elements] = draws.permutation(elements)
+        places = padded.reshape(-1, count).T
+        own = places < elements
+        signs = draws.integers(2, size=places.shape) * 2.0 - 1.0
+        return places, np.where(own, signs / np.sqrt(own.sum(axis=1, keepdims=True)), 0.0)
+    blocks = elements // _ORDER
+    sets = math.ceil(count / (blocks * _ORDER))
+    dealt = np.stack([draws.permutation(elements)[: blocks * _ORDER] for _ in range(sets)])
+    signs = draws.integers(2, size=(sets * blocks, 1, _ORDER)) * 2.0 - 1.0
+    values = signs * hadamard(_ORDER) / math.sqrt(_ORDER)
+    places = np.repeat(dealt.reshape(-1, _ORDER), _ORDER, axis=0)
+    return places[:count], values.reshape(-1, _ORDER)[:count].astype(np.float64)
 
 
 def _flat(parameter: Any) -> Tensor:

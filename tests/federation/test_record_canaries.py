@@ -20,7 +20,7 @@ from gradaudit.audits.dp_audit.law.theory import epsilon_composed
 from gradaudit.audits.dp_audit.one_run import one_run_bounds
 from gradaudit.errors import UsageError
 from gradaudit.federation.canary_scores import FILE, CanaryScores
-from gradaudit.federation.record_canaries import RecordCanaries
+from gradaudit.federation.record_canaries import RecordCanaries, _directions
 from gradaudit.integrations.opacus import record_canaries
 from gradaudit.report import Report
 
@@ -69,7 +69,7 @@ def run(
 
 def bound(scores: CanaryScores) -> float:
     totals = scores.cosines.sum(axis=0)[:, 0]
-    return one_run_bounds(totals, scores.included, delta=1e-5, alpha=0.05)[0].value
+    return one_run_bounds(totals, scores.included, delta=1e-5, alpha=0.05, unit="record")[0].value
 
 
 def suspicions(scores: CanaryScores) -> str:
@@ -103,11 +103,27 @@ def test_every_canary_has_unit_length_and_is_orthogonal_to_the_others() -> None:
         expected_batch_size=1,
     )
     canaries = RecordCanaries(optimizer, sampling_rate=0.5, count=9)
-    dense = torch.zeros(9, *canaries._rows.shape)
-    dense[torch.arange(9), :, torch.arange(9)] = canaries._rows.T
-    flat = dense.flatten(1)[:, :77].double()
+    flat = canaries._rows(np.ones(9, bool)).double()
     assert (flat @ flat.T).numpy() == pytest.approx(np.eye(9), abs=1e-6)
     assert (flat != 0).sum() == 77  # each number of the gradient is one canary's
+
+
+def test_canaries_of_different_sets_agree_as_little_as_random_directions() -> None:
+    places, values = _directions(np.random.default_rng(0), 3000, 1040)
+    rows = np.zeros((3000, 1041))
+    np.put_along_axis(rows, places, values, axis=1)
+    products = rows[:, :1040] @ rows[:, :1040].T
+    assert products[:1024, :1024] == pytest.approx(np.eye(1024), abs=1e-12)
+    across = products[:1024, 1024:2048]
+    assert across.var() == pytest.approx(1 / 1040, rel=0.05)  # as of random directions
+    assert np.abs(across).max() < 0.3
+
+
+def test_more_canaries_show_a_third_of_the_epsilon() -> None:
+    """Fresh directions in each step, which is why what canaries agree in does not add up."""
+    scores = run(count=6000, steps=80)
+    assert suspicions(scores) == ""
+    assert truth(steps=80) / 3 < bound(scores) < truth(steps=80)
 
 
 def test_the_steps_release_what_opacus_makes_of_records_and_canaries() -> None:

@@ -12,6 +12,8 @@ from scipy import stats
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.one_run import (
     CanaryGuesses,
+    certain_count,
+    certain_guesses,
     epsilon_one_run,
     epsilon_one_run_gaussian,
     expect,
@@ -67,6 +69,29 @@ def test_no_canary_is_guessed_to_be_both_in_and_out() -> None:
     scores, included = np.arange(43.0), np.arange(43) >= 21
     assert guessed(scores, included, 1.0) == CanaryGuesses(43, 42, 42)
     assert guessed(scores, ~included, 1.0) == CanaryGuesses(43, 42, 0)
+
+
+def test_the_most_certain_guesses_are_those_of_the_largest_ratios() -> None:
+    ratios = np.array([0.1, -3.0, 2.0, -0.2, 0.3, -1.0, 0.4, -0.5, 0.6, 0.05])
+    included = np.array([True, False, True, True, False, True, True, False, True, True])
+    assert certain_guesses(ratios, included) == CanaryGuesses(10, 4, 3)  # -3, 2, -1, .6
+    assert [certain_count(m) for m in (10, 100, 300, 20_000)] == [4, 40, 60, 720]
+    perfect = epsilon_one_run(CanaryGuesses(100, 40, 40), delta=DELTA, alpha=ALPHA)
+    assert one_run_ceiling(100, delta=DELTA, alpha=ALPHA, unit="record") == perfect
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.3, 2.0])
+def test_the_bound_of_records_holds_where_the_run_is_randomised_response(epsilon: float) -> None:
+    """The law by which the bound is tight: it errs nearly as often as it may, and not more."""
+    draws, truth = np.random.default_rng(3), 1 / (1 + math.exp(-epsilon))
+    included = draws.random((1000, 400)) < 0.5
+    kept = draws.random(included.shape) < truth
+    ratios = epsilon * np.where(included == kept, 1.0, -1.0)
+    at: dict[str, Any] = {"delta": 1e-12, "alpha": ALPHA, "unit": "record"}
+    bounds = [one_run_bounds(s, i, **at)[0].value for s, i in zip(ratios, included, strict=True)]
+    beyond = int((np.array(bounds) > epsilon).sum())
+    assert 0.2 * ALPHA * 1000 < beyond <= stats.binom.ppf(0.999, 1000, ALPHA)
 
 
 def test_nothing_is_shown_by_guesses_that_are_right_by_chance() -> None:

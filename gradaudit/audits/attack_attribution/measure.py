@@ -1,0 +1,201 @@
+"""Plays rounds of a federation whose sums alone are seen, attacks them, and scores the answer."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.layerwise.closed_form import readers
+from gradaudit.audits.attack_attribution import AttackAttribution, AttributionOptions
+from gradaudit.audits.attack_attribution.grouping import groups
+from gradaudit.audits.attack_attribution.recovery import RoundSum, ValueGrid, recovered
+from gradaudit.audits.base import AuditCost
+from gradaudit.audits.rows import Rows
+from gradaudit.audits.sharing_options import RATE
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Target
+from gradaudit.progress import Progress
+from gradaudit.randomness import rng, torch_rng
+from gradaudit.report import Measurement
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.share import seen
+from gradaudit.statistics.intervals import clustered
+from gradaudit.subject import Subject
+
+_CLOSE = 1e-3
+"""Largest difference of any number, over the range of all, up to which a recovered row is right."""
+_SECONDS = 1e-4
+"""What it takes to look at the sum of a unit of one round."""
+
+
+@dataclass(frozen=True)
+class AttributionScore:
+    """The counts of one repetition.
+
+    Attributes:
+        rows: of all clients.
+        found: of them that are recovered.
+        invented: recovered rows that no client has.
+        grouped, right: pairs of rows that are grouped, and those that one client owns.
+        owned, possible: pairs of recovered rows that one client owns, and all of them.
+    """
+
+    rows: int
+    found: int
+    invented: int
+    grouped: int
+    right: int
+    owned: int
+    possible: int
+
+
+def cost(audit: AttackAttribution, subject: Subject) -> AuditCost:
+    """The clients' training, of which the attack is a part.
+
+    Raises:
+        NotApplicable: the model does not begin with a fully connected layer, or records are few.
+    """
+    options, name = audit.options, _first_layer(subject)
+    _expect(subject, options)
+    updates, size = options.repeats * options.rounds, options.batch_size
+    units = len(subject.target.model.get_submodule(name).get_parameter("weight"))
+    return AuditCost(
+        passes=options.passes(size) * updates,
+        calls=options.steps(size) * (1 + options.others) * updates,
+        seconds=_SECONDS * units * updates,
+    )
+
+
+def run(audit: AttackAttribution, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Attack the sums of each repetition.
+
+    Raises:
+        NotApplicable: the model does not begin with a fully connected layer, or records are few.
+        UsageError: the defenses contradict the options.
+    """
+    options, name = audit.options, _first_layer(subject)
+    _expect(subject, options)
+    sharing = options.sharing(subject.defenses, subject.hidden)
+    scores = []
+    with progress.task("attack attribution", options.repeats) as advance:
+        for number in range(options.repeats):
+            scores.append(_repetition(subject, options, sharing, name, number))
+            advance(1)
+    facts: dict[str, JsonValue] = {"clients": 1 + options.others, "rounds": options.rounds}
+    facts["layer"] = name
+    yield from rows_of(Rows(AttackAttribution, facts=facts), scores)
+
+
+def _expect(subject: Subject, options: AttributionOptions) -> None:
+    if options.records_behind >= len(subject.records):
+        raise NotApplicable(
+            f"the clients of a sum have {options.records_behind} records, and the data has "
+            f"{len(subject.records)}: give more records, or lower --others or --batch-size"
+        )
+
+
+def _first_layer(subject: Subject) -> str:
+    """The name of the fully connected layer with bias that reads the records themselves."""
+    if subject.records.looked_up:
+        raise NotApplicable("records of tokens or codes are not read by a fully connected layer")
+    record = torch.rand(1, *subject.records.inputs.shape[1:], generator=torch_rng(0, "attribution"))
+    model = FunctionalModel.of(subject.target, dtype=torch.float64)
+    for reader in readers(model, model.cast(record)):
+        shared = reader.layer not in subject.hidden
+        if reader.of_record and reader.bias and reader.times == 1 and shared:
+            return reader.layer
+    raise NotApplicable(
+        "rows are recovered through a fully connected layer with bias that reads the records as "
+        "they are and shares its update; the model has none"
+    )
+
+
+def _repetition(
+    subject: Subject,
+    options: AttributionOptions,
+    sharing: SharingProtocol,
+    name: str,
+    number: int,
+) -> AttributionScore:
+    order = rng(subject.seed, "attribution", "records", number).permutation(len(subject.records))
+    count = options.records_behind
+    clients, others = (subject.records.take(part) for part in (order[:count], order[count:]))
+    draws = torch_rng(subject.seed, "attribution", number, device=subject.target.device)
+    target = replace(subject.target, model=copy.deepcopy(subject.target.model))
+    sums = []
+    for _ in range(options.rounds):
+        given = seen(target, clients.inputs, clients.labels, sharing, draws, dtype=target.precision)
+        sums.append(_sum_of(target, given, name))
+        with torch.no_grad():
+            for key, weight in target.model.named_parameters():
+                if key in given:
+                    weight.sub_((options.rate or RATE) * given[key].to(weight))
+    rows = recovered(sums, ValueGrid.of(others.inputs.flatten(1).double().cpu()))
+    owners = np.arange(count) // options.batch_size
+    return scored(rows, groups(sums, rows), clients.inputs.flatten(1).double().cpu(), owners)
+
+
+def _sum_of(target: Target, given: dict[str, Tensor], name: str) -> RoundSum:
+    keys = f"{name}.weight", f"{name}.bias"
+    weight, bias = (target.model.get_parameter(key).detach().cpu().clone() for key in keys)
+    return RoundSum.of(weight, bias, [given[key].detach().cpu() for key in keys])
+
+
+def scored(
+    rows: Tensor, group: NDArray[np.int64], truth: Tensor, owners: NDArray[np.int64]
+) -> AttributionScore:
+    """Compare recovered rows (rows, inputs) and their groups with the clients' rows.
+
+    A row that several clients own belongs to the first of them; it counts once.
+    """
+    if not len(rows):
+        return AttributionScore(len(truth), 0, 0, 0, 0, 0, 0)
+    apart = torch.cdist(rows, truth, p=torch.inf)
+    nearest = apart.argmin(dim=1).numpy()
+    close = (apart.amin(dim=1) <= _CLOSE * float(truth.max() - truth.min())).numpy()
+    of, group = owners[nearest[close]], group[close]
+    upper = np.triu(np.ones((len(of), len(of)), bool), 1)
+    same, together = (upper & (x[:, None] == x) for x in (of, group))
+    return AttributionScore(
+        rows=len(truth),
+        found=len(np.unique(nearest[close])),
+        invented=int((~close).sum()),
+        grouped=int(together.sum()),
+        right=int((same & together).sum()),
+        owned=int(same.sum()),
+        possible=int(upper.sum()),
+    )
+
+
+def rows_of(rows: Rows, scores: list[AttributionScore]) -> Iterator[Measurement]:
+    """The audit's rows, with intervals over repetitions."""
+    counts = {key: np.array([getattr(s, key) for s in scores]) for key in vars(scores[0])}
+    chance = counts["owned"] / np.maximum(counts["possible"], 1)
+    named = counts["found"] + counts["invented"]
+    for metric, part, whole, why, by_chance in (
+        ("rows_recovered", "found", counts["rows"], "", None),
+        ("pair_precision", "right", counts["grouped"], "no rows were linked to each other", chance),
+        (
+            "pair_recall",
+            "right",
+            counts["owned"],
+            "no two rows of one client were recovered",
+            chance * counts["grouped"] / np.maximum(counts["owned"], 1),
+        ),
+        ("rows_invented", "invented", named, "no row was recovered", None),
+    ):
+        has = whole > 0
+        if not has.any():
+            yield from rows.skipped(why, [metric])
+            continue
+        value, interval = clustered(counts[part][has] / whole[has], whole[has].astype(float))
+        details: dict[str, JsonValue] = {"of": int(whole.sum())}
+        if by_chance is not None:
+            details["by_chance"] = float(np.average(by_chance[has], weights=whole[has]))
+        yield rows.measured(metric, value, interval=interval, n=int(has.sum()), details={**details})
