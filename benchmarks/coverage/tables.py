@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks.harness import arguments, data_file, drawn, fit
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.audits.attack_table.base import TableAttack, TableSetting, best_guess
+from gradaudit.audits.attack_table.base import TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.audits.attack_table.scores import TableScores, calibration_error, scores_of
@@ -146,7 +146,7 @@ def attacked(cell: Cell, seed: int) -> Result | str:
         return str(why)
     seconds = time.process_time() - begun
     scores = scores_of(columns, answer, truth, batch.labels, tolerance)
-    guess = best_guess(columns, cell.rows)[0]
+    guess = guessed(columns, cell.rows).cells
     mode = float((columns.codes(guess)[:, None] == columns.codes(truth)[None]).double().mean())
     facts = answer.facts
     tried, false = int(str(facts.get("decoys", 0))), int(str(facts.get("decoys_certified", 0)))

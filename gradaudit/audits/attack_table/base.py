@@ -86,33 +86,23 @@ class TableAttack(ABC):
         """
 
 
-def best_guess(columns: TableColumns, count: int) -> tuple[Tensor, Tensor]:
-    """So many rows guessed without an update: each column's most frequent value.
+def guessed(columns: TableColumns, count: int) -> TableAnswer:
+    """So many rows guessed without an update: no label, and no row named.
 
-    Returns:
-        (rows, cells), and (rows, columns) the share of the attacker's records that have the value.
+    A cell is its column's most frequent value, and as certain as that is frequent.
     """
     row = columns.known.new_zeros(columns.cells_in_all)
     shares = []
-    for _, (start, stop) in columns.placed:
+    for feature, (start, stop) in columns.placed:
         block = columns.known[:, start:stop]
-        if stop - start > 1 or start not in columns.numeric:
-            counts = block.sum(dim=0)
-            row[start + int(counts.argmax())] = 1
-            shares.append(float(counts.max() / len(block)))
-        else:
-            row[start] = block[:, 0].mode().values
-            shares.append(float((block[:, 0] == row[start]).double().mean()))
-    certainty = torch.tensor(shares, dtype=row.dtype)
-    return row.expand(count, -1).clone(), certainty.expand(count, -1).clone()
-
-
-def guessed(columns: TableColumns, count: int) -> TableAnswer:
-    """So many rows guessed without an update, no label and no row named."""
-    cells, certainty = best_guess(columns, count)
+        most = int(block.sum(dim=0).argmax()) if feature.values else 0
+        row[start + most] = 1 if feature.values else block[:, 0].mode().values
+        shares.append(float((block[:, most] == row[start + most]).double().mean()))
+    certainty = torch.tensor(shares, dtype=row.dtype).expand(count, -1).clone()
     nothing = torch.zeros(count, dtype=torch.bool)
     unknown = torch.full((count, len(columns.numeric)), torch.nan, dtype=torch.float64)
     labels = torch.full((count,), torch.nan, dtype=torch.float64)
+    cells = row.expand(count, -1).clone()
     return TableAnswer(cells, labels, certainty, nothing, nothing.clone(), unknown)
 
 

@@ -1,7 +1,7 @@
 """Tables: rows that attacks rebuild from some updates, scored, beside the best guess without."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from gradaudit.audits.attack_table.base import (
     TableAnswer,
     TableAttack,
     TableSetting,
-    best_guess,
+    guessed,
     imputed,
 )
 from gradaudit.audits.attack_table.columns import TableColumns
@@ -183,8 +183,10 @@ class _Attack:
         answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
         rows = rows.of({}, {**self.campaign.facts, **_facts(answers)})
         scores = [outcome.scores for outcome in outcomes if outcome.scores is not None]
-        if not scores:
-            yield from rows.skipped(NO_TRUTH, METRICS)
+        if not scores:  # a proof needs no truth
+            proved = torch.cat([answer.certified for answer in answers]).double()
+            yield rows.measured("rows_certified", float(proved.mean()), n=len(proved))
+            yield from rows.skipped(NO_TRUTH, [m for m in METRICS if m != "rows_certified"])
             return
         others = [outcome.other for outcome in outcomes if outcome.other is not None]
         guesses = self._guesses()
@@ -236,11 +238,8 @@ class _Attack:
         """Scores of the best guess without an update, by batch."""
         scores = []
         for batch in self.campaign.drawn:
-            cells, certainty = best_guess(self.columns, len(batch))
-            nothing = torch.zeros(len(batch), dtype=torch.bool)
-            spread = torch.full((len(batch), len(self.columns.numeric)), torch.nan)
-            labels = torch.full((len(batch),), float(batch.labels.double().mode().values))
-            answer = TableAnswer(cells, labels, certainty, nothing, nothing, spread)
+            mode = torch.full((len(batch),), float(batch.labels.double().mode().values))
+            answer = replace(guessed(self.columns, len(batch)), labels=mode)
             truth = self.columns.cells(batch.inputs)
             made = scores_of(self.columns, answer, truth, batch.labels, self.options.tolerance)
             scores.append(made)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.decoys import limit_of
-from gradaudit.audits.attack_table.polishing import SpanTest
+from gradaudit.audits.attack_table.polishing import SpanTest, limit_of
 from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed, starts
 from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
 from gradaudit.audits.attack_table.structure import TwoLayers, bias_of

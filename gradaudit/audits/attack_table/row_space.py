@@ -10,9 +10,8 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.audits.attack_table.averaged import between_steps, of_several_steps
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
-from gradaudit.audits.attack_table.decoys import decoys_of, limit_of
 from gradaudit.audits.attack_table.peeling import Peeling
-from gradaudit.audits.attack_table.polishing import SpanTest
+from gradaudit.audits.attack_table.polishing import SpanTest, decoys_of, limit_of
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress

@@ -25,29 +25,17 @@ _PROBES = 8
 _BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
 
 
-def _gelu_slope(z: Tensor) -> Tensor:
-    density = (-z.square() / 2).exp() / (2 * torch.pi) ** 0.5
-    below: Tensor = torch.special.ndtr(z)
-    slope: Tensor = below + z * density
-    return slope
-
-
-def _silu_slope(z: Tensor) -> Tensor:
-    s = z.sigmoid()
-    return s * (1 + z * (1 - s))
-
-
-ACTIVATIONS: dict[str, tuple[Elementwise, Elementwise]] = {
-    "relu": (torch.relu, lambda z: (z > 0).to(z)),
-    "leaky relu": (F.leaky_relu, lambda z: torch.where(z > 0, 1.0, 0.01).to(z)),
-    "tanh": (torch.tanh, lambda z: 1 - z.tanh().square()),
-    "gelu": (F.gelu, _gelu_slope),
-    "silu": (F.silu, _silu_slope),
-    "sigmoid": (torch.sigmoid, lambda z: z.sigmoid() * (1 - z.sigmoid())),
-    "elu": (F.elu, lambda z: torch.where(z > 0, torch.ones_like(z), z.clamp_max(0).exp())),
-    "none": (lambda z: z, torch.ones_like),
+ACTIVATIONS: dict[str, Elementwise] = {
+    "relu": torch.relu,
+    "leaky relu": F.leaky_relu,
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "elu": F.elu,
+    "none": lambda z: z,
 }
-"""Activations and their slopes, with torch's default options."""
+"""Activations with torch's default options."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +82,12 @@ class TwoLayers:
     @property
     def value(self) -> Elementwise:
         """The activation."""
-        return ACTIVATIONS[self.activation][0]
+        return ACTIVATIONS[self.activation]
 
-    @property
-    def slope(self) -> Elementwise:
-        """The activation's derivative."""
-        return ACTIVATIONS[self.activation][1]
+    def slope(self, z: Tensor) -> Tensor:
+        """The activation's derivative at each element."""
+        slope: Tensor = torch.func.jvp(self.value, (z,), (torch.ones_like(z),))[1]
+        return slope
 
     def matrices(self, update: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """[dW | db] of both layers, the first in scaled coordinates."""
@@ -186,7 +174,7 @@ def _second(
     second = layers[1]
     if not {second, bias_of(second)} <= visible:
         return None, "none", f"the update of {second} was not shared"
-    for name, (value, _) in ACTIVATIONS.items():
+    for name, value in ACTIVATIONS.items():
         if seen[second].shape == given.shape and _alike(value(given), seen[second]):
             return second, name, ""
     known = ", ".join(ACTIVATIONS)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from audits.attack_table.tables import chain, seen_of, subject_of, table
 from PIL import Image
+from safetensors.torch import save_file
 
 from gradaudit.attacks.reconstruction.base import Candidates
 from gradaudit.audits.attack_table import AttackTable
-from gradaudit.audits.attack_table.base import TableSetting, best_guess, imputed
+from gradaudit.audits.attack_table.base import TableSetting, guessed, imputed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.scores import TableScores, calibration_error, draw_cells
 from gradaudit.audits.attack_table.tableak import (
@@ -86,7 +87,7 @@ def test_few_rows_of_a_small_table_are_found_by_optimisation() -> None:
     truth = columns.cells(batch.inputs)
     assert sorted(answer.labels.tolist()) == sorted(batch.labels.tolist())
     right = (columns.codes(answer.cells)[:, None] == columns.codes(truth)[None]).double().mean(2)
-    mode = columns.codes(best_guess(columns, COUNT)[0]) == columns.codes(truth)
+    mode = columns.codes(guessed(columns, COUNT).cells) == columns.codes(truth)
     assert float(right.max(dim=0).values.mean()) > float(mode.double().mean()) + 0.2
     assert not bool(answer.certified.any() | answer.named.any())
     again = TabLeak().run(view, setting, Silent())
@@ -179,3 +180,15 @@ def test_the_audit_reports_shares_columns_pictures_and_values_only_where_asked(
 
 def _by_metric(rows: list[Measurement]) -> dict[tuple[str, str], Measurement]:
     return {(row.metric, str(row.variant.get("column", ""))): row for row in rows}
+
+
+def test_rows_of_a_captured_update_are_proved_without_the_truth(tmp_path: Path) -> None:
+    records, model = table(), chain(17, 40, 40, 2)
+    view, _, _ = seen_of(records, model, 8)
+    save_file(dict(view.update), tmp_path / "update.safetensors")
+    how = {"batch_size": 8, "update": str(tmp_path / "update.safetensors")}
+    audit = AttackTable(AttackTable.Options.model_validate(how))
+    rows = _by_metric(list(audit.run(subject_of(records, model), Silent())))
+    assert rows["rows_certified", ""].value == 1
+    assert rows["rows_certified", ""].details["decoys_certified"] == 0
+    assert rows["row_accuracy", ""].value is None
