@@ -35,7 +35,7 @@ from gradaudit.report import Report
 from gradaudit.runner import run
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import seen
-from gradaudit.specs import suggest
+from gradaudit.specs import pick, suggest
 from gradaudit.subject import Subject
 from gradaudit.workers import use_cluster
 
@@ -319,17 +319,13 @@ def _audit(
 ) -> Audit[Any]:
     """Builds an audit from a preset, the federation over it, and given values on top."""
     name = named(name)
-    if name not in known:
-        raise UsageError(
-            f"audits: no audit {name!r}{suggest(name, known)}; there are: {', '.join(known)}"
-        )
-    takes = known[name].Options.model_fields
+    kind = pick(name, known, f"audits: {name}", "audit")
+    takes = kind.Options.model_fields
     for option in values:
         if option not in takes:
             raise UsageError(
                 f"{name}: no option {option!r}{suggest(option, takes)}; "
                 f"it takes: {', '.join(takes) or 'none'}"
             )
-    options = known[name].Options
-    said = options.deployed(federation) if federation else {}
-    return known[name](settle(options, dict(values), {**preset, **said}))
+    said = kind.Options.deployed(federation) if federation else {}
+    return kind(settle(kind.Options, dict(values), {**preset, **said}))

@@ -5,7 +5,6 @@ transformers imports torchvision where that is installed, so torchvision comes f
 environment says otherwise; folders are read with ``local_files_only`` either way.
 """
 
-import importlib
 import json
 import os
 import re
@@ -13,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from gradaudit.errors import UsageError
 from gradaudit.files import read_file
+from gradaudit.parts import library as installed
 from gradaudit.text import printable
 from gradaudit.user_code import import_torchvision
 
@@ -42,8 +41,8 @@ _OFFLINE = {
 
 
 @cache
-def library(name: str) -> ModuleType:
-    """Returns ``transformers`` or ``peft``, which come with the extra of that name.
+def library(name: str) -> Any:
+    """Returns ``transformers``, ``peft`` or a module of theirs, told to stay offline.
 
     Raises:
         UsageError: it is not installed, or cannot be imported.
@@ -52,14 +51,7 @@ def library(name: str) -> ModuleType:
         os.environ.setdefault(variable, value)
     with suppress(UsageError):  # it does without, where there is none
         import_torchvision("ops")
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise UsageError(
-            f"{name} is not installed: pip install 'gradaudit[transformers]'"
-        ) from error
+    return installed(name, "transformers", "models of Hugging Face")
 
 
 def settings_of(folder: Path, name: str) -> dict[str, Any]:

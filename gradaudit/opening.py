@@ -11,8 +11,8 @@ from torch import nn
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data import expect_attributes, load_records
-from gradaudit.data.common.class_order import in_order
 from gradaudit.data.common.items import ItemLayout
+from gradaudit.data.common.roles import in_order
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, Defense, parse_defense
@@ -26,7 +26,7 @@ from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
 from gradaudit.models.hf_weights import as_named_here
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.outputs import positional_arguments
-from gradaudit.models.preprocessing import expected_of_run
+from gradaudit.models.preprocessing import expected_of_run, unwrapped
 from gradaudit.models.target import (
     Expected,
     Target,
@@ -34,7 +34,6 @@ from gradaudit.models.target import (
     hidden_layers,
     shared_parameters,
 )
-from gradaudit.models.wrappers import unwrapped
 from gradaudit.subject import Subject, defended_target, with_private_part
 from gradaudit.workers import use_cluster
 

@@ -1,4 +1,6 @@
-"""Discovery of parts: audits, adapters and formats are the classes found in their package.
+"""Discovery of parts and of optional libraries.
+
+Audits, adapters and formats are the classes found in their package.
 
 A part is a concrete subclass of its kind's base class with a ``name``. It is found by living in a
 module of the kind's package (one whose name begins with ``_`` holds none), or by an entry point of
@@ -22,7 +24,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from gradaudit.errors import PartWarning, foreign, one_line
+from gradaudit.errors import PartWarning, UsageError, foreign, one_line
 
 P = TypeVar("P")
 _PARSING = Lock()
@@ -58,7 +60,9 @@ def discover(package: str, base: type[P], name: str | None = None) -> dict[str, 
 
 
 def _in_package(package: str, base: type[P], name: str | None) -> Iterator[type[P]]:
-    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+    spec = find_spec(package)
+    assert spec is not None
+    for info in pkgutil.iter_modules(spec.submodule_search_locations):
         if info.name.startswith("_") or not _may_hold(name, f"{package}.{info.name}"):
             continue
         module = importlib.import_module(f"{package}.{info.name}")
@@ -131,6 +135,26 @@ def classes_of(package: str, base: Any) -> Callable[[str], Any]:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find
+
+
+def library(module: str, extra: str, asked: str) -> Any:
+    """Returns a module of a library that comes with an extra of this distribution.
+
+    Args:
+        module: full name of the module.
+        extra: name of the extra.
+        asked: what needs it, for the message: an option, or the spec of a file.
+
+    Raises:
+        UsageError: the library is not installed, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        missing = error.name in (name, module)
+        why = "is not installed" if missing else f"cannot be imported ({one_line(error)})"
+        raise UsageError(f"{asked}: {name} {why}; install gradaudit[{extra}]") from error
 
 
 def _leave_out(what: str, remedy: str) -> None:

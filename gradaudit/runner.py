@@ -15,7 +15,6 @@ from pydantic import JsonValue
 
 from gradaudit._version import __version__
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
-from gradaudit.alike import as_few
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
 from gradaudit.audits.deployment_setting import with_setting
@@ -31,7 +30,7 @@ from gradaudit.errors import (
     short_of_memory,
 )
 from gradaudit.fingerprint import fingerprint
-from gradaudit.gathering import AuditRows, gather
+from gradaudit.gathering import AuditRows, as_few, gather
 from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.substitutes import recomputes
 from gradaudit.measurement import singles

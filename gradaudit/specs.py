@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from gradaudit.errors import UsageError
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -186,6 +187,25 @@ def suggest(name: str, known: Collection[str]) -> str:
     """Returns `` (did you mean 'X'?)`` where a known name is close, else an empty text."""
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def pick(name: str, known: Mapping[str, T], said: str, what: str) -> T:
+    """Returns what has a name.
+
+    Args:
+        name: the name.
+        known: everything by name.
+        said: what the user wrote, for the message.
+        what: kind of thing, for the message.
+
+    Raises:
+        UsageError: nothing has this name.
+    """
+    if name not in known:
+        raise UsageError(
+            f"{said}: no such {what}{suggest(name, known)}; there are: {', '.join(known)}"
+        )
+    return known[name]
 
 
 def _parameters(

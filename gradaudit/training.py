@@ -9,7 +9,7 @@ from gradaudit.config import TrainSettings
 from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import private_names
-from gradaudit.federation.canary_scores import CanaryScores
+from gradaudit.federation.canaries import CanaryScores
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import FederatedTraining

@@ -16,7 +16,7 @@ from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.data.records import Attribute, Feature, Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.noise import NoisePlace
+from gradaudit.noise_laws import NoisePlace
 from gradaudit.subject import Subject
 
 FEATURES = (

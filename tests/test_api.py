@@ -88,7 +88,7 @@ def test_checkpoints_go_into_copies(tmp_path: Path) -> None:
         (
             lambda: gradaudit.audit(model(), (INPUTS, LABELS), audits=["countin"]),
             UsageError,
-            r"no audit 'countin' \(did you mean 'counting'\?\)",
+            r"countin: no such audit \(did you mean 'counting'\?\)",
         ),
         (
             lambda: gradaudit.audit(model(), (INPUTS, LABELS), audits={"counting": {"scal": 2}}),

@@ -25,7 +25,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.report import Measurement
 from gradaudit.runner import Outcome, left_out, passed_over
-from gradaudit.sweeping.ladder import ladder
+from gradaudit.sweeping.grid import ladder
 
 MODEL = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=4", "-d", "diabetes", "-q")
 FEDERATION = """\

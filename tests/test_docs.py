@@ -27,8 +27,8 @@ from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Policy, gate
 from gradaudit.observer.observer import Allowance
 from gradaudit.planning.survey import Survey
+from gradaudit.protection.cheapest import ProtectionVerdict
 from gradaudit.protection.guards import Protection, UndefendedUpdates
-from gradaudit.protection.lessons import ProtectionVerdict
 from gradaudit.protection.planner import Plan, Planner
 from gradaudit.report import Report
 from gradaudit.stopping import Stopped

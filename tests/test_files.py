@@ -12,7 +12,7 @@ from command_line import run
 from report_builder import make_report, row
 
 from gradaudit.data import load_records
-from gradaudit.data.common import arrays, checks, tables, text_lines
+from gradaudit.data.common import arrays, checks, tables
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import (
     destination,
@@ -112,7 +112,7 @@ def test_labels_are_looked_at_before_they_are_unpacked(
 def test_tables_are_bounded_in_lines_columns_and_cells(
     content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_lines, "MAX_LINE", 100)
+    monkeypatch.setattr(tables, "MAX_LINE", 100)
     monkeypatch.setattr(checks, "MAX_COLUMNS", 10)
     monkeypatch.setattr(checks, "MAX_CELLS", 50)
     path = tmp_path / "t.csv.gz"

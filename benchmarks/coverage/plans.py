@@ -30,7 +30,7 @@ from benchmarks.harness import arguments, data_file, scaled, stored
 from benchmarks.nets import resnet18
 from gradaudit.audits import audits
 from gradaudit.audits.sizes import Size
-from gradaudit.cli.budget import sizes_of, time_left
+from gradaudit.cli.perform import sizes_of, time_left
 from gradaudit.cli.terminal import Lines
 from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import arguments, heading, line, medians, timed
-from gradaudit.data.common.reading import packed_tokens, parts_of
-from gradaudit.data.common.tokens import Tokens
+from gradaudit.data.common.tokenizing import Tokens, packed_tokens, parts_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.huggingface import library

@@ -21,9 +21,8 @@ import typer
 
 from gradaudit._version import __version__
 from gradaudit.audits import Audit, audits
-from gradaudit.cli.completion import whole_words
-from gradaudit.cli.help import HelpCommand, HelpGroup, with_examples
-from gradaudit.cli.pipes import let_readers_go
+from gradaudit.cli.help import HelpCommand, HelpGroup, whole_words, with_examples
+from gradaudit.cli.terminal import let_readers_go
 from gradaudit.errors import GradauditError, PartWarning, one_line
 from gradaudit.parts import without_garbage_collection
 from gradaudit.stopping import Stopped
@@ -130,8 +129,8 @@ _COMMANDS = {
     "init": ("init.init", None),
     "scan": ("scan.scan", None),
     "plan": ("plan.plan", None),
-    "train": ("train.train", None),
-    "capture": ("capture.capture", None),
+    "train": ("rounds.train", None),
+    "capture": ("rounds.capture", None),
     "job": ("job.job", PANEL),
     "gate": ("gate.gate", _REPORTS),
     "compare": ("reports.compare", _REPORTS),
@@ -140,7 +139,7 @@ _COMMANDS = {
     "commit": ("evidence.commit_files", _REPORTS),
     "render": ("reports.render", _REPORTS),
     "list": ("listing.list_parts", _REPORTS),
-    "explain": ("explain.explain", _REPORTS),
+    "explain": ("listing.explain", _REPORTS),
     "schema": ("listing.schema", _REPORTS),
 }
 """Module and function of each command, in this package, and its heading in help."""

@@ -10,9 +10,9 @@ import typer
 from pydantic import BaseModel, JsonValue
 from rich.console import Console
 
+import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
-from gradaudit.cli.budget import sizes_of, survey, time_left
-from gradaudit.cli.options import (
+from gradaudit.cli.flags import (
     CONFIG,
     configured,
     options_of,
@@ -27,7 +27,10 @@ from gradaudit.cli.perform import (
     opened,
     require_complete,
     show,
+    sizes_of,
     stdout_for_the_report,
+    survey,
+    time_left,
     unfinished,
 )
 from gradaudit.cli.reports import CURVES, METRIC, RELATIVE, TABLE, SweepFiles, metric_of
@@ -47,9 +50,8 @@ from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.gathering import AuditRows, incomplete, merge
 from gradaudit.report import Report, Variant
-from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
-from gradaudit.sweeping.ladder import NAME as RUNG
-from gradaudit.sweeping.ladder import ladder
+from gradaudit.sweeping.grid import NAME as RUNG
+from gradaudit.sweeping.grid import Axis, expect_known, ladder, points, read_axes
 from gradaudit.text import DOUBTS, variant_text
 from gradaudit.view.cells import SKIPPED, cell_text
 
@@ -83,10 +85,10 @@ def _whole(settings: RunSettings, config: Path | None, audit: Audit[Any]) -> Non
     expect_writable(settings, config, settings, audit.options)
     with unfinished(settings) as units:
         with opened(settings) as subject:
-            from gradaudit.runner import run
-
             watch = watcher(settings.quiet)
-            report = run(subject, [audit], progress=watch, provenance=asked(config), units=units)
+            report = deferred.runner.run(
+                subject, [audit], progress=watch, provenance=asked(config), units=units
+            )
         finish(report, settings, subject, units)
 
 
@@ -215,13 +217,12 @@ def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
     done = []
     loaded, subject = None, None
     with stdout_for_the_report():
-        from gradaudit.opening import load
-        from gradaudit.runner import run
-
         for _, settings, run_audit in sweep.runs:
             if subject is None or settings != loaded:
-                loaded, subject = settings, load(settings)
-            done.append(run(subject, [run_audit], progress=watcher(quiet), units=units))
+                loaded, subject = settings, deferred.opening.load(settings)
+            done.append(
+                deferred.runner.run(subject, [run_audit], progress=watcher(quiet), units=units)
+            )
     parts = [
         AuditRows(run_audit, report.measurements, variant)
         for (variant, _, run_audit), report in zip(sweep.runs, done, strict=True)

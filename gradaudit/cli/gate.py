@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+import gradaudit.cli.deferred as deferred
 from gradaudit.cli.reports import (
     OptionalShape,
     Output,
@@ -168,9 +169,7 @@ def _configured_policy(quiet: bool) -> Path | None:
     """Returns the policy that the configuration in the working directory names, and says so."""
     if not FOUND.is_file():
         return None
-    from gradaudit.config import read_file
-
-    found: Path | None = read_file(FOUND).get("policy")
+    found: Path | None = deferred.config.read_file(FOUND).get("policy")
     if found is not None:
         remark(f"policy {found} of {FOUND} (--policy wins over it)", quiet)
     return found

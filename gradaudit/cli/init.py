@@ -1,22 +1,225 @@
 """``gradaudit init`` writes a first configuration and policy into the working directory."""
 
+import ast
+import csv
 import inspect
+import math
+import os
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
-from gradaudit.cli.init_files import SpecCandidates, configuration, policy
-from gradaudit.cli.options import options_of, with_options
+import gradaudit.cli.deferred as deferred
+from gradaudit.cli.flags import options_of, with_options
 from gradaudit.cli.perform import opened, stdout_for_the_report
-from gradaudit.config import SubjectSettings, settle
+from gradaudit.config import ScanSettings, SubjectSettings, settle
 from gradaudit.errors import UsageError
 from gradaudit.files import FOUND
+from gradaudit.judging import default_policy_yaml
 from gradaudit.report import Report
 from gradaudit.text import listed, printable
+from gradaudit.view.facts import data_facts, preparation, title, warnings
 
 if TYPE_CHECKING:
     from gradaudit.audits.job.starting import JobBeginning
+
+
+WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt")
+TABLES = {
+    ".csv": "csv:{}?label=COL",
+    ".parquet": "parquet:{}?label=COL",
+    ".npz": "npz:{}?label=COL",
+    ".jsonl": "text:{}?text=COL&label=COL",
+}
+_MOST_BYTES = 1 << 20
+_MOST_FILES = 200
+_MOST_SHOWN = 30
+_WIDTH = 96
+
+
+@dataclass(frozen=True)
+class SpecCandidates:
+    """Specs that the files of a folder suggest by their names; no file is opened or run."""
+
+    model: Sequence[str]
+    checkpoint: Sequence[str]
+    data: Sequence[str]
+    columns: Sequence[str]
+    """A sentence for each table that names its columns."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "SpecCandidates":
+        """Reads the names of a folder's files, and the source of its Python files."""
+        inside = sorted(folder.iterdir())[:_MOST_FILES]
+        files = [path for path in inside if path.is_file() and os.access(path, os.R_OK)]
+        saved = [f"hf:{path.name}" for path in inside if (path / "config.json").is_file()]
+        return cls(
+            [*(f"{file.name}:{name}" for file in files for name in _factories(file)), *saved],
+            [file.name for file in files if file.suffix in WEIGHTS],
+            [TABLES[f.suffix].format(f.name) for f in files if f.suffix in TABLES],
+            [f"{f.name} has {', '.join(_header(f))}" for f in files if f.suffix == ".csv"],
+        )
+
+
+def _header(file: Path) -> list[str]:
+    """Returns the columns of a table, read from its first bytes."""
+    with file.open("rb") as stream:
+        line = stream.readline(1 << 14).decode(errors="replace")
+    return next(csv.reader([line]), [])[:_MOST_SHOWN]
+
+
+def _factories(file: Path) -> Iterator[str]:
+    """Names functions of a Python file annotated to return a module, and its module classes."""
+    if file.suffix != ".py" or file.stat().st_size > _MOST_BYTES:
+        return
+    try:
+        nodes = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in nodes:
+        kinds = node.bases if isinstance(node, ast.ClassDef) else []
+        kinds = [node.returns] if isinstance(node, ast.FunctionDef) and node.returns else kinds
+        if any(ast.unparse(kind).rpartition(".")[2] == "Module" for kind in kinds):
+            yield getattr(node, "name")  # noqa: B009 - both kinds of node have one
+
+
+def configuration(
+    given: Mapping[str, Any],
+    found: SpecCandidates,
+    report: Report | None,
+    seen: Sequence[str] = (),
+) -> str:
+    """Returns a configuration file with the given settings, and suggestions as comments.
+
+    Args:
+        given: settings by field name; empty ones are not given.
+        found: what to offer for those that are not.
+        report: of the model and data that were given, without a measurement.
+        seen: what was seen of the data when its options were tried, a sentence each.
+    """
+    offers = {
+        "model": found.model or ["FILE.py:factory"],
+        "checkpoint": [[name] for name in found.checkpoint] or [["weights.safetensors"]],
+        "data": found.data or ["csv:FILE.csv?label=COL"],
+        "attribute": [[name] for name in _attributes(report)] or [["NAME"]],
+        "hide": [["GLOB"]],
+        "defense": [["dp:clip=1,sigma=0.1"]],
+        "deployment": ["federation.yaml"],
+        "expected-accuracy": [0.9],
+        "budget": ["5m"],
+        "output": [["report.json", "report.html"]],
+        "policy": ["policy.yaml"],
+    }
+    blocks = [_opening(report)]
+    for key, examples in offers.items():
+        name = key.replace("-", "_")
+        about = [*_about(name, found, report), *(seen if name == "data" else ())]
+        blocks.append(_entry(key, given.get(name), examples, about))
+    blocks += [_entry(key, given[key], [], _about(key, found, report)) for key in _others(given)]
+    if job := given.get("job"):
+        blocks.append(_entry("job", job, [], ["The job that `gradaudit job` and scans audit too."]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _others(given: Mapping[str, Any]) -> list[str]:
+    """Names rarely needed settings that differ from their defaults."""
+    fields = SubjectSettings.model_fields
+    rare = ("prefix", "state_dict", "partial", "loss", "mode")
+    return [name for name in rare if given.get(name, fields[name].default) != fields[name].default]
+
+
+def policy(*, with_job: bool) -> str:
+    """Returns the default policy as a file to edit, with examples of further keys as comments."""
+    return default_policy_yaml(with_job=with_job) + _EXCEPTIONS
+
+
+_EXCEPTIONS = """
+# Values that may stay beyond their limit, why, and until when:
+# ignore:
+#   - {metric: vinfo.*, layers: fc1, reason: stays on the client, until: 2027-01-31}
+
+# What becomes of a value that is neither shown to be beyond its limit nor within it: pass, warn
+# (the verdict is UNDECIDED, with exit status 0) or fail (UNDECIDED, with exit status 1).
+unclear: warn
+
+# Correct intervals for the number of rules and layers:
+# family: holm
+"""
+
+
+def _opening(report: Report | None) -> str:
+    lines = [
+        "What gradaudit audits in this folder: commands read this file, and flags win over it.",
+        "All keys: gradaudit schema config. What would run: gradaudit scan --dry-run.",
+    ]
+    if report is not None:
+        looked = [title(report), data_facts(report), preparation(report), *warnings(report)]
+        lines += ["", *filter(None, looked)]
+    return _comment(lines)
+
+
+def _about(name: str, found: SpecCandidates, report: Report | None) -> list[str]:
+    """Explains a field, and lists what the model or the data offers for it."""
+    said = [ScanSettings.model_fields[name].description or ""]
+    said += found.columns if name == "data" and report is None else []
+    if report is not None and name == "attribute":
+        said += [f"The data has {n}: {_counts(c)}" for n, c in _attributes(report).items()]
+    if report is not None and name == "hide":
+        layers = report.target.layers
+        said += [f"{x.name} ({x.kind}, {x.parameters:,} parameters)" for x in layers[:_MOST_SHOWN]]
+        said += [f"… and {len(layers) - _MOST_SHOWN} more layers"] * (len(layers) > _MOST_SHOWN)
+    return said
+
+
+def _attributes(report: Report | None) -> dict[str, Any]:
+    attributes = report.data.get("attributes") if report else None
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def _counts(counts: Any) -> str:
+    items = list(counts.items()) if isinstance(counts, dict) else []
+    shown = ", ".join(f"{value} ({count:,})" for value, count in items[:6])
+    return shown + (f" and {len(items) - 6} more values" if len(items) > 6 else "")
+
+
+def _entry(key: str, value: Any, examples: Iterable[Any], about: Sequence[str]) -> str:
+    lines = [_comment(about)]
+    if value not in (None, (), []):
+        lines.append(_line(key, value))
+    else:
+        lines += [f"# {_line(key, example)}" for example in examples]
+    return "\n".join(lines)
+
+
+def _line(key: str, value: Any) -> str:
+    """Formats a key and its value as YAML; characters that a terminal cannot show are escaped."""
+    plain = [str(item) for item in value] if isinstance(value, tuple) else value
+    shown = str(plain).isprintable()
+    text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=shown, width=math.inf)
+    return f"{key}: " + text.removesuffix("...\n").rstrip()
+
+
+def _comment(paragraphs: Iterable[str]) -> str:
+    """Wraps paragraphs as lines that begin with ``#``; file names are not broken."""
+    return "\n".join(
+        line
+        for paragraph in paragraphs
+        for line in textwrap.wrap(
+            printable(paragraph, limit=None),
+            _WIDTH,
+            initial_indent="# ",
+            subsequent_indent="# ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or ["#"]
+    )
+
 
 POLICY, FEDERATION = Path("policy.yaml"), Path("federation.yaml")
 _LOOKED_AT = (
@@ -71,27 +274,21 @@ def _init(**flags: Any) -> None:
 
 def _begun(folder: Path, model: str | None) -> "JobBeginning":
     with stdout_for_the_report():
-        from gradaudit.audits.job.starting import beginning
-
-        return beginning(folder, model)
+        return deferred.starting.beginning(folder, model)
 
 
 def _looked_at(settings: SubjectSettings) -> tuple[SubjectSettings, Report, list[str]]:
     """Returns settings with the scale that fits, a report on model and data, and what was tried."""
     with stdout_for_the_report():
-        from gradaudit.scaling import better, scaling_trials, with_scale
-
-        trials = scaling_trials(settings)
+        trials = deferred.scaling.scaling_trials(settings)
         seen = [trial.sentence for trial in trials]
         if trials:
-            scale = better(trials)
-            data = with_scale(settings.data or "", scale or "none")
+            scale = deferred.scaling.better(trials)
+            data = deferred.scaling.with_scale(settings.data or "", scale or "none")
             settings = settings.model_copy(update={"data": data})
             seen.append(f"The model does better with scale={scale}." if scale else _UNTOLD)
     with opened(settings) as subject:
-        from gradaudit.runner import run
-
-        return settings, run(subject, []), seen
+        return settings, deferred.runner.run(subject, []), seen
 
 
 _UNTOLD = "The model does as well with either scale: say the one that it was trained with."

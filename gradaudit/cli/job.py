@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+import gradaudit.cli.deferred as deferred
 from gradaudit.audits.job import Job, JobOptions
-from gradaudit.cli.options import CONFIG, configured, options_of, with_options
+from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
@@ -52,9 +53,7 @@ def _job(**flags: Any) -> None:
         raise UsageError("name the folder of a job: gradaudit job JOB")
     expect_writable(output, config, options)
     with stdout_for_the_report():
-        from gradaudit.audits.job.measure import report_of
-
-        report = report_of(options.folder, options, asked(config))
+        report = deferred.measure.report_of(options.folder, options, asked(config))
     if output.shape == "table":
         for line in told(report):
             typer.echo(printable(line, limit=None))

@@ -15,16 +15,19 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from gradaudit.audits import audits
+from gradaudit.cli.help import completer
 from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
 from gradaudit.deployment import Deployment
-from gradaudit.errors import UsageError
+from gradaudit.explaining import explain as explained
 from gradaudit.formats import formats
-from gradaudit.formats.base import Stdout
+from gradaudit.formats.base import Stdout, write_out
+from gradaudit.formats.explanation import explanation_lines, explanation_markdown
 from gradaudit.formats.page import Page
 from gradaudit.judging import Policy, known_metrics
 from gradaudit.parts import declared, summaries
 from gradaudit.report import Report
+from gradaudit.specs import pick
 from gradaudit.zoo import zoo_names
 
 SCHEMAS = ("report", "policy", "config", "deployment")
@@ -51,15 +54,13 @@ def schema_of(document: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no schema of this name.
     """
-    if document not in SCHEMAS:
-        raise UsageError(f"no schema of {document!r}; there are: {', '.join(SCHEMAS)}")
     models: dict[str, Callable[[], type[BaseModel]]] = {
         "report": lambda: Report,
         "policy": lambda: Policy,
         "config": file_model,
         "deployment": lambda: Deployment,
     }
-    model = models[document]()
+    model = pick(document, models, document, "schema")()
     mode: JsonSchemaMode = "serialization" if document == "report" else "validation"
     schema = model.model_json_schema(mode=mode, schema_generator=_Generator)
     if "JsonValue" in schema.get("$defs", {}):
@@ -122,9 +123,8 @@ def list_parts(
     gradaudit list
     gradaudit list defenses
     """
-    if kind is not None and kind not in KINDS:
-        raise UsageError(f"list {kind}: nothing of this kind; there are: {', '.join(KINDS)}")
-    by_kind = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
+    chosen = [kind] if kind else list(KINDS)
+    by_kind = {name: pick(name, KINDS, f"list {kind}", "kind")() for name in chosen}
     if shape == "json":
         print_json(by_kind)
         return
@@ -133,3 +133,29 @@ def list_parts(
         width = max(map(len, parts), default=0)
         lines = [f"  {part:<{width}}  {summary}".rstrip() for part, summary in parts.items()]
         page.print(map(page.text, [f"{name}:", *lines]))
+
+
+def explain(
+    name: Annotated[
+        list[str],
+        typer.Argument(
+            help="Name of an audit or a metric, as in `attack property` or vinfo.auroc.",
+            autocompletion=completer("explained"),
+        ),
+    ],
+    shape: Annotated[
+        Literal["table", "markdown"],
+        typer.Option("-f", "--format", help="Format of what is printed."),
+    ] = "table",
+) -> None:
+    """Explain an audit or a metric: its question, equation, source and limits.
+
+    gradaudit explain sensitivity
+    gradaudit explain vinfo.auroc
+    """
+    explanation = explained(" ".join(name))
+    if shape == "markdown":
+        write_out(explanation_markdown(explanation))
+    else:
+        page = Page(Stdout())
+        page.print(explanation_lines(explanation, page))

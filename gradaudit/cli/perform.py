@@ -6,16 +6,21 @@ import gc
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import BaseModel, JsonValue
 
+import gradaudit.cli.deferred as deferred
+from gradaudit.audits import Audit
+from gradaudit.audits.sizes import OF_SUBJECT, SIZES, Size, SizeName
 from gradaudit.cli.reports import writers
-from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
+from gradaudit.cli.terminal import watcher
+from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, SubjectSettings, settle
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.gathering import incomplete
@@ -29,6 +34,7 @@ from gradaudit.stopping import Stopped
 if TYPE_CHECKING:
     from gradaudit.subject import Subject
     from gradaudit.units import Units
+
 
 GATE_FAILED = CLAIM_EXCEEDED = 1
 STDOUT, STDERR = 1, 2
@@ -88,7 +94,7 @@ def opened(settings: SubjectSettings) -> Iterator[Subject]:
     with stdout_for_the_report():
         new = "torch" not in sys.modules
         with without_garbage_collection():
-            from gradaudit.opening import load
+            load = deferred.opening.load
         if new:
             gc.freeze()  # modules stay, so that none of their objects need be looked at again
         yield load(settings)
@@ -121,12 +127,10 @@ def unfinished(settings: OutputSettings) -> Iterator[Units]:
     Raises:
         UsageError: another command is writing that file.
     """
-    from gradaudit.units import NOTHING_KEPT, units_beside
-
     if not settings.files:
-        yield NOTHING_KEPT
+        yield deferred.units.NOTHING_KEPT
         return
-    with units_beside(settings.files[0]) as units:
+    with deferred.units.units_beside(settings.files[0]) as units:
         try:
             yield units
         except Stopped as stop:
@@ -201,3 +205,69 @@ def claim_untested(report: Report) -> str | None:
         if row.status != "measured" and "claimed" in row.details:
             return f"dp-audit: the claim was not tested: {row.reason}"
     return None
+
+
+def time_left(seconds: float) -> Callable[[], float]:
+    """Returns a clock of the seconds that are left from now on."""
+    end = time.monotonic() + seconds
+    return lambda: end - time.monotonic()
+
+
+def sizes_of(audit: type[Audit[Any]], most: SizeName, given: Mapping[str, Any]) -> tuple[Size, ...]:
+    """Returns the sizes of an audit, from the least exact to the most exact that is wanted.
+
+    Those that come to the same are one, named as the largest of them.
+
+    Args:
+        audit: its class, with a preset of each name.
+        most: the largest size.
+        given: options that the user set, which win over every preset.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+    sizes: dict[object, Size] = {}
+    for name in SIZES[: SIZES.index(most) + 1]:
+        preset = getattr(audit, name)
+        if preset is None:
+            continue
+        options = settle(audit.Options, {}, {**preset, **given})
+        looked_at = {key: preset[key] for key in OF_SUBJECT if key in preset}
+        key = (options, *looked_at.items())
+        sizes.pop(key, None)
+        sizes[key] = Size(name, audit(options), **looked_at)
+    return tuple(sizes.values())
+
+
+def survey(
+    settings: BudgetSettings,
+    config: Path | None,
+    ladders: Sequence[Sequence[Size]],
+    left: Callable[[], float],
+    *,
+    others: Sequence[Audit[Any]] = (),
+    policy: Policy | None = None,
+) -> Report:
+    """Run audits within a time and show the report, also of finished audits at an interrupt.
+
+    Args:
+        settings: of the command, with a budget.
+        config: the configuration file that it read, if any.
+        ladders: the sizes of each audit.
+        left: the time.
+        others: audits that are not run, as they read no captured update.
+        policy: what the report's files are judged by.
+
+    Raises:
+        AuditError: the report cannot stand as an audit that was done.
+    """
+    with unfinished(settings) as units:
+        with opened(settings) as subject:
+            done = deferred.survey.Survey(subject, ladders, left, others)
+            done.go(watcher(settings.quiet), units)
+        report = done.report({**asked(config), "budget": settings.seconds})
+        if done.stopped:
+            show(presentable(report, settings, subject), settings, policy)
+            raise done.stopped
+        finish(report, settings, subject, units, policy)
+    return report

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.text import Text
 
-from gradaudit.cli.budget import time_left
+import gradaudit.cli.deferred as deferred
+from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.gate import verdict
-from gradaudit.cli.options import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
     asked,
     expect_writable,
     opened,
     presentable,
+    time_left,
     unfinished,
 )
 from gradaudit.cli.reports import remark, writers
@@ -30,12 +31,12 @@ from gradaudit.config import (
     SubjectSettings,
     settle,
 )
+from gradaudit.drawing import expect_picture
 from gradaudit.errors import UsageError
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.judging import Policy, read_policy
-from gradaudit.pictures import expect_picture
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
@@ -77,11 +78,11 @@ def _plan(**flags: Any) -> None:
         expect_picture(settings.picture)
     with unfinished(settings) as units:
         with opened(settings) as subject:
-            from gradaudit.protection.protection_plan import plan_report
-
             policy = within_reach(policy, ladders, quiet=settings.quiet)
             plan = found(subject, settings, policy, ladders, left, units)
-            report = plan_report(plan, subject.target.model, settings.cost, asked(config))
+            report = deferred.protection_plan.plan_report(
+                plan, subject.target.model, settings.cost, asked(config)
+            )
         report = presentable(report, settings, subject)
         _write(plan, report, settings, policy)
         units.forget()
@@ -92,9 +93,7 @@ def _plan(**flags: Any) -> None:
 
 def within_reach(policy: Policy, ladders: Sequence[Sequence[Size]], *, quiet: bool) -> Policy:
     """Returns the policy without rules that no plan can follow, and prints a remark on each."""
-    from gradaudit.protection.asking import out_of_reach
-
-    aside = out_of_reach(policy, ladders)
+    aside = deferred.asking.out_of_reach(policy, ladders)
     for rule in aside:
         remark(
             f"{policy.name}: {rule.metric} is left aside: it is measured of a whole job, by "
@@ -112,13 +111,11 @@ def found(
     left: Callable[[], float],
     units: Units,
 ) -> Plan:
-    """Returns the plan for these settings; it imports late, so that help answers at once."""
-    from gradaudit.protection.asking import fitting, needed
-    from gradaudit.protection.planner import Planner
-
-    return Planner(
+    """Returns the plan for these settings."""
+    asking = deferred.asking
+    return deferred.planner.Planner(
         subject,
-        fitting(needed(policy, ladders), subject, left()),
+        asking.fitting(asking.needed(policy, ladders), subject, left()),
         policy,
         cost=settings.cost,
         means=settings.means,
@@ -158,9 +155,7 @@ plan = with_options(
 def _write(plan: Plan, report: Report, settings: PlanSettings, policy: Policy) -> None:
     """Write the picture and the report's files, then print the plan."""
     if settings.picture:
-        from gradaudit.protection.protection_plan import draw_frontier
-
-        draw_frontier(settings.picture, plan, settings.cost)
+        deferred.protection_plan.draw_frontier(settings.picture, plan, settings.cost)
     for path, format_ in writers(settings.files):
         format_.write(report, path, policy)
     _show(plan, report, settings)

@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
+from gradaudit.drawing import expect_picture
 from gradaudit.errors import UsageError
 from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
 from gradaudit.formats.changes import changes, markdown_changes, print_changes, sorted_changes
 from gradaudit.judging import differences
-from gradaudit.pictures import expect_picture
 from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.redaction import redact
 from gradaudit.report import Report
@@ -77,9 +78,7 @@ class SweepFiles:
             UsageError: the report is not of a sweep, or the metric was not measured.
         """
         if self.curves is not None:
-            from gradaudit.sweeping.curves import draw_sweep
-
-            draw_sweep(self.curves, report, metric, relative=self.relative)
+            deferred.curves.draw_sweep(self.curves, report, metric, relative=self.relative)
         if self.table is not None:
             write_table(self.table, report, metric)
 

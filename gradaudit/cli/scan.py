@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
 from gradaudit.audits.job import Job
 from gradaudit.audits.sizes import Size
-from gradaudit.cli.budget import sizes_of, survey, time_left
-from gradaudit.cli.options import CONFIG, configured, options_of, with_options
-from gradaudit.cli.perform import GATE_FAILED, expect_writable, opened, stdout_for_the_report
+from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
+from gradaudit.cli.perform import (
+    GATE_FAILED,
+    expect_writable,
+    opened,
+    sizes_of,
+    stdout_for_the_report,
+    survey,
+    time_left,
+)
 from gradaudit.config import (
     OutputSettings,
     RunSettings,
@@ -104,9 +112,7 @@ def with_job(
         UsageError: the folder is no job, or no class of its code makes its model.
     """
     with stdout_for_the_report():
-        from gradaudit.audits.job.starting import beginning
-
-        begun = None if settings.model else beginning(folder)
+        begun = None if settings.model else deferred.starting.beginning(folder)
     if begun is not None and begun.model is None:
         raise UsageError(f"--job {folder}: {begun.untold[0]}")
     model = settings.model if begun is None else begun.model
@@ -176,9 +182,7 @@ def _tell_plan(
     settings: ScanSettings, chosen: Sequence[Sequence[Size]], left: Callable[[], float]
 ) -> None:
     with opened(settings) as subject:
-        from gradaudit.planning.survey import Survey
-
-        plan = list(Survey(subject, chosen, left).plan())
+        plan = list(deferred.survey.Survey(subject, chosen, left).plan())
     typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
     total = 0.0
     for size, seconds in plan:

@@ -1,14 +1,20 @@
-"""Shows progress on stderr: a live bar on a terminal, elsewhere a line from time to time."""
+"""The terminal: progress on standard error, and standard output whose reader may stop early.
 
+Progress is a live bar on a terminal, and elsewhere a line from time to time.
+"""
+
+import io
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from typing_extensions import Buffer
 
 from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.text import printable
@@ -122,3 +128,34 @@ class Lines:
         """Print a line, once ``PATIENCE`` seconds are over."""
         if time.monotonic() > self._since + PATIENCE:
             print(printable(line), file=sys.stderr, flush=True)
+
+
+class Pipe(io.FileIO):
+    """A stream that drops what is written to it once its reader has gone."""
+
+    def write(self, data: Buffer) -> int:
+        """Write, and drop the output where the reader has gone; a full disk still raises an error.
+
+        Raises:
+            OSError: it cannot be written for another reason.
+        """
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(data).nbytes
+
+
+def let_readers_go() -> None:
+    """Let a command whose reader stops early end with its own exit status."""
+    with suppress(OSError, ValueError, AttributeError):  # there is none, or it is no file
+        old = sys.stdout
+        raw = Pipe(old.fileno(), "w", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=old.encoding,
+            errors=old.errors,
+            line_buffering=raw.isatty(),
+        )

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from gradaudit.data.base import MEMBER, DataAdapter
-from gradaudit.data.common.class_order import in_class_order
-from gradaudit.data.common.reading import TextModel
+from gradaudit.data.common.roles import in_class_order
+from gradaudit.data.common.tokenizing import TextModel
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
-from gradaudit.data.common.reading import TextModel
+from gradaudit.data.common.tokenizing import TextModel
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.specs import Spec, arguments

@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_diabetes
 
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.columns import numeric_features, standardise
+from gradaudit.data.common.table_columns import numeric_features, standardise
 from gradaudit.data.records import Attribute, Records
 
 

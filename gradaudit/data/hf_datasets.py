@@ -13,14 +13,11 @@ from typing import Any, ClassVar
 from pydantic import JsonValue
 
 from gradaudit.data.common.arrays import as_inputs
-from gradaudit.data.common.arrow import read_frames
-from gradaudit.data.common.arrow_frame import Frame
+from gradaudit.data.common.arrow import Frame, read_frames
 from gradaudit.data.common.checks import choose, quote
-from gradaudit.data.common.class_order import in_order
-from gradaudit.data.common.columns import MAX_CLASSES, NOT_A_TABLE, Inputs, table_of
-from gradaudit.data.common.picture_adapter import PictureAdapter
-from gradaudit.data.common.pictures import Picture
-from gradaudit.data.common.roles import assemble, left_aside
+from gradaudit.data.common.picture_files import Picture, PictureAdapter
+from gradaudit.data.common.roles import assemble, in_order, left_aside
+from gradaudit.data.common.table_columns import MAX_CLASSES, NOT_A_TABLE, Inputs, table_of
 from gradaudit.data.common.tables import TextTable
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records

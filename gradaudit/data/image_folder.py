@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.labelled_folder import LabelledFolder
-from gradaudit.data.common.picture_adapter import PictureAdapter
+from gradaudit.data.common.picture_files import PictureAdapter
+from gradaudit.data.common.table_columns import Inputs
 
 
 @dataclass(frozen=True, kw_only=True)

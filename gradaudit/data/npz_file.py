@@ -9,8 +9,7 @@ import numpy as np
 
 from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in
 from gradaudit.data.common.checks import choose_all
-from gradaudit.data.common.columns import NOT_A_TABLE, DataColumn, Inputs, table_of
-from gradaudit.data.common.picture_adapter import PictureAdapter
+from gradaudit.data.common.picture_files import PictureAdapter
 from gradaudit.data.common.roles import (
     Labels,
     assemble,
@@ -19,6 +18,7 @@ from gradaudit.data.common.roles import (
     named_label,
     no_labels,
 )
+from gradaudit.data.common.table_columns import NOT_A_TABLE, DataColumn, Inputs, table_of
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 

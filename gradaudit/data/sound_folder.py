@@ -4,7 +4,6 @@ import wave
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.data.common.checks import expect_finite, expect_to_fit
-from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.labelled_folder import LabelledFolder
+from gradaudit.data.common.table_columns import Inputs
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import expect_file
+from gradaudit.parts import library
 from gradaudit.text import printable
 from gradaudit.user_code import first_line
 
@@ -172,14 +172,7 @@ def _pcm(path: Path) -> wave.Wave_read | None:
 
 
 def _encoded(name: str, path: Path) -> Any:
-    try:
-        library = import_module("soundfile")
-    except ImportError as error:
-        raise UsageError(
-            f"{name}: is no WAV of plain PCM; what reads others is not installed: pip install "
-            "'gradaudit[sounds]'"
-        ) from error
-    return library.SoundFile(path)
+    return library("soundfile", "sounds", f"{name}: is no WAV of plain PCM").SoundFile(path)
 
 
 def _reader(pcm: wave.Wave_read) -> Callable[[int], NDArray[np.float32]]:

@@ -10,17 +10,20 @@ from pydantic import JsonValue
 
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrow import is_arrow, read_frames
-from gradaudit.data.common.class_order import in_order
-from gradaudit.data.common.columns import Inputs
-from gradaudit.data.common.reading import (
+from gradaudit.data.common.roles import Labels, assemble, in_order, labels_of, left_aside
+from gradaudit.data.common.table_columns import Inputs
+from gradaudit.data.common.tables import TextTable, read_table
+from gradaudit.data.common.tokenizing import (
+    Hashing,
+    Pretrained,
+    Tokenizer,
+    Tokens,
     hidden_tokens,
     next_tokens,
     packed_tokens,
     parts_of,
+    tokens_of,
 )
-from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
-from gradaudit.data.common.tables import TextTable, read_table
-from gradaudit.data.common.tokens import Hashing, Pretrained, Tokenizer, Tokens, tokens_of
 from gradaudit.data.hf_datasets import open_folder
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError

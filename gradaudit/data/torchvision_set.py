@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gradaudit.data.common.checks import choose
-from gradaudit.data.common.picture_adapter import PictureAdapter
+from gradaudit.data.common.picture_files import PictureAdapter
 from gradaudit.data.common.user_data import records_of_items
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError

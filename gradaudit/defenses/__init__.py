@@ -11,7 +11,7 @@ from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.defenses.chain import Chain
 from gradaudit.errors import UsageError
 from gradaudit.parts import classes_of, discover
-from gradaudit.specs import suggest
+from gradaudit.specs import pick, suggest
 
 __all__ = ["Chain", "Defense", "DefenseOptions", "defenses", "parse_defense"]
 
@@ -32,13 +32,7 @@ def parse_defense(text: str, option: str = OPTION) -> Defense[Any]:
             value out of range.
     """
     name, _, rest = text.partition(":")
-    known = defenses()
-    if name not in known:
-        raise UsageError(
-            f"{option} {text}: no defense {name!r}{suggest(name, known)}; "
-            f"there are: {', '.join(known)}"
-        )
-    kind = known[name]
+    kind = pick(name, defenses(), f"{option} {text}", "defense")
     values = _values(f"{option} {text}", kind, [item for item in rest.split(",") if item.strip()])
     try:
         options = kind.Options.model_validate(values)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.gradients.noise import clip_factors, noise_of_mean
-from gradaudit.noise import Noise, NoisePlace
+from gradaudit.noise_laws import Noise, NoisePlace
 
 
 class DpOptions(DefenseOptions):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Executor
-from importlib import import_module
-from types import ModuleType
 from typing import ClassVar
 
 from gradaudit.errors import UsageError
@@ -58,19 +56,6 @@ class Cluster(ABC):
     @abstractmethod
     def kill(self) -> None:
         """Cancel running work as soon as possible; ``open`` then starts anew."""
-
-    def _import(self, module: str) -> ModuleType:
-        """Imports a library that this kind of executor needs.
-
-        Raises:
-            UsageError: it is not installed.
-        """
-        try:
-            return import_module(module)
-        except ImportError as error:
-            raise UsageError(
-                f"--executor {self}: {module} is not installed; install gradaudit[{self.name}]"
-            ) from error
 
     def _refused(self, error: Exception) -> UsageError:
         """Returns the error of a cluster that does not answer."""

@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from gradaudit.executors.base import Cluster
+from gradaudit.parts import library
 
 _PATIENCE = 30
 """Seconds within which a scheduler has to answer."""
@@ -48,7 +49,7 @@ class Dask(Cluster):
 
     def _connected(self) -> Any:
         if self._client is None:
-            distributed = self._import("distributed")
+            distributed = library("distributed", self.name, f"--executor {self}")
             options: dict[str, Any] = {"timeout": _PATIENCE, "set_as_default": False}
             if self.target.endswith(".json"):
                 options["scheduler_file"] = self.target

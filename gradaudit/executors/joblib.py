@@ -16,6 +16,7 @@ from typing import Any
 
 from gradaudit.errors import UsageError
 from gradaudit.executors.base import Cluster
+from gradaudit.parts import library
 
 _IDLE = 600
 """Seconds after which idle workers end."""
@@ -50,7 +51,9 @@ class Joblib(Cluster):
     def open(self, workers: int) -> Executor:
         """Returns the workers of the last call, or new ones in their place."""
         with _deaf():
-            self._executor = self._import("joblib.externals.loky").get_reusable_executor(
+            self._executor = library(
+                "joblib.externals.loky", self.name, f"--executor {self}"
+            ).get_reusable_executor(
                 workers,
                 timeout=_IDLE,
                 initializer=_begin,

@@ -7,6 +7,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from gradaudit.executors.base import Cluster
+from gradaudit.parts import library
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class Ray(Cluster):
             self._executor = None
 
     def _connected(self) -> Any:
-        ray = self._import("ray")
+        ray = library("ray", self.name, f"--executor {self}")
         if not ray.is_initialized():
             try:
                 ray.init(address=self.target or None, log_to_driver=False, logging_level="ERROR")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from gradaudit.errors import UsageError
 from gradaudit.executors.base import Cluster
+from gradaudit.parts import library
 
 T = TypeVar("T")
 _POLL = 0.5
@@ -54,7 +55,7 @@ class Slurm(Cluster):
             self._executor = None
 
     def _submitter(self) -> Any:
-        submitit = self._import("submitit")
+        submitit = library("submitit", self.name, f"--executor {self}")
         options = {**self._options}
         cluster = options.pop("cluster", "slurm")
         renamed = {"partition": "slurm_partition", "time": "timeout_min"}

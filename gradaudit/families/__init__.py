@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from pydantic import JsonValue
 
-from gradaudit.errors import UsageError
 from gradaudit.families.base import Family, Fitted, log_loss, under_prior
 from gradaudit.parts import discover
+from gradaudit.specs import pick
 
 __all__ = ["Family", "Fitted", "families", "family", "log_loss", "sizes", "under_prior"]
 
@@ -23,9 +23,8 @@ def family(name: str) -> Family:
         UsageError: there is none.
     """
     found: dict[str, type[Family]] = discover("gradaudit.families", Family, name)
-    if name not in found:
-        raise UsageError(f"no predictive family {name!r}; there are: {', '.join(families())}")
-    return found[name]()
+    known = found if name in found else families()
+    return pick(name, known, name, "predictive family")()
 
 
 def sizes(names: Iterable[str]) -> dict[str, JsonValue]:

@@ -1,27 +1,165 @@
 """Canaries of a training: extra clients with random directions, included by coin tosses.
 
 A canary's update is a direction of its own, drawn evenly over the sphere, as long as a client's
-update may be. It goes through the same defenses as the clients' updates, in every round, if its
-coin let it in; else it is held out. Nothing else depends on the coins, so that whoever tells from
-the released mean updates which are in has found out what the training gives away of a client.
+update may be. It joins the clients' mean through the same defenses, in every round, if its coin let
+it in; else it is held out. Nothing else depends on the coins, so that whoever finds from the
+released mean updates which are in has found out what the training gives away of a client. Scores
+are saved in a file beside the training's checkpoints.
 
 G. Andrew et al., "One-shot empirical privacy estimation for federated learning" (2024), algorithm
 2; the coins are those of T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1)
 training run" (2023).
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, reduce
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+import safetensors.numpy
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gradaudit.federation.canary_scores import CanaryScores
+from gradaudit.errors import CheckpointError
 from gradaudit.randomness import rng, torch_rng
+from gradaudit.sharing.protocol import SharingProtocol
+
+FILE = "canaries.safetensors"
+_MAX_BYTES = 1 << 30
+Unit = Literal["client", "record"]
+Facts = dict[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class CanaryScores:
+    """Scores of the canaries of a run.
+
+    Attributes:
+        included: (canaries,) whether each was let in.
+        cosines: (rounds, canaries, blocks) of the released mean update and the canary's direction,
+            over all that is shared first, then over each layer; of records, what a step adds to the
+            score of each.
+        layers: names of the blocks but the first.
+        unit: whether canaries are clients or records.
+        facts: what else is known of the run.
+    """
+
+    included: NDArray[np.bool_]
+    cosines: NDArray[np.float64]
+    layers: tuple[str, ...]
+    unit: Unit = "client"
+    facts: Facts = field(default_factory=dict)
+
+    def packed(self) -> bytes:
+        """Returns the file of the scores as bytes."""
+        arrays = {"included": self.included, "cosines": self.cosines}
+        told = {"layers": self.layers, "unit": self.unit, "facts": self.facts}
+        return safetensors.numpy.save(arrays, {key: json.dumps(x) for key, x in told.items()})
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Reads the scores that a run left in its folder.
+
+        Raises:
+            CheckpointError: there are none, or they are damaged.
+        """
+        path = folder / FILE
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                raise CheckpointError(f"{path}: larger than {_MAX_BYTES:,} bytes")
+            with safe_open(path, framework="numpy") as file:
+                told = file.metadata() or {}
+                unit: Unit = "record" if told.get("unit") == '"record"' else "client"
+                scores = cls(
+                    file.get_tensor("included"),
+                    file.get_tensor("cosines"),
+                    _names(told["layers"]),
+                    unit,
+                    _facts(told.get("facts", "{}")),
+                )
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise CheckpointError(
+                f"{path}: no such file; train with --canaries K, and name the folder of the run"
+            ) from error
+        except (SafetensorError, KeyError, ValueError, RecursionError, OSError) as error:
+            raise CheckpointError(f"{path}: is damaged ({type(error).__name__})") from error
+        return scores._expected(path)
+
+    def _expected(self, path: Path) -> Self:
+        shape = (*self.included.shape, 1 + len(self.layers))
+        fits = self.included.dtype == bool and self.included.ndim == 1 and self.cosines.ndim == 3
+        if not fits or self.cosines.shape[1:] != shape or not np.isfinite(self.cosines).all():
+            raise CheckpointError(f"{path}: is damaged (its arrays do not fit each other)")
+        return self
+
+
+def _facts(text: str) -> Facts:
+    """The object in a JSON text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    facts = json.loads(text)
+    if not isinstance(facts, dict):
+        raise ValueError("no object of facts")
+    return facts
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Reads a JSON list of names.
+
+    Raises:
+        ValueError: it is none.
+    """
+    names = json.loads(text)
+    if not isinstance(names, list):
+        raise ValueError("its metadata holds no list of names")
+    return tuple(map(str, names))
+
+
+class Contribution(NamedTuple):
+    """What a client contributes: a gradient, or its training's difference as one; and buffers.
+
+    The update is by the name of every trainable parameter, in its shape; of several local steps it
+    is (w₀ − w_E)/rate. Buffers are the model's after the client's forward passes, the number of its
+    records is its weight, and the loss their mean, as they were trained on.
+    """
+
+    update: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    records: int
+    loss: float
+
+
+def weighted_mean(contributions: Iterable[Contribution]) -> Contribution:
+    """The mean of the clients' contributions, each weighted by its number of records.
+
+    Counts among the buffers (``num_batches_tracked``) are not averaged: the largest is kept.
+    """
+    return reduce(_with, contributions)
+
+
+def _with(mean: Contribution, sent: Contribution) -> Contribution:
+    records = mean.records + sent.records
+    share = sent.records / records
+    update = {n: _between(t, sent.update[n], share) for n, t in mean.update.items()}
+    buffers = {n: _between(t, sent.buffers[n], share) for n, t in mean.buffers.items()}
+    return Contribution(update, buffers, records, mean.loss + share * (sent.loss - mean.loss))
+
+
+def _between(before: Tensor, new: Tensor, share: float) -> Tensor:
+    """Moves a running mean towards a value; exact where they are equal; counts take the larger."""
+    if not before.is_floating_point():
+        return torch.maximum(before, new)
+    return before + share * (new - before)
+
 
 _AT_ONCE = 16
 _MEMORY = "canaries.cosines"
@@ -115,3 +253,58 @@ def pieces(numbers: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Splits the canaries' numbers into pieces that fit into the memory."""
     for start in range(0, len(numbers), _AT_ONCE):
         yield numbers[start : start + _AT_ONCE]
+
+
+_ENDLESS = 1e12
+
+
+@dataclass(kw_only=True)
+class CanaryClients(Canaries):
+    """The canaries of ``gradaudit train``.
+
+    Attributes:
+        norm: of an update; None for the median of the clients' own, round by round.
+        records: what each counts as, when updates are averaged.
+        sharing: what an update passes through before it is shared.
+    """
+
+    norm: float | None
+    records: int
+    sharing: SharingProtocol
+
+    def joined(self, mean: Contribution, norms: list[float], round_: int) -> Contribution:
+        """Returns the mean of clients and included canaries, and keeps the canaries' scores.
+
+        Args:
+            mean: of the clients.
+            norms: of the clients' updates.
+            round_: from 1.
+        """
+        length = self.norm if self.norm is not None else median(norms)
+        sums = {name: tensor * mean.records for name, tensor in mean.update.items()}
+        for numbers in pieces(np.flatnonzero(self.included)):
+            sent = self._sent(numbers, length, round_)
+            sums = {n: t + self.records * sent[n].sum(0).reshape(t.shape) for n, t in sums.items()}
+        total = mean.records + self.records * int(self.included.sum())
+        update = {name: tensor / total for name, tensor in sums.items()}
+        self.see(update)
+        return mean._replace(update=update)
+
+    def _sent(self, numbers: NDArray[Any], length: float, round_: int) -> dict[str, Tensor]:
+        """Returns what these canaries share, (canaries, elements) by parameter."""
+        rows = {name: part * length for name, part in self.directions(numbers).items()}
+        words = ("federation", "canaries", "defense", round_, int(numbers[0]))
+        draws = torch_rng(self.seed, *words, device=self.device)
+        chain = self.sharing.chain
+        return chain.apply(rows, records=self.records, generators=lambda _i, _n: draws)
+
+
+def longest(sharing: SharingProtocol) -> float | None:
+    """Largest length of a client's update after clipping; None where nothing clips it."""
+    endless = torch.tensor([_ENDLESS], dtype=torch.float64)
+    factors_of = (
+        defense.record_factors(endless) if defense.of_records else defense.batch_factors(endless)
+        for defense in sharing.chain.acting
+    )
+    lengths = [float(factors * _ENDLESS) for factors in factors_of if factors is not None]
+    return min(lengths, default=None)

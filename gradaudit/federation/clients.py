@@ -15,8 +15,7 @@ from gradaudit.data.common.packing import arguments
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_names
 from gradaudit.errors import AuditError
-from gradaudit.federation.canary_clients import CanaryClients
-from gradaudit.federation.contributions import Contribution, weighted_mean
+from gradaudit.federation.canaries import CanaryClients, Contribution, weighted_mean
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running
 from gradaudit.models.hf_adapter import frozen_below

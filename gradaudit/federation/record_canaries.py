@@ -32,7 +32,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from gradaudit.errors import UsageError
-from gradaudit.federation.canary_scores import CanaryScores, Facts
+from gradaudit.federation.canaries import CanaryScores, Facts
 from gradaudit.randomness import rng
 
 _LONG = 100.0

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
-from gradaudit.federation.canary_scores import FILE as CANARIES
+from gradaudit.federation.canaries import FILE as CANARIES
 from gradaudit.federation.server import FederatedTraining, Round
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.files import clear_temporaries, write_atomically

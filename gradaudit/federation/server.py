@@ -13,7 +13,7 @@ from gradaudit.defenses.attachment import private_names, private_parts
 from gradaudit.defenses.base import Defense
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import Algorithm, choose_algorithm
-from gradaudit.federation.canary_clients import CanaryClients, longest
+from gradaudit.federation.canaries import CanaryClients, longest
 from gradaudit.federation.clients import Client, Server, Workplace, diverged
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions

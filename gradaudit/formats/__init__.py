@@ -5,6 +5,7 @@ from pathlib import Path
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Format
 from gradaudit.parts import discover
+from gradaudit.specs import pick
 
 __all__ = ["Format", "format_for", "format_named", "formats"]
 
@@ -38,6 +39,4 @@ def format_named(name: str, *, every: bool = False) -> Format:
     Raises:
         UsageError: there is none.
     """
-    if name not in formats():
-        raise UsageError(f"no report format is called {name!r}; there are: {', '.join(formats())}")
-    return formats()[name](every=every)
+    return pick(name, formats(), name, "report format")(every=every)

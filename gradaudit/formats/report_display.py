@@ -6,10 +6,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradaudit.errors import UsageError
 from gradaudit.formats import format_for
 from gradaudit.formats.results import summary
 from gradaudit.judging.risk import LEVELS, Risk, risks_of, sign_of, with_findings
+from gradaudit.parts import library
 from gradaudit.report import Measurement, Report
 from gradaudit.text import printable, variant_text
 
@@ -26,11 +26,9 @@ def dataframe(report: Report) -> "DataFrame":
     Raises:
         UsageError: pandas is not installed.
     """
-    try:
-        from pandas import DataFrame
-    except ImportError as error:
-        raise UsageError("a data frame needs pandas: pip install 'gradaudit[pandas]'") from error
-    return DataFrame([_line(row) for row in report.rows], columns=COLUMNS)
+    pandas = library("pandas", "pandas", "Report.to_dataframe")
+    frame: DataFrame = pandas.DataFrame([_line(row) for row in report.rows], columns=COLUMNS)
+    return frame
 
 
 def _line(row: Measurement) -> dict[str, object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opacus.optimizers import DPOptimizer
 
-from gradaudit.federation.canary_scores import FILE
+from gradaudit.federation.canaries import FILE
 from gradaudit.federation.record_canaries import RecordCanaries
 
 

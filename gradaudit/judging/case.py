@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
 from gradaudit.report import Measurement, estimate
@@ -66,9 +66,7 @@ class Claim:
         t = self._quantile(self.alpha) + (self.limit - self.upper) / self.deviation
         if math.isinf(self.degrees):
             return _NORMAL.cdf(-t)
-        from scipy.special import stdtr
-
-        return float(stdtr(self.degrees, -t))
+        return float(_special().stdtr(self.degrees, -t))
 
     def upper_at(self, alpha: float) -> float:
         """Returns the upper end at another one-sided level; an infinite one stays infinite."""
@@ -79,9 +77,14 @@ class Claim:
         """Returns the quantile of Student's distribution that is exceeded with this probability."""
         if math.isinf(self.degrees):
             return _NORMAL.inv_cdf(1 - alpha)
-        from scipy.special import stdtrit
+        return -float(_special().stdtrit(self.degrees, alpha))
 
-        return -float(stdtrit(self.degrees, alpha))
+
+def _special() -> Any:
+    """Returns SciPy's special functions, which take long to import and are rarely needed."""
+    from scipy import special
+
+    return special
 
 
 def corrected_ends(claims: Sequence[Claim]) -> list[float]:

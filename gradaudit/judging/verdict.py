@@ -1,10 +1,10 @@
 """The verdict on a judged report: one of three words, and whether the gate fails it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from gradaudit.judging.policy import known_metrics
-from gradaudit.report import Finding, Key, Measurement, Report, Says
+from gradaudit.report import Finding, Report, Says
 
 Word = Literal["passed", "failed", "undecided", "measured"]
 ANSWERED = frozenset({"passed", "failed", "unclear", "ignored", "known"})
@@ -87,7 +87,7 @@ def missing_evidence(judged: Report) -> dict[str, str]:
             for subject in _subjects(finding, judged):
                 asked.setdefault(subject, []).append(finding)
     return {
-        subject: _reason(findings[0], rows)
+        subject: rows[findings[0].key].reason or ""
         for subject, findings in asked.items()
         if all(finding.outcome == "not-applicable" and finding.key in rows for finding in findings)
     }
@@ -101,10 +101,6 @@ def _subjects(finding: Finding, judged: Report) -> Sequence[str]:
     about = named and metric is not None and metric.question == "attribute"
     attribute = [f"the attribute {', '.join(named)}"] if about else []
     return attribute + (["attacks"] if finding.metric.startswith(f"{ATTACK}.") else [])
-
-
-def _reason(finding: Finding, rows: Mapping[Key, Measurement]) -> str:
-    return rows[finding.key].reason or ""
 
 
 def _answered(judged: Report) -> bool:

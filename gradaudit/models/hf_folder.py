@@ -7,7 +7,6 @@ whether a mask hides anything, and lets it out where not.
 """
 
 import copyreg
-import importlib
 from collections.abc import Mapping
 from functools import cache
 from inspect import signature
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.contained import contained
-from gradaudit.data.common.reading import ReadingTask, TextModel
+from gradaudit.data.common.tokenizing import ReadingTask, TextModel
 from gradaudit.errors import GradauditError, UsageError, foreign
 from gradaudit.huggingface import expect_held, library, reason, settings_of
 from gradaudit.models import hf_adapter
@@ -234,14 +233,14 @@ def _positions(model: Any) -> int | None:
 def _transformers() -> Any:
     """Returns the library, with attention that per-sample gradients can pass."""
     transformers = library("transformers")
-    masks = importlib.import_module("transformers.masking_utils")
+    masks = library("transformers.masking_utils")
     masks.AttentionMaskInterface.register("eager", _written_out)
     return transformers
 
 
 def _written_out(*args: Any, **kwargs: Any) -> Tensor:
     """Returns the mask that is added to attention scores, also where it hides nothing."""
-    masks = importlib.import_module("transformers.masking_utils")
+    masks = library("transformers.masking_utils")
     mask: Tensor = masks.eager_mask(*args, **{**kwargs, "allow_is_bidirectional_skip": False})
     return mask
 
@@ -295,7 +294,7 @@ def _task_of(architecture: str) -> Task | None:
 
 def _table(task: Task) -> Mapping[str, str]:
     """Returns the names of the library's classes by the type of model."""
-    auto = importlib.import_module("transformers.models.auto.modeling_auto")
+    auto = library("transformers.models.auto.modeling_auto")
     table: Mapping[str, str] = getattr(auto, _CLASSES[task][1])
     return table
 
@@ -307,5 +306,5 @@ def _reduced(model: nn.Module) -> tuple[Any, ...]:
 
 def _empty(module: str, name: str) -> nn.Module:
     _transformers()
-    kind: type[nn.Module] = getattr(importlib.import_module(module), name)
+    kind: type[nn.Module] = getattr(library(module), name)
     return kind.__new__(kind)

@@ -1,7 +1,6 @@
 """Weights in a folder of transformers, under the library's names for a model."""
 
 import copy
-import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradaudit.huggingface import library
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.hf_adapter import with_frozen
 from gradaudit.text import listed
@@ -81,8 +81,8 @@ def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
 
 def _rules(model: Any) -> tuple[list[Any], Any]:
     """Returns the library's rules for converting files' weights, and the module of their types."""
-    mapping = importlib.import_module("transformers.conversion_mapping")
-    loading = importlib.import_module("transformers.core_model_loading")
+    mapping = library("transformers.conversion_mapping")
+    loading = library("transformers.core_model_loading")
     return mapping.get_model_conversion_mapping(model), loading
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gradaudit.errors import AuditError, CheckpointError
 from gradaudit.files import write_atomically
 from gradaudit.models.checkpoint import LoadedCheckpoint, load_checkpoint
-from gradaudit.models.checkpoint.ordered import in_order_of
+from gradaudit.models.checkpoint.naming import in_order_of
 from gradaudit.sharing.named import Kind, NamedUpdate, named_update
 from gradaudit.text import listed, printable
 

@@ -11,11 +11,16 @@ from pydantic import JsonValue
 from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import AuditError
-from gradaudit.planning.beside import side_by_side, workers_of
 from gradaudit.planning.pace import Pace
-from gradaudit.planning.sampling import Subjects, looks_at_all, sampled
+from gradaudit.planning.parallel import (
+    Share,
+    Subjects,
+    looks_at_all,
+    sampled,
+    side_by_side,
+    workers_of,
+)
 from gradaudit.planning.schedule import Schedule, ScheduledRun, in_turn
-from gradaudit.planning.share import Share
 from gradaudit.progress import Advance, Progress
 from gradaudit.report import Report, estimate
 from gradaudit.runner import Outcome, Run, left_out, measured, of_sample, passed_over

@@ -1,15 +1,218 @@
-"""Search for layers to blur so that rules on floors hold, or to hide instead."""
+"""Search for layers to blur so that rules on floors hold, or to hide instead.
+
+The cheapest noise levels: a layer whose elements have the root mean square r loses σ²/(r² + σ²) of
+its update to noise of deviation σ: half at σ = r, and as σ grows all of it, as if it were hidden.
+Over x = log(σ/r) the cost Σ_l w_l s(2x_l), with s the logistic function, is minimised by sequential
+quadratic programming (D. Kraft, "A software package for sequential quadratic programming", 1988, as
+SciPy's SLSQP) with the rules as smooth constraints, whose slopes are known.
+
+The information ½ ln det(I + Σ_l e^(−2x_l) A_l) is convex in x, but the cost is not, and the floor
+neither, so that there are local minima. It is begun from the same noise for all, the same loss for
+all and the same information from all, each as little as passes, and none of these is cheaper than
+what is found.
+"""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import NonlinearConstraint, brentq, minimize
+from scipy.special import expit
 
-from gradaudit.protection.floor_rules import FloorBounds
+from gradaudit.protection.floor_rules import FloorBound, FloorBounds
 from gradaudit.protection.guards import HIDE, Guard, Protection
-from gradaudit.protection.levels import LEAST, MOST, Levels
+
+Floats = NDArray[np.float64]
+LEAST, MOST = -8.0, 5.0
+"""Range of x: losses of 1e-7, and of all but 5e-5, from where a layer may as well be hidden."""
+_EXACT, _STEP = 1e-3, 0.05
+"""Precision of x, and the distance from the start at which the search begins."""
+_ROUNDS, _GAIN = 2, 1e-3
+"""Most searches from one start, and the share of the cost that one must save to go on."""
+_FAR = 1e3
+"""Margin from which on all margins count as equal."""
+_FAINT, _TINY = 1e-12, 1e-300
+"""Share of the largest information, and information, below which a layer counts as having none."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Layers that are shared with noise, in order, and the range of that noise.
+
+    Attributes:
+        layers: their names.
+        weights: what hiding each costs, (layers,).
+        sizes: log r of each, (layers,).
+        least: the smallest x of each, (layers,).
+        bounds: the rules.
+        reserve: margin that every bound keeps, over its limit's size.
+    """
+
+    layers: tuple[str, ...]
+    weights: Floats
+    sizes: Floats
+    least: Floats
+    bounds: tuple[FloorBound, ...]
+    reserve: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        bounds: FloorBounds,
+        least: Mapping[str, float],
+        weights: Mapping[str, float],
+        sizes: Mapping[str, float],
+        reserve: float = 0.0,
+    ) -> Self:
+        """The levels of the layers of ``least``, with all bounds that count one of them."""
+        names = tuple(least)
+        weighing, scales, low = (np.array([by[n] for n in names]) for by in (weights, sizes, least))
+        touching = (bound for bound in bounds.floors if _touched(bound, names))
+        return cls(names, weighing, scales, low, tuple(touching), reserve)
+
+    def boxed(self) -> Self | None:
+        """The levels with bounds of single layers turned into ``least``; None where one cannot."""
+        least = self.least.copy()
+        for bound in self.bounds:
+            if len(touched := _touched(bound, self.layers)) == 1:
+                alone = self._of(touched, bound)
+                if (x := alone.lifted(alone.least)) is None:
+                    return None
+                place = self.layers.index(touched[0])
+                least[place] = max(least[place], x[0])
+        joint = tuple(bound for bound in self.bounds if len(_touched(bound, self.layers)) > 1)
+        return replace(self, least=least, bounds=joint)
+
+    def cost(self, x: Floats) -> float:
+        """Returns the cost of the noise."""
+        return float(self.weights @ expit(2 * x))
+
+    def noise(self, x: Floats) -> dict[str, float]:
+        """Returns the logarithm of each layer's σ."""
+        return dict(zip(self.layers, (x + self.sizes).tolist(), strict=True))
+
+    def cheapest(self, starts: Sequence[Floats] = ()) -> Floats | None:
+        """Returns the x of the cheapest noise found; None where no noise is enough.
+
+        Args:
+            starts: more x to begin from, (layers,) each.
+        """
+        begun = [x for start in (*self._starts(), *starts) if (x := self.lifted(start)) is not None]
+        points = [x for start in begun for x in self._improved(start)]
+        return min(points, key=self.cost, default=None)
+
+    def lifted(self, start: Floats) -> Floats | None:
+        """The least of all ``start + shift``, none below ``least``, that keeps every bound.
+
+        None where not even a loss of about everything is enough.
+        """
+
+        def spare(shift: float) -> float:
+            return self._spare(np.maximum(start + shift, self.least))
+
+        low, high = LEAST - float(start.max()), MOST - float(start.min())
+        near, step = min(max(0.0, low), high), _STEP
+        enough = spare(near) >= 0
+        while near != (other := min(max(near - step if enough else near + step, low), high)):
+            if (spare(other) >= 0) != enough:
+                return self._between(spare, start, *sorted((near, other)))
+            near, step = other, 4 * step
+        return np.maximum(start + near, self.least) if enough else None
+
+    def _between(
+        self, spare: Callable[[float], float], start: Floats, low: float, high: float
+    ) -> Floats:
+        """The shift between one that is not enough and one that is."""
+        shift = float(brentq(spare, low, high, xtol=_EXACT))
+        while spare(shift) < 0:
+            shift += _EXACT
+        return np.maximum(start + shift, self.least)
+
+    def kept(self, x: Floats) -> bool:
+        """Whether every bound holds at its interval's unfavourable end."""
+        return self._spare(x) >= 0
+
+    def _spare(self, x: Floats) -> float:
+        """The least margin beyond the reserve; of intervals at their unfavourable ends."""
+        noise = self.noise(x)
+        spare = min((bound.safe(noise) for bound in self.bounds), default=_FAR) - self.reserve
+        return max(-_FAR, min(spare, _FAR))
+
+    def _of(self, names: Sequence[str], bound: FloorBound) -> Self:
+        """Some of the layers with one bound alone."""
+        kept = [self.layers.index(name) for name in names]
+        parts = (self.weights[kept], self.sizes[kept], self.least[kept])
+        return type(self)(tuple(names), *parts, (bound,), self.reserve)
+
+    def _starts(self) -> list[Floats]:
+        """The same noise, the same loss, and about the same information from all."""
+        energy = np.zeros(len(self.layers))
+        for bound in self.bounds:
+            for place, name in enumerate(self.layers):
+                if (parts := bound.informations.get(name)) is not None:
+                    trace = float(parts.mean.trace())
+                    energy[place] = max(energy[place], trace)
+        energy = np.log(np.maximum(energy, energy.max() * _FAINT) + _TINY) / 2
+        return [-self.sizes, np.zeros(len(self.layers)), energy - self.sizes]
+
+    def _improved(self, start: Floats) -> list[Floats]:
+        """The start, and the points that searches from there lead to.
+
+        A search goes by the mean information, as it is smooth; how far the interval's end is from
+        that is taken from where it begins, and what is found is lifted until the end keeps the
+        bounds.
+        """
+        kept = [start]
+        for _ in range(_ROUNDS):
+            if (x := self.lifted(self._searched(kept[-1]))) is None:
+                break
+            kept.append(x)
+            if self.cost(x) > (1 - _GAIN) * self.cost(kept[-2]):
+                break
+        return kept
+
+    def _searched(self, start: Floats) -> Floats:
+        if not self.bounds:
+            return self.least
+        noise = self.noise(start)
+        gaps = np.array([b.margin(noise)[0] - b.safe(noise) + self.reserve for b in self.bounds])
+        solution = minimize(
+            self.cost,
+            start,
+            jac=self._prices,
+            method="SLSQP",
+            bounds=[(low, max(MOST, x)) for low, x in zip(self.least, start, strict=True)],
+            constraints=NonlinearConstraint(self._margins, gaps, np.inf, jac=self._slopes),
+            options={"maxiter": 100, "ftol": 1e-7},
+        )
+        return np.asarray(solution.x)
+
+    def _prices(self, x: Floats) -> Floats:
+        """Returns the slope of the cost."""
+        return np.asarray(2 * self.weights * expit(2 * x) * expit(-2 * x))
+
+    def _margins(self, x: Floats) -> Floats:
+        """Returns the margins of every bound by the mean information, (bounds,)."""
+        noise = self.noise(x)
+        return np.array([bound.margin(noise)[0] for bound in self.bounds])
+
+    def _slopes(self, x: Floats) -> Floats:
+        """Returns the slopes of every bound's margin by every x, (bounds, layers)."""
+        noise = self.noise(x)
+        slopes = [bound.margin(noise)[1] for bound in self.bounds]
+        return np.array([[slope.get(name, 0.0) for name in self.layers] for slope in slopes])
+
+
+def _touched(bound: FloorBound, names: Sequence[str]) -> list[str]:
+    """Layers with noise that a bound counts; those of a row that is hidden do not."""
+    if bound.row is not None and bound.row not in names:
+        return []
+    return [name for name in names if name in bound.informations]
+
 
 _DIGITS = 3
 _CHEAPER = 1e-6

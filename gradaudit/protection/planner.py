@@ -12,11 +12,10 @@ from gradaudit.judging import Policy
 from gradaudit.progress import Progress
 from gradaudit.protection.asking import is_floor
 from gradaudit.protection.blurring import Blurring
-from gradaudit.protection.cheapest import PassedProtection, Search
+from gradaudit.protection.cheapest import Choices, PassedProtection, ProtectionVerdict, Search
 from gradaudit.protection.costs import choose_cost
 from gradaudit.protection.floor_rules import FloorBounds
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection, UndefendedUpdates
-from gradaudit.protection.lessons import Choices, ProtectionVerdict
 from gradaudit.protection.protection_plan import Plan, Trial
 from gradaudit.protection.trial import (
     Bench,

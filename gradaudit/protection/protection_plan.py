@@ -9,9 +9,9 @@ from pydantic import JsonValue
 from torch import nn
 
 from gradaudit.defenses.base import module_of
-from gradaudit.pictures import picture
+from gradaudit.drawing import picture
+from gradaudit.protection.cheapest import ProtectionVerdict
 from gradaudit.protection.guards import OPEN, Guard, Protection, UndefendedUpdates
-from gradaudit.protection.lessons import ProtectionVerdict
 from gradaudit.report import Measurement, Report
 
 

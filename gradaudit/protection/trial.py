@@ -21,8 +21,8 @@ from gradaudit.judging.policy import layer_matches
 from gradaudit.models.target import Layer, shared_parameters
 from gradaudit.progress import Progress, Silent
 from gradaudit.protection.asking import asks, is_floor, judges
+from gradaudit.protection.cheapest import ProtectionVerdict
 from gradaudit.protection.guards import Guard, Protection, UndefendedUpdates
-from gradaudit.protection.lessons import ProtectionVerdict
 from gradaudit.protection.protection_plan import defense_specs
 from gradaudit.randomness import rng
 from gradaudit.report import Finding, Measurement, Report

@@ -20,7 +20,7 @@ from gradaudit.models.checkpoint import (
     fit_state,
     load_checkpoint,
 )
-from gradaudit.models.checkpoint.safetensors_file import metadata_of
+from gradaudit.models.checkpoint.shards import metadata_of
 from gradaudit.models.target import Target, shared_parameters
 from gradaudit.report import CheckpointRecord
 from gradaudit.text import listed

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gradaudit.drawing import picture
 from gradaudit.errors import UsageError
-from gradaudit.pictures import picture
 from gradaudit.report import Measurement, Report, Variant
 from gradaudit.sweeping.grid import Axis, axes_of, points
 from gradaudit.text import printable

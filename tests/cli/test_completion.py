@@ -9,7 +9,7 @@ from command_line import HANGS
 from report_builder import make_report, row
 
 from gradaudit.audits import audits
-from gradaudit.cli.completion import completer, whole_words
+from gradaudit.cli.help import completer, whole_words
 from gradaudit.families import families
 from gradaudit.zoo import zoo_names
 

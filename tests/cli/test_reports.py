@@ -169,7 +169,7 @@ def test_list_of_one_kind(kind: str) -> None:
 def test_list_of_an_unknown_kind() -> None:
     done = run("list", "nonsense")
     assert done.status == 2
-    assert done.err.startswith("gradaudit: list nonsense: nothing of this kind; there are: audits,")
+    assert done.err.startswith("gradaudit: list nonsense: no such kind; there are: audits,")
 
 
 def test_the_listed_losses_are_those_there_are() -> None:

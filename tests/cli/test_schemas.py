@@ -38,7 +38,7 @@ def test_a_schema_is_a_schema(name: str) -> None:
 
 
 def test_there_is_no_other() -> None:
-    with pytest.raises(UsageError, match="no schema of 'x'; there are: report, policy, config"):
+    with pytest.raises(UsageError, match="x: no such schema; there are: report, policy, config"):
         schema_of("x")
 
 

@@ -4,7 +4,7 @@ import pytest
 from rich.progress import Progress as Bar
 
 from gradaudit.cli import terminal
-from gradaudit.planning.share import Share
+from gradaudit.planning.parallel import Share
 
 
 def test_lines_are_harmless_and_stop_before_the_end(

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradaudit.data.common.columns import MISSING, DataColumn
 from gradaudit.data.common.roles import (
     attribute_of,
     labels_of,
@@ -13,6 +12,7 @@ from gradaudit.data.common.roles import (
     members_of,
     users_of,
 )
+from gradaudit.data.common.table_columns import MISSING, DataColumn
 from gradaudit.errors import DataError, UsageError
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gradaudit.data import load_records
 from gradaudit.data.common import checks
-from gradaudit.data.common.columns import DataColumn, encode, standardise
+from gradaudit.data.common.table_columns import DataColumn, encode, standardise
 from gradaudit.data.common.tables import read_table
 from gradaudit.data.records import Feature
 from gradaudit.errors import DataError, UsageError

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gradaudit.data import load_records
-from gradaudit.data.common.pictures import stack_pictures
+from gradaudit.data.common.picture_files import stack_pictures
 from gradaudit.errors import DataError, UsageError
 
 Write = Callable[..., Path]

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import feather
 
 from gradaudit.data import load_records
-from gradaudit.data.common.arrow_message import is_compressed
+from gradaudit.data.common.arrow import is_compressed
 from gradaudit.data.records import fingerprint
 from gradaudit.errors import DataError, UsageError
 

@@ -136,7 +136,7 @@ def test_damaged_sounds_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         load_records(spec)
     monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
     file.write_bytes(b"fLaC" + bytes(60))
-    with pytest.raises(UsageError, match=r"1\.wav: is no WAV of plain PCM; .*gradaudit\[sounds\]"):
+    with pytest.raises(UsageError, match=r"1\.wav: is no WAV of plain PCM: .*gradaudit\[sounds\]"):
         load_records(spec)
 
 

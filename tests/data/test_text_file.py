@@ -8,7 +8,7 @@ import pytest
 
 from gradaudit.data import load_records
 from gradaudit.data.common import checks
-from gradaudit.data.common.tokens import Hashing, tokens_of
+from gradaudit.data.common.tokenizing import Hashing, tokens_of
 from gradaudit.errors import DataError, UsageError
 
 Write = Callable[..., Path]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from language_models import SENTENCES, tokenizer_in
 
-from gradaudit.data.common.tokens import Pretrained, first_tokens
+from gradaudit.data.common.tokenizing import Pretrained, first_tokens
 from gradaudit.huggingface import library
 
 LENGTH = 6

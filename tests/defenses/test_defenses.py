@@ -231,7 +231,7 @@ def test_a_chain_applies_its_defenses_in_order() -> None:
 
 
 WRONG = [
-    ("prun:0.9", "no defense 'prun' (did you mean 'prune'?); there are: "),
+    ("prun:0.9", "no such defense (did you mean 'prune'?); there are: "),
     ("prune", "no share; write prune:0.99"),
     ("prune:2", "share=2: input should be less than 1"),
     ("prune:x", "share=x: input should be a valid number"),

@@ -26,7 +26,7 @@ def test_a_subject_holds_its_defenses_and_what_is_hidden() -> None:
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        (("prun:0.9",), "--defense prun:0.9: no defense 'prun'"),
+        (("prun:0.9",), "--defense prun:0.9: no such defense"),
         (("sign:layers=conv*",), "no layer matches layers=conv*; the layers are: fc1, output"),
         (("sign", "dp:clip=1,sigma=1,per=record"), "use per=release, or put it first"),
     ],

@@ -15,7 +15,7 @@ from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import CheckpointError, UsageError
-from gradaudit.federation.canary_scores import FILE, CanaryScores
+from gradaudit.federation.canaries import FILE, CanaryScores
 from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy

@@ -19,7 +19,7 @@ from opacus.optimizers import DPOptimizer
 from gradaudit.audits.dp_audit.law.theory import epsilon_composed
 from gradaudit.audits.dp_audit.one_run import one_run_bounds
 from gradaudit.errors import UsageError
-from gradaudit.federation.canary_scores import FILE, CanaryScores
+from gradaudit.federation.canaries import FILE, CanaryScores
 from gradaudit.federation.record_canaries import RecordCanaries, _directions
 from gradaudit.integrations.opacus import record_canaries
 from gradaudit.report import Report

@@ -72,7 +72,7 @@ def test_formats_are_found_by_suffix_and_name() -> None:
         match=r"x\.pdf: no report format has this suffix; there are: \.github, \.html, \.json",
     ):
         format_for(Path("x.pdf"))
-    with pytest.raises(UsageError, match="no report format is called 'pdf'"):
+    with pytest.raises(UsageError, match="pdf: no such report format"):
         format_named("pdf")
 
 

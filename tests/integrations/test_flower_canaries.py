@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.federation.canary_scores import FILE, CanaryScores
+from gradaudit.federation.canaries import FILE, CanaryScores
 from gradaudit.integrations.flower import CanaryStrategy, let_in
 
 pytestmark = pytest.mark.usefixtures("inside_a_run")

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from gradaudit.errors import CheckpointError, UsageError
-from gradaudit.models.checkpoint import archive as archive_module
 from gradaudit.models.checkpoint import kinds as kinds_module
 from gradaudit.models.checkpoint import load_checkpoint
+from gradaudit.models.checkpoint import torch_file as archive_module
 
 
 class Creates:

@@ -21,7 +21,7 @@ from torch import nn
 
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint import load_checkpoint
-from gradaudit.models.checkpoint.inert import StandIn
+from gradaudit.models.checkpoint.pickled import StandIn
 from gradaudit.models.checkpoint.torch_file import read_torch
 
 STATE = OrderedDict(w=torch.arange(6.0).reshape(2, 3), b=torch.tensor([1, -1]))

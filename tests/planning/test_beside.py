@@ -13,7 +13,7 @@ from fake_audit import Counting
 
 from gradaudit.audits import AuditCost, audits
 from gradaudit.audits.sizes import Size
-from gradaudit.planning.beside import side_by_side
+from gradaudit.planning.parallel import side_by_side
 from gradaudit.planning.schedule import Schedule, ScheduledRun
 from gradaudit.planning.survey import Survey
 from gradaudit.progress import Progress, Silent

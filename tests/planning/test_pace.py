@@ -16,8 +16,8 @@ from gradaudit.config import SubjectSettings
 from gradaudit.data.common.user_data import records_of
 from gradaudit.gradients.precision import slowness_of_double
 from gradaudit.opening import open_subject
-from gradaudit.planning.beside import sampled
 from gradaudit.planning.pace import Pace, Passes
+from gradaudit.planning.parallel import sampled
 from gradaudit.planning.survey import _in_precisions
 
 if TYPE_CHECKING:

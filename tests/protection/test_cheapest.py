@@ -6,9 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gradaudit.protection.cheapest import Search, core
+from gradaudit.protection.cheapest import ProtectionVerdict, Search, core
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.lessons import ProtectionVerdict
 
 FAINT, STRONG = Guard("noise", 1.0), Guard("noise", 3.0)
 CUT = Guard("prune", 0.9)

@@ -15,7 +15,7 @@ from gradaudit.attacks.reconstruction.base import (
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.parts import classes_of, discover
-from gradaudit.specs import suggest
+from gradaudit.specs import pick, suggest
 
 __all__ = [
     "AttackerView",
@@ -84,12 +84,7 @@ def load_method(text: str, flags: Mapping[str, object]) -> Method:
         UsageError: no such method, or an option that it does not take.
     """
     name, _, rest = text.partition(":")
-    known = reconstructions()
-    if name not in known:
-        raise UsageError(
-            f"{OPTION} {text}: no such method{suggest(name, known)}; there are: {', '.join(known)}"
-        )
-    kind = known[name]
+    kind = pick(name, reconstructions(), f"{OPTION} {text}", "method")
     fields = kind.Options.model_fields
     given = {flag: value for flag, value in flags.items() if flag in fields}
     pairs = dict(_pair(text, item) for item in rest.split(",") if item)

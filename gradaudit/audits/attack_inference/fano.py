@@ -28,7 +28,7 @@ from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.split import GameSplit
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.models.target import Layer
-from gradaudit.noise import noise_scale
+from gradaudit.noise_laws import noise_scale
 from gradaudit.randomness import rng, sequence
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.statistics import CONFIDENCE

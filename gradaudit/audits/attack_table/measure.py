@@ -32,13 +32,13 @@ from gradaudit.audits.attack_table.scores import (
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.data.records import Records
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import NotApplicable
 from gradaudit.parts import discover
 from gradaudit.progress import Progress
 from gradaudit.randomness import number as number_of
 from gradaudit.randomness import rng
 from gradaudit.report import Measurement
-from gradaudit.specs import suggest
+from gradaudit.specs import pick
 from gradaudit.statistics.intervals import clopper_pearson, clustered
 from gradaudit.subject import Subject
 
@@ -113,13 +113,7 @@ def _expect_table(records: Records) -> None:
 
 
 def _attack_named(name: str) -> TableAttack:
-    known = table_attacks()
-    if name not in known:
-        raise UsageError(
-            f"--method {name}: no such attack on tables{suggest(name, known)}; there are: "
-            f"{', '.join(known)}"
-        )
-    return known[name]()
+    return pick(name, table_attacks(), f"--method {name}", "attack on tables")()
 
 
 def _others(subject: Subject, batches: Sequence[Records]) -> torch.Tensor:

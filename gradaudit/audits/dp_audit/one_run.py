@@ -49,7 +49,7 @@ from gradaudit.audits.dp_audit.law.estimates import GaussianBound, gaussian_boun
 from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_composed, epsilon_gaussian
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.federation.canary_scores import CanaryScores, Unit
+from gradaudit.federation.canaries import CanaryScores, Unit
 from gradaudit.report import Measurement
 
 SHARES = (1.0, 0.5, 0.25, 0.125)

@@ -10,7 +10,7 @@ from gradaudit.audits.dp_audit.mechanisms import load_mechanism
 from gradaudit.audits.dp_audit.mechanisms.opacus import OpacusMechanism
 from gradaudit.data.common.packing import arguments
 from gradaudit.errors import UsageError
-from gradaudit.federation.canary_scores import CanaryScores
+from gradaudit.federation.canaries import CanaryScores
 from gradaudit.federation.record_canaries import RecordCanaries
 from gradaudit.models.outputs import returned_by
 from gradaudit.progress import Progress

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError, UsageError
-from gradaudit.models.checkpoint.npz_file import read_npz
+from gradaudit.models.checkpoint.npz_weights import read_npz
 
 DIRECTIONS = 256
 """Leading directions of the prior that are asked about one by one."""

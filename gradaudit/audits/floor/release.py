@@ -11,7 +11,7 @@ from gradaudit.audits.floor.jacobians import JacobianProducts, sum_of
 from gradaudit.defenses import Chain, Defense
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.errors import NotApplicable
-from gradaudit.noise import Noise, noise_scale
+from gradaudit.noise_laws import Noise, noise_scale
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradaudit.drawing import picture
 from gradaudit.errors import UsageError
-from gradaudit.pictures import picture
 from gradaudit.text import printable
 
 if TYPE_CHECKING:

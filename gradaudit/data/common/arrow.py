@@ -3,26 +3,205 @@
 What a file declares is looked at before anything is unpacked: rows times columns, and bytes against
 those of the file. Columns of text keep each value once, so that none unpacks by repeating.
 Compressed Arrow, whose buffers unpack to any size, is refused; Parquet says sizes beforehand.
+
+Whether an Arrow message's buffers are compressed is read from its header, a flatbuffer. Source: the
+Apache Arrow columnar format, Message.fbs: Message(version, header_type, header, …) with a
+RecordBatch(length, nodes, buffers, compression) or a DictionaryBatch(id, data: RecordBatch, …).
 """
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gradaudit.data.common.arrow_frame import Frame
-from gradaudit.data.common.arrow_message import is_compressed
+import numpy as np
+from numpy.typing import NDArray
+
 from gradaudit.data.common.checks import (
+    choose,
     expect_few_cells,
     expect_names,
     expect_no_bomb,
+    quote,
     unpacked_limit,
 )
+from gradaudit.data.common.tables import TextTable
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import expect_file
+from gradaudit.parts import library
 from gradaudit.text import printable
 from gradaudit.user_code import first_line
+
+_HEADER_TYPE, _HEADER = 1, 2
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_DATA, _COMPRESSION = 1, 3
+
+
+def is_compressed(metadata: bytes) -> bool:
+    """Whether it is a batch whose buffers are compressed.
+
+    Raises:
+        struct.error: the header is cut short.
+    """
+    message = _offset(metadata, 0)
+    kind = _field(metadata, message, _HEADER_TYPE)
+    header = _field(metadata, message, _HEADER)
+    if kind is None or header is None or metadata[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return False
+    batch = _offset(metadata, header)
+    if metadata[kind] == _DICTIONARY_BATCH:
+        data = _field(metadata, batch, _DATA)
+        if data is None:
+            return False
+        batch = _offset(metadata, data)
+    return _field(metadata, batch, _COMPRESSION) is not None
+
+
+def _offset(data: bytes, place: int) -> int:
+    """Where the table lies that is pointed to from a place."""
+    return place + int(struct.unpack_from("<I", data, place)[0])
+
+
+def _field(data: bytes, table: int, number: int) -> int | None:
+    """Where a field of a table lies, None where it has none."""
+    entries = table - int(struct.unpack_from("<i", data, table)[0])
+    if entries < 0:
+        raise struct.error("a table without entries")
+    place = 4 + 2 * number
+    if place >= struct.unpack_from("<H", data, entries)[0]:
+        return None
+    offset = int(struct.unpack_from("<H", data, entries + place)[0])
+    return table + offset if offset else None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The columns of a file, in Arrow's memory.
+
+    Attributes:
+        origin: the file, for messages.
+        schema: names and types of its columns.
+        kinds: the library's predicates of types.
+        batches: its rows.
+        names: what whole numbers stand for, by column.
+    """
+
+    origin: str
+    schema: Any
+    kinds: Any
+    batches: Sequence[Any]
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+    def chunks(self, name: str) -> list[Any]:
+        """A column, in pieces; a UsageError where there is none."""
+        place = self.schema.names.index(choose(name, self.schema.names, self.origin, "column"))
+        return [batch.column(place) for batch in self.batches]
+
+    def table(self) -> TextTable:
+        """The columns as text, as a CSV file has them; made when they are asked for."""
+        return TextTable(self.origin, _Cells(self))
+
+    def array(self, name: str) -> NDArray[Any]:
+        """A column of numbers, or of lists of numbers that are all of one length.
+
+        Raises:
+            UsageError: there is no such column.
+            DataError: it holds other values, missing ones, or lists that differ in length.
+        """
+        origin = f"{self.origin}: column {quote(name)}"
+        return np.concatenate([_numbers(chunk, self.kinds, origin) for chunk in self.chunks(name)])
+
+    def largest(self, name: str) -> int:
+        """The largest number of a column of whole ones that are not below 0; else −1."""
+        if not self.kinds.is_integer(self.schema.field(name).type):
+            return -1
+        array = self.array(name)
+        return int(array.max()) if array.min() >= 0 else -1
+
+    def cells(self, name: str) -> list[str]:
+        """A column as text, empty where there is none; a DataError where it holds more."""
+        kind = self.schema.field(name).type
+        if not _is_plain(self.kinds, kind):
+            raise DataError(
+                f"{self.origin}: column {quote(name)} holds {printable(str(kind), 60)}; numbers, "
+                f"text or dates are needed, or leave it out with drop={printable(name, 60)}"
+            )
+        once: dict[str, str] = {}  # chunks may share a dictionary of long values
+        cells = chain.from_iterable(map(_texts, self.chunks(name)))
+        texts = [once.setdefault(text, text) for text in cells]
+        names = {str(code): label for code, label in enumerate(self.names.get(name, ()))}
+        return [names.get(text, text) for text in texts] if names else texts
+
+
+class _Cells(Mapping[str, Sequence[str]]):
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def __getitem__(self, name: str) -> Sequence[str]:
+        return self._frame.cells(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frame.schema.names)
+
+    def __len__(self) -> int:
+        return len(self._frame.schema.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._frame.schema.names
+
+
+def _numbers(chunk: Any, kinds: Any, origin: str) -> NDArray[Any]:
+    """A piece of a column as an array (records, …)."""
+    shape = [len(chunk)]
+    while (
+        kinds.is_list(chunk.type)
+        or kinds.is_large_list(chunk.type)
+        or (kinds.is_fixed_size_list(chunk.type))
+    ):
+        lengths = set(chunk.value_lengths().to_pylist())
+        if len(lengths) > 1 or None in lengths:
+            raise DataError(
+                f"{origin}: its lists differ in length; bring all to one, as by padding"
+            )
+        shape.append(lengths.pop() if lengths else 0)
+        chunk = chunk.flatten()
+    if chunk.null_count or not (kinds.is_integer(chunk.type) or kinds.is_floating(chunk.type)):
+        raise DataError(
+            f"{origin}: holds {printable(str(chunk.type), 60)} or missing values; lists of numbers "
+            "are needed (of text, its tokens)"
+        )
+    return chunk.to_numpy(zero_copy_only=False).reshape(shape)  # type: ignore[no-any-return]
+
+
+def _is_plain(kinds: Any, kind: Any) -> bool:
+    """Whether values are numbers, truth values, text or dates, that stand in the file as such."""
+    if kinds.is_dictionary(kind):
+        return _is_plain(kinds, kind.value_type)
+    plain = (
+        *(kinds.is_null, kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal),
+        *(kinds.is_temporal, kinds.is_string, kinds.is_large_string),
+    )
+    return any(is_kind(kind) for is_kind in plain)
+
+
+def _texts(chunk: Any) -> Iterator[str]:
+    """The values as text, empty where there is none; a value of a dictionary is made once."""
+    if hasattr(chunk, "dictionary"):
+        places = chunk.indices.to_pylist()
+        known = {place: _text(chunk.dictionary[place].as_py()) for place in {*places} - {None}}
+        return ("" if place is None else known[place] for place in places)
+    return map(_text, chunk.to_pylist())
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
 
 _PARQUET, _ARROW, _STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _ARROW_HEAD = 8
@@ -48,12 +227,7 @@ def read_frames(
         DataError: one is damaged, too large, compressed Arrow, or of neither kind; their columns
             differ, or there are no records.
     """
-    try:
-        arrow = import_module("pyarrow")
-    except ImportError as error:
-        raise UsageError(
-            f"{origin}: pyarrow is not installed; install gradaudit[{extra}]"
-        ) from error
+    arrow = library("pyarrow", extra, origin)
     schema, batches = _read(arrow, paths[0])
     for path in paths[1:]:
         other, more = _read(arrow, path)
@@ -61,7 +235,7 @@ def read_frames(
             raise DataError(f"{path}: has other columns than {paths[0]}; write both anew")
         batches += more
     expect_names(schema.names, origin)
-    frame = Frame(origin, schema, batches, names or {})
+    frame = Frame(origin, schema, arrow.types, batches, names or {})
     expect_few_cells(len(frame), len(schema.names), origin)
     if not len(frame):
         raise DataError(f"{origin}: there are no records")
@@ -112,7 +286,7 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 
 def _read_parquet(arrow: Any, path: Path) -> tuple[Any, list[Any]]:
-    parquet = import_module("pyarrow.parquet")
+    parquet = library("pyarrow.parquet", "parquet", str(path))
     limits = {"thrift_string_size_limit": _THRIFT, "thrift_container_size_limit": _THRIFT}
     with parquet.ParquetFile(path, pre_buffer=False, **limits) as file:
         _expect_to_fit(file, path)

@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.checks import choose, quote
-from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
+from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import TextTable, read_table
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError

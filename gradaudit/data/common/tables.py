@@ -1,24 +1,209 @@
-"""Reading a CSV file, or JSON lines, into columns."""
+"""Reading a CSV file or JSON lines, as it is or compressed by gzip, into columns of text.
+
+Text is UTF-8, and neither a line nor a file may be without end.
+"""
 
 import _csv
 import csv
+import gzip
+import io
+import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from gradaudit.data.common.checks import (
-    choose,
-    choose_all,
-    expect_few_cells,
-    expect_names,
-    quote,
-)
-from gradaudit.data.common.columns import DataColumn
-from gradaudit.data.common.json_lines import JsonCells, is_json
-from gradaudit.data.common.text_lines import lines_of, opened_text
-from gradaudit.errors import DataError
+from gradaudit.data.common import checks
+from gradaudit.data.common.checks import choose, choose_all, expect_few_cells, expect_names, quote
+from gradaudit.data.common.table_columns import DataColumn
+from gradaudit.errors import DataError, UsageError
+from gradaudit.files import expect_file
+from gradaudit.text import printable
+
+MAX_LINE = 4 << 20
+"""Characters in a line."""
+MAX_EMPTY = 100_000
+"""Lines that hold nothing."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@contextmanager
+def opened_text(path: Path) -> Iterator[io.TextIOWrapper]:
+    """The text in a file, a byte order mark passed over.
+
+    Raises:
+        UsageError: the file is missing or cannot be read.
+        DataError: it is damaged, is no text in UTF-8, or holds too much.
+    """
+    path = expect_file(path)
+    try:
+        with path.open("rb") as plain:
+            zipped = plain.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            plain.seek(0)
+            unpacked = gzip.GzipFile(fileobj=plain) if zipped else plain
+            packed = path.stat().st_size if zipped else None
+            capped = io.BufferedReader(_CappedReader(unpacked, str(path), packed))
+            with io.TextIOWrapper(capped, encoding="utf-8-sig", newline="") as stream:
+                yield stream
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: is not text in UTF-8 ({error.reason}); save it as UTF-8"
+        ) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: is damaged: {error}; fetch it again") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def lines_of(stream: io.TextIOBase, origin: str) -> Iterator[str]:
+    """The lines of a text file; a DataError where one, or their number, has no end."""
+    empty = 0
+    while line := stream.readline(MAX_LINE):
+        empty += line.isspace()
+        if empty > MAX_EMPTY:
+            raise DataError(f"{origin}: has over {MAX_EMPTY} empty lines; is it a table?")
+        if "\0" in line:
+            raise DataError(f"{origin}: holds zero bytes, as no text does; save it as UTF-8")
+        if len(line) == MAX_LINE:
+            raise DataError(f"{origin}: has a line of over {MAX_LINE} characters; is it a table?")
+        yield line
+
+
+class _CappedReader(io.RawIOBase):
+    """A binary stream that refuses to yield more than a text file may hold.
+
+    One that unpacks a file of ``packed`` bytes may not yield more than text can be compressed to.
+    """
+
+    def __init__(self, stream: Any, origin: str, packed: int | None) -> None:
+        grown = checks.MAX_TEXT_BYTES if packed is None else checks.unpacked_limit(packed)
+        self._stream = stream
+        self._most = self._left = min(checks.MAX_TEXT_BYTES, grown)
+        self._origin = origin
+        self._remedy = "use fewer records" if packed is None else "unpack it first"
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._stream.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise DataError(
+                f"{self._origin}: holds more than {self._most >> 20} MiB of text unpacked; "
+                f"{self._remedy}"
+            )
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
+_ONE_A_LINE = 'write an object a line, {"KEY": VALUE, …}'
+
+
+def is_json(path: Path, first: str) -> bool:
+    """Whether a file is called as JSON is, compressed or not, or its first line is an object."""
+    if not _SUFFIXES.isdisjoint(path.suffixes[-2:]):
+        return True
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+class JsonCells(Mapping[str, Sequence[str]]):
+    """The values of each key as text, in the order of the lines; empty where one is null.
+
+    Looking up a key raises a DataError that names the first line that lacks it, or that has a list
+    or an object under it.
+    """
+
+    def __init__(self, lines: Iterable[str], origin: str) -> None:
+        """Read the lines, of which empty ones are passed over.
+
+        Raises:
+            DataError: one is no JSON object, or has a key twice; there are none, or too many.
+        """
+        self._origin = origin
+        self._lines: list[int] = []
+        self._cells: dict[str, list[str | None]] = {}
+        self._nested: dict[str, int] = {}
+        for number, line in enumerate(lines, start=1):
+            if not line.isspace():
+                self._add(number, _object(line, f"{origin}, line {number}"))
+        if not self._lines:
+            raise DataError(f"{origin}: there are no records; {_ONE_A_LINE}")
+        expect_names(list(self._cells), origin)
+        for cells in self._cells.values():
+            cells += [None] * (len(self._lines) - len(cells))
+
+    def _add(self, number: int, record: Mapping[str, Any]) -> None:
+        for key, value in record.items():
+            cells = self._cells.setdefault(key, [])
+            cells += [None] * (len(self._lines) - len(cells))
+            if isinstance(value, (dict, list)):
+                self._nested.setdefault(key, number)
+            cells.append("" if value is None else str(value))
+        self._lines.append(number)
+        expect_few_cells(len(self._lines), len(self._cells), self._origin)
+
+    def __getitem__(self, key: str) -> Sequence[str]:
+        cells = self._cells[key]
+        if key in self._nested:
+            raise DataError(
+                f"{self._origin}, line {self._nested[key]}: key {quote(key)} holds a list or an "
+                "object; one text or number a record is needed, or leave it out by "
+                f"drop={printable(key, 60)}"
+            )
+        if None in cells:
+            raise DataError(
+                f"{self._origin}, line {self._lines[cells.index(None)]}: has no key {quote(key)}; "
+                "write null where there is no value"
+            )
+        return [cell for cell in cells if cell is not None]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._cells
+
+
+def _object(line: str, origin: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line, object_pairs_hook=_once)
+        if "\\ud" in line.lower():
+            json.dumps(
+                record, ensure_ascii=False
+            ).encode()  # half of a pair of surrogates is no text
+    except (ValueError, RecursionError) as error:
+        said = getattr(error, "msg", None) or error
+        raise DataError(
+            f"{origin}: is no JSON object ({printable(str(said), 100)}); {_ONE_A_LINE}"
+        ) from error
+    if not isinstance(record, dict):
+        raise DataError(f"{origin}: is JSON, but no object; {_ONE_A_LINE}")
+    return record
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {quote(twice)} twice")
+    return record
+
 
 Delimiter = Literal["comma", "semicolon", "tab"]
 

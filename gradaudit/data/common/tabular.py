@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.columns import encode
 from gradaudit.data.common.roles import Labels, assemble, labels_of, named_label, no_labels
+from gradaudit.data.common.table_columns import encode
 from gradaudit.data.common.tables import TextTable
 from gradaudit.data.records import Records
 

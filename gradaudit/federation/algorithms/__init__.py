@@ -3,10 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from gradaudit.errors import UsageError
 from gradaudit.federation.clients import Clients, Server, Workplace
 from gradaudit.parts import discover
-from gradaudit.specs import suggest
+from gradaudit.specs import pick
 
 
 class Algorithm(ABC):
@@ -49,10 +48,4 @@ def choose_algorithm(name: str) -> Algorithm:
     Raises:
         UsageError: there is none.
     """
-    known = algorithms()
-    if name not in known:
-        raise UsageError(
-            f"--algorithm {name}: no such algorithm{suggest(name, known)}; "
-            f"there are: {', '.join(known)}"
-        )
-    return known[name]()
+    return pick(name, algorithms(), f"--algorithm {name}", "algorithm")()

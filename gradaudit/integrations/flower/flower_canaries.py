@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.federation.canaries import Canaries, coins, pieces
-from gradaudit.federation.canary_scores import FILE
+from gradaudit.federation.canaries import FILE, Canaries, coins, pieces
 from gradaudit.federation.settings import MOST_CANARIES
 from gradaudit.files import write_atomically
 from gradaudit.integrations.flower.wrapping import Form, WrappedStrategy, typical

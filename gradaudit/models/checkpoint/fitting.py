@@ -7,8 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.errors import CheckpointError
-from gradaudit.models.checkpoint.naming import COMPILED, Naming, Rename, match_keys
-from gradaudit.models.checkpoint.ordered import MAY_BE_MISSING, in_order_of
+from gradaudit.models.checkpoint.naming import (
+    COMPILED,
+    MAY_BE_MISSING,
+    Naming,
+    Rename,
+    in_order_of,
+    match_keys,
+)
 from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint
 from gradaudit.report import CheckpointRecord
 from gradaudit.text import listed, printable

@@ -2,23 +2,81 @@
 
 Nothing is built but numbers, text and shallow tuples; of lists, dicts and tensors there is a
 stand-in. What weights never need is refused: globals other than those of plain tensors and of the
-inert values that scripts save beside them (``inert``; torch is given stand-ins for these), calls
-with other arguments than ``torch.save`` writes, keys other than text and whole numbers (a nested
-tuple takes for ever to hash), attributes on tensors and dicts, deep tuples, and more than
-``MAX_STEPS`` steps.
+inert values that scripts save beside them (torch is given stand-ins for these), calls with other
+arguments than ``torch.save`` writes, keys other than text and whole numbers (a nested tuple takes
+for ever to hash), attributes on tensors and dicts, deep tuples, and more than ``MAX_STEPS`` steps.
+
+Inert values are data but not tensors: paths, arguments, times, numbers. Reading them needs their
+classes to be called, so they are not read: an object that keeps nothing stands for each. Nothing of
+the classes is imported, and none of them runs code even where it is: what could is not on these
+lists. Nor is what the loader makes itself: sets could take for ever to hash.
 """
 
 import math
 import pickletools
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from gradaudit.models.checkpoint.inert import is_dict, is_object
+_PLAIN = r"list|dict|int|float|str|bool|tuple"
+_OBJECTS = re.compile(
+    r"pathlib(?:\._local)? (?:Pure)?(?:Posix|Windows)?Path"
+    r"|argparse Namespace|types SimpleNamespace|typing Any"
+    rf"|(?:__builtin__|builtins) (?:{_PLAIN})"
+    r"|datetime (?:datetime|date|time|timedelta|timezone)"
+    r"|decimal Decimal|fractions Fraction|uuid UUID"
+    r"|numpy (?:dtype|ndarray)|numpy\._?core\.multiarray (?:scalar|_reconstruct)"
+    r"|numpy\.dtypes \w+DType"
+    r"|omegaconf\.(?:dictconfig DictConfig|listconfig ListConfig|nodes \w+Node"
+    r"|base (?:ContainerMetadata|Metadata))"
+)
+_DICTS = re.compile(
+    r"collections defaultdict|easydict EasyDict|addict\.addict Dict"
+    r"|(?:lightning|lightning_fabric|lightning\.fabric|pytorch_lightning|lightning\.pytorch)"
+    r"\.utilities\.(?:data|parsing) AttributeDict"
+)
+
+
+def is_object(name: str) -> bool:
+    """Whether a pickle's ``module name`` makes a value that is ignored."""
+    return bool(_OBJECTS.fullmatch(name))
+
+
+def is_dict(name: str) -> bool:
+    """Whether a pickle's ``module name`` makes a dict that is filled afterwards."""
+    return bool(_DICTS.fullmatch(name))
+
+
+class StandIn:
+    """Stands in for a refused value: it accepts any call and keeps nothing."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+class _Dict:
+    """Stands in for a dict that a pickle fills: it is a plain dict."""
+
+    def __new__(cls, *_: Any) -> Any:
+        return OrderedDict()
+
+
+def stand_ins(names: Collection[str]) -> list[Any]:
+    """Returns pairs of a stand-in and a name for the weights-only loader."""
+    kinds = {name: _Dict if is_dict(name) else StandIn for name in names}
+    return [
+        (kind, name.replace("__builtin__", "builtins").replace(" ", "."))
+        for name, kind in kinds.items()
+    ]
+
 
 MAX_STEPS = 1_000_000
 """Largest number of opcodes; a tensor takes about 30, so that 30,000 tensors fit."""

@@ -1,8 +1,4 @@
-"""Reads weights in several files, with an index that names each tensor's file.
-
-The index is untrusted: it names files in its own folder and nothing else, and every tensor must be
-where it says, and only there.
-"""
+"""Reads safetensors files, and checkpoints in several files with an index."""
 
 import hashlib
 import json
@@ -10,11 +6,37 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe, expect_not_distributed
 from gradaudit.text import listed, printable
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Returns tensors by name; a CheckpointError where the file is truncated or damaged."""
+    # The library checks that offsets are in range and that tensors neither overlap nor leave gaps.
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+    except Exception as error:
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        reason = printable(reason) if isinstance(error, SafetensorError) else type(error).__name__
+        raise CheckpointError(
+            f"{describe(path)}: is a truncated or damaged safetensors file ({reason}); "
+            "fetch or save it again"
+        ) from error
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    """Returns the metadata of a safetensors file; empty for any other file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except Exception:  # whatever is wrong with it is told where its tensors are read
+        return {}
+
 
 MAX_INDEX_BYTES = 16 << 20
 INDEX = ".index.json"

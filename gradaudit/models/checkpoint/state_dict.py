@@ -11,9 +11,14 @@ from torch import Tensor
 
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
-from gradaudit.models.checkpoint.npz_file import in_order, read_npz
-from gradaudit.models.checkpoint.safetensors_file import read_safetensors
-from gradaudit.models.checkpoint.shards import digest_of, other_weights, read_shards, weights_in
+from gradaudit.models.checkpoint.npz_weights import in_order, read_npz
+from gradaudit.models.checkpoint.shards import (
+    digest_of,
+    other_weights,
+    read_safetensors,
+    read_shards,
+    weights_in,
+)
 from gradaudit.models.checkpoint.torch_file import read_torch
 from gradaudit.report import CheckpointRecord
 from gradaudit.text import listed

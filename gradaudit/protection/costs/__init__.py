@@ -1,9 +1,8 @@
 """Costs of protecting a layer: its weight in the model, one measure a file."""
 
-from gradaudit.errors import UsageError
 from gradaudit.parts import discover
 from gradaudit.protection.costs.base import Cost
-from gradaudit.specs import suggest
+from gradaudit.specs import pick
 
 __all__ = ["Cost", "choose_cost", "costs"]
 
@@ -19,9 +18,4 @@ def choose_cost(name: str) -> Cost:
     Raises:
         UsageError: there is none.
     """
-    known = costs()
-    if name not in known:
-        raise UsageError(
-            f"--cost {name}: no such cost{suggest(name, known)}; there are: {', '.join(known)}"
-        )
-    return known[name]()
+    return pick(name, costs(), f"--cost {name}", "cost")()

@@ -224,7 +224,7 @@ def test_without_a_defense_it_says_how_to_name_one() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"defense": ("nothing:1|2",)}, "no defense 'nothing'"),
+        ({"defense": ("nothing:1|2",)}, "no such defense"),
         ({"against": (NOISE, NOISE)}, "named twice"),
         ({"defense": (NOISE + ",layers=conv*",)}, "no layer matches"),
         ({"defense": (NOISE,), "batches": 60, "participants": 2}, "are trained on"),

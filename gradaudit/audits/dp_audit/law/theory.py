@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri
 
 from gradaudit.errors import UsageError
-from gradaudit.noise import NoisePlace
+from gradaudit.noise_laws import NoisePlace
 
 FloatArray = NDArray[np.float64]
 Relation = Literal["replace", "remove"]

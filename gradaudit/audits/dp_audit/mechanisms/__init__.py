@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, epsilon_laplace
 from gradaudit.defenses import Chain, Defense, defenses, parse_defense
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.noise import Noise
+from gradaudit.noise_laws import Noise
 from gradaudit.parts import discover
 from gradaudit.specs import Spec, arguments, suggest
 from gradaudit.text import listed

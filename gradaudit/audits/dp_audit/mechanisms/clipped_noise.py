@@ -16,7 +16,7 @@ from gradaudit.audits.dp_audit.law.theory import (
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, Promise, ReleaseLaw, Sampler
 from gradaudit.errors import UsageError
 from gradaudit.gradients.noise import clipped, draw_each, draw_noise
-from gradaudit.noise import Noise, NoisePlace, noise_scale
+from gradaudit.noise_laws import Noise, NoisePlace, noise_scale
 
 
 class ClippedNoise(Mechanism):

@@ -15,12 +15,12 @@ from gradaudit.audits.dp_audit.middleware import (
     Middleware,
     accepts_positions,
     instantiate,
-    library,
     named_object,
 )
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.noise import Noise
+from gradaudit.noise_laws import Noise
+from gradaudit.parts import library
 from gradaudit.specs import Spec, arguments
 from gradaudit.text import listed
 
@@ -70,8 +70,8 @@ class FlowerMod(Middleware):
         law = _LAWS.get(f"{type(mod).__module__}.{type(mod).__qualname__}")
         super().__init__(description, noise, None if law is None else law(mod))
         self.mod, self.config = mod, dict(config or {})
-        self._app = library("flwr.app", "Flower", "flower")
-        self._make_message = library("flwr.app.message", "Flower", "flower").make_message
+        self._app = library("flwr.app", "flower", f"{OPTION} flower")
+        self._make_message = library("flwr.app.message", "flower", f"{OPTION} flower").make_message
 
     @classmethod
     def parse(cls, text: str, noise: Noise | None = None) -> Self:
@@ -81,7 +81,7 @@ class FlowerMod(Middleware):
             UsageError: Flower is missing, there is no such object, it is no mod, or it can draw
                 no noise from its options.
         """
-        library("flwr.app", "Flower", "flower")
+        library("flwr.app", "flower", f"{OPTION} flower")
         found, spec = named_object(text)
         if accepts_positions(found, _A_MOD_TAKES) and not _options_of(found, spec):
             return cls(found, text, noise, _typed(spec))

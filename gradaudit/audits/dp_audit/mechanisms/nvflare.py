@@ -8,13 +8,13 @@ from gradaudit.audits.dp_audit.mechanisms import OPTION
 from gradaudit.audits.dp_audit.middleware import (
     Middleware,
     instantiate,
-    library,
     named_object,
     quiet,
 )
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.noise import Noise
+from gradaudit.noise_laws import Noise
+from gradaudit.parts import library
 
 _KINDS: dict[Form, str] = {"differences": "WEIGHT_DIFF", "weights": "WEIGHTS"}
 
@@ -48,9 +48,9 @@ class NvflareFilter(Middleware):
     def __init__(self, dxo_filter: Any, description: str, noise: Noise | None = None) -> None:
         super().__init__(description, noise)
         self.dxo_filter = dxo_filter
-        self._dxo = library("nvflare.apis.dxo", "NVFlare", "nvflare")
-        self._context = library("nvflare.apis.fl_context", "NVFlare", "nvflare").FLContext
-        constants = library("nvflare.apis.fl_constant", "NVFlare", "nvflare")
+        self._dxo = library("nvflare.apis.dxo", "nvflare", f"{OPTION} nvflare")
+        self._context = library("nvflare.apis.fl_context", "nvflare", f"{OPTION} nvflare").FLContext
+        constants = library("nvflare.apis.fl_constant", "nvflare", f"{OPTION} nvflare")
         self._task = constants.FLContextKey.TASK_DATA
         wanted = getattr(dxo_filter, "data_kinds", None) or list(_KINDS.values())
         self.form = "differences" if "WEIGHT_DIFF" in wanted else "weights"
@@ -62,7 +62,7 @@ class NvflareFilter(Middleware):
         Raises:
             UsageError: NVFlare is missing, there is no such class, or it is no filter.
         """
-        base = library("nvflare.apis.filter", "NVFlare", "nvflare").Filter
+        base = library("nvflare.apis.filter", "nvflare", f"{OPTION} nvflare").Filter
         found, spec = named_object(text)
         filter_ = instantiate(found, spec)
         if not isinstance(filter_, base):

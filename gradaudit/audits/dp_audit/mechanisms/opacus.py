@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Generator, Tensor, nn
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
+from gradaudit.parts import library
 from gradaudit.user_code import first_line
 
 
@@ -33,13 +33,9 @@ class OpacusMechanism(ClippedNoise):
     def __init__(self, *, clip: float, sigma: float) -> None:
         super().__init__(clip=clip, sigma=sigma, noise="gaussian", per="sum")
         self.description = f"opacus:clip={clip:g},sigma={sigma:g}"
-        try:
-            self._optimizer_class: Any = import_module("opacus.optimizers").DPOptimizer
-            self._wrapper: Any = import_module("opacus.grad_sample").GradSampleModule
-        except ImportError as error:
-            raise UsageError(
-                "--mechanism opacus: Opacus is not installed; install gradaudit[opacus]"
-            ) from error
+        asked = ("opacus", "--mechanism opacus")
+        self._optimizer_class: Any = library("opacus.optimizers", *asked).DPOptimizer
+        self._wrapper: Any = library("opacus.grad_sample", *asked).GradSampleModule
 
     def resized(self, clip: float | None = None, sigma: float | None = None) -> OpacusMechanism:
         """Opacus with another clip or sigma."""

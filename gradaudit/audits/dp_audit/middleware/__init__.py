@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,7 +23,7 @@ from gradaudit.audits.dp_audit.mechanisms import OPTION, Mechanism, Promise, Rel
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.gradients.noise import clipped
-from gradaudit.noise import Noise
+from gradaudit.noise_laws import Noise
 from gradaudit.specs import Spec, arguments, parse_spec
 from gradaudit.text import listed
 from gradaudit.user_code import first_line, load_callable
@@ -99,20 +98,6 @@ def accepts_positions(found: Callable[..., Any], count: int) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def library(module: str, title: str, extra: str) -> Any:
-    """A module of a framework.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UsageError(
-            f"{OPTION} {extra}: {title} is not installed; install gradaudit[{extra}]"
-        ) from error
 
 
 @contextmanager

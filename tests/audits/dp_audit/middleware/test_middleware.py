@@ -361,8 +361,8 @@ def test_a_refusal_is_told_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("flower", r"Flower is not installed; install gradaudit\[flower\]"),
-        ("nvflare", r"NVFlare is not installed; install gradaudit\[nvflare\]"),
+        ("flower", r"flwr is not installed; install gradaudit\[flower\]"),
+        ("nvflare", r"nvflare is not installed; install gradaudit\[nvflare\]"),
     ],
 )
 def test_a_missing_framework_is_told_with_its_extra(

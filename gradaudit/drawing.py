@@ -55,14 +55,14 @@ def picture(path: Path, panels: int, *, shared: bool = False) -> Iterator[list[A
         shared: whether all panels have the same y axis; they then stand in rows of up to four, and
             else side by side.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    from matplotlib import figure as figures
+    from matplotlib import rc_context
 
-    with mpl.rc_context(_STYLE):
+    with rc_context(_STYLE):
         columns = min(panels, _COLUMNS) if shared else panels
         rows = -(-panels // columns)
         width, height = _SHARED_INCHES if shared and panels > 1 else _INCHES
-        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        figure = figures.Figure(figsize=(width * columns, height * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharey=shared).ravel()
         axes = list(grid[:panels])
         for unused in grid[panels:]:

@@ -11,7 +11,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gradaudit.cli.completion import completer
+from gradaudit.cli.help import completer
 from gradaudit.config import deployed, read_file, without_replaced
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.files import FOUND

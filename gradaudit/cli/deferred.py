@@ -1,0 +1,44 @@
+"""Modules that take long to import, each imported when a command first uses it.
+
+Help, ``list``, ``schema`` and the commands on reports use none of them, and answer at once. A
+command writes ``deferred.opening.load(settings)`` instead of an import inside a function.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradaudit import config as config
+    from gradaudit import opening as opening
+    from gradaudit import runner as runner
+    from gradaudit import scaling as scaling
+    from gradaudit import training as training
+    from gradaudit import units as units
+    from gradaudit.audits.job import measure as measure
+    from gradaudit.audits.job import starting as starting
+    from gradaudit.models import building as building
+    from gradaudit.observer import saved_updates as saved_updates
+    from gradaudit.planning import survey as survey
+    from gradaudit.protection import asking as asking
+    from gradaudit.protection import planner as planner
+    from gradaudit.protection import protection_plan as protection_plan
+    from gradaudit.sweeping import curves as curves
+else:
+
+    def __getattr__(name: str) -> ModuleType:
+        """The module of this name."""
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{_PLACES[name]}.{name}")
+
+
+_PLACES = {
+    **dict.fromkeys(("config", "opening", "runner", "scaling", "training", "units"), "gradaudit"),
+    **dict.fromkeys(("measure", "starting"), "gradaudit.audits.job"),
+    **dict.fromkeys(("asking", "planner", "protection_plan"), "gradaudit.protection"),
+    "building": "gradaudit.models",
+    "saved_updates": "gradaudit.observer",
+    "survey": "gradaudit.planning",
+    "curves": "gradaudit.sweeping",
+}
