@@ -70,10 +70,12 @@ def in_turn(
             if cost < seconds(known[0]):
                 cheapest[question, audit.proxy] = sizes
     first = {sizes[0].audit.name for sizes in cheapest.values()}
-    return sorted(by_priority, key=lambda sizes: (sizes[0].audit.name not in first, _whole(sizes)))
+    return sorted(
+        by_priority, key=lambda sizes: (sizes[0].audit.name not in first, _is_whole(sizes))
+    )
 
 
-def _whole(sizes: Sequence[Size]) -> bool:
+def _is_whole(sizes: Sequence[Size]) -> bool:
     """Whether an audit's numbers are all of the whole model."""
     return not any(metric.per_layer for metric in sizes[0].audit.metrics)
 
@@ -98,6 +100,11 @@ class _Course:
     def untried(self) -> bool:
         """Whether the audit has no numbers yet, and a size that may still fit."""
         return self.reached < 0 <= self.open
+
+    @property
+    def whole(self) -> bool:
+        """Whether the audit's numbers are all of the whole model."""
+        return _is_whole(self.sizes)
 
     @property
     def idle(self) -> bool:
@@ -201,20 +208,31 @@ class Schedule:
     def _first(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
         """Returns the first audit without numbers, at the size that its share of the time allows.
 
-        What fits with caution comes before what fits without.
+        What fits with caution comes before what fits without; but while no audit has numbers, one
+        that tells layers apart comes before all that do not.
         """
         enough = sum(self._seconds(course, course.open) for course in waiting) <= left
+        fitting = []
         for caution, (number, course) in product((CAUTION, 1.0), enumerate(waiting)):
-            share = left / (len(waiting) - number)
-            fitting = [
-                i for i in range(course.open + 1) if self._seconds(course, i, CAUTION) <= share
-            ]
-            index = course.open if enough else max(fitting, default=0)
+            index = course.open if enough else self._sharing(course, left / (len(waiting) - number))
             if self._seconds(course, index, caution) <= left:
-                spare = left - self._seconds(course, index, CAUTION)
-                seconds = left - self._least(waiting[number + 1 :], spare)
-                return self._turn(course, index, self._leaving_a_retreat(course, index, seconds))
-        return None
+                fitting.append((course.whole and not self._has_numbers, number, course, index))
+        if not fitting:
+            return None
+        _, number, course, index = min(fitting, key=lambda each: each[0])
+        spare = left - self._seconds(course, index, CAUTION)
+        seconds = left - self._least(waiting[number + 1 :], spare)
+        return self._turn(course, index, self._leaving_a_retreat(course, index, seconds))
+
+    def _sharing(self, course: _Course, share: float) -> int:
+        """Returns the largest size that fits into a share of the time, the least if none does."""
+        sizes = range(course.open + 1)
+        return max((i for i in sizes if self._seconds(course, i, CAUTION) <= share), default=0)
+
+    @property
+    def _has_numbers(self) -> bool:
+        """Whether an audit that has something to do was done."""
+        return any(course.reached >= 0 and not course.idle for course in self._courses)
 
     def _leaving_a_retreat(self, course: _Course, index: int, seconds: float) -> float:
         """Limits a first run so that, if it is cut short, time is left for the least size.
@@ -249,7 +267,7 @@ class Schedule:
 
     def _cheapest(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
         """Returns the quickest audit where none fits and no audit has numbers yet."""
-        if any(course.reached >= 0 and not course.idle for course in self._courses):
+        if self._has_numbers:
             return None
         fresh = [course for course in waiting if not course.cut]
         cheapest = min(fresh, key=lambda course: course.estimates[0], default=None)

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 from fake_audit import Counting
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradaudit.audits.base import Metric
 from gradaudit.audits.sizes import Size, SizeName
 from gradaudit.planning.schedule import Schedule, ScheduledRun
 
@@ -120,6 +122,26 @@ def test_an_audit_that_does_not_apply_tells_nothing_of_the_others(
     turn = schedule.next()
     assert turn is not None
     assert (turn.place, turn.seconds) == (1, pytest.approx(given))
+
+
+class OfTheModel(Counting):
+    """An audit without numbers of single layers."""
+
+    name: ClassVar[str] = "of the model"
+    metrics = (Metric(id="count", title="", per_layer=False),)
+
+
+@pytest.mark.parametrize(("told", "first"), [(50.0, 1), (70.0, 0)])
+def test_while_nothing_is_known_layers_come_first_where_they_may_fit(
+    told: float, first: int
+) -> None:
+    of_model, of_layers = (Size("least", kind(kind.Options())) for kind in (OfTheModel, Counting))
+    seconds = {of_model: 10.0, of_layers: told}
+    left = [60.0]
+    schedule = Schedule([[of_model], [of_layers]], seconds.__getitem__, lambda: left[0])
+    turn = schedule.next()
+    assert turn is not None
+    assert turn.place == first
 
 
 def test_what_measured_nothing_is_made_larger_after_what_has_numbers() -> None:

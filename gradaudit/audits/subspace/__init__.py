@@ -100,7 +100,7 @@ class Subspace(Audit[SubspaceOptions]):
     one_thread = True
     priority = 38
     least: ClassVar = {"permutations": 100, "samples": 32, "single": True}
-    sample: ClassVar = {**least, "samples": 16, "layers": SAMPLED_LAYERS}
+    sample: ClassVar = {**least, "samples": 12, "layers": SAMPLED_LAYERS}
     rough: ClassVar = {"permutations": 100, "samples": 64}
     quick: ClassVar = {"permutations": 100}
     plain: ClassVar = {"permutations": 100}

@@ -45,7 +45,7 @@ def cost(audit: Subspace, subject: Subject) -> AuditCost:
     looked_at = min(subject.samples or _RECORDS, _MOST_RECORDS, len(subject.records))
     records = looked_at * len(subject.targets)
     element = _SECONDS_AN_ELEMENT + _MORE_A_RECORD * looked_at
-    formed = element * records * sum(layer.parameters for layer in subject.layers)
+    formed = element * records * _elements(subject, looked_at)
     labellings = audit.options.permutations * len(subject.layers) * len(subject.targets)
     spectra = _SECONDS_A_PAIR * looked_at**2 * labellings
     return AuditCost(
@@ -53,6 +53,13 @@ def cost(audit: Subspace, subject: Subject) -> AuditCost:
         calls=PREPARING * len(subject.targets),
         seconds=formed + spectra,
     )
+
+
+def _elements(subject: Subject, records: int) -> float:
+    """Elements of a record that are formed: of a layer as often as its records fill the memory."""
+    fitting = subject.memory / (16 * records)
+    widths = [layer.parameters for layer in subject.layers]
+    return sum(width * max(1.0, width / fitting) for width in widths)
 
 
 def run(audit: Subspace, subject: Subject, progress: Progress) -> Iterator[Measurement]:
