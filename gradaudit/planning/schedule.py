@@ -59,7 +59,7 @@ def in_turn(
     """The audits in the order of their turns, those that tell most for their time first.
 
     For every question, and for attacks and what stands for them apart, the cheapest audit comes
-    before all others. Within both come those that tell layers apart, and then it goes by priority.
+    before all others; within both it goes by priority.
     """
     by_priority = sorted(ladders, key=lambda sizes: sizes[0].audit.priority)
     cheapest: dict[tuple[Question, bool], Sequence[Size]] = {}
@@ -70,14 +70,7 @@ def in_turn(
             if cost < seconds(known[0]):
                 cheapest[question, audit.proxy] = sizes
     first = {sizes[0].audit.name for sizes in cheapest.values()}
-    return sorted(
-        by_priority, key=lambda sizes: (sizes[0].audit.name not in first, _is_whole(sizes))
-    )
-
-
-def _is_whole(sizes: Sequence[Size]) -> bool:
-    """Whether an audit's numbers are all of the whole model."""
-    return not any(metric.per_layer for metric in sizes[0].audit.metrics)
+    return sorted(by_priority, key=lambda sizes: sizes[0].audit.name not in first)
 
 
 class _Course:
@@ -104,7 +97,7 @@ class _Course:
     @property
     def whole(self) -> bool:
         """Whether the audit's numbers are all of the whole model."""
-        return _is_whole(self.sizes)
+        return not any(metric.per_layer for metric in self.sizes[0].audit.metrics)
 
     @property
     def idle(self) -> bool:

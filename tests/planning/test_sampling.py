@@ -168,18 +168,6 @@ class Idle(Cheap):
     priority: ClassVar[int] = 99
 
 
-class OfTheModel(Cheap):
-    name: ClassVar[str] = "of the model"
-    priority: ClassVar[int] = 5
-    metrics = (Metric(id="count", title="", question="attribute", per_layer=False),)
-
-
-def test_what_tells_layers_apart_comes_before_what_does_not() -> None:
-    ladders = [[Size("least", kind(kind.Options()))] for kind in (OfTheModel, Cheap)]
-    turns = in_turn(ladders, lambda size: 1.0)
-    assert [size.audit.name for (size,) in turns] == ["cheap", "of the model"]
-
-
 def test_the_cheapest_of_each_question_and_kind_comes_first() -> None:
     told = {"counting": 1.0, "cheap": 2.0, "dear": 50.0, "proxy": 60.0, "idle": 0.0}
     kinds = (Counting, DearOne, Cheap, StandIn, Idle)
