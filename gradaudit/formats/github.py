@@ -1,12 +1,14 @@
-"""Annotations of GitHub Actions: a workflow command for each row that is not within its limits."""
+"""Annotations of GitHub Actions: a workflow command for each finding beyond its limits."""
 
 from collections.abc import Iterator
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.results import GRAVEST, Result, artifact, results, summary
+from gradaudit.formats.results import Result, artifact, by_finding, line_of, summary
 from gradaudit.judging import Policy, Word, fails, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
+from gradaudit.text import printable
+from gradaudit.view.facts import abridged
 
 _COMMANDS = {"error": "error", "warning": "warning"}
 _VERDICTS: dict[Word, str] = {
@@ -27,18 +29,20 @@ class Github(Format):
     summary = "annotations of GitHub Actions, for its log"
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
-        """Returns the annotations, the gravest first, as GitHub shows ten of a kind."""
+        """Returns an annotation for each finding, the gravest first; GitHub shows ten of a kind."""
         judged = with_findings(report, policy)
-        ranked = sorted(results(judged), key=lambda result: GRAVEST.index(result.says))
-        return "".join(f"{line}\n" for line in _lines(judged, ranked))
+        return "".join(f"{line}\n" for line in _lines(judged, by_finding(judged)))
 
 
-def _lines(judged: Report, found: list[Result]) -> Iterator[str]:
+def _lines(judged: Report, found: list[list[Result]]) -> Iterator[str]:
     file = artifact(judged)
-    place = {"file": file, "line": "1"} if file else {}
-    for result in found:
-        command = _COMMANDS.get(result.says, "notice")
-        yield _command(command, result.sentence, {**place, "title": result.rule})
+    place = {"file": file, "line": str(line_of(judged))} if file else {}
+    for worst, *others in found:
+        command = _COMMANDS.get(worst.says, "notice")
+        layers = dict.fromkeys(other.finding.layer or "the whole model" for other in others)
+        also = f" Also in {abridged(list(layers))}." if layers else ""
+        message = printable(f"{worst.sentence}{also}", limit=None)
+        yield _command(command, message, {**place, "title": worst.rule})
     outcome = "error" if fails(judged) else _VERDICTS[verdict(judged)]
     yield _command(outcome, summary(judged), {"title": "gradaudit"})
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from gradaudit.errors import UsageError
+from gradaudit.files import read_file
 from gradaudit.judging import says
 from gradaudit.judging.risk import BEYOND, OPEN, why
 from gradaudit.report import Finding, Report
@@ -12,6 +14,7 @@ from gradaudit.text import printable, variant_text
 from gradaudit.view import view
 from gradaudit.view.verdict_sentence import policy_of
 
+MAX_SOURCE = 1 << 20
 NOTHING_MEASURED = "report.incomplete"
 GRAVEST = ("error", "warning", "unclear", "known", "ignored", "passed", "not-applicable")
 
@@ -69,6 +72,22 @@ def results(judged: Report) -> Iterator[Result]:
             yield Result(gravest, errors if gravest.level == "warning" else ())
 
 
+def by_finding(judged: Report) -> list[list[Result]]:
+    """Groups results by metric and level, the gravest first, each with its worst row first."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results(judged):
+        groups.setdefault((result.rule, result.says), []).append(result)
+    rows = judged.by_key()
+
+    def badness(result: Result) -> float:
+        row = rows.get(result.finding.key)
+        value = None if row is None else row.number
+        return 0.0 if value is None else value if result.finding.max is not None else -value
+
+    ranked = sorted(groups.values(), key=lambda group: GRAVEST.index(group[0].says))
+    return [sorted(group, key=badness, reverse=True) for group in ranked]
+
+
 def told_of(judged: Report) -> Iterator[Sequence[Finding]]:
     """Groups findings by row; a finding about missing rows is a group of its own."""
     rows: dict[object, list[Finding]] = {}
@@ -91,6 +110,20 @@ def summary(judged: Report) -> str:
 def policy_name(judged: Report) -> str:
     """Returns the name of the policy that judged the report, where the report has it."""
     return printable(policy_of(judged)[0])
+
+
+def line_of(report: Report) -> int:
+    """Returns the line on which the model's factory begins in its file; 1 where it is unknown."""
+    named = re.match(r"(.+\.py):([^?]+)", report.target.model)
+    if named is None:
+        return 1
+    try:
+        source = read_file(Path(named[1]), MAX_SOURCE).decode("utf-8", "replace")
+    except UsageError:
+        return 1
+    name = re.escape(named[2])
+    found = re.search(rf"^(?:(?:async )?def |class )?{name}\b(?=\s*[\[(:=])", source, re.MULTILINE)
+    return source.count("\n", 0, found.start()) + 1 if found else 1
 
 
 def artifact(report: Report) -> str | None:

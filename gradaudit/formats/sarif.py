@@ -11,7 +11,7 @@ Code scanning shows no logical locations and distinguishes results of one file b
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from urllib.parse import quote
 
@@ -25,12 +25,14 @@ from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.formats.results import (
     Result,
     artifact,
+    by_finding,
+    line_of,
     policy_name,
     results,
     rule_of,
     summary,
 )
-from gradaudit.judging import Policy, known_metrics, verdict
+from gradaudit.judging import Policy, is_known, known_metrics, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import inert_json, printable
@@ -61,8 +63,7 @@ class Sarif(Format):
 
 
 def _run(judged: Report) -> Json:
-    shown = list(results(judged))
-    rules = list(dict.fromkeys(rule_of(finding) for finding in judged.findings))
+    rules = list(dict.fromkeys(map(rule_of, (*judged.findings, *(_gone(judged) or ())))))
     driver: Json = {
         "name": _text(judged.tool.get("name", "gradaudit")),
         "semanticVersion": _text(judged.tool.get("version", "0")),
@@ -81,7 +82,7 @@ def _run(judged: Report) -> Json:
         "invocations": [_invocation(judged)],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(judged, result, rules) for result in shown],
+        "results": list(_results(judged, rules)),
         "properties": said,
     }
 
@@ -142,31 +143,48 @@ def _invocation(report: Report) -> Json:
     return invocation
 
 
-def _result(report: Report, result: Result, rules: Sequence[str]) -> Json:
+def _result(place: Json, result: Result, rules: Sequence[str], state: str | None) -> Json:
     finding = result.finding
     undecided = result.says == "unclear"
+    location: Json = {"physicalLocation": place}
+    if finding.layer is not None:
+        location["logicalLocations"] = [{"name": _text(finding.layer), "kind": "module"}]
     document: Json = {
         "ruleId": result.rule,
         "ruleIndex": rules.index(result.rule),
         "kind": "open" if undecided else "fail",
         "level": "none" if undecided else finding.level,
         "message": {"text": _text(result.sentence)},
-        "locations": [_location(report, finding)],
+        "locations": [location],
         "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding)},
     }
     if finding.outcome == "ignored":
         document["suppressions"] = [{"kind": "external", "justification": _text(finding.message)}]
-    if finding.outcome == "known":
-        document["baselineState"] = "unchanged"
-    return document
+    return document if state is None else {**document, "baselineState": state}
 
 
-def _location(report: Report, finding: Finding) -> Json:
-    place: Json = {"artifactLocation": _artifact(report), "region": {"startLine": 1}}
-    location: Json = {"physicalLocation": place}
-    if finding.layer is not None:
-        location["logicalLocations"] = [{"name": _text(finding.layer), "kind": "module"}]
-    return location
+def _results(judged: Report, rules: list[str]) -> Iterator[Json]:
+    """Yields the worst row of each finding, then the other rows, then those of the baseline alone.
+
+    Where there is a baseline every result is new (or worse), unchanged or absent.
+    """
+    place: Json = {
+        "artifactLocation": _artifact(judged),
+        "region": {"startLine": line_of(judged)},
+    }
+    gone, groups = _gone(judged), by_finding(judged)
+    for result in [group[0] for group in groups] + [x for group in groups for x in group[1:]]:
+        state = "unchanged" if is_known(result.finding) else "new"
+        yield _result(place, result, rules, None if gone is None else state)
+    for result in results(judged.model_copy(update={"findings": gone or []})):
+        yield _result(place, result, rules, "absent")
+
+
+def _gone(judged: Report) -> list[Finding] | None:
+    """Returns findings that only the baseline has; None where there was no baseline."""
+    known = judged.provenance.get("baseline")
+    absent = known.get("absent") if isinstance(known, dict) else None
+    return [Finding.model_validate(x) for x in absent] if isinstance(absent, list) else None
 
 
 def _artifact(report: Report) -> Json:

@@ -3,6 +3,7 @@
 from gradaudit.judging.judge import (
     differences,
     gate,
+    is_known,
     refuse_another_model,
 )
 from gradaudit.judging.policy import (
@@ -28,6 +29,7 @@ __all__ = [
     "differences",
     "fails",
     "gate",
+    "is_known",
     "known_metrics",
     "layer_risks",
     "passed",

@@ -27,6 +27,9 @@ from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """Outcomes that are excused where the baseline has the outcome of the key."""
+_SETTLED = ("passed", "not-applicable")
+_KNOWN = "; known: "
+"""Words before what the baseline has of a row."""
 TOLERANCE = 0.01
 """Share of its size, or of its distance from the limit, by which a known value may be worse."""
 CLOSE = 0.7
@@ -57,7 +60,7 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
         if finding.outcome in earlier.get((finding.rule, finding.key), ()):
             was = before[finding.key]
             if not worse(now[finding.key], was, finding):
-                words = f"{finding.message}; known: {estimate(was)} in the baseline"
+                words = f"{finding.message}{_KNOWN}{estimate(was)} in the baseline"
                 unclear = finding.outcome == "unclear"
                 excused = {"unclear": "pass"} if unclear else {"outcome": "known"}
                 finding = finding.model_copy(update={**excused, "message": words})
@@ -147,10 +150,28 @@ def gate(
     policy = policy.strict() if strict else policy
     today = today or datetime.now(UTC).date()
     judged = _judged(report, policy, today)
+    summary: dict[str, JsonValue] = {}
     if baseline is not None:
-        judged = excuse_known(judged, _judged(baseline, policy, today))
-    summary = {"verdict": verdict(judged)}
+        before = _judged(baseline, policy, today)
+        judged = excuse_known(judged, before)
+        summary["baseline"] = {"absent": _absent(judged, before)}
+    summary["verdict"] = verdict(judged)
     return judged.model_copy(update={"provenance": {**judged.provenance, **summary}})
+
+
+def _absent(judged: Report, baseline: Report) -> list[JsonValue]:
+    """Returns the baseline's findings about rows that are no longer beyond or near a limit."""
+    found = {finding.key for finding in judged.findings if finding.outcome not in _SETTLED}
+    return [
+        finding.model_dump(mode="json", exclude_defaults=True)
+        for finding in baseline.findings
+        if finding.outcome in _EXCUSED and finding.key not in found
+    ]
+
+
+def is_known(finding: Finding) -> bool:
+    """Whether the baseline has the finding too, and it is no worse than there."""
+    return finding.outcome == "known" or _KNOWN in finding.message
 
 
 def _judged(report: Report, policy: Policy, today: date) -> Report:

@@ -12,6 +12,7 @@ from report_builder import failed_row, make_report, row, skipped_row
 from gradaudit.audits import audits
 from gradaudit.explaining import explain
 from gradaudit.formats.explanation import explanation_markdown
+from gradaudit.formats.github import Github
 from gradaudit.formats.sarif import Sarif
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
@@ -74,6 +75,7 @@ def test_one_result_whole() -> None:
         "ruleIndex": 0,
         "kind": "fail",
         "level": "error",
+        "baselineState": "new",
         "message": {
             "text": "Layer conv1: leak.bits 3 [2, 4] exceeds the max of 1. An attacker learns the "
             "attribute from this layer's gradient"
@@ -95,14 +97,65 @@ def test_which_findings_become_results() -> None:
     assert [
         (r["ruleId"], r["level"], "suppressions" in r, r.get("baselineState")) for r in results
     ] == [
-        ("leak.bits", "error", False, None),
+        ("leak.bits", "error", False, "new"),
+        ("leak.note", "warning", False, "new"),
         ("leak.bits", "error", False, "unchanged"),
-        ("leak.bits", "error", True, None),
-        ("leak.note", "warning", False, None),
-        ("leak.note", "warning", False, None),
+        ("leak.bits", "error", True, "new"),
+        ("leak.note", "warning", False, "new"),
     ]
-    assert results[3]["message"]["text"].startswith("The whole model: leak.note 4 is below")
-    assert results[4]["message"]["text"] == "Layer fc1: leak.note could not be measured: NaN."
+    assert results[1]["message"]["text"] == "Layer fc1: leak.note could not be measured: NaN."
+    assert results[4]["message"]["text"].startswith("The whole model: leak.note 4 is below")
+
+
+def test_the_worst_row_of_each_finding_comes_before_the_others() -> None:
+    report = make_report(
+        row(M, "conv1", 3), row(M, "fc1", 7), row(M, "fc2", 5), row("leak.note", None, 4)
+    )
+    results = run_of(report, POLICY.model_copy(update={"ignore": ()}))["results"]
+    layers = [r["locations"][0].get("logicalLocations", [{"name": ""}])[0]["name"] for r in results]
+    assert layers == ["fc1", "", "fc2", "conv1"]
+    assert all("baselineState" not in result for result in results)
+
+
+def test_what_only_the_baseline_has_is_absent() -> None:
+    before = make_report(row(M, "conv1", 3), row(M, "fc1", 3), row("leak.note", "fc1", 1))
+    now = make_report(row(M, "conv1", 3), row(M, "fc1", 0.5))
+    results = run_of(gate(now, POLICY, baseline=before))["results"]
+    assert {(r["ruleId"], r["message"]["text"][:11], r["baselineState"]) for r in results} == {
+        ("leak.bits", "Layer conv1", "unchanged"),
+        ("leak.note", "The whole m", "new"),
+        ("leak.bits", "Layer fc1: ", "absent"),
+        ("leak.note", "Layer fc1: ", "absent"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import torch\n\ndef make(width=3):\n    pass\n", 3),
+        ("def maker():\n    make()\n\nmake = maker\n", 4),
+        ("class make(Net):\n    pass\n", 1),
+        ("def other():\n    pass\n", 1),
+    ],
+)
+def test_results_lie_on_the_line_of_the_factory(
+    source: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(source)
+    report = make_report(row(M, "fc1", 3), model="net.py:make?width=3")
+    place = run_of(report)["results"][0]["locations"][0]["physicalLocation"]
+    assert place["region"] == {"startLine": line}
+    assert f"::error file=net.py,line={line}," in Github().render(report)
+
+
+def test_there_is_one_notice_for_a_finding() -> None:
+    rows = [row(M, f"fc{i}", 1 + i / 10, interval=(0, 2)) for i in range(30)]
+    lines = Github().render(make_report(*rows), POLICY).splitlines()
+    (notice,) = [line for line in lines if "title=leak.bits" in line]
+    assert notice.startswith("::notice ")
+    assert "Layer fc29: " in notice
+    assert notice.endswith("more.")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +221,7 @@ def test_the_run_says_who_ran_when_and_what_came_of_it() -> None:
 
 def test_a_row_is_one_result_that_leaves_no_graver_doubt_unsaid() -> None:
     report = make_report(row(M, "fc1", 1.8, interval=(1.2, 2.4)), row(M, "fc2", 3))
-    doubtful, sure = run_of(report)["results"]
+    sure, doubtful = run_of(report)["results"]
     assert (doubtful["level"], sure["level"]) == ("warning", "error")
     assert doubtful["message"]["text"].startswith(
         "Layer fc1: leak.bits 1.80 [1.20, 2.40] exceeds the max of 1; and 1.80 [1.20, 2.40] "
