@@ -213,7 +213,7 @@ def test_its_example_begins_with_its_name(part: Part) -> None:
 
 @parts("reconstructions")
 def test_its_name_is_a_method(part: Part) -> None:
-    assert type(load_method(part.name, {})) is part.cls
+    assert type(load_method(part.name, {}, 1)) is part.cls
 
 
 @parts("families")

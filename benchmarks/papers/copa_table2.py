@@ -24,13 +24,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import arguments, cifar10
-from gradaudit.attacks.reconstruction import AttackerView, Candidates, reconstructions
+from gradaudit.attacks.reconstruction import AttackerView, Candidates, Execution, reconstructions
 from gradaudit.attacks.reconstruction.copa import denoise
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.progress import Silent
 
 SHAPE = (3, 32, 32)
 ACTIVATIONS = {"tanh": ("tanh", "tanh"), "leaky": ("leaky-relu", "sigmoid")}
@@ -94,8 +93,7 @@ def view_of(
 def attacked(name: str, view: AttackerView, restarts: int) -> tuple[Candidates, float]:
     attack: Any = reconstructions()[name]
     started = time.perf_counter()
-    generator = torch.Generator().manual_seed(0)
-    found = attack(attack.Options(box=False)).run(view, restarts, generator, Silent())
+    found = attack(attack.Options(box=False), restarts=restarts).run(view, Execution())
     return found, time.perf_counter() - started
 
 

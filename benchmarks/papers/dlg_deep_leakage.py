@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.harness import arguments, cifar10
 from gradaudit import zoo
-from gradaudit.attacks.reconstruction import load_method
+from gradaudit.attacks.reconstruction import Execution, load_method
 from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
 from gradaudit.attacks.reconstruction.campaign import draw_examples, expect_folder
 from gradaudit.attacks.reconstruction.matching.unknowns import infer_label
@@ -26,7 +26,6 @@ from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatMode
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.progress import Silent
 from gradaudit.sharing.protocol import SharingProtocol
 
 WANTED_DB, WANTED_OF_8 = 30.0, 6
@@ -59,10 +58,10 @@ def main() -> None:
     given = arguments(__doc__)
     data, clients = cifar10(), observer(given.convolutions)
     print(f"iDLG: {labels_read(clients, data, given.labels)} of {given.labels} labels right")
-    method = load_method(given.method, {"iterations": given.iterations})
+    method = load_method(given.method, {"iterations": given.iterations}, given.restarts)
     for index in range(given.pictures):
         seen, begun = of_one(clients, data, index), time.perf_counter()
-        made = attempt(method, seen, given.restarts, np.random.SeedSequence(index), Silent())
+        made = attempt(method, seen, Execution(np.random.SeedSequence(index)))
         seconds = time.perf_counter() - begun
         psnr = made.scores["psnr"]
         print(

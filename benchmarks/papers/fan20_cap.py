@@ -107,13 +107,13 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Defe
     (done,) = train([target], train_on, test_on, options, [chain], given.seed, Silent())
     found: Cell = {"accuracy": done.value, "reach": done.reach, "attacks": {}}
     method = load_method(
-        "dlg:init=pattern", {"iterations": given.iterations, "precision": given.precision}
+        "dlg:init=pattern", {"iterations": given.iterations, "precision": given.precision}, 1
     )
     subject = Subject((target,), train_on, target.layers, seed=given.seed)
     for weights in given.weights:
         model = done.initial if weights == "initial" else done.target
         for insider in (False, True) if has_secret(model) and given.insider else (False,):
-            attack = Attack(method, 1, given.participants, model.layers, insider)
+            attack = Attack(method, given.participants, model.layers, insider)
             for size in given.batch_size:
                 batches = chosen_batches(subject, Choice(size, given.batches))
                 sharing = SharingProtocol(of_mean(setting.defenses, size, given))

@@ -103,7 +103,7 @@ def ends(goal: Objective, truth: Tensor, points: Tensor, outer: int) -> Ends:
     for precision in get_args(Precision):
         single = precision == "float32"
         where = goal.in_precision(torch.float32) if single else goal
-        search = DeepLeakage(MatchingOptions(iterations=outer, precision=precision)).blocks(where)
+        search = DeepLeakage(MatchingOptions(iterations=outer, precision=precision)).search(where)
         begun = time.process_time()
         minimum = search.minimised(points.to(where.view.dtype), 1, lambda units: None)
         seconds = time.process_time() - begun

@@ -99,7 +99,7 @@ def loop_of_torch(evaluate: Evaluation, start: Tensor, outer: int, threads: int)
 
 def search_of(objective: Objective, outer: int, precision: Precision) -> Blocks:
     """The attack's own search."""
-    return DeepLeakage(MatchingOptions(iterations=outer, precision=precision)).blocks(objective)
+    return DeepLeakage(MatchingOptions(iterations=outer, precision=precision)).search(objective)
 
 
 def rate(work: Callable[[], int]) -> tuple[float, float]:
@@ -142,7 +142,7 @@ def steps_apart(
     lbfgs.INNER = steps
     try:
         blocks = search_of(objective, 1, precision)
-        alone = [blocks.descent(evaluate, point[None], _nobody) for point in points]
+        alone = [blocks.descent(evaluate, point[None], advance=_nobody) for point in points]
         return furthest(blocks.minimised(points, 1, _nobody), Minimum.joined(alone))
     finally:
         lbfgs.INNER = inner

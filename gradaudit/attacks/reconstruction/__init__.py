@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from gradaudit.attacks.reconstruction.base import (
     AttackerView,
     Candidates,
+    Execution,
     Reconstruction,
 )
 from gradaudit.data.records import Records
@@ -20,6 +21,7 @@ from gradaudit.specs import pick, suggest
 __all__ = [
     "AttackerView",
     "Candidates",
+    "Execution",
     "Method",
     "Reconstruction",
     "expect_numbers",
@@ -38,12 +40,15 @@ def reconstructions() -> dict[str, type[Reconstruction[Any]]]:
     return discover("gradaudit.attacks.reconstruction", Reconstruction)
 
 
-def load_methods(texts: Sequence[str], flags: Mapping[str, object]) -> dict[str, Method]:
+def load_methods(
+    texts: Sequence[str], flags: Mapping[str, object], restarts: int
+) -> dict[str, Method]:
     """The methods that are named, each with its own options over the flags.
 
     Args:
         texts: ``NAME`` or ``NAME:key=value,…``.
         flags: options by name for whichever of the methods take them.
+        restarts: how many starting points each takes, where another can end elsewhere.
 
     Returns:
         Methods by the text that named them.
@@ -54,7 +59,7 @@ def load_methods(texts: Sequence[str], flags: Mapping[str, object]) -> dict[str,
     """
     if len(set(texts)) < len(texts):
         raise UsageError(f"{OPTION}: a method is named twice ({', '.join(texts)})")
-    methods = {text: load_method(text, flags) for text in texts}
+    methods = {text: load_method(text, flags, restarts) for text in texts}
     for flag in flags:
         if not any(flag in method.Options.model_fields for method in methods.values()):
             raise UsageError(
@@ -77,7 +82,7 @@ def expect_numbers(methods: Mapping[str, Method], records: Records) -> None:
         )
 
 
-def load_method(text: str, flags: Mapping[str, object]) -> Method:
+def load_method(text: str, flags: Mapping[str, object], restarts: int) -> Method:
     """One method; its own options win over the flags, and flags that it does not take are left.
 
     Raises:
@@ -95,7 +100,7 @@ def load_method(text: str, flags: Mapping[str, object]) -> Method:
                 f"{name} takes {', '.join(fields) or 'no options'}"
             )
     try:
-        return kind(kind.Options.model_validate({**given, **pairs}))
+        return kind(kind.Options.model_validate({**given, **pairs}), restarts=restarts)
     except ValidationError as error:
         fault = error.errors()[0]
         raise UsageError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
-from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Update
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Execution, Update
 from gradaudit.attacks.reconstruction.matching.restarts import GradientMatching
 from gradaudit.attacks.reconstruction.matching.unknowns import starts
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, value_range
@@ -25,7 +25,6 @@ from gradaudit.attacks.reconstruction.scores import (
 )
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.progress import Progress
 from gradaudit.randomness import sequence, torch_rng
 from gradaudit.workers import one_thread
 
@@ -58,16 +57,9 @@ class Attempt:
 
 
 def attempt(
-    method: Method,
-    observed: AttackedBatch,
-    restarts: int,
-    seed: np.random.SeedSequence,
-    progress: Progress,
-    jobs: int = 1,
-    *,
-    scored: bool = True,
+    method: Method, observed: AttackedBatch, execution: Execution, *, scored: bool = True
 ) -> Attempt:
-    """Attack one batch, its restarts on so many worker processes, and score every restart.
+    """Attack one batch, in one thread, and score every restart.
 
     Nothing is scored where the truth is not known.
 
@@ -75,7 +67,8 @@ def attempt(
         NotApplicable: the method says nothing about this batch.
     """
     view = observed.view
-    candidates = attack(method, view, restarts, seed, progress, jobs)
+    with one_thread():
+        candidates = method.run(view, execution)
     if not scored:
         return Attempt(candidates, {}, None)
     pictures = view.pictures and view.bounds == (0.0, 1.0)
@@ -87,31 +80,20 @@ def attempt(
     )
 
 
-def rebuilt(
-    method: Method,
-    observed: AttackedBatch,
-    restarts: int,
-    seed: np.random.SeedSequence,
-    progress: Progress,
-    jobs: int = 1,
-) -> Tensor:
+def rebuilt(method: Method, observed: AttackedBatch, execution: Execution) -> Tensor:
     """The attacker's answer (k, …) to a batch, on the CPU; NaN where all restarts diverged.
 
     Raises:
         NotApplicable: the method says nothing about this batch.
     """
-    made = attack(method, observed.view, restarts, seed, progress, jobs)
+    with one_thread():
+        made = method.run(observed.view, execution)
     nothing = torch.full_like(made.inputs[0], torch.nan)
-    return (nothing if made.answer is None else made.inputs[made.answer]).cpu()
+    return (nothing if made.records is None else made.records).cpu()
 
 
 def recovered_labels(
-    method: Method,
-    observed: AttackedBatch,
-    restarts: int,
-    seed: np.random.SeedSequence,
-    progress: Progress,
-    jobs: int = 1,
+    method: Method, observed: AttackedBatch, execution: Execution
 ) -> tuple[Tensor | None, float | None]:
     """The labels (k,) that a method names, and its own score of the answer.
 
@@ -130,34 +112,16 @@ def recovered_labels(
             "every record has a label for each position, and the distance is one of single labels"
         )
     if isinstance(method, GradientMatching):
-        fixed = method.targets(view, torch_rng(seed, "labels")).fixed
+        fixed = method.targets(view, torch_rng(execution.seed, "labels")).fixed
         if fixed is not None:
             return fixed, None
-    candidates = attack(method, view, restarts, seed, progress, jobs)
+    with one_thread():
+        candidates = method.run(view, execution)
     if candidates.labels is None:
         raise NotApplicable(f"{method.name} names no labels")
     if candidates.answer is None:
         return None, None
     return candidates.labels[candidates.answer], float(candidates.scores[candidates.answer])
-
-
-def attack(
-    method: Method,
-    view: AttackerView,
-    restarts: int,
-    seed: np.random.SeedSequence,
-    progress: Progress,
-    jobs: int = 1,
-) -> Candidates:
-    """Run a method in one thread, so that its numbers do not depend on the machine's cores."""
-    count, generator = restarts if method.restarts else 1, torch_rng(seed, "start")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with one_thread():
-            return method.run(view, count, generator, progress, jobs)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def answer_of(attempt: Attempt, observed: AttackedBatch) -> Tensor | None:
@@ -224,16 +188,9 @@ def seen(observed: AttackedBatch, update: Update) -> AttackedBatch:
 
 
 def similarities(
-    methods: Mapping[str, Method],
-    observed: Sequence[AttackedBatch],
-    restarts: int,
-    seed: int,
-    progress: Progress,
-    jobs: int = 1,
+    methods: Mapping[str, Method], observed: Sequence[AttackedBatch], execution: Execution
 ) -> Similarities:
     """Run every attack on every update, all restarts from the same draws for any part of it.
-
-    Restarts are shared out among as many worker processes.
 
     Raises:
         NotApplicable: no attack says anything about any of the updates.
@@ -246,10 +203,10 @@ def similarities(
         views = [batch.view for batch in observed]
         if method.searches_labels:  # no attack that searches them is given them
             views = [replace(view, labels=None) for view in views]
-        candidates, why = _candidates(method, views, restarts, seed, progress, jobs)
+        candidates, why = _candidates(method, views, execution)
         if any(made is not None for made in candidates):
-            to_own[name] = _compared(truths, candidates, restarts)
-            others[name] = _compared(truths[1:] + truths[:1], candidates, restarts)
+            to_own[name] = _compared(truths, candidates, method.starts)
+            others[name] = _compared(truths[1:] + truths[:1], candidates, method.starts)
         else:
             refused[name] = why
     if not to_own:
@@ -283,20 +240,16 @@ def ssim_of(truth: Tensor, candidates: Tensor) -> FloatArray:
 
 
 def _candidates(
-    method: Method,
-    views: Sequence[AttackerView],
-    restarts: int,
-    seed: int,
-    progress: Progress,
-    jobs: int,
+    method: Method, views: Sequence[AttackerView], execution: Execution
 ) -> tuple[list[Candidates | None], str]:
     """An attack's candidates for every update, None where it says nothing about it, and why."""
     candidates: list[Candidates | None] = []
     why = ""
     for index, view in enumerate(views):
-        draws = sequence(seed, "success", "attack", index)
+        draws = sequence(execution.seed, "success", "attack", index)
         try:
-            candidates.append(attack(method, view, restarts, draws, progress, jobs))
+            with one_thread():
+                candidates.append(method.run(view, replace(execution, seed=draws)))
         except NotApplicable as error:
             candidates.append(None)
             why = str(error)

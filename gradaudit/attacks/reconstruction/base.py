@@ -13,6 +13,7 @@ from torch import Tensor
 from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
+from gradaudit.randomness import Seed, torch_rng
 from gradaudit.sharing.protocol import LocalTraining
 from gradaudit.sharing.share import mean_of
 from gradaudit.specs import configured
@@ -221,6 +222,25 @@ class Candidates:
         return int(self.scores.masked_fill(~usable, torch.inf).argmin())
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How an attack is executed: its seed, worker processes and progress.
+
+    Attributes:
+        seed: of all random numbers.
+        workers: processes that restarts may be shared out among; no number depends on them.
+        progress: shows how far the work is.
+    """
+
+    seed: Seed = 0
+    workers: int = 1
+    progress: Progress = field(default_factory=Silent)
+
+    def generator(self) -> torch.Generator:
+        """The generator, on the CPU, of everything that an attack draws."""
+        return torch_rng(self.seed, "start")
+
+
 O = TypeVar("O", bound=ReconstructionOptions)  # noqa: E741 - O for options
 
 
@@ -232,8 +252,6 @@ class Reconstruction(ABC, Generic[O]):
     Options: ClassVar[type[ReconstructionOptions]] = ReconstructionOptions
     restarts: ClassVar[bool] = True
     """Whether another start can end elsewhere; an attack in closed form is run once."""
-    splits: ClassVar[bool] = False
-    """Whether ``run`` can share restarts out among worker processes."""
     default_steps: ClassVar[int | None] = None
     """The default of ``iterations``, where that is an option."""
     reads_labels: ClassVar[bool] = False
@@ -288,36 +306,29 @@ class Reconstruction(ABC, Generic[O]):
             UsageError: the update does not fit the model.
         """
         view = target.view(update, batch=batch, labels=labels)
-        generator = torch.Generator().manual_seed(seed)
-        return self.run(view, self.starts, generator, progress or Silent(), jobs)
+        return self.run(view, Execution(seed, jobs, progress or Silent()))
 
     @abstractmethod
-    def run(
-        self,
-        view: AttackerView,
-        restarts: int,
-        generator: torch.Generator,
-        progress: Progress,
-        jobs: int = 1,
-    ) -> Candidates:
-        """Reconstruct the records behind an update.
+    def run(self, view: AttackerView, execution: Execution) -> Candidates:
+        """Reconstruct the records behind an update, from ``starts`` starting points.
 
         Args:
             view: everything that the attacker has; the truth is not in it.
-            restarts: how many starting points; 1 where ``restarts`` of the class is False.
-            generator: of all randomness, on the CPU.
-            progress: shows how far the work is.
-            jobs: worker processes that restarts may be shared out among; no number depends on
-                them.
+            execution: seed, workers and progress.
 
         Raises:
             NotApplicable: the attack says nothing about this model or update; the message says
                 why.
         """
 
-    def steps(self, restarts: int) -> float:
+    def steps(self) -> float:
         """About how many gradient passes over the batch ``run`` costs; for ``--dry-run``."""
-        return float(restarts)
+        return float(self.starts)
+
+    @property
+    def blocks(self) -> int:
+        """Parts of the restarts that ``run`` can share out among worker processes."""
+        return 1
 
     def calls(self) -> float:
         """About how many passes wait for one another, each with the model's overhead."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,12 +16,12 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
-from gradaudit.attacks.reconstruction.matching.blocks import blocks_of
+from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, AttackedBatches, ThreatModel
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.files import write_atomically
-from gradaudit.progress import Advance, Progress, Silent
+from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import CapturedUpdate, captured_update
 from gradaudit.subject import Subject
@@ -29,10 +29,10 @@ from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import shared_out
 
 T = TypeVar("T")
-Attack = Callable[[Method, AttackedBatch, int, np.random.SeedSequence, Progress, int], T]
-"""A method on a batch: so many restarts from a seed, by so many workers. See ``attempts``."""
-Task = Callable[[AttackedBatch, int, Progress, int], T]
-"""What is done to a batch, given its number and how many workers may share in it."""
+Attack = Callable[[Method, AttackedBatch, Execution], T]
+"""What is made of a batch by a method. See ``attempts``."""
+Task = Callable[[AttackedBatch, int, Execution], T]
+"""What is done to a batch, given its number and an execution with the seed of all batches."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +60,21 @@ class Campaign:
 
     Attributes:
         scored: whether the truth is known.
-        jobs: worker processes that batches, or restarts, are shared out among.
+        execution: with the seed of all batches.
         units: where what comes of each batch is kept.
         drawn: the records of each batch, the truth.
     """
 
     observed: Sequence[AttackedBatch]
     scored: bool
-    restarts: int
-    seed: int
     facts: dict[str, JsonValue]
-    jobs: int = 1
+    execution: Execution = field(default_factory=Execution)
     units: Units = NOTHING_KEPT
     drawn: tuple[Records, ...] = ()
 
     @classmethod
     def prepare(
-        cls, subject: Subject, choice: Choice, threat: ThreatModel, restarts: int
+        cls, subject: Subject, choice: Choice, threat: ThreatModel, progress: Progress
     ) -> Campaign:
         """Draw batches and make their updates, or read a captured one.
 
@@ -100,80 +98,61 @@ class Campaign:
         scored = choice.update is None or bool(choice.records)
         checkpoint = threat.target.checkpoint
         units = subject.units.of(checkpoint.sha256 if checkpoint else "", subject.seed)
-        how = restarts, subject.seed, facts, subject.jobs, units, tuple(batches)
-        return cls(observed, scored, *how)
+        execution = Execution(subject.seed, subject.jobs, progress)
+        return cls(observed, scored, facts, execution, units, tuple(batches))
 
     @property
     def batch(self) -> int:
         """Records behind an update."""
         return self.observed[0].view.batch
 
-    def outcomes(self, attack: Attack[T], method: Method, progress: Progress) -> list[T]:
-        """The attempts of one method on every batch, in order.
+    def outcomes(self, task: Task[T], title: str, *words: str, blocks: int = 1) -> list[T]:
+        """A task's results for every batch, in order; they are kept under the title and words.
+
+        The batches are shared out among workers where that keeps as many of them busy as sharing
+        out the blocks of restarts of one batch after the other would, and never on a GPU. The
+        numbers do not depend on how many workers there are.
+
+        Args:
+            task: seeded by the batch's number alone.
+            title: of the work, for the progress of several workers.
+            words: more that decides the results, as options do.
+            blocks: that the restarts of a batch are made of; 1 where they cannot be shared out.
 
         Raises:
-            NotApplicable: the method says nothing about these updates.
+            NotApplicable: the attack says nothing about these updates.
         """
-        blocks = blocks_of(self.restarts) if method.splits else 1
-        task = partial(_attacked, attack, method, self.restarts, self.seed)
-        units = self.units.of(method.name, method.options.model_dump_json())
-        return over_batches(task, self.observed, self.jobs, blocks, method.name, progress, units)
+        observed, units = self.observed, self.units.of(title, *words)
+        workers = self.execution.workers if observed[0].view.model.device.type == "cpu" else 1
+        busy = min(workers, len(observed))
+        if busy > 1 and busy >= min(workers, blocks):
+            alone = Execution(self.execution.seed)
+            tasks = [partial(_one, task, batch, n, alone) for n, batch in enumerate(observed)]
+            with self.execution.progress.task(title, len(observed)) as advance:
+                return shared_out(tasks, workers, advance, units)
+        execution, results = replace(self.execution, workers=workers), []
+        for number, batch in enumerate(observed):
+            results.append(units.of(number).once(partial(task, batch, number, execution)))
+        return results
 
 
-def over_batches(
-    task: Task[T],
-    observed: Sequence[AttackedBatch],
-    jobs: int,
-    blocks: int,
-    title: str,
-    progress: Progress,
-    units: Units = NOTHING_KEPT,
-) -> list[T]:
-    """A task's results for every batch, in order.
-
-    The batches are shared out among workers where that keeps as many of them busy as sharing out
-    the blocks of restarts of one batch after the other would, and never on a GPU. The numbers do
-    not depend on how many workers there are.
-
-    Args:
-        task: seeded by the batch's number alone.
-        observed: the batches.
-        jobs: worker processes.
-        blocks: that the restarts of a batch are made of; 1 where they cannot be shared out.
-        title: of the work, for the progress of several workers.
-        progress: shows how far the work is.
-        units: where the results are kept.
-    """
-    jobs = jobs if observed[0].view.model.device.type == "cpu" else 1
-    if min(jobs, len(observed)) > 1 and min(jobs, len(observed)) >= min(jobs, blocks):
-        tasks = [partial(_one, task, batch, number) for number, batch in enumerate(observed)]
-        with progress.task(title, len(observed)) as advance:
-            return shared_out(tasks, jobs, advance, units)
-    return [
-        units.of(number).once(partial(task, batch, number, progress, jobs))
-        for number, batch in enumerate(observed)
-    ]
-
-
-def _one(task: Task[T], batch: AttackedBatch, number: int, advance: Advance) -> T:
-    result = task(batch, number, Silent(), 1)
+def _one(
+    task: Task[T], batch: AttackedBatch, number: int, execution: Execution, advance: Advance
+) -> T:
+    result = task(batch, number, execution)
     advance(1)
     return result
 
 
-def _attacked(
-    attack: Attack[T],
-    method: Method,
-    restarts: int,
-    seed: int,
-    batch: AttackedBatch,
-    number: int,
-    progress: Progress,
-    jobs: int,
+def attack_batch(
+    attack: Attack[T], method: Method, batch: AttackedBatch, number: int, execution: Execution
 ) -> T:
-    """It holds nothing of the other batches, which would travel to a worker with each one."""
-    draws = sequence(seed, "reconstruction", "attack", number)
-    return attack(method, batch, restarts, draws, progress, jobs)
+    """Attack one batch of a campaign by its own seed.
+
+    The task holds no other batch, which would travel to its worker.
+    """
+    draws = sequence(execution.seed, "reconstruction", "attack", number)
+    return attack(method, batch, replace(execution, seed=draws))
 
 
 def chosen_batches(subject: Subject, options: Choice) -> list[Records]:

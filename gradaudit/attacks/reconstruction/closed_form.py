@@ -31,10 +31,14 @@ from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
 from gradaudit.attacks.layerwise.systems import LeastSquaresMinimum, Vector, float64, minimise
 from gradaudit.attacks.reconstruction import base
-from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
+from gradaudit.attacks.reconstruction.base import (
+    AttackerView,
+    Candidates,
+    Execution,
+    Reconstruction,
+)
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import CONVOLUTIONS
-from gradaudit.progress import Progress
 from gradaudit.randomness import torch_rng
 from gradaudit.ranks.observe import watching
 
@@ -270,14 +274,7 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         usual = float(_PRODUCTS_A_STEP * self.options.search_steps)
         return min(usual, 1e9 * self.options.search_work / operations)
 
-    def run(
-        self,
-        view: AttackerView,
-        restarts: int,
-        generator: torch.Generator,
-        progress: Progress,
-        jobs: int = 1,
-    ) -> Candidates:
+    def run(self, view: AttackerView, execution: Execution) -> Candidates:
         """Least squares over all rows, then the best row."""
         view = of_one_record(view, self.name)
         layer = SingleLayer.of(view, self.options.layer)

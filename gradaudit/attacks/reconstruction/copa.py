@@ -33,9 +33,13 @@ from gradaudit.attacks.layerwise.recursion import (
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System, Vector, minimise, solve, weights_matrix
 from gradaudit.attacks.reconstruction import base
-from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
+from gradaudit.attacks.reconstruction.base import (
+    AttackerView,
+    Candidates,
+    Execution,
+    Reconstruction,
+)
 from gradaudit.errors import NotApplicable
-from gradaudit.progress import Progress
 from gradaudit.ranks.convolution import convolution_rank
 from gradaudit.ranks.geometry import geometry_of
 
@@ -272,22 +276,16 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
     summary = "R-GAP's systems over what the layers before can give (Chen & Campbell 2021)."
     Options = CombinedOptions
 
-    def run(
-        self,
-        view: AttackerView,
-        restarts: int,
-        generator: torch.Generator,
-        progress: Progress,
-        jobs: int = 1,
-    ) -> Candidates:
+    def run(self, view: AttackerView, execution: Execution) -> Candidates:
         """One candidate for every start."""
         setting = LayerwiseSetting.of(view, self.name)
         if self.options.denoise and not view.pictures:
             raise NotApplicable("total variation denoising is for pictures: leave out denoise")
         recovered: list[RecoveredRecord] = []
         constrained: list[str] = []
-        with progress.task(self.name, restarts) as advance:
-            for number in range(restarts):
+        generator = execution.generator()
+        with execution.progress.task(self.name, self.starts) as advance:
+            for number in range(self.starts):
                 if number and recovered[0].determined:
                     recovered.append(recovered[0])
                 else:
@@ -307,9 +305,9 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
             details={"layers": recovered[0].layers(), "pull_back": [*dict.fromkeys(constrained)]},
         )
 
-    def steps(self, restarts: int) -> float:
+    def steps(self) -> float:
         """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
-        return float(restarts * self.options.search_steps * _USUAL_INNER)
+        return float(self.starts * self.options.search_steps * _USUAL_INNER)
 
 
 _STEP = 0.25

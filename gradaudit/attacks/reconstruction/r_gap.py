@@ -10,8 +10,12 @@ from gradaudit.attacks.layerwise.recursion import SolvedLayer, Solver, best_of, 
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System, solve
 from gradaudit.attacks.reconstruction import base
-from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
-from gradaudit.progress import Progress
+from gradaudit.attacks.reconstruction.base import (
+    AttackerView,
+    Candidates,
+    Execution,
+    Reconstruction,
+)
 
 _USUAL_STEPS = 3000
 """Iterations of LSMR that the layers of a small network take together."""
@@ -44,17 +48,10 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
     Options = RecursiveOptions
     restarts = False
 
-    def run(
-        self,
-        view: AttackerView,
-        restarts: int,
-        generator: torch.Generator,
-        progress: Progress,
-        jobs: int = 1,
-    ) -> Candidates:
+    def run(self, view: AttackerView, execution: Execution) -> Candidates:
         """One candidate: there is nothing to start from."""
         setting = LayerwiseSetting.of(view, self.name)
-        with progress.task(self.name, 1) as advance:
+        with execution.progress.task(self.name, 1) as advance:
             solver = LeastSquares(self.options.solver_steps)
             recovered = best_of(setting, solver, box=self.options.box)
             advance(1)
@@ -66,7 +63,7 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
             details={"layers": recovered.layers(), "ends_tried": recovered.tried},
         )
 
-    def steps(self, restarts: int) -> float:
+    def steps(self) -> float:
         """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
         return float(min(self.options.solver_steps, _USUAL_STEPS))
 

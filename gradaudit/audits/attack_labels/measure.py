@@ -1,6 +1,7 @@
 """Membership: the labels that every method names for some updates, against the true ones."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from pydantic import JsonValue
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
-from gradaudit.attacks.reconstruction.campaign import Campaign
+from gradaudit.attacks.reconstruction.campaign import Campaign, attack_batch
 from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels
 from gradaudit.attacks.reconstruction.scores import categorical_distance
 from gradaudit.audits.attack_labels import AttackLabels, LabelsOptions
@@ -35,7 +36,7 @@ def cost(audit: AttackLabels, subject: Subject) -> AuditCost:
     options = audit.options
     searching = [m for m in _methods(options).values() if not m.reads_labels]
     updates = options.count(subject)
-    steps = _READING + sum(m.steps(options.restarts) for m in searching)
+    steps = _READING + sum(m.steps() for m in searching)
     calls = _READING + sum(m.calls() for m in searching)
     size = options.batch_size
     times = options.steps(size) * (1 + options.others)
@@ -53,23 +54,29 @@ def run(audit: AttackLabels, subject: Subject, progress: Progress) -> Iterator[M
     methods = _methods(audit.options)
     for target, variant in attacked_rounds(subject, audit.options):
         threat = threat_model(audit.options, subject, target)
-        campaign = campaign_of(audit.options, subject, threat)
-        yield from _of_methods(methods, campaign, Rows(type(audit), variant), progress)
+        campaign = campaign_of(audit.options, subject, threat, progress)
+        yield from _of_methods(methods, campaign, Rows(type(audit), variant))
 
 
 def _methods(options: LabelsOptions) -> dict[str, Method]:
     named = options.method
-    return load_methods(named or ("dlg", "idlg"), options.flags(named=bool(named)))
+    flags = options.flags(named=bool(named))
+    return load_methods(named or ("dlg", "idlg"), flags, options.restarts)
 
 
 def _of_methods(
-    methods: dict[str, Method], campaign: Campaign, rows: Rows, progress: Progress
+    methods: dict[str, Method], campaign: Campaign, rows: Rows
 ) -> Iterator[Measurement]:
     measured: dict[str, Measurement] = {}
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            recovered = campaign.outcomes(recovered_labels, method, progress)
+            recovered = campaign.outcomes(
+                partial(attack_batch, recovered_labels, method),
+                method.name,
+                method.options.model_dump_json(),
+                blocks=method.blocks,
+            )
         except NotApplicable as error:
             reasons[text] = error.why if isinstance(error, UnknownLabels) else str(error)
         else:

@@ -16,7 +16,13 @@ from gradaudit.attacks.layerwise.closed_form import under_noise
 from gradaudit.attacks.layerwise.setting import prospects
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attempt
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, draw_examples, expect_folder
+from gradaudit.attacks.reconstruction.campaign import (
+    Campaign,
+    Choice,
+    attack_batch,
+    draw_examples,
+    expect_folder,
+)
 from gradaudit.attacks.reconstruction.matching.unknowns import read_start
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.attack_reconstruct import AttackReconstruct
@@ -152,7 +158,7 @@ def cost(audit: AttackReconstruct, subject: Subject) -> AuditCost:
     """The largest cost of all restarts of all methods on all batches."""
     options = audit.options
     methods, updates = _methods(options).values(), options.count(subject)
-    steps = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
+    steps = sum(method.steps() for method in methods)
     model = FunctionalModel.of(subject.target, dtype=torch.float32)
     record = model.cast(subject.records.inputs[:1])
     calls = sum(m.calls_on(model, record) for m in methods)
@@ -178,8 +184,8 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
     start = None if options.start is None else read_start(options.start)
     for target, variant in attacked_rounds(subject, options):
         threat = threat_model(options, subject, target, options.known_labels, start)
-        campaign = campaign_of(options, subject, threat)
-        yield from _of_methods(audit, methods, campaign, variant, progress)
+        campaign = campaign_of(options, subject, threat, progress)
+        yield from _of_methods(audit, subject, methods, campaign, variant)
 
 
 def attacked_rounds(subject: Subject, options: UpdateOptions) -> list[tuple[Target, Variant]]:
@@ -203,7 +209,9 @@ def threat_model(
     return ThreatModel(target, sharing, subject.layers, known_labels, start)
 
 
-def campaign_of(options: BatchOptions, subject: Subject, threat: ThreatModel) -> Campaign:
+def campaign_of(
+    options: BatchOptions, subject: Subject, threat: ThreatModel, progress: Progress
+) -> Campaign:
     """The updates that are attacked.
 
     Raises:
@@ -212,26 +220,32 @@ def campaign_of(options: BatchOptions, subject: Subject, threat: ThreatModel) ->
     """
     batches = options.drawn(subject.samples)
     choice = Choice(options.batch_size, batches, options.records, options.update, options.rate)
-    return Campaign.prepare(subject, choice, threat, options.restarts)
+    return Campaign.prepare(subject, choice, threat, progress)
 
 
 def _methods(options: ReconstructOptions) -> dict[str, Method]:
     named = options.method
-    return load_methods(named or AUTOMATIC, options.flags(named=bool(named)))
+    flags = options.flags(named=bool(named))
+    return load_methods(named or AUTOMATIC, flags, options.restarts)
 
 
 def _of_methods(
     audit: AttackReconstruct,
+    subject: Subject,
     methods: Mapping[str, Method],
     campaign: Campaign,
     variant: Variant,
-    progress: Progress,
 ) -> Iterator[Measurement]:
     results: dict[str, list[Measurement]] = {}
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            attempts = campaign.outcomes(partial(attempt, scored=campaign.scored), method, progress)
+            attempts = campaign.outcomes(
+                partial(attack_batch, partial(attempt, scored=campaign.scored), method),
+                method.name,
+                method.options.model_dump_json(),
+                blocks=method.blocks,
+            )
         except NotApplicable as error:
             reasons[text] = str(error)
             continue
@@ -245,7 +259,9 @@ def _of_methods(
     if not results:
         listed = "; ".join(f"{text}: {why}" for text, why in reasons.items())
         raise NotApplicable(listed if len(methods) > 1 else next(iter(reasons.values())))
-    yield from _headline(audit, list(results.values()), campaign, variant)
+    first = campaign.observed[0]
+    could = prospects(first.view, first.records[:1], first.labels[:1], subject.seed)
+    yield from _headline(audit, list(results.values()), could, variant)
     for text, rows in results.items() if len(methods) > 1 else ():
         for row in rows:
             yield row.model_copy(update={"variant": {**variant, "method": text}})
@@ -256,12 +272,13 @@ def _of_methods(
 def _headline(
     audit: AttackReconstruct,
     results: Sequence[Sequence[Measurement]],
-    campaign: Campaign,
+    could: dict[str, JsonValue],
     variant: Variant,
 ) -> Iterator[Measurement]:
-    """The rows of the method whose records came closest; the details name it."""
-    first = campaign.observed[0]
-    could = prospects(first.view, first.records[:1], first.labels[:1], campaign.seed)
+    """The rows of the method whose records came closest; the details name it.
+
+    ``could`` says whether layer-by-layer attacks could have been made.
+    """
     several: Details = {RISKIEST_BY: ["method"]} if len(results) > 1 else {}
     for row in min(results, key=_distance):
         more = {"layer_by_layer": could} if row.metric in audit.headline else {}

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, expect_folder, over_batches
+from gradaudit.attacks.reconstruction.base import Execution
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, expect_folder
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
 from gradaudit.audits.attack_table import AttackTable, TableOptions
@@ -96,10 +97,10 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
         threat = ThreatModel(target, sharing, subject.layers, options.known_labels)
         drawn = options.drawn(subject.samples)
         choice = Choice(options.batch_size, drawn, options.records, options.update, options.rate)
-        campaign = Campaign.prepare(subject, choice, threat, 1)
+        campaign = Campaign.prepare(subject, choice, threat, progress)
         columns = TableColumns.of(subject.records, _others(subject, campaign.drawn))
         attack = _Attack(options, columns, campaign)
-        yield from attack.rows(Rows(type(audit), variant), methods, progress)
+        yield from attack.rows(Rows(type(audit), variant), methods)
 
 
 def _usual(records: Records) -> tuple[str, ...]:
@@ -137,9 +138,7 @@ class _Attack:
     columns: TableColumns
     campaign: Campaign
 
-    def rows(
-        self, rows: Rows, methods: dict[str, TableAttack], progress: Progress
-    ) -> Iterator[Measurement]:
+    def rows(self, rows: Rows, methods: dict[str, TableAttack]) -> Iterator[Measurement]:
         """Of the method that answers, and of each where several are compared."""
         named = bool(self.options.method)
         results: dict[str, list[AttackedTable]] = {}
@@ -147,7 +146,7 @@ class _Attack:
         for name, method in methods.items():
             if results and not named:
                 break
-            outcomes = self._outcomes(name, method, progress)
+            outcomes = self._outcomes(name, method)
             if outcomes[0].answer is None:
                 reasons[name] = outcomes[0].reason
             else:
@@ -166,12 +165,10 @@ class _Attack:
             for name, why in reasons.items():
                 yield from rows.of({"method": name}).skipped(why, METRICS)
 
-    def _outcomes(self, name: str, method: TableAttack, progress: Progress) -> list[AttackedTable]:
+    def _outcomes(self, name: str, method: TableAttack) -> list[AttackedTable]:
         campaign = self.campaign
         task = partial(_attacked, method, self.options, self.columns, campaign)
-        units = campaign.units.of("table", name, self.options.model_dump_json())
-        observed = campaign.observed
-        return over_batches(task, observed, campaign.jobs, 1, name, progress, units)
+        return campaign.outcomes(task, "table", name, self.options.model_dump_json())
 
     def _of_method(self, rows: Rows, outcomes: Sequence[AttackedTable]) -> Iterator[Measurement]:
         answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
@@ -247,16 +244,16 @@ def _attacked(
     campaign: Campaign,
     observed: AttackedBatch,
     number: int,
-    progress: Progress,
-    jobs: int,
+    execution: Execution,
 ) -> AttackedTable:
     """One update attacked and scored, with the next batch's truth for the floor."""
-    seed = number_of(campaign.seed, "table", number)
+    seed = number_of(execution.seed, "table", number)
     drawn = campaign.drawn
     truth = columns.cells(drawn[number].inputs) if campaign.scored else None
     how = options.patience, options.ensemble, options.iterations, options.decoys, options.tolerance
     try:
-        answer = method.run(observed.view, TableSetting(columns, seed, *how, truth), progress)
+        setting = TableSetting(columns, seed, *how, truth)
+        answer = method.run(observed.view, setting, execution.progress)
     except NotApplicable as error:
         return AttackedTable(None, None, None, str(error))
     if not campaign.scored:

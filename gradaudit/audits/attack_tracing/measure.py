@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import rebuilt
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, attack_batch
 from gradaudit.attacks.reconstruction.scores import own_items, trace
 from gradaudit.audits.attack_reconstruct.measure import threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
@@ -35,7 +36,7 @@ def cost(audit: AttackTracing, subject: Subject) -> AuditCost:
     options = audit.options
     likely = list(_methods(options, subject).values())[0 if options.batch_size == 1 else -1]
     attacks = options.participants * options.updates * options.repeats
-    steps = likely.steps(options.restarts)
+    steps = likely.steps()
     model = FunctionalModel.of(subject.target, dtype=torch.float32)
     calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
     size = options.batch_size
@@ -72,17 +73,21 @@ def _methods(options: TracingOptions, subject: Subject) -> dict[str, Method]:
     """The named method, or those to try until one applies."""
     tried = ["dlg"] if subject.defenses else AUTOMATIC
     named = options.method
-    return load_methods([named] if named else tried, options.flags(named=bool(named)))
+    flags = options.flags(named=bool(named))
+    return load_methods([named] if named else tried, flags, options.restarts)
 
 
-def _answers(
-    campaign: Campaign, methods: dict[str, Method], progress: Progress
-) -> tuple[str, list[Tensor]]:
+def _answers(campaign: Campaign, methods: dict[str, Method]) -> tuple[str, list[Tensor]]:
     """The first method that applies, and its answers."""
     reasons: list[str] = []
     for text, method in methods.items():
         try:
-            return text, campaign.outcomes(rebuilt, method, progress)
+            return text, campaign.outcomes(
+                partial(attack_batch, rebuilt, method),
+                method.name,
+                method.options.model_dump_json(),
+                blocks=method.blocks,
+            )
         except NotApplicable as why:
             reasons.append(str(why))
     raise NotApplicable("; ".join(reasons))
@@ -92,8 +97,8 @@ def _repetition(
     options: TracingOptions, subject: Subject, number: int, progress: Progress
 ) -> tuple[NDArray[np.bool_], Details]:
     """Whether each record was traced to its participant, and to itself: (2, records)."""
-    campaign = _campaign(options, subject, number)
-    method, answers = _answers(campaign, _methods(options, subject), progress)
+    campaign = _campaign(options, subject, number, progress)
+    method, answers = _answers(campaign, _methods(options, subject))
     truth = torch.cat([batch.inputs.cpu() for batch in campaign.drawn])
     items = own_items(truth, torch.cat(answers), len(answers))
     owners = np.arange(len(truth)) // (options.updates * campaign.batch)
@@ -103,7 +108,9 @@ def _repetition(
     return hits, {**campaign.facts, "method": method, "diverged": diverged}
 
 
-def _campaign(options: TracingOptions, subject: Subject, number: int) -> Campaign:
+def _campaign(
+    options: TracingOptions, subject: Subject, number: int, progress: Progress
+) -> Campaign:
     needed = options.participants * options.updates * options.batch_size
     if needed > len(subject.records):
         raise NotApplicable(
@@ -113,7 +120,7 @@ def _campaign(options: TracingOptions, subject: Subject, number: int) -> Campaig
     choice = Choice(options.batch_size, options.participants * options.updates)
     threat = threat_model(options, subject, subject.target, options.known_labels)
     again = replace(subject, seed=derived_seed(subject.seed, "tracing", number), samples=None)
-    return Campaign.prepare(again, choice, threat, options.restarts)
+    return Campaign.prepare(again, choice, threat, progress)
 
 
 def _row(options: TracingOptions, hits: NDArray[np.bool_], rows: Rows) -> Measurement:

@@ -22,7 +22,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
-from gradaudit.attacks.reconstruction.attempts import attack
+from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.attacks.reconstruction.scores import (
     categorical_distance,
@@ -41,6 +41,7 @@ from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.statistics.laws import student_quantile
 from gradaudit.subject import seen_by_outsiders
+from gradaudit.workers import one_thread
 
 FloatArray = NDArray[np.float64]
 
@@ -127,14 +128,12 @@ class Attack:
 
     Attributes:
         method: of reconstruction; its labels are what membership is scored by.
-        restarts: of every attack.
         participants: among whom the batches are dealt out in turn, to be traced.
         layers: whose updates the attacker uses.
         insider: whether the attacker knows what a client keeps private in its model.
     """
 
     method: Method
-    restarts: int
     participants: int
     layers: tuple[Layer, ...]
     insider: bool = False
@@ -272,7 +271,9 @@ class _Answer:
         progress: Progress,
     ) -> Self:
         """Attack what was observed."""
-        candidates = attack(attack_.method, observed.view, attack_.restarts, draws, progress)
+        with one_thread():
+            execution = Execution(draws, progress=progress)
+            candidates = attack_.method.run(observed.view, execution)
         inputs, labels = None, None
         if candidates.answer is not None:
             inputs = candidates.inputs[candidates.answer].detach().cpu()

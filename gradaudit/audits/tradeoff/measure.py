@@ -222,8 +222,8 @@ def cost(audit: Tradeoff, subject: Subject) -> AuditCost:
     of_round = records * o.epochs
     if o.algorithm == "fedsgd":
         of_round = min(o.clients * o.training_batch, records)
-    method = load_method(o.method, {"iterations": o.iterations})
-    attacks = method.steps(o.restarts) * sum(o.sizes) * o.batches * len(o.weights)
+    method = load_method(o.method, {"iterations": o.iterations}, o.restarts)
+    attacks = method.steps() * sum(o.sizes) * o.batches * len(o.weights)
     return AuditCost(passes=settings * o.repeats * ((o.rounds or ROUNDS) * of_round + attacks))
 
 
@@ -243,7 +243,7 @@ def _plan(subject: Subject, o: TradeoffOptions) -> StudyPlan:
         raise UsageError(
             f"--participants {o.participants}: each needs an update; --batches is {o.batches}"
         )
-    method = load_method(o.method, {"iterations": o.iterations})
+    method = load_method(o.method, {"iterations": o.iterations}, o.restarts)
     return StudyPlan(
         training=TrainingOptions(
             algorithm=o.algorithm,
@@ -256,7 +256,7 @@ def _plan(subject: Subject, o: TradeoffOptions) -> StudyPlan:
             momentum=o.momentum,
         ),
         test_share=o.test_share,
-        attack=Attack(method, o.restarts, o.participants, subject.layers),
+        attack=Attack(method, o.participants, subject.layers),
         batches=o.batches,
         batch_sizes=o.sizes,
         weights=cast("tuple[Weights, ...]", o.weights),

@@ -191,11 +191,11 @@ def original_rows(
     for target, turn in by_round(subject):
         rows = Rows(Vinfo, turn)
         observer = ThreatModel(target, sharing, subject.layers, options.known_labels)
-        campaign = Campaign.prepare(subject, choice, observer, options.restarts)
+        campaign = Campaign.prepare(subject, choice, observer, progress)
         attacks = _Attacks(subject, options, methods, observer, campaign)
         guessed = guesses(campaign.observed, options.guesses, subject.seed)
         for chosen in sets:
-            yield from attacks.on(chosen, rows.of(chosen.variant), guessed, progress)
+            yield from attacks.on(chosen, rows.of(chosen.variant), guessed)
         yield from _without({len(chosen.layers) for chosen in sets}, subject, options, rows)
 
 
@@ -205,7 +205,7 @@ def original_passes(subject: Subject, options: VinfoOptions) -> float:
         expect_pictures(subject.records)
     except NotApplicable:
         return 0.0
-    steps = sum(method.steps(options.restarts) for method in _family(options).values())
+    steps = sum(method.steps() for method in _family(options).values())
     size = options.inverted
     updates = max(subject.samples // size, 1) if subject.samples else options.updates
     sets = len(layer_sets(subject.layers, options.together))
@@ -214,7 +214,7 @@ def original_passes(subject: Subject, options: VinfoOptions) -> float:
 
 def _family(options: VinfoOptions) -> dict[str, Method]:
     """The attacks, with the audit's steps where a method names none of its own."""
-    for text, method in load_methods(options.method, {}).items():
+    for text, method in load_methods(options.method, {}, options.restarts).items():
         if not method.restarts:
             raise UsageError(
                 f"--method {text}: is run once and has no rate of success; --original takes "
@@ -225,7 +225,7 @@ def _family(options: VinfoOptions) -> dict[str, Method]:
         for text in options.method
     }
     return {
-        text: load_method(text, {} if count is None else {"iterations": count})
+        text: load_method(text, {} if count is None else {"iterations": count}, options.restarts)
         for text, count in steps.items()
     }
 
@@ -240,19 +240,16 @@ class _Attacks:
     observer: ThreatModel
     campaign: Campaign
 
-    def on(
-        self, chosen: LayerSet, rows: Rows, guessed: FloatArray, progress: Progress
-    ) -> Iterator[Measurement]:
+    def on(self, chosen: LayerSet, rows: Rows, guessed: FloatArray) -> Iterator[Measurement]:
         """Rows of a set of layers; ``guessed`` is as ``threshold_rows`` takes it."""
         observer = replace(self.observer, layers=chosen.layers)
         observed = [
             seen(update, observer.visible(update.view.update)) for update in self.campaign.observed
         ]
-        seed, restarts, jobs = self.subject.seed, self.options.restarts, self.subject.jobs
         unit = self.campaign.units.of("original", str(chosen))
         try:
             rebuilt = unit.once(
-                partial(similarities, self.methods, observed, restarts, seed, progress, jobs)
+                partial(similarities, self.methods, observed, self.campaign.execution)
             )
         except NotApplicable as error:
             yield from rows.skipped(str(error), ORIGINAL, [chosen.layer])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.base import Candidates
+from gradaudit.attacks.reconstruction.base import Candidates, Execution
 from gradaudit.attacks.reconstruction.gradient_matching import (
     DeepLeakage,
     InvertingGradients,
@@ -21,11 +21,9 @@ from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEval
 from gradaudit.attacks.reconstruction.matching.restarts import (
     GradientMatching,
     MatchingOptions,
-    Optimisation,
     Precision,
 )
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
-from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import cnn, mlp, records, view
 
 OUTER = 1
@@ -54,8 +52,8 @@ def objective_of(model: nn.Module, *shape: int) -> Objective:
 
 
 def blocks_for(objective: Objective, outer: int = OUTER) -> Blocks:
-    descent = Optimisation(objective, MatchingOptions(iterations=outer))
-    return Blocks(objective, descent, 200 * objective.unknowns, 25 * outer)
+    options = MatchingOptions(iterations=outer, precision="float64")
+    return DeepLeakage(options).search(objective)
 
 
 def points_of(objective: Objective, count: int) -> Tensor:
@@ -69,7 +67,7 @@ def same(left: Minimum, right: Minimum) -> None:
 
 def run(method: GradientMatching, restarts: int, jobs: int) -> Candidates:
     seen = view(cnn(), records(1, 6, 6, labels=[1]))
-    return method.run(seen, restarts, torch.Generator().manual_seed(1), Silent(), jobs)
+    return type(method)(method.options, restarts=restarts).run(seen, Execution(1, jobs))
 
 
 @pytest.mark.parametrize("restarts", [5, 17])
@@ -101,7 +99,7 @@ def test_two_workers_give_the_same_bits_where_evaluations_are_recorded_on_the_wa
     monkeypatch.setattr(ReplayedEvaluation, "_record", counting)
     objective = objective_of(mlp(), 6)
     options = MatchingOptions(optimiser="adam", iterations=WORTH + 20)
-    search = Blocks(objective, Optimisation(objective, options), 6 * objective.unknowns, WORTH + 20)
+    search = DeepLeakage(options).search(objective)
     points = points_of(objective, 8)
     alone = search.minimised(points, 1, lambda units: None)
     assert recordings == [True]  # for both blocks
@@ -220,7 +218,7 @@ def searched(
             seen.append((points.dtype, len(points)))
         return evaluate(self, points)
 
-    search = DeepLeakage(MatchingOptions(iterations=outer, precision=precision)).blocks(objective)
+    search = DeepLeakage(MatchingOptions(iterations=outer, precision=precision)).search(objective)
     points = points_of(objective, 4)
     assert search.rows(4) == 4  # which evaluates points of its own
     with monkeypatch.context() as patch:
@@ -311,7 +309,7 @@ def test_mixed_precision_is_double_where_the_model_takes_nothing_else(
 def test_two_workers_give_the_same_bits_in_mixed_precision(wide: None, workers: list[int]) -> None:
     objective, told = objective_of(mlp(), 6), {1: 0, 2: 0}
     points = points_of(objective, 9)
-    search = DeepLeakage(MatchingOptions(iterations=12)).blocks(objective)
+    search = DeepLeakage(MatchingOptions(iterations=12)).search(objective)
     found = []
     for jobs in told:
 

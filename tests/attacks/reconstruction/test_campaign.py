@@ -1,15 +1,16 @@
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gradaudit.attacks.reconstruction import campaign
 from gradaudit.attacks.reconstruction.attempts import attempt, rebuilt, recovered_labels
-from gradaudit.attacks.reconstruction.campaign import Attack, Campaign
+from gradaudit.attacks.reconstruction.base import Execution
+from gradaudit.attacks.reconstruction.campaign import Attack, Campaign, attack_batch
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, AttackedBatches
-from gradaudit.progress import Silent
 from gradaudit.workers import cloudpickle
 from tests.attacks.reconstruction.scenes import mlp, observed, records
 
@@ -20,16 +21,17 @@ def test_one_batch_travels_to_a_worker_without_the_others(
 ) -> None:
     sizes: list[int] = []
 
-    def sent(task: Any, *_: Any) -> list[Any]:
-        sizes.append(len(cloudpickle.dumps(task)))
+    def sent(tasks: Any, *_: Any) -> list[Any]:
+        sizes.append(len(cloudpickle.dumps(tasks[0])))
         return []
 
-    monkeypatch.setattr(campaign, "over_batches", sent)
-    seen = observed(mlp(), records(6, labels=[1]))
-    one = Campaign((seen,), scored=True, restarts=1, seed=0, facts={})
-    for each in (one, replace(one, observed=(seen,) * 2)):
-        each.outcomes(attack, DeepLeakage(MatchingOptions()), Silent())
-    assert sizes[0] == sizes[1] < len(cloudpickle.dumps(seen))
+    monkeypatch.setattr(campaign, "shared_out", sent)
+    seen = tuple(observed(mlp(), records(6, labels=[n % 2])) for n in range(4))
+    one = Campaign(seen, scored=True, facts={}, execution=Execution(workers=4))
+    for count in (2, 4):
+        task = partial(attack_batch, attack, DeepLeakage(MatchingOptions()))
+        replace(one, observed=seen[:count]).outcomes(task, "")
+    assert sizes[0] == sizes[1] < 2 * len(cloudpickle.dumps(seen[0]))
 
 
 def test_updates_that_memory_has_no_room_for_are_made_again() -> None:

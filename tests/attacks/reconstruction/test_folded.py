@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator, _alone
+from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
+from gradaudit.attacks.reconstruction.matching.blocks import Evaluator, _alone
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Distance, Objective
-from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions, Optimisation
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.models.torch_losses import WeightedCrossEntropy
 from gradaudit.sharing.protocol import SharingProtocol
@@ -172,7 +172,7 @@ def test_blocks_are_as_large_as_what_an_evaluation_takes_allows() -> None:
     def each(hidden: int) -> int:
         layers = [nn.Linear(6, hidden), nn.Linear(hidden, 3)]
         objective = objective_of(nn.Sequential(*layers).double(), (6,), [1])
-        return Blocks(objective, Optimisation(objective, MatchingOptions()), 0, 1)._bytes_a_row
+        return replace(DeepLeakage().search(objective), kept=0)._bytes_a_row
 
     small, large = each(10), each(1000)
     gradients = 8 * (6 * 1000 + 1000 + 3000)

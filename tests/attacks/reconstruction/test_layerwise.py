@@ -13,9 +13,9 @@ from gradaudit.attacks.reconstruction import (
     Candidates,
     reconstructions,
 )
+from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.models.losses import BinaryCrossEntropy, MeanSquaredError
-from gradaudit.progress import Silent
 from gradaudit.sharing.protocol import LocalTraining
 
 CHAINS = ("r-gap", "copa")
@@ -24,8 +24,7 @@ EVERY = (*CHAINS, "closed-form")
 
 def run(name: str, seen: AttackerView, restarts: int = 1, **options: object) -> Candidates:
     attack: Any = reconstructions()[name]
-    generator = torch.Generator().manual_seed(0)
-    found: Candidates = attack(attack.Options(**options)).run(seen, restarts, generator, Silent())
+    found: Candidates = attack(attack.Options(**options), restarts=restarts).run(seen, Execution())
     return found
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
-from gradaudit.attacks.reconstruction.base import AttackerView, Candidates
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Execution
 from gradaudit.attacks.reconstruction.gradient_matching import (
     DeepLeakage,
     ImprovedDeepLeakage,
@@ -17,14 +17,13 @@ from gradaudit.attacks.reconstruction.gradient_matching import (
 from gradaudit.attacks.reconstruction.matching.restarts import GradientMatching, MatchingOptions
 from gradaudit.attacks.reconstruction.matching.unknowns import Start, starts
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, observed, records, view
 
 SEED = np.random.SeedSequence(0)
 
 
 def run(method: GradientMatching, seen: AttackerView, restarts: int = 3) -> Candidates:
-    return method.run(seen, restarts, torch.Generator().manual_seed(1), Silent())
+    return type(method)(method.options, restarts=restarts).run(seen, Execution(1))
 
 
 def candidates(scores: list[float], inputs: Tensor | None = None) -> Candidates:
@@ -35,9 +34,8 @@ def candidates(scores: list[float], inputs: Tensor | None = None) -> Candidates:
 @pytest.mark.slow
 def test_dlg_rebuilds_a_record_and_its_label() -> None:
     batch = records(6, labels=[2])
-    made = attempt(
-        DeepLeakage(MatchingOptions(iterations=40)), observed(mlp(), batch), 4, SEED, Silent()
-    )
+    method = DeepLeakage(MatchingOptions(iterations=40), restarts=4)
+    made = attempt(method, observed(mlp(), batch), Execution(SEED))
     assert made.answer is not None
     assert made.scores["relative_error"][made.answer] < 1e-3
     assert made.labels is not None
@@ -47,7 +45,8 @@ def test_dlg_rebuilds_a_record_and_its_label() -> None:
 @pytest.mark.slow
 def test_idlg_rebuilds_a_picture() -> None:
     seen = observed(cnn(), records(1, 6, 6, labels=[1]))
-    made = attempt(ImprovedDeepLeakage(MatchingOptions(iterations=40)), seen, 2, SEED, Silent())
+    method = ImprovedDeepLeakage(MatchingOptions(iterations=40), restarts=2)
+    made = attempt(method, seen, Execution(SEED))
     assert made.answer is not None
     assert made.scores["psnr"][made.answer] > 40
     assert made.candidates.details["labels_from"] == "signs of the last layer's gradient"
@@ -57,7 +56,7 @@ def test_idlg_rebuilds_a_picture() -> None:
 def test_inverting_gradients_comes_close_within_its_box() -> None:
     seen = observed(cnn(), records(1, 6, 6, labels=[0]))
     options = InvertingOptions(iterations=250, tv=0)
-    made = attempt(InvertingGradients(options), seen, 2, SEED, Silent())
+    made = attempt(InvertingGradients(options, restarts=2), seen, Execution(SEED))
     found = made.candidates.inputs
     assert made.answer is not None
     assert made.scores["relative_error"][made.answer] < 0.1
@@ -67,7 +66,7 @@ def test_inverting_gradients_comes_close_within_its_box() -> None:
 def test_a_batch_is_rebuilt_record_by_record() -> None:
     batch = records(6, labels=[1, 3])
     seen = observed(mlp(), batch, known_labels=True)
-    made = attempt(DeepLeakage(MatchingOptions(iterations=60)), seen, 4, SEED, Silent())
+    made = attempt(DeepLeakage(MatchingOptions(iterations=60), restarts=4), seen, Execution(SEED))
     found = answer_of(made, seen)
     assert found is not None
     torch.testing.assert_close(found, batch.inputs, rtol=0, atol=1e-2)
@@ -94,12 +93,12 @@ def test_idlg_refuses_a_batch_without_labels_and_takes_one_with_them() -> None:
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_whatever_the_threads() -> None:
     seen = observed(mlp(), records(6, labels=[2]))
-    method = DeepLeakage(MatchingOptions(iterations=3))
+    method = DeepLeakage(MatchingOptions(iterations=3), restarts=3)
     before = torch.get_num_threads()
     made = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        made.append(attempt(method, seen, 3, SEED, Silent()).candidates)
+        made.append(attempt(method, seen, Execution(SEED)).candidates)
         assert torch.get_num_threads() == threads
     torch.set_num_threads(before)
     assert torch.equal(made[0].inputs, made[1].inputs)
@@ -133,7 +132,7 @@ def test_the_truth_never_chooses() -> None:
             return Candidates(inputs, None, torch.tensor([2.0, 1.0]), torch.zeros(2).bool())
 
     batch = records(6, labels=[2])
-    made = attempt(Lying(MatchingOptions()), observed(mlp(), batch), 2, SEED, Silent())
+    made = attempt(Lying(MatchingOptions(), restarts=2), observed(mlp(), batch), Execution(SEED))
     assert made.answer == 1
     assert made.scores["mse"].tolist() == [0, pytest.approx(1)]
 

@@ -15,6 +15,7 @@ from gradaudit.attacks.reconstruction.attempts import (
 from gradaudit.attacks.reconstruction.base import (
     AttackerView,
     Candidates,
+    Execution,
     Reconstruction,
     ReconstructionOptions,
 )
@@ -24,7 +25,6 @@ from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.progress import Progress, Silent
 from gradaudit.sharing.protocol import SharingProtocol
 from tests.attacks.reconstruction.scenes import cnn, records
 
@@ -38,24 +38,17 @@ class Planted(Reconstruction[ReconstructionOptions]):
     summary = ""
 
     def __init__(self, made: list[Tensor | None], diverged: list[bool]) -> None:
-        super().__init__(ReconstructionOptions())
+        super().__init__(ReconstructionOptions(), restarts=len(diverged))
         self.made = iter(made)
         self.diverged = torch.tensor(diverged)
         self.told: list[Tensor | None] = []
 
-    def run(
-        self,
-        view: AttackerView,
-        restarts: int,
-        generator: torch.Generator,
-        progress: Progress,
-        jobs: int = 1,
-    ) -> Candidates:
+    def run(self, view: AttackerView, execution: Execution) -> Candidates:
         self.told.append(view.labels)
         inputs = next(self.made)
         if inputs is None:
             raise NotApplicable("nothing to say")
-        return Candidates(inputs, None, torch.zeros(restarts), self.diverged)
+        return Candidates(inputs, None, torch.zeros(self.starts), self.diverged)
 
 
 def observed(size: int = 1, count: int = 2) -> list[AttackedBatch]:
@@ -71,7 +64,7 @@ def test_every_restart_is_scored_whatever_the_attacker_thinks_of_it() -> None:
     made: list[Tensor | None] = [
         torch.stack([each.records, each.records * 0 + noise, each.records]) for each in seen
     ]
-    found = similarities({"planted": Planted(made, [False, False, True])}, seen, 3, 0, Silent())
+    found = similarities({"planted": Planted(made, [False, False, True])}, seen, Execution())
     assert found.own.shape == (1, 2, 1, 3)
     assert found.own[0, :, 0, 0] == pytest.approx([1, 1])
     for update, each in enumerate(seen):
@@ -87,7 +80,7 @@ def test_every_restart_is_scored_whatever_the_attacker_thinks_of_it() -> None:
 def test_one_update_has_no_other_records() -> None:
     seen = observed(count=1)
     attack = Planted([seen[0].records[None]], [False])
-    assert similarities({"planted": attack}, seen, 1, 0, Silent()).others is None
+    assert similarities({"planted": attack}, seen, Execution()).others is None
 
 
 def test_records_of_a_batch_are_compared_with_what_stands_for_them() -> None:
@@ -98,7 +91,7 @@ def test_records_of_a_batch_are_compared_with_what_stands_for_them() -> None:
 def test_an_update_that_an_attack_says_nothing_about_counts_as_failures() -> None:
     seen = observed()
     attack = Planted([None, torch.stack([seen[1].records] * 2)], [False, False])
-    found = similarities({"planted": attack}, seen, 2, 0, Silent())
+    found = similarities({"planted": attack}, seen, Execution())
     assert np.isnan(found.own[0, 0]).all()
     assert found.own[0, 1] == pytest.approx(np.ones((1, 2)))
 
@@ -106,21 +99,21 @@ def test_an_update_that_an_attack_says_nothing_about_counts_as_failures() -> Non
 def test_an_attack_that_says_nothing_at_all_is_refused_with_its_reason() -> None:
     seen = observed()
     mute, able = Planted([None, None], [False]), Planted([s.records[None] for s in seen], [False])
-    found = similarities({"mute": mute, "able": able}, seen, 1, 0, Silent())
+    found = similarities({"mute": mute, "able": able}, seen, Execution())
     assert found.members == ("able",)
     assert found.refused == {"mute": "nothing to say"}
     with pytest.raises(NotApplicable, match="mute: nothing to say"):
-        similarities({"mute": Planted([None, None], [False])}, seen, 1, 0, Silent())
+        similarities({"mute": Planted([None, None], [False])}, seen, Execution())
 
 
 def test_an_attack_that_searches_labels_is_not_told_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = observed()
     told = Planted([s.records[None] for s in seen], [False])
-    similarities({"planted": told}, seen, 1, 0, Silent())
+    similarities({"planted": told}, seen, Execution())
     assert all(labels is not None for labels in told.told)
     monkeypatch.setattr(Planted, "searches_labels", True)
     searching = Planted([s.records[None] for s in seen], [False])
-    similarities({"searching": searching}, seen, 1, 0, Silent())
+    similarities({"searching": searching}, seen, Execution())
     assert searching.told == [None, None]
 
 

@@ -18,7 +18,8 @@ from subjects import rows_by, subject_of
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction import reconstructions
-from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches, over_batches
+from gradaudit.attacks.reconstruction.base import Execution
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, chosen_batches
 from gradaudit.attacks.reconstruction.observing import AttackedBatch
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
 from gradaudit.audits.attack_reconstruct.measure import NO_PICTURE
@@ -33,7 +34,7 @@ from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import MeanSquaredError
 from gradaudit.parts import declared
-from gradaudit.progress import Progress, Silent
+from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
@@ -428,13 +429,14 @@ def test_a_model_of_the_users_own_file_is_shipped(tmp_path: Path) -> None:
     )
 
     def process_of(
-        each: AttackedBatch, number: int, progress: Progress, jobs: int
+        each: AttackedBatch, number: int, execution: Execution
     ) -> tuple[int, int, Tensor]:
         return number, os.getpid(), each.view.model.module(each.records).detach()
 
     model = load_callable(f"{tmp_path / 'mine.py'}:model", "--model")()
     batches = [scene_observed(model, TABLE.take(np.array([i]))) for i in range(2)]
-    found = over_batches(process_of, batches, 2, 1, "", Silent())
+    campaign = Campaign(batches, scored=True, facts={}, execution=Execution(workers=2))
+    found = campaign.outcomes(process_of, "")
     assert [number for number, _, _ in found] == [0, 1]
     assert os.getpid() not in {process for _, process, _ in found}
     for each, (_, _, outputs) in zip(batches, found, strict=True):

@@ -31,8 +31,8 @@ def outcome(
 ) -> AttackScores:
     chain = tuple(map(parse_defense, specs))
     target = defended_target(Target(mlp(), CrossEntropy()), chain, 0)
-    how = load_method(method or f"dlg:iterations={iterations}", {})
-    attack = Attack(how, 1, 3, target.layers, insider)
+    how = load_method(method or f"dlg:iterations={iterations}", {}, 1)
+    attack = Attack(how, 3, target.layers, insider)
     return attacked(target, SharingProtocol(chain), BATCHES, attack, 0, Silent())
 
 
@@ -49,7 +49,7 @@ def test_plain_updates_give_everything_away() -> None:
 def test_labels_go_with_the_records_they_were_rebuilt_with() -> None:
     """A batch of two comes in either order; its list of labels is right in both."""
     target, batch = Target(mlp(), CrossEntropy()), TABLE.take(np.array([0, 1]))
-    attack = Attack(load_method("dlg:iterations=60", {}), 4, 1, target.layers)
+    attack = Attack(load_method("dlg:iterations=60", {}, 4), 1, target.layers)
     found = attacked(target, SharingProtocol(), [batch], attack, 0, Silent())
     assert found.paired is not None
     assert found.reconstruct.max() < 0.05
@@ -125,6 +125,6 @@ def test_clipping_alone_is_no_perturbation() -> None:
 def test_real_targets_have_no_labels_to_recover() -> None:
     data = Records(torch.rand(1, 6, dtype=torch.float64), torch.rand(1, 4, dtype=torch.float64))
     target = Target(mlp(), MeanSquaredError())
-    attack = Attack(load_method("dlg:iterations=1", {}), 1, 2, target.layers)
+    attack = Attack(load_method("dlg:iterations=1", {}, 1), 2, target.layers)
     found = attacked(target, SharingProtocol(), [data], attack, 0, Silent())
     assert found.membership is None

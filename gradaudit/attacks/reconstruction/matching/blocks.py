@@ -9,11 +9,11 @@ too.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import ceil, inf
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -134,8 +134,12 @@ def blocks_of(restarts: int) -> int:
     return ceil(restarts / rows_of(restarts))
 
 
-Descent = Callable[[Evaluation, Tensor, Advance], Minimum]
-"""What every block goes through from points (rows, unknowns); it can be shipped to a process."""
+class Descent(Protocol):
+    """What every block goes through; it can be shipped to a process."""
+
+    def __call__(self, evaluate: Evaluation, start: Tensor, *, advance: Advance) -> Minimum:
+        """Minimise from points (rows, unknowns)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,11 @@ class Blocks:
         if workers > 1:
             tasks = [partial(_in_a_worker, self.objective, self.descent, part) for part in parts]
             return Minimum.joined(shared_out(tasks, workers, advance))
-        return Minimum.joined([self.descent(evaluate.anew(), part, advance) for part in parts])
+        minima = []
+        for part in parts:
+            minimum = self.descent(evaluate.anew(), part, advance=advance)
+            minima.append(minimum)
+        return Minimum.joined(minima)
 
     def rows(self, restarts: int) -> int:
         """How many restarts are in a block."""
@@ -226,4 +234,4 @@ class Blocks:
 def _in_a_worker(
     objective: Objective, descent: Descent, points: Tensor, advance: Advance
 ) -> Minimum:
-    return descent(Evaluator(objective), points, advance)
+    return descent(Evaluator(objective), points, advance=advance)

@@ -58,11 +58,12 @@ def minimise(
         start: (rows, n).
         outer: outer steps, each of up to 20 steps or 25 evaluations.
         tolerance: a problem is done where its value is no larger.
-        noise: by how much rounding may change values, by value. The search then begins in the
-            precision of ``start`` and goes on in double precision where no step gains more.
+        noise: by how much rounding may change values, by value. A search that starts in single
+            precision goes on in double precision where no step gains more.
         advance: called for every outer step that a row has used up.
     """
-    search, reported = _Search.begin(evaluate, start, noise), 0
+    hidden = noise if start.dtype == torch.float32 else None
+    search, reported = _Search.begin(evaluate, start, hidden), 0
     while True:
         running = search.running(outer, tolerance)
         spent = search.spent(outer)
@@ -172,7 +173,9 @@ class _Search:
 
     def tick(self, evaluate: Evaluation) -> None:
         rows = np.flatnonzero(~self.done)
-        trial, gradients = self._tried(rows, evaluate)
+        direction, ahead, step = self._ahead_of(rows)
+        values, gradients = evaluate(self.points[self._at(rows)] + step * direction)
+        trial = self._trial(rows, values, (gradients * direction).sum(dim=1), ahead)
         self.seen[rows] += 1
         self.trials[rows] += 1
         low, high, before = self.low.rows(rows), self.high.rows(rows), self.low.rows(rows)
@@ -187,18 +190,21 @@ class _Search:
         self._finish(rows[ended & (low.step > 0)])
         self._give_up(rows[ended & (low.step <= 0)])
 
-    def _tried(self, rows: IntArray, evaluate: Evaluation) -> tuple[End, Tensor]:
-        """The ends of the next steps and the gradients there."""
+    def _ahead_of(self, rows: IntArray) -> tuple[Tensor, Tensor, Tensor]:
+        """Directions, what is known of them, and the next steps, (rows, 1)."""
         at, new = self._at(rows), self.unread[rows]
-        direction, ahead = self.directions[at], self.ahead[at]
+        ahead = self.ahead[at]
         step = ahead[:, 1:2] if new.all() else self._column(self.step[rows])
         if new.any() and not new.all():
             step = torch.where(self._column(new), ahead[:, 1:2], step)
-        values, gradients = evaluate(self.points[at] + step * direction)
-        slopes = (gradients * direction).sum(dim=1)
+        return self.directions[at], ahead, step
+
+    def _trial(self, rows: IntArray, values: Tensor, slopes: Tensor, ahead: Tensor) -> End:
+        """The ends of the steps that were tried."""
+        new = self.unread[rows]
         found = _numbers(values, slopes, *(ahead.unbind(1) if new.any() else ()))
         self._read(rows[new], found[2:, new])
-        return End(self.step[rows], found[0], found[1]), gradients
+        return End(self.step[rows], found[0], found[1])
 
     def _read(self, rows: IntArray, found: FloatArray) -> None:
         """The numbers that a line search needs of new directions, (5, chosen)."""

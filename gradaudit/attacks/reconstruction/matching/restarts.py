@@ -19,8 +19,13 @@ from pydantic import Field, JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction import base
-from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
-from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator
+from gradaudit.attacks.reconstruction.base import (
+    AttackerView,
+    Candidates,
+    Execution,
+    Reconstruction,
+)
+from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator, blocks_of
 from gradaudit.attacks.reconstruction.matching.lbfgs import EVALUATIONS, HISTORY, minimise
 from gradaudit.attacks.reconstruction.matching.objectives import (
     Distance,
@@ -30,7 +35,6 @@ from gradaudit.attacks.reconstruction.matching.objectives import (
 )
 from gradaudit.attacks.reconstruction.matching.unknowns import Start, Targets, normal, starts
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.progress import Advance, Progress
 
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 _LOOKED_AT = 50
@@ -146,26 +150,6 @@ class MatchingOptions(base.ReconstructionOptions):
     )
 
 
-@dataclass(frozen=True)
-class Optimisation:
-    """The optimiser that the options name, on an objective."""
-
-    objective: Objective
-    options: MatchingOptions
-
-    def __call__(self, evaluate: Evaluation, points: Tensor, advance: Advance) -> Minimum:
-        """Minimise from points (rows, unknowns)."""
-        options, objective = self.options, self.objective
-        if options.optimiser == "lbfgs":
-            limit = 0.0 if objective.tv else _EXPLAINED[objective.view.dtype]
-            noise = None if points.dtype == objective.view.dtype else objective.noise
-            search = partial(minimise, tolerance=limit, noise=noise, advance=advance)
-            return search(evaluate, points, options.iterations)
-        pace = StepSize(options.rate, options.decay, signed=options.optimiser == "signed-adam")
-        descent = partial(descend, project=objective.inside) if options.box else descend
-        return descent(evaluate, points, options.iterations, pace, advance=advance)
-
-
 class GradientMatching(Reconstruction[MatchingOptions]):
     """Minimise the distance between a candidate's update and the shared one.
 
@@ -175,7 +159,6 @@ class GradientMatching(Reconstruction[MatchingOptions]):
     """
 
     solves_for_numbers = True
-    splits = True
     Options = MatchingOptions
 
     @abstractmethod
@@ -186,15 +169,8 @@ class GradientMatching(Reconstruction[MatchingOptions]):
             NotApplicable: the attack has no way to labels here.
         """
 
-    def run(
-        self,
-        view: AttackerView,
-        restarts: int,
-        generator: torch.Generator,
-        progress: Progress,
-        jobs: int = 1,
-    ) -> Candidates:
-        """Match gradients from ``restarts`` starting points, all drawn before the work.
+    def run(self, view: AttackerView, execution: Execution) -> Candidates:
+        """Match gradients from all starting points, which are drawn before the work.
 
         Raises:
             NotApplicable: there is nothing to match, or labels cannot be had.
@@ -203,18 +179,23 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         self._check(view)
         single = self.options.precision == "float32"
         view = view.in_precision(torch.float32 if single else torch.float64)
+        options, generator = self.options, execution.generator()
         targets = self.targets(view, generator)
-        options = self.options
         objective = Objective(
             view, targets, options.objective, self.weight_of_tv(view), options.adaptive
         )
         apart = torch.Generator().manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
-        records = starts(view, options.init, restarts, generator).flatten(1)
-        free = normal(restarts, targets.size, apart).to(records)
+        records = starts(view, options.init, self.starts, generator).flatten(1)
+        free = normal(self.starts, targets.size, apart).to(records)
         points = torch.cat([records, free], dim=1)
-        with progress.task(self.name, restarts * options.iterations) as advance:
-            minimum = self.blocks(objective).minimised(points, jobs, advance)
+        with execution.progress.task(self.name, self.starts * options.iterations) as advance:
+            minimum = self.search(objective).minimised(points, execution.workers, advance)
         return self._candidates(objective, minimum)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of restarts, on a CPU."""
+        return blocks_of(self.starts)
 
     @property
     def _evaluations(self) -> int:
@@ -222,27 +203,27 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         lbfgs = self.options.optimiser == "lbfgs"
         return self.options.iterations * (EVALUATIONS if lbfgs else 1)
 
-    def steps(self, restarts: int) -> float:
+    def steps(self) -> float:
         """Evaluations differentiate twice."""
-        return _PASSES * restarts * self._evaluations
+        return _PASSES * self.starts * self._evaluations
 
     def calls(self) -> float:
         """Restarts are evaluated together."""
         return _CALLS * self._evaluations
 
-    def blocks(self, objective: Objective) -> Blocks:
-        """The search for a minimum, from blocks of starting points."""
-        options = self.options
-        vectors = _KEPT_BY_LBFGS if options.optimiser == "lbfgs" else _KEPT_BY_ADAM
-        optimisation = Optimisation(objective, options)
-        mixed = options.precision == "mixed" and options.optimiser == "lbfgs"
-        return Blocks(
-            objective,
-            optimisation,
-            kept=objective.unknowns * vectors,
-            evaluations=self._evaluations,
-            mixed=mixed and objective.fits_single_precision,
-        )
+    def search(self, objective: Objective) -> Blocks:
+        """The search for a minimum by the optimiser that the options name, block by block."""
+        options, size = self.options, objective.unknowns
+        if options.optimiser == "lbfgs":
+            limit = 0.0 if objective.tv else _EXPLAINED[objective.view.dtype]
+            mixed = options.precision == "mixed" and objective.fits_single_precision
+            noise = objective.noise if mixed else None
+            search = partial(minimise, outer=options.iterations, tolerance=limit, noise=noise)
+            return Blocks(objective, search, size * _KEPT_BY_LBFGS, self._evaluations, mixed)
+        pace = StepSize(options.rate, options.decay, signed=options.optimiser == "signed-adam")
+        descent = partial(descend, iterations=options.iterations, pace=pace)
+        descent = partial(descent, project=objective.inside) if options.box else descent
+        return Blocks(objective, descent, size * _KEPT_BY_ADAM, self._evaluations)
 
     def _candidates(self, objective: Objective, minimum: Minimum) -> Candidates:
         view = objective.view
