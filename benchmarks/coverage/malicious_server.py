@@ -25,9 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import arguments, mnist
-from benchmarks.nets import Residual, group_norm
-from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, State, check
-from gradaudit.audits.attack_malicious_server.servers import (
+from benchmarks.malicious_servers import (
     Imprint,
     bin_rows,
     fish_for_class,
@@ -35,6 +33,8 @@ from gradaudit.audits.attack_malicious_server.servers import (
     inputs_of,
     trap_rows,
 )
+from benchmarks.nets import Residual, group_norm
+from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, State, check
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.federation.server import train_rounds

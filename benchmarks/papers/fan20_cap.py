@@ -34,11 +34,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.harness import arguments, cifar10
 from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
-from gradaudit.attacks.reconstruction.scores import shuffled_distance
 from gradaudit.audits.tradeoff.attacking import Attack, attacked, cap, cap_interval, has_secret
 from gradaudit.audits.tradeoff.mechanisms import DefenseSetting, read_mechanism
 from gradaudit.audits.tradeoff.studies import train
@@ -134,6 +134,12 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Defe
                     "ratio": float(np.median(outcome.ratios)),
                 }
     return found
+
+
+def shuffled_distance(truth: NDArray[np.int64]) -> float:
+    """Expected share of wrong places of labels in a random order, 1 − Σ_c (n_c/k)²."""
+    counts = np.unique(truth, return_counts=True)[1]
+    return 1.0 - float(((counts / len(truth)) ** 2).sum())
 
 
 def table(

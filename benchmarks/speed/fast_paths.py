@@ -1,7 +1,7 @@
 """What every fast path saves: processor time without it over the time with it, in one run.
 
     python -m benchmarks.speed.fast_paths [--rounds 5] [--restarts 8]
-        [--only cuts,replay,products,folded,encoder,gram,rank_two,tables]
+        [--only replay,products,folded,encoder,gram,rank_two,tables]
 
 Both ways take turns on one thread and give the same numbers to rounding (the tests hold that); the
 median ratio of the rounds is printed, which a busy machine disturbs little. A path that saves less
@@ -46,9 +46,7 @@ from gradaudit.audits.attack_inference.user import (
 from gradaudit.audits.sensitivity import jacobian
 from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.data.records import Records
-from gradaudit.families import trees
-from gradaudit.families.base import Features, Scale
-from gradaudit.families.forest import times_drawn
+from gradaudit.families.base import Scale
 from gradaudit.gradients.norms import NORMS, exact_norms, norms_of, rank_two_norms
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents
@@ -231,27 +229,8 @@ def tables(given: argparse.Namespace) -> None:
     tell("tables: the same, over piecewise", piecewise, tabulated, given.rounds)
 
 
-def cuts(given: argparse.Namespace) -> None:
-    """Fifty trees on 128 batches, as an audit of information grows."""
-    generator = np.random.default_rng(0)
-    labels = np.arange(128) % 2
-    times = times_drawn(labels, np.full(2, 0.5), generator, bootstrap=True)
-    for width in (100, 1000, 10_000):
-        columns = generator.normal(size=(width, 128)).astype(np.float32)
-        columns[: width // 10] += labels
-
-        def grow(columns: Features = columns) -> object:
-            return trees.grow_trees(columns, np.eye(2)[labels], times, np.random.default_rng(1))
-
-        def one_by_one(grow: Work = grow) -> object:
-            with patch.object(trees, "_DENSE", 0):
-                return grow()
-
-        tell(f"cuts: whole columns of {width}, over single rows", one_by_one, grow, given.rounds)
-
-
 PATHS = {
-    **{part.__name__: part for part in (cuts, replay, products, encoder, gram, rank_two, tables)},
+    **{part.__name__: part for part in (replay, products, encoder, gram, rank_two, tables)},
     "folded": folding,
 }
 

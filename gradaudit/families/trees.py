@@ -6,7 +6,6 @@ all trees is one step of array operations.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,8 +20,6 @@ _CELLS = 1 << 16
 """Number of rows times cuts that are tried at a time, so that they fit into the cache."""
 _TRIED = 3
 """Cuts that a node tries for each of √columns: with one, it misses the few columns that matter."""
-_DENSE = 10
-"""Factor by which reading all rows of a column is faster than reading as many single ones."""
 _PATIENCE = 5
 """Levels in a row that divide no node, after which those left are leaves."""
 Sums = NDArray[np.float32]
@@ -229,28 +226,14 @@ class _Growing:
     def _passed(self, level: _Level, columns: IntArray, cuts: Features) -> Sums:
         """What lies above cuts (nodes, cuts) in these columns, (nodes, cuts, 1 + targets)."""
         passed = np.empty((*columns.shape, len(level.sums)), np.float32)
-        many = _DENSE * level.sizes >= self._columns.shape[1]
-        looks = self._at_all(level, columns, many), self._at_own(level, columns, ~many)
-        for nodes, looked, weights in itertools.chain(*looks):
+        for nodes, looked, weights in self._rows_of(level, columns):
             above = looked > cuts[nodes, :, None]
             passed[nodes] = above.astype(np.float32) @ weights
         return passed
 
-    def _at_all(self, level: _Level, columns: IntArray, many: NDArray[np.bool_]) -> Iterator[_Look]:
-        """Sums of whole columns for nodes with many rows; rows of other nodes weigh nothing."""
-        rows, nodes = self._columns.shape[1], np.flatnonzero(many)
-        step = max(1, _CELLS // (rows * columns.shape[1]))
-        for start in range(0, len(nodes), step):
-            some = nodes[start : start + step]
-            weights = np.zeros((len(some), rows, len(level.sums)), np.float32)
-            node, entries = np.repeat(np.arange(len(some)), level.sizes[some]), level.entries(some)
-            weights[node, level.rows[entries]] = level.sums[:, entries].T
-            yield some, self._columns.take(columns[some], axis=0), weights
-
-    def _at_own(self, level: _Level, columns: IntArray, few: NDArray[np.bool_]) -> Iterator[_Look]:
-        """Sums of the other nodes' own rows, nodes of about one size together."""
-        rows, nodes = self._columns.shape[1], np.flatnonzero(few)
-        nodes = nodes[np.argsort(-level.sizes[nodes], kind="stable")]
+    def _rows_of(self, level: _Level, columns: IntArray) -> Iterator[_Look]:
+        """What the rows of nodes have in these columns, nodes of about one size together."""
+        rows, nodes = self._columns.shape[1], np.argsort(-level.sizes, kind="stable")
         while len(nodes):
             width = level.sizes[nodes[0]]
             some, nodes = np.split(nodes, [max(1, _CELLS // (width * columns.shape[1]))])

@@ -70,11 +70,8 @@ def test_votes_are_those_of_a_walk_down_every_tree() -> None:
     np.testing.assert_array_equal(moved.votes(np.repeat(asked, 2, axis=1)), trees.votes(asked))
 
 
-@pytest.mark.parametrize("dense", [0, 10**6])
-def test_a_node_takes_the_cut_that_explains_most(
-    dense: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However its rows are looked at; all cuts of the roots of three trees, row by row."""
+def test_a_node_takes_the_cut_that_explains_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cuts of the roots of three trees, row by row."""
     features, targets = generator(1).normal(size=(30, 25)).round(1), generator(2).random((30, 2))
     targets, times = targets.round(), bootstraps(3, 30)
     tried = []
@@ -86,7 +83,6 @@ def test_a_node_takes_the_cut_that_explains_most(
         return cuts
 
     monkeypatch.setattr(growing._Growing, "_between", noted)
-    monkeypatch.setattr(growing, "_DENSE", dense)
     trees = grow(features, targets, times)
     for tree, (columns, cuts) in enumerate(zip(*(each.T for each in tried[0]), strict=True)):
         often = times[tree].astype(float)

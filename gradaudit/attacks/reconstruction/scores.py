@@ -212,8 +212,8 @@ def categorical_distance(truth: IntArray, found: IntArray | None) -> float:
     """Share of a batch's labels that are not among the recovered ones; 1 for no answer.
 
     Labels are compared as lists: an update does not order its records, so that labels at the same
-    places say as little of the attack as ``shuffled_distance`` of them does. This is the smallest
-    distance that any order has; ``paired_distance`` is that of the records' own order.
+    places say nothing of the attack. This is the smallest distance that any order has;
+    ``paired_distance`` is that of the records' own order.
     """
     if found is None:
         return 1.0
@@ -224,7 +224,7 @@ def paired_distance(truth: IntArray, found: IntArray | None, order: IntArray | N
     """Share of a batch's records that are named wrong, each by its own reconstruction's label.
 
     It says that a label is known only where its record was rebuilt: right labels of records that
-    came to nothing are in a random order, and far from the truth by ``shuffled_distance``.
+    came to nothing are in a random order, and far from the truth.
 
     Args:
         truth: (k,).
@@ -234,14 +234,3 @@ def paired_distance(truth: IntArray, found: IntArray | None, order: IntArray | N
     if found is None or order is None:
         return 1.0
     return float((found[order] != truth).mean())
-
-
-def shuffled_distance(truth: IntArray) -> float:
-    """Expected share of wrong places of a batch's own labels in a random order: 1 − Σ_c (n_c/k)².
-
-    With n_c of the k labels of class c. Over batches drawn evenly from C classes it is
-    (1 − 1/k)(1 − 1/C) on average: what an attack that fails at the records but finds every label
-    scores where labels are compared place by place (Fan et al. 2020, algorithms 5 and 6).
-    """
-    counts = np.unique(truth, return_counts=True)[1]
-    return 1.0 - float(((counts / len(truth)) ** 2).sum())

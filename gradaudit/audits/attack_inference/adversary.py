@@ -206,5 +206,9 @@ def _answers(
     advance: Advance = lambda units: None,
 ) -> dict[str, Answers]:
     """The posteriors of each family, on one thread."""
+    found: dict[str, Answers] = {}
     with one_thread():
-        return {name: game.answers(split, name, own, released, seed) for name in families}
+        for name in families:
+            answers = game.answers(split, name, own, released, seed)
+            found[name] = answers
+    return found

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradaudit.audits.attack_inference.game import Answers, AttributeBased
+from gradaudit.audits.attack_inference.game import AttributeBased
 from gradaudit.audits.attack_inference.split import (
     SHARES,
     Design,
@@ -81,11 +81,9 @@ class DistributionGame(AttributeBased):
             notes={"property": name, **self.merged(records)},
         )
 
-    def answers(
-        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
-    ) -> Answers:
+    def family(self, name: str) -> Family:
         """A member of the family for each threshold between bins (Frank and Hall)."""
-        return self.fitted_answers(split, Ordinal(family(name)), own, released, seed)
+        return Ordinal(family(name))
 
     def _value(self, attribute: Attribute) -> int:
         if self.value is None:
@@ -141,7 +139,7 @@ def _drawn(
     low, high = counts_of(size, design.bins)
     having = generator.integers(low[bins], high[bins] + 1)
     without, with_it = (
-        generator.permuted(draw_any(secret.having(kind, pool), size, batches, generator), axis=1)
+        generator.permuted(draw_any(secret.having(kind, pool), size, len(bins), generator), axis=1)
         for kind in (0, 1)
     )
     chosen = np.where(np.arange(size) < having[:, None], with_it, without)

@@ -159,10 +159,10 @@ def run_experiment(
     ]
     units = sum(repetition.units for repetition in repetitions)
     with progress.task(f"attack {game.name}", units) as advance:
-        if whole:
-            played = Workers(workers.jobs).share(tasks, advance, math.inf)
-        else:
-            played = [task(advance) for task in tasks]
+        played = Workers(workers.jobs).share(tasks, advance, math.inf) if whole else []
+        for task in [] if whole else tasks:
+            findings = task(advance)
+            played.append(findings)
     (_, first), *_ = played
     leaked, facts = first or ({}, {})
     return Experiment(tuple(findings for findings, _ in played), leaked, facts)

@@ -157,18 +157,17 @@ class AttributeBased(InferenceGame):
         self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
         """A member of the family, trained under a uniform prior."""
-        return self.fitted_answers(split, family(name), own, released, seed)
-
-    def fitted_answers(
-        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
-    ) -> Answers:
-        """The same of a family that is at hand."""
+        family = self.family(name)
         values, labels = len(split.values), split.shadow.labels
         cut, even = len(labels), np.full(values, 1 / values)
         own, released = family.reads(own), family.reads(released)
         fitted = family.fit(own[:cut], labels, values, seed, prior=even)
         held = fitted.log_probabilities(own[cut:]) if len(own) > cut else np.zeros((0, values))
         return Answers(fitted.log_probabilities(released), held)
+
+    def family(self, name: str) -> Family:
+        """The predictive family of this name, as it guesses the game's values."""
+        return family(name)
 
     def in_column(self, records: Records) -> bool:
         """Whether the attribute is a column of the inputs."""

@@ -12,7 +12,12 @@ from gradaudit.audits.attack_inference import (
     InferenceOptions,
 )
 from gradaudit.audits.attack_inference.distribution import DistributionGame
-from gradaudit.audits.attack_inference.experiment import OWN_ROUNDS, run_experiment, trains_rounds
+from gradaudit.audits.attack_inference.experiment import (
+    OWN_ROUNDS,
+    Experiment,
+    run_experiment,
+    trains_rounds,
+)
 from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame, PropertyGame
 from gradaudit.audits.attack_inference.inference_rows import experiment_rows
 from gradaudit.audits.attack_inference.split import PRIVATE, Design
@@ -40,10 +45,10 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
         NotApplicable: the records have nothing to guess, or too little of it.
         UsageError: an option does not go with the records or the checkpoints.
     """
-    experiments = [
-        run_experiment(subject, game, _design(audit, subject, game), subject.seed + index, progress)
-        for index, game in enumerate(_games(audit, subject))
-    ]
+    experiments: list[Experiment] = []
+    for index, game in enumerate(_games(audit, subject)):
+        design = _design(audit, subject, game)
+        experiments.append(run_experiment(subject, game, design, subject.seed + index, progress))
     rows, options = Rows(type(audit)), audit.options
     sharing = options.sharing(subject.defenses, subject.hidden)
     reduced = reductions(subject.layers, sharing, options.reduce, subject.memory)

@@ -136,11 +136,6 @@ class GameSplit:
         return int(self.observed.indices.shape[1])
 
     @property
-    def by_user(self) -> bool:
-        """Whether trials are clustered by something else than their records."""
-        return self.clusters is not self.observed.indices
-
-    @property
     def own(self) -> IntArray:
         """Every batch whose gradient the adversary computes: shadow, held, candidates."""
         empty = np.zeros((0, self.shadow.indices.shape[1]), dtype=np.int64)

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import isotonic_regression, linear_sum_assignment
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Update
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Execution, Update
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching.unknowns import infer_counts
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
@@ -16,7 +16,7 @@ from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.scores import right_cells
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
-from gradaudit.randomness import torch_rng
+from gradaudit.randomness import sequence, torch_rng
 
 _RATE = 0.06
 _DOUBT = 8.0
@@ -61,12 +61,14 @@ class TabLeak(TableAttack):
             decay=False,
             iterations=setting.steps,
             precision="float32",
+            restarts=setting.ensemble,
         )
         pooled = []
-        for update in (view.update, own.update):
+        for number, update in enumerate((view.update, own.update)):
             seen = replace(view, update=update)
             relaxed = relaxed_view(replace(seen, labels=_labels(seen, columns, draws)), columns)
-            found = matching.run(relaxed, setting.ensemble, draws, progress)
+            seed = sequence(setting.seed, "tableak", "starts", number)
+            found = matching.run(relaxed, Execution(seed, progress=progress))
             pooled.append(pool(columns, relaxed, found))
         certainty = calibrated(columns, pooled[1], own.cells, pooled[0], setting.tolerance)
         answer = guessed(columns, view.batch)

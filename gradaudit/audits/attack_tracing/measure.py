@@ -59,10 +59,12 @@ def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[
             "traced to its participant; leave out --others"
         )
     expect_numbers(_methods(options, subject), subject.records)
-    hits, facts = zip(
-        *(_repetition(options, subject, number, progress) for number in range(options.repeats)),
-        strict=True,
-    )
+    hits: list[NDArray[np.bool_]] = []
+    facts: list[Details] = []
+    for number in range(options.repeats):
+        traced, of_attack = _repetition(options, subject, number, progress)
+        hits.append(traced)
+        facts.append(of_attack)
     rows = Rows(type(audit), facts=facts[0])
     of_owners, of_items = np.stack(hits, axis=1)
     yield _row(options, of_owners, rows)

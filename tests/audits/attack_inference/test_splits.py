@@ -185,6 +185,13 @@ def test_every_record_of_a_kind_is_as_likely_in_a_mixed_batch() -> None:
         assert counts.std() < 0.06 * counts.mean()
 
 
+def test_fewer_batches_than_ratio_bins_become_one_of_each() -> None:
+    design = replace(SETUP, batch_size=5, batches=20)
+    split = DistributionGame("race").split(people(), design, ROOT)
+    assert split.held.labels.tolist() == list(range(6))
+    assert len(split.held.indices) == 6
+
+
 def test_the_property_is_the_rarest_value_unless_it_is_named() -> None:
     records = people()
     rarest = records.attributes["race"].values[

@@ -9,9 +9,7 @@ import torch
 from subjects import seeded
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_malicious_server.check import LIMITS, check
-from gradaudit.audits.attack_malicious_server.sensing import gradients_of_records
-from gradaudit.audits.attack_malicious_server.servers import (
+from benchmarks.malicious_servers import (
     Imprint,
     bin_rows,
     fish_for_class,
@@ -19,6 +17,8 @@ from gradaudit.audits.attack_malicious_server.servers import (
     inputs_of,
     trap_rows,
 )
+from gradaudit.audits.attack_malicious_server.check import LIMITS, check
+from gradaudit.audits.attack_malicious_server.sensing import gradients_of_records
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable

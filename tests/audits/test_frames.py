@@ -1,0 +1,85 @@
+"""From the command to the function that computes a number it is at most fifteen calls."""
+
+import sys
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+
+import gradaudit
+from tests.command_line import run
+
+MOST = 15
+PACKAGE = str(Path(gradaudit.__file__).parent)
+TABLE = "-m zoo:mlp?inputs=10 -d diabetes --seed 7 --samples 60 --jobs 1"
+PICTURES = "-m zoo:cnn3?shape=1x8x8&activation=tanh -d digits --seed 7 --jobs 1"
+ATTACK = f"{TABLE} --batches 1 --restarts 1 --method dlg:iterations=1"
+GAME = f"{TABLE} -a sex --shadow 200 --batches 20"
+NUMBERS = {
+    "attack reconstruct": (ATTACK, "attacks.reconstruction.matching.lbfgs:_Search.tick"),
+    "attack labels": (ATTACK, "attacks.reconstruction.matching.lbfgs:_Search.tick"),
+    "attack tracing": (
+        f"{TABLE} --participants 2 --repeats 1 --restarts 1 --method dlg:iterations=1",
+        "attacks.reconstruction.matching.lbfgs:_Search.tick",
+    ),
+    "attack attribute": (GAME, "families.base:Family.fit"),
+    "attack property": (GAME, "families.base:Family.fit"),
+    "attack distribution": (GAME, "families.base:Family.fit"),
+    "attack malicious-server": (PICTURES, "audits.attack_malicious_server.check:signs_of"),
+    "copa-metric": (PICTURES, "ranks.copa_metric:copa_metric"),
+    "dp-audit": (
+        f"{TABLE} -a sex --mechanism dp:clip=1,sigma=2 --trials 100",
+        "audits.dp_audit.law.bounds:lower_bound",
+    ),
+    "floor": (
+        f"{PICTURES} --samples 4 --defense dp:clip=1,sigma=0.1",
+        "audits.floor.van_trees:van_trees_bound",
+    ),
+    "forward": (f"{PICTURES} --samples 8", "audits.forward.measure:information"),
+    "sensitivity": (f"{PICTURES} --samples 2", "gradients.sources:Tangents.norms"),
+    "subspace": (f"{TABLE} -a sex", "audits.subspace.comparing:quick_angles"),
+    "tradeoff": (
+        f"{TABLE} --defense dp:clip=1,sigma=0.01 --rounds 1 --batches 2 --participants 2 "
+        "--iterations 1",
+        "attacks.reconstruction.scores:relative_error",
+    ),
+    "vinfo": (
+        f"{TABLE} -a sex --samples 300 --repeats 2",
+        "audits.vinfo.v_information:v_information",
+    ),
+}
+
+
+def calls_to(code: CodeType, frame: FrameType | None) -> int:
+    """How many functions of the package are under way, from the command's own on."""
+    calls = 0
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            calls += 1
+            if frame.f_code.co_qualname == "audit_command.<locals>.command":
+                return calls
+        frame = frame.f_back
+    return 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", NUMBERS)
+def test_a_number_is_few_calls_away_from_its_command(command: str) -> None:
+    options, place = NUMBERS[command]
+    module, _, name = place.partition(":")
+    number = reduce(getattr, name.split("."), import_module(f"gradaudit.{module}"))
+    code, depths = number.__code__, [0]
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is code:
+            depths.append(calls_to(code, frame))
+
+    sys.setprofile(watch)
+    try:
+        ended = run(*command.split(), *options.split())
+    finally:
+        sys.setprofile(None)
+    assert ended.status in (0, 1), ended.err
+    assert 0 < max(depths) <= MOST, (max(depths), ended.err)
