@@ -15,7 +15,13 @@ from gradaudit.errors import UsageError
 from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
-from gradaudit.formats.changes import changes, markdown_changes, print_changes, sorted_changes
+from gradaudit.formats.changes import (
+    MOST_ROWS,
+    changes,
+    markdown_changes,
+    print_changes,
+    sorted_changes,
+)
 from gradaudit.judging import differences
 from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.redaction import redact
@@ -133,6 +139,12 @@ def remark(text: str, quiet: bool) -> None:
         typer.echo(f"gradaudit: {printable(text, limit=MOST_CHARACTERS)}", err=True)
 
 
+All = Annotated[
+    bool,
+    typer.Option("--all", help="Show every row of the table."),
+]
+
+
 def compare(
     old: Annotated[Path, typer.Argument(help="Earlier JSON report; - is standard input.")],
     new: Annotated[Path, typer.Argument(help="Later JSON report; - is standard input.")],
@@ -142,16 +154,18 @@ def compare(
             "--variants", help="Compare rows that have a variant too, not only headlines."
         ),
     ] = False,
+    every_row: All = False,
     shape: Annotated[Literal["table", "json", "markdown"], _SHAPE] = "table",
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show what changed between two reports, per layer and metric, the largest change first.
+    """Show what became worse or better between two reports, and what crossed a limit.
 
     gradaudit compare old.json new.json
     gradaudit compare old.json new.json --variants -f markdown
 
-    Each change says whether the intervals overlap. The command exits with 0 whatever changed: to
+    Ten rows are shown, those that crossed a limit first. A row is worse or better where its
+    intervals do not overlap. JSON has every row. The command exits with 0 whatever changed: to
     fail on worse numbers, use `gradaudit gate NEW --baseline OLD`.
     """
     before, after = Report.from_file(old), Report.from_file(new)
@@ -159,12 +173,13 @@ def compare(
         remark(f"{old} {note}", quiet)
     every = list(changes(before, after, variants=variants))
     changed = sorted_changes(change for change in every if not change.same)
+    most = len(changed) if every_row else MOST_ROWS
     if shape == "json":
         print_json([change.to_json() for change in every])
     elif shape == "markdown":
-        write_out(markdown_changes(changed, len(every) - len(changed)))
+        write_out(markdown_changes(changed, len(every) - len(changed), most))
     else:
-        print_changes(changed, len(every) - len(changed), Stdout())
+        print_changes(changed, len(every) - len(changed), Stdout(), most)
 
 
 Redact = Annotated[
@@ -172,12 +187,6 @@ Redact = Annotated[
     typer.Option(
         "--redact", help="Replace attribute values, column names and paths by placeholders."
     ),
-]
-
-
-All = Annotated[
-    bool,
-    typer.Option("--all", help="Show every finding, layer and metric in the table."),
 ]
 
 

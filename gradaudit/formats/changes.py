@@ -3,24 +3,36 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import JsonValue
 from rich.console import Console
 
 from gradaudit.formats.markdown import code, table
 from gradaudit.formats.page import GAP, Column, Page, grid
-from gradaudit.report import Measurement, Report, Variant, marked
+from gradaudit.judging import known_metrics
+from gradaudit.judging.risk import with_findings
+from gradaudit.report import Key, Measurement, Report, Variant, marked
 from gradaudit.text import DOUBTED, DOUBTS, number, variant_text
 
 ABSENT = "absent"
+LEAST_SHARE = 0.01
+"""Share of the old value from which on a change is one, where there are no intervals."""
+MOST_ROWS = 10
+"""Most rows that are shown where not all are asked for."""
+LEFT_OUT = "{} more rows changed (--all shows them)"
 
 
 @dataclass(frozen=True)
 class Change:
-    """A row in two reports; None where a report does not have it."""
+    """A row in two reports; None where a report does not have it.
+
+    ``crossed`` says which limit the row is now beyond or within, where it was not before.
+    """
 
     old: Measurement | None
     new: Measurement | None
+    crossed: str = ""
 
     @property
     def row(self) -> Measurement:
@@ -67,6 +79,29 @@ class Change:
         return old[0] <= new[1] and new[0] <= old[1]
 
     @property
+    def direction(self) -> Literal["worse", "better"] | None:
+        """Whether the row shows more or less risk; None where it shows neither.
+
+        Intervals that overlap show neither, nor does a change of less than ``LEAST_SHARE`` where
+        they are missing, nor a metric that is not riskier at one end.
+        """
+        metric = known_metrics().get(self.row.id)
+        before = None if self.old is None else self.old.number
+        after = None if self.new is None else self.new.number
+        if metric is None or not metric.riskier or before is None or after is None:
+            return None
+        least = LEAST_SHARE * abs(before) if self.overlap is None and math.isfinite(before) else 0.0
+        if self.overlap or before == after or abs(after - before) <= least:
+            return None
+        return "worse" if (after > before) == (metric.riskier == "higher") else "better"
+
+    @property
+    def reading(self) -> str:
+        """What the change means: its direction and the limit that it crossed, or the intervals."""
+        overlap = {True: "overlap", False: "apart", None: ""}[self.overlap]
+        return ", ".join(filter(None, (self.direction or overlap, self.crossed)))
+
+    @property
     def same(self) -> bool:
         """Whether both reports say the same of the row."""
         return (
@@ -96,17 +131,36 @@ class Change:
             "new": _side(self.new),
             "difference": self.difference,
             "intervals_overlap": self.overlap,
+            "direction": self.direction,
+            "crossed": self.crossed or None,
         }
 
 
 def changes(old: Report, new: Report, *, variants: bool = False) -> Iterator[Change]:
     """Yields the rows of both reports: in the new one's order, then those of the old one alone."""
     before = {row.key: row for row in old.rows if variants or not row.variant}
+    crossed = _crossings(old, new)
     for row in new.rows:
         if variants or not row.variant:
-            yield Change(before.pop(row.key, None), row)
+            yield Change(before.pop(row.key, None), row, crossed.get(row.key, ""))
     for row in before.values():
         yield Change(row, None)
+
+
+def _crossings(old: Report, new: Report) -> dict[Key, str]:
+    """Names the limit of each row that is beyond it in one report and within it in the other.
+
+    Limits are those that judged the reports, or of the default policy; an error rule's goes first.
+    """
+    before = {(x.key, x.level, x.max is None): x.outcome for x in with_findings(old).findings}
+    crossed: dict[Key, str] = {}
+    for finding in sorted(with_findings(new).findings, key=lambda x: x.level == "warning"):
+        was = before.get((finding.key, finding.level, finding.max is None))
+        if {was, finding.outcome} == {"failed", "passed"}:
+            kind, limit = ("min", finding.min) if finding.max is None else ("max", finding.max)
+            side = "beyond" if finding.outcome == "failed" else "within"
+            crossed.setdefault(finding.key, f"{side} {kind} {limit:.10g}")
+    return crossed
 
 
 def side(row: Measurement | None) -> str:
@@ -128,53 +182,74 @@ def _side(row: Measurement | None) -> JsonValue:
     return {"status": row.status, "value": row.value, "interval": interval, **infinite}
 
 
-HEADINGS = ("layer", "metric", "old → new", "change", "intervals")
+HEADINGS = ("layer", "metric", "old → new", "change", "reading")
 WHOLE_MODEL = "(whole model)"
 
 
 def sorted_changes(changed: Iterable[Change]) -> list[Change]:
-    """Returns the changes, the largest first: in widths of intervals, then in old values.
+    """Returns the changes that crossed a limit, the worse, the better, then the others.
 
-    Rows that one of the reports does not have, or did not measure, come last.
+    Among each the largest come first: in widths of intervals, then in old values. Rows that one of
+    the reports does not have, or did not measure, come last.
     """
     return sorted(changed, key=_size, reverse=True)
 
 
-def _size(change: Change) -> tuple[bool, bool, bool, float]:
+def _size(change: Change) -> tuple[bool, int, bool, bool, bool, float]:
     widths, share = change.widths, change.share
     size = share if widths is None else widths
-    return change.overlap is False, widths is not None, share is not None, abs(size or 0.0)
+    turn = {"worse": 2, "better": 1, None: 0}[change.direction]
+    apart = change.overlap is False
+    return (
+        bool(change.crossed),
+        turn,
+        apart,
+        widths is not None,
+        share is not None,
+        abs(size or 0.0),
+    )
 
 
-def print_changes(changed: Sequence[Change], unchanged: int, console: Console) -> None:
-    """Print a line for each row that changed, and how many did not.
+def print_changes(
+    changed: Sequence[Change], unchanged: int, console: Console, most: int = MOST_ROWS
+) -> None:
+    """Print how many rows became worse, became better or crossed a limit, then some of them.
 
     With the intervals where the console is wide enough for them.
     """
     page = Page(console)
-    if changed:
-        columns = _columns(page, changed, _sides)
-        if sum(column.width + GAP for column in columns) > page.width + GAP:
-            columns = _columns(page, changed, _values)
-        page.print(grid(columns[:2], columns[2:], page.width, page.rule))
     page.print(page.prose(tally(changed, unchanged)))
+    shown, left = changed[:most], len(changed) - most
+    if shown:
+        columns = _columns(page, shown, _sides)
+        if sum(column.width + GAP for column in columns) > page.width + GAP:
+            columns = _columns(page, shown, _values)
+        page.print(grid(columns[:2], columns[2:], page.width, page.rule))
+    if left > 0:
+        page.print(page.prose(LEFT_OUT.format(left)))
 
 
-def markdown_changes(changed: Sequence[Change], unchanged: int) -> str:
+def markdown_changes(changed: Sequence[Change], unchanged: int, most: int = MOST_ROWS) -> str:
     """Returns the changes as Markdown."""
     rows = [
         [code(layer), code(metric), *rest]
-        for change in changed
+        for change in changed[:most]
         for layer, metric, *rest in [_cells(change, _sides(change))]
     ]
-    lines = [*table(HEADINGS, rows), ""] if rows else []
-    return "\n".join([*lines, tally(changed, unchanged)]) + "\n"
+    lines = ["", *table(HEADINGS, rows)] if rows else []
+    left = len(changed) - most
+    more = ["", LEFT_OUT.format(left)] if left > 0 else []
+    return "\n".join([tally(changed, unchanged), *lines, *more]) + "\n"
 
 
 def tally(changed: Sequence[Change], unchanged: int) -> str:
-    """Counts the rows that changed, and those whose intervals do not overlap."""
-    apart = sum(change.overlap is False for change in changed)
-    summary = f"{len(changed)} rows changed ({apart} beyond their intervals), {unchanged} did not"
+    """Counts the rows that became worse or better, that crossed a limit, and that changed."""
+    worse, better = (sum(x.direction == word for x in changed) for word in ("worse", "better"))
+    crossed = sum(bool(change.crossed) for change in changed)
+    summary = (
+        f"{worse} worse, {better} better, {crossed} crossed a limit; {len(changed)} rows changed, "
+        f"{unchanged} did not"
+    )
     doubts = any(row.doubts for change in changed for row in (change.old, change.new) if row)
     return f"{summary}; {DOUBTS}" if doubts else summary
 
@@ -186,9 +261,8 @@ def _columns(page: Page, changed: Sequence[Change], sides: Callable[[Change], st
 
 def _cells(change: Change, sides: str) -> tuple[str, ...]:
     variant = f" ({variant_text(change.row.variant)})" if change.row.variant else ""
-    overlap = {True: "overlap", False: "apart", None: ""}[change.overlap]
     layer = change.row.layer or WHOLE_MODEL
-    return (layer, change.row.id + variant, sides, change.words, overlap)
+    return (layer, change.row.id + variant, sides, change.words, change.reading)
 
 
 def _sides(change: Change) -> str:

@@ -61,14 +61,14 @@ def test_names_are_whole_at_any_width(tmp_path: Path, width: int) -> None:
 
 
 COMPARED = """\
-layer          metric        old → new       change        intervals
-─────────────  ────────────  ──────────────  ────────────  ─────────
-fc1            leak.bits     1 → 3           +2 (+200 %)   apart
+1 worse, 0 better, 1 crossed a limit; 5 rows changed, 1 did not
+layer          metric        old → new       change        reading
+─────────────  ────────────  ──────────────  ────────────  ───────────────────
+fc1            leak.bits     1 → 3           +2 (+200 %)   worse, beyond max 2
 fc2            rank.deficit  7 → 6           -1 (-14.3 %)
 fc2            leak.bits     absent → 0.500
 (whole model)  leak.total    2 → skipped
 conv1          leak.bits     0.100 → absent
-5 rows changed (1 beyond their intervals), 1 did not
 """
 
 
@@ -118,23 +118,37 @@ def test_compare_as_json_and_markdown(tmp_path: Path) -> None:
         ("conv1", None),
     ]
     assert run("compare", *reports, "-f", "markdown").out == (
-        "| layer | metric | old → new | change | intervals |\n"
+        "1 worse, 0 better, 1 crossed a limit; 5 rows changed, 1 did not\n"
+        "\n"
+        "| layer | metric | old → new | change | reading |\n"
         "| --- | --- | --- | --- | --- |\n"
-        "| `fc1` | `leak.bits` | 1 [0.500, 1.50] → 3 [2.50, 3.50] | +2 (+200 %) | apart |\n"
+        "| `fc1` | `leak.bits` | 1 [0.500, 1.50] → 3 [2.50, 3.50] | +2 (+200 %) | "
+        "worse, beyond max 2 |\n"
         "| `fc2` | `rank.deficit` | 7 → 6 | -1 (-14.3 %) |  |\n"
         "| `fc2` | `leak.bits` | absent → 0.500 |  |  |\n"
         "| `(whole model)` | `leak.total` | 2 → skipped |  |  |\n"
         "| `conv1` | `leak.bits` | 0.100 → absent |  |  |\n"
-        "\n"
-        "5 rows changed (1 beyond their intervals), 1 did not\n"
     )
 
 
 def test_compare_of_a_report_with_itself(tmp_path: Path) -> None:
     old, _ = two_reports(tmp_path)
     assert run("compare", old, old) == Result(
-        0, "0 rows changed (0 beyond their intervals), 5 did not\n", ""
+        0, "0 worse, 0 better, 0 crossed a limit; 0 rows changed, 5 did not\n", ""
     )
+
+
+def test_compare_shows_ten_rows_unless_all_are_asked_for(tmp_path: Path) -> None:
+    old, new = (
+        saved(tmp_path, *(row(M, f"fc{i}", 0.1 * j) for i in range(30)), name=f"{j}.json")
+        for j in (1, 2)
+    )
+    short = run("compare", old, new).out.splitlines()
+    assert short[0] == "30 worse, 0 better, 0 crossed a limit; 30 rows changed, 0 did not"
+    assert (len(short), short[-1]) == (14, "20 more rows changed (--all shows them)")
+    assert len(run("compare", old, new, "--all").out.splitlines()) == 33
+    marked = run("compare", old, new, "-f", "markdown").out.splitlines()
+    assert (len(marked), marked[-1]) == (16, "20 more rows changed (--all shows them)")
 
 
 def test_compare_tells_that_models_differ(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
-from gradaudit.formats.changes import Change, changes, side, tally
-from gradaudit.report import Measurement
+from gradaudit.formats.changes import Change, changes, side, sorted_changes, tally
+from gradaudit.report import Measurement, Report
 
 M = "leak.bits"
 
@@ -102,4 +102,51 @@ def test_as_json() -> None:
         "new": {"status": "measured", "value": None, "interval": None, "infinite": True},
         "difference": None,
         "intervals_overlap": None,
+        "direction": None,
+        "crossed": None,
     }
+
+
+DIRECTIONS: list[tuple[Measurement, Measurement, str | None]] = [
+    (row(M, "a", 1.0, interval=(0, 2)), row(M, "a", 4.0, interval=(3, 5)), "worse"),
+    (row(M, "a", 4.0, interval=(3, 5)), row(M, "a", 1.0, interval=(0, 2)), "better"),
+    (row(M, "a", 1.0, interval=(0, 2)), row(M, "a", 2.0, interval=(1, 3)), None),
+    (row(M, "a", 1.0), row(M, "a", 1.02), "worse"),
+    (row(M, "a", 1.0), row(M, "a", 1.005), None),
+    (row(M, "a", 1.0), infinite_row(M, "a"), "worse"),
+    (infinite_row(M, "a"), row(M, "a", 1.0), "better"),
+    (row("leak.effort", "a", 5.0), row("leak.effort", "a", 4.0), "worse"),
+    (row("leak.note", "a", 5.0), row("leak.note", "a", 4.0), None),
+    (row("other.metric", "a", 5.0), row("other.metric", "a", 4.0), None),
+    (row(M, "a", 1.0), skipped_row(M, "a", "no"), None),
+]
+
+
+@pytest.mark.usefixtures("two_audits")
+@pytest.mark.parametrize(("old", "new", "direction"), DIRECTIONS)
+def test_the_direction_of_a_change(
+    old: Measurement, new: Measurement, direction: str | None
+) -> None:
+    assert Change(old, new).direction == direction
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_limits_that_are_crossed_come_first() -> None:
+    """Of bits the default limits are 1 and 2, as warning and error; the graver is named."""
+    ends = {"in": (0.1, 0.3), "on": (0.2, 1.5), "over": (1.4, 1.6), "far": (8.0, 9.0)}
+
+    def report(*names: str) -> Report:
+        layers = zip("abcd", names, strict=True)
+        return make_report(
+            *(row(M, name, sum(ends[x]) / 2, interval=ends[x]) for name, x in layers),
+            layers=[(name, "Linear", 1) for name in "abcd"],
+        )
+
+    old, new = report("in", "over", "in", "on"), report("on", "in", "far", "over")
+    found = sorted_changes(changes(old, new))
+    assert [(x.row.layer, x.reading) for x in found] == [
+        ("c", "worse, beyond max 2"),
+        ("b", "better, within max 1"),
+        ("a", "overlap"),
+        ("d", "overlap"),
+    ]
