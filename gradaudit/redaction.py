@@ -12,9 +12,12 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from gradaudit.errors import UsageError
 from gradaudit.measurement import NAMES, counted
 from gradaudit.report import Measurement, Report
 
+MAX_WORDS, MAX_COMPARED = 20_000, 5_000_000_000
+"""Largest number of private words, and of words times characters, of which a second takes 10⁹."""
 _KEPT_KEYS = {"infinite", "claimed", "exceeded"}
 _SUFFIX = (
     "py|csv|tsv|npz|npy|json|html?|md|sarif|xml|txt|safetensors|pt2?|pth|bin|ckpt|ya?ml|svg|png|"
@@ -22,7 +25,7 @@ _SUFFIX = (
 )
 _FILE = re.compile(rf"[^\s'\"]*[\w@+-]\.(?:{_SUFFIX})(?:\.gz)?$", re.IGNORECASE)
 _IN_PROSE = re.compile(
-    r"(?<![\w:/\\.])(?:"
+    r"(?<![\w:/\\.@+-])(?:"
     rf"(?:~|\.{{1,2}})?(?:/[\w.@+-]+)+/?"
     rf"|(?:[\w.@+-]+/)*(?![A-Z_]+\.)[\w@+-][\w.@+-]*\.(?:{_SUFFIX})\b)"
 )
@@ -121,6 +124,7 @@ class PrivateWords:
     def __init__(self) -> None:
         self.placeholders: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
+        self._compared = 0
         self._pattern: re.Pattern[str] | None = None
 
     def learn(self, kind: str, word: str) -> None:
@@ -140,16 +144,29 @@ class PrivateWords:
             self.placeholders.setdefault(name, known or self.placeholders[path])
 
     def replace(self, text: str) -> str:
-        """Returns the text with all private words replaced in one pass, the longest first."""
+        """Returns the text with all private words replaced in one pass, the longest first.
+
+        Raises:
+            UsageError: the words are too many, or too many for all texts together.
+        """
         if text in self.placeholders:
             return self.placeholders[text]
+        words = len(self.placeholders)
+        self._compared += words * len(text)
+        if words > MAX_WORDS or self._compared > MAX_COMPARED:
+            raise UsageError(
+                f"--redact: {words:,} private names are too many to be replaced in a report of this "
+                "length; take attributes and columns of many values out of the data"
+            )
         if self._pattern is None:
             self._pattern = _pattern(self.placeholders)
         replaced = self._pattern.sub(lambda match: self.placeholders[match[0]], text)
         return _IN_PROSE.sub(lambda match: self._of_path(match[0]), replaced)
 
     def _of_path(self, path: str) -> str:
-        self.learn("file", path)
+        if path not in self.placeholders:  # it is found again where it occurs, without a pattern
+            self._counts["file"] += 1
+            self.placeholders[path] = f"file-{self._counts['file']}"
         return self.placeholders[path]
 
 

@@ -11,7 +11,8 @@ from gradaudit.errors import UsageError
 from gradaudit.files import read_file
 from gradaudit.specs import suggest
 
-MAX_BYTES = 1 << 20
+MAX_BYTES, MAX_NODES = 1 << 20, 30_000
+"""Largest size of a file in bytes, and number of its keys, values and lists."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -65,10 +66,17 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
 class _Loader(yaml.SafeLoader):
     """Loads plain values only: no aliases, which may expand without bound, and no repeated key."""
 
+    nodes = 0
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.get_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "aliases (*name) are refused", mark)
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            words = f"more than {MAX_NODES:,} keys, values and lists"
+            raise yaml.composer.ComposerError(None, None, words, mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

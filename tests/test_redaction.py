@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import run
+from pydantic import JsonValue
 from report_builder import failed_row, make_report, row, skipped_row
 
-from gradaudit.redaction import redact
+from gradaudit.errors import UsageError
+from gradaudit.redaction import MAX_WORDS, redact
 from gradaudit.report import CheckpointRecord, Report
 
 FOLDER, TABLE = "krankenakte_7", "patienten.csv"
@@ -151,3 +153,28 @@ def test_any_command_can_be_redacted(command: str) -> None:
     made = make_report()
     made.provenance["command"] = command
     assert isinstance(redact(made).provenance["command"], str)
+
+
+@pytest.mark.parametrize("long", ["a-." * 40_000, "a/" * 60_000, "-+@/" * 30_000, "~" * 99_999])
+def test_long_texts_are_read_once(long: str) -> None:
+    """A search from every character to the end would take minutes."""
+    made = make_report()
+    made.provenance["note"] = long
+    assert redact(made).provenance["note"]
+
+
+def test_many_paths_are_replaced_without_searching_for_each() -> None:
+    made = make_report()
+    made.provenance["notes"] = [f"wrote x{number}.pt; went on" for number in range(4000)]
+    notes = redact(made).provenance["notes"]
+    assert isinstance(notes, list)
+    words = {str(note).partition(";")[0] for note in notes}
+    assert len(words) == 4000
+    assert all(word.startswith("wrote file-") for word in words)
+
+
+def test_too_many_names_are_refused() -> None:
+    counts: dict[str, JsonValue] = {f"value {number}": 1 for number in range(MAX_WORDS + 1)}
+    made = make_report(data={"adapter": "x", "records": 3, "attributes": {"sex": counts}})
+    with pytest.raises(UsageError, match=r"--redact: 20,00\d private names are too many"):
+        redact(made)

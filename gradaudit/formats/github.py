@@ -1,6 +1,8 @@
 """Annotations of GitHub Actions: a workflow command for each finding beyond its limits."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from gradaudit.formats.base import Format
 from gradaudit.formats.results import Result, artifact, by_finding, line_of, summary
@@ -35,21 +37,30 @@ class Github(Format):
 
 
 def _lines(judged: Report, found: list[list[Result]]) -> Iterator[str]:
-    file = artifact(judged)
+    file = _in_workspace(artifact(judged))
     place = {"file": file, "line": str(line_of(judged))} if file else {}
     for worst, *others in found:
         command = _COMMANDS.get(worst.says, "notice")
         layers = dict.fromkeys(other.finding.layer or "the whole model" for other in others)
         also = f" Also in {abridged(list(layers))}." if layers else ""
-        message = printable(f"{worst.sentence}{also}", limit=None)
-        yield _command(command, message, {**place, "title": worst.rule})
+        yield _command(command, f"{worst.sentence}{also}", {**place, "title": worst.rule})
     outcome = "error" if fails(judged) else _VERDICTS[verdict(judged)]
     yield _command(outcome, summary(judged), {"title": "gradaudit"})
 
 
 def _command(name: str, message: str, properties: dict[str, str]) -> str:
     given = ",".join(
-        f"{key}={value.translate(_ESCAPES).translate(_MORE_ESCAPES)}"
-        for key, value in properties.items()
+        f"{key}={_inert(value).translate(_MORE_ESCAPES)}" for key, value in properties.items()
     )
-    return f"::{name} {given}::{message.translate(_ESCAPES)}"
+    return f"::{name} {given}::{_inert(message)}"
+
+
+def _in_workspace(file: str | None) -> str | None:
+    """Returns the path from the working directory; None for a file that does not lie in it."""
+    here = Path.cwd()
+    place = Path(os.path.normpath(here / (file or "..")))
+    return str(place.relative_to(here)) if place.is_relative_to(here) else None
+
+
+def _inert(text: str) -> str:
+    return printable(text, limit=None).translate(_ESCAPES)

@@ -1,6 +1,7 @@
 """Judges a report by a policy; each rule yields a finding for every row that it judges."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from functools import partial
@@ -34,6 +35,8 @@ TOLERANCE = 0.01
 """Share of its size, or of its distance from the limit, by which a known value may be worse."""
 CLOSE = 0.7
 """Similarity from which on a known name is suggested for an unknown one."""
+MAX_COMPARISONS = 5_000_000
+"""Largest number of rows that a policy's globs are held against, over all of them."""
 _REMEDY: dict[str | None, str] = {"deployed": ": describe your federation with --deployment FILE"}
 _NO_EVIDENCE = "no evidence: rules of level error ask about {}, and judged no row: {}"
 Met = list[tuple[int, Rule, list[Measurement]]]
@@ -175,6 +178,7 @@ def is_known(finding: Finding) -> bool:
 
 
 def _judged(report: Report, policy: Policy, today: date) -> Report:
+    _expect_few_comparisons(report, policy)
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
     cases = [
         Case(number, rule, row, ends_of(row, value), *_ignores(policy, row, today))
@@ -200,14 +204,28 @@ def _judged(report: Report, policy: Policy, today: date) -> Report:
 
 
 def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
-    places = report.rows_by_place
-    rows = chain(*places[rule.metric].values()) if rule.metric in places else report.rows
     met = [
         row
-        for row in rows
+        for row in _candidates(rule, report)
         if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
     ]
     return [member for row in met for member in members(row, report) if rule.heeds(member)]
+
+
+def _candidates(rule: Rule, report: Report) -> Sequence[Measurement]:
+    """Returns the rows of the rule's metric, or all where it is a glob."""
+    places = report.rows_by_place
+    return [*chain(*places[rule.metric].values())] if rule.metric in places else report.rows
+
+
+def _expect_few_comparisons(report: Report, policy: Policy) -> None:
+    compared = [(each.layers, _candidates(each, report)) for each in policy.rules]
+    compared += [(each.layers, report.rows) for each in policy.ignore]
+    if (count := sum(len(globs) * len(rows) for globs, rows in compared)) > MAX_COMPARISONS:
+        raise UsageError(
+            f"{policy.name}: its rules and exceptions ask about {count:,} rows of this report, "
+            f"more than {MAX_COMPARISONS:,}; name metrics in full, and layers by fewer globs"
+        )
 
 
 def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:

@@ -4,11 +4,12 @@ The default one holds the limits that the audits' metrics declare.
 """
 
 import hashlib
+import re
 import textwrap
 from collections.abc import Mapping
 from datetime import date
-from fnmatch import fnmatchcase
-from functools import cache
+from fnmatch import translate
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, cast
@@ -48,17 +49,19 @@ def _listed(value: object) -> object:
     return [str(glob) if type(glob) is int else glob for glob in globs]
 
 
-_GLOB_SCHEMA = {"type": ["string", "integer"]}
+MAX_ENTRIES, MAX_LENGTH = 2000, 500
+"""Largest number of globs of layers in a policy, of which an entry has one, and of its characters."""
+_GLOB_SCHEMA = {"type": ["string", "integer"], "maxLength": MAX_LENGTH}
 
 MetricGlob = Annotated[
     str,
-    StringConstraints(pattern=r"^[^\s.]+\.\S+$"),
+    StringConstraints(pattern=r"^[^\s.]+\.\S+$", max_length=MAX_LENGTH),
     Field(
         description="Metric that the rule judges, AUDIT.METRIC; * and ? match, as in sensitivity.*."
     ),
 ]
 LayerGlobs = Annotated[
-    tuple[str, ...],
+    tuple[Annotated[str, StringConstraints(max_length=MAX_LENGTH)], ...],
     BeforeValidator(_listed),
     WithJsonSchema(
         {
@@ -98,6 +101,8 @@ class Rule(_Entry):
     def _has_one_limit(self) -> Self:
         if (self.max is None) == (self.min is None):
             raise ValueError("a rule needs either max or min")
+        if any(isinstance(v, str) and len(v) > MAX_LENGTH for v in self.variant.values()):
+            raise ValueError(f"a text of variant has more than {MAX_LENGTH} characters")
         return self
 
     def heeds(self, row: Measurement) -> bool:
@@ -116,17 +121,17 @@ class Rule(_Entry):
 
     def judges(self, row: Measurement) -> bool:
         """Whether this rule judges the row's metric and variant, whatever its layer and setting."""
-        if not fnmatchcase(row.id, self.metric):
+        if not matches(row.id, self.metric):
             return False
         if not self.variant:
             return not row.variant
         for key, wanted in self.variant.items():
             actual = row.variant.get(key)
             if isinstance(wanted, str):
-                matches = actual is not None and fnmatchcase(str(actual), wanted)
+                fits = actual is not None and matches(str(actual), wanted)
             else:
-                matches = isinstance(actual, bool) == isinstance(wanted, bool) and actual == wanted
-            if not matches:
+                fits = isinstance(actual, bool) == isinstance(wanted, bool) and actual == wanted
+            if not fits:
                 return False
         return True
 
@@ -141,7 +146,7 @@ class Ignore(_Entry):
 
     def covers(self, metric: str, layer: str | None) -> bool:
         """Whether the exception is about that row, whatever the day."""
-        return fnmatchcase(metric, self.metric) and any(
+        return matches(metric, self.metric) and any(
             layer_matches(layer, glob) for glob in self.layers
         )
 
@@ -166,6 +171,16 @@ class Policy(_Entry):
         """SHA-256 of everything in the policy except its name, in hexadecimal digits."""
         return hashlib.sha256(self.model_dump_json(exclude={"name"}).encode()).hexdigest()
 
+    @model_validator(mode="after")
+    def _is_of_a_size(self) -> Self:
+        entries = (*self.rules, *self.ignore)
+        if (count := sum(len(entry.layers) for entry in entries)) > MAX_ENTRIES:
+            raise ValueError(
+                f"{count:,} globs of layers in rules and exceptions are more than {MAX_ENTRIES:,}; "
+                "say several by one glob"
+            )
+        return self
+
     def strict(self) -> Self:
         """Returns the policy with every unclear row failing."""
         rules = tuple(rule.model_copy(update={"unclear": None}) for rule in self.rules)
@@ -187,7 +202,18 @@ def read_policy(path: str | Path) -> Policy:
 
 def layer_matches(layer: str | None, glob: str) -> bool:
     """Whether a glob matches a layer's name; the whole model (None) has the empty name."""
-    return fnmatchcase(layer or "", glob)
+    return matches(layer or "", glob)
+
+
+def matches(text: str, glob: str) -> bool:
+    """Whether a glob matches all of a text; upper and lower case differ."""
+    return _expression(glob).match(text) is not None
+
+
+@lru_cache(maxsize=4 * MAX_ENTRIES)
+def _expression(glob: str) -> re.Pattern[str]:
+    """Returns a glob as an expression; ``fnmatch`` itself keeps those of few globs."""
+    return re.compile(translate(glob))
 
 
 def default_policy(report: Report | None = None) -> Policy:
@@ -221,7 +247,7 @@ def default_policy_yaml(*, with_job: bool = False) -> str:
     """
     apart = [f"{a.reports_as()}.*" for a in audits().values() if a.brings_model and not with_job]
     entries = (
-        _entry(rule, held=not any(fnmatchcase(rule.metric, each) for each in apart))
+        _entry(rule, held=not any(matches(rule.metric, each) for each in apart))
         for rule in default_policy().rules
     )
     return _HEADER + "rules:\n" + "".join(entries)

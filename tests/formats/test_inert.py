@@ -13,7 +13,7 @@ from report_builder import failed_row, make_report, row
 from gradaudit.formats import formats
 from gradaudit.formats.github import Github
 from gradaudit.judging import Policy
-from gradaudit.report import Report
+from gradaudit.report import CheckpointRecord, Report
 from gradaudit.text import inert_json, printable
 from gradaudit.view import view
 
@@ -50,6 +50,28 @@ def test_github_is_told_what_the_report_says_and_no_more() -> None:
     lines = Github().render(HOSTILE).splitlines()
     assert lines
     assert all(OURS.match(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("\x1b]8;;x\x07a.pt", "�]8;;x�a.pt"),
+        ("\u202etp.a", "�tp.a"),
+        ("##vso[task.complete]a.pt", "#�vso[task.complete]a.pt"),
+        ("x/../a.pt", "a.pt"),
+        ("../a.pt", None),
+        ("/etc/a.pt", None),
+    ],
+)
+def test_a_place_is_a_harmless_file_of_the_workspace(file: str, place: str | None) -> None:
+    checkpoint = CheckpointRecord(file=file, sha256="0" * 64)
+    report = make_report(row(M, "fc", 3), model="zoo:mlp")
+    target = report.target.model_copy(update={"checkpoints": [checkpoint]})
+    policy = Policy.model_validate({"rules": [{"metric": M, "max": 1}]})
+    line, _ = Github().render(report.model_copy(update={"target": target}), policy).splitlines()
+    found = re.match("::error (?:file=([^,]*),line=1,)?title=", line)
+    assert found is not None
+    assert found[1] == place
 
 
 def test_json_means_the_same() -> None:

@@ -54,6 +54,14 @@ YAML: dict[str, tuple[Content, str]] = {
     "an endless device": (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
 }
 
+_RULE = b"- {metric: 'a.*', max: 1}\n"
+
+
+def many(entry: bytes, count: int, head: bytes = b"rules:\n") -> bytes:
+    """A policy of the same entry many times."""
+    return head + entry * count
+
+
 POLICIES: dict[str, tuple[Content, str]] = {
     "no limit": (b"rules: [{metric: a.b}]", "rules.0: "),
     "two limits": (b"rules: [{metric: a.b, max: 1, min: 2}]", "rules.0: "),
@@ -61,6 +69,26 @@ POLICIES: dict[str, tuple[Content, str]] = {
     "a limit of text": (b"rules: [{metric: a.b, max: '1; touch ran'}]", "rules.0.max: "),
     "a level that is none": (b"rules: [{metric: a.b, max: 1, level: fatal}]", "rules.0.level: "),
     "a metric of markup": (b"rules: [{metric: <script>, max: 1}]", "rules.0.metric: "),
+    "20,000 rules": (many(_RULE, 20_000), "more than 30,000 keys, values and lists"),
+    "3,000 rules": (many(_RULE, 3000), "3,000 globs of layers in rules and exceptions"),
+    "globs of a rule": (
+        b"rules:\n- metric: a.b\n  max: 1\n  layers:\n" + b"  - x\n" * 3000,
+        "3,000 globs of layers",
+    ),
+    "brackets": (many(b"- {metric: 'a." + b"[" * 8000 + b"', max: 1}\n", 1), "rules.0.metric: "),
+    "stars": (many(b"- {metric: 'a." + b"*?" * 200_000 + b"', max: 1}\n", 1), "rules.0.metric: "),
+    "brackets of a layer": (
+        many(b"- {metric: a.b, max: 1, layers: '" + b"[" * 8000 + b"'}\n", 1),
+        "rules.0.layers.0: ",
+    ),
+    "brackets of a variant": (
+        many(b"- {metric: a.b, max: 1, variant: {m: '" + b"[" * 8000 + b"'}}\n", 1),
+        "variant has more than 500 characters",
+    ),
+    "exceptions": (
+        many(b"- {metric: 'a.*', reason: x}\n", 3000, b"rules: [{metric: a.b, max: 1}]\nignore:\n"),
+        "3,001 globs of layers",
+    ),
     "no reason to ignore": (b"rules: []\nignore: [{metric: a.b}]", "ignore.0.reason: "),
 }
 
