@@ -5,11 +5,13 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gradaudit.errors import UsageError
+from gradaudit.text import printable
 
 FOUND = Path("gradaudit.yaml")
 """Configuration file that commands read from the working directory where none is named."""
@@ -79,6 +81,20 @@ def read_input(path: str | Path, limit: int) -> bytes:
     return content
 
 
+def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object of its keys and values, as an ``object_pairs_hook``.
+
+    Raises:
+        ValueError: a key occurs twice.
+    """
+    known = dict(pairs)
+    if len(known) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {printable(twice)!r} twice")
+    return known
+
+
 def expect_other_files(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     """Raise an error where a file to write is one that the command reads.
 
@@ -115,8 +131,10 @@ def destination(path: Path) -> Path:
     return path
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file completely or not at all, through a temporary file; links are followed.
+
+    A private file is readable by its owner alone, whatever the umask.
 
     Raises:
         UsageError: the folder is missing or cannot be written, or the name is that of a folder, a
@@ -129,9 +147,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
+            if not private:
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(temporary, 0o666 & ~umask)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)

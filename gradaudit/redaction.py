@@ -155,8 +155,8 @@ class PrivateWords:
         self._compared += words * len(text)
         if words > MAX_WORDS or self._compared > MAX_COMPARED:
             raise UsageError(
-                f"--redact: {words:,} private names are too many to be replaced in a report of this "
-                "length; take attributes and columns of many values out of the data"
+                f"--redact: {words:,} private names are too many to be replaced in so long a "
+                "report; take attributes and columns of many values out of the data"
             )
         if self._pattern is None:
             self._pattern = _pattern(self.placeholders)

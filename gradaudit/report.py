@@ -6,6 +6,7 @@ One tidy document, published as a JSON Schema (``cli.listing``); NaN and infinit
 (infinity is ``value=None`` with ``details["infinite"] = True``).
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gradaudit.errors import UsageError
-from gradaudit.files import read_input
+from gradaudit.files import once, read_input
 from gradaudit.measurement import (
     LEARNERS,
     LINEAR,
@@ -298,8 +299,13 @@ class Report(Document):
         if text.count(",") > MAX_COMMAS:
             raise UsageError(f"{path}: has over {MAX_COMMAS:,} commas; is it the right file?")
         try:
-            report = cls.model_validate_json(text)
-        except ValidationError as error:
+            report = cls.model_validate_json(text, strict=True)
+            json.loads(text, object_pairs_hook=lambda pairs: once(pairs) and None)
+        except ValueError as error:
+            if not isinstance(error, ValidationError):
+                raise UsageError(
+                    f"{path}: not a gradaudit report: {error}; write it anew"
+                ) from error
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the document"
             raise UsageError(

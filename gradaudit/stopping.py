@@ -1,8 +1,9 @@
 """Ends work early: at a signal, or when its time is up.
 
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
-SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
-the way out. While modules are imported, where an exception may be swallowed or turned into another
+SIGINT, SIGTERM and SIGHUP (but where it is ignored, as under ``nohup``) raise :class:`Stopped`, so
+that workers are ended and temporary files removed on the way out. While modules are
+imported, where an exception may be swallowed or turned into another
 one and nothing but folders (:func:`removing`) is to be tidied up yet, the
 process ends at once instead; where there is something to report (:func:`reporting`), ``Stopped``
 waits for the end of the import. It waits for the end of finalizers too, of which Python writes an
@@ -22,7 +23,11 @@ from types import FrameType
 
 from gradaudit.errors import Interruption
 
-_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_WORDS = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "terminated",
+    signal.SIGHUP: "ended, as its terminal was closed",
+}
 _IMPORT = "<frozen importlib"
 _DELICATE = {"__enter__", "__exit__"}
 """Functions that must run to their end, as a context entered or left by half is not restored."""
@@ -35,7 +40,7 @@ _SOON, _AGAIN = 0.02, 5.0
 class Stopped(Interruption):
     """The process received a signal to end.
 
-    The status to exit with is 130 after SIGINT and 143 after SIGTERM.
+    The status to exit with is 130 after SIGINT, 143 after SIGTERM and 129 after SIGHUP.
     """
 
     def __init__(self, number: int) -> None:
@@ -50,7 +55,8 @@ def stoppable() -> Iterator[None]:
 
     ``Stopped`` that nobody catches within becomes one line and the exit status.
     """
-    for number in _WORDS:
+    heeded = [number for number in _WORDS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:
         signal.signal(number, _stop)
     try:
         yield

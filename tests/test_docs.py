@@ -260,7 +260,7 @@ def policies_of(page: str) -> list[Policy]:
 
 
 def test_the_exit_statuses_are_those_of_the_code() -> None:
-    stopped = {Stopped(number).status for number in (signal.SIGINT, signal.SIGTERM)}
+    stopped = {Stopped(number).status for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     failed = {GATE_FAILED, UsageError.exit_status, AuditError.exit_status, FAILED}
     for page in ("README.md", "docs/ci.md"):
         cells = re.findall(r"^\| ([\d, ]+) \|", PAGES[page], re.MULTILINE)

@@ -148,3 +148,14 @@ def test_links_are_followed_and_devices_left_alone(tmp_path: Path, pipe: Path) -
             write_atomically(path, "x")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert destination(tmp_path / "fresh") == (tmp_path / "fresh").resolve()
+
+
+def test_private_files_are_their_owner_s_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_atomically(tmp_path / "open", "x")
+        write_atomically(tmp_path / "private", "x", private=True)
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("open", "private")]
+    assert modes == [0o666, 0o600]

@@ -112,7 +112,8 @@ def _fail(message: str, verbose: bool) -> None:
 
 def say(message: str) -> None:
     """Print one line on standard error, with control characters escaped."""
-    typer.echo(f"gradaudit: {printable(' '.join(message.split()), limit=2000)}", err=True)
+    with suppress(OSError):  # of a terminal that is closed
+        typer.echo(f"gradaudit: {printable(' '.join(message.split()), limit=2000)}", err=True)
 
 
 _COMPLETING = "_GRADAUDIT_COMPLETE"

@@ -50,7 +50,7 @@ def _listed(value: object) -> object:
 
 
 MAX_ENTRIES, MAX_LENGTH = 2000, 500
-"""Largest number of globs of layers in a policy, of which an entry has one, and of its characters."""
+"""Largest numbers of a policy's globs of layers, of which each entry has one, and of characters."""
 _GLOB_SCHEMA = {"type": ["string", "integer"], "maxLength": MAX_LENGTH}
 
 MetricGlob = Annotated[
@@ -173,8 +173,8 @@ class Policy(_Entry):
 
     @model_validator(mode="after")
     def _is_of_a_size(self) -> Self:
-        entries = (*self.rules, *self.ignore)
-        if (count := sum(len(entry.layers) for entry in entries)) > MAX_ENTRIES:
+        globs = [*(rule.layers for rule in self.rules), *(each.layers for each in self.ignore)]
+        if (count := sum(map(len, globs))) > MAX_ENTRIES:
             raise ValueError(
                 f"{count:,} globs of layers in rules and exceptions are more than {MAX_ENTRIES:,}; "
                 "say several by one glob"

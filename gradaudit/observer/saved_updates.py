@@ -84,7 +84,8 @@ def save_update(path: Path, update: NamedUpdate, scale: float = 1.0) -> None:
     metadata = {"kind": update.kind, "scale": repr(scale)}
     if update.records is not None:
         metadata["records"] = str(update.records)
-    write_atomically(path, save(plain, metadata={"gradaudit": "update", **metadata}))
+    content = save(plain, metadata={"gradaudit": "update", **metadata})
+    write_atomically(path, content, private=True)  # records can be rebuilt from it
 
 
 def _expect_finite(tensors: Mapping[str, Tensor]) -> None:

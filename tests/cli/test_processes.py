@@ -108,11 +108,17 @@ def test_code_that_ends_the_program_never_looks_like_a_pass(folder: Path) -> Non
 
 @pytest.mark.parametrize(
     ("number", "status", "words"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "ended, as its terminal was closed"),
+    ],
 )
 def test_a_signal_ends_with_its_status_and_one_line(
     folder: Path, number: signal.Signals, status: int, words: str
 ) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("the tests run under nohup")
     process = fork(folder, "counting", "-m", "mine.py:waits", *DATA)
     wait_for(folder / "waiting", process)
     process.send_signal(number)

@@ -452,6 +452,16 @@ FRAMES: dict[str, tuple[Content, str, int]] = {
     "bytes": (parquet(frame(b=[b"1"] * 16)), "column 'b' holds binary", 3),
     "lists": (parquet(frame(b=[[1]] * 16)), "column 'b' holds list", 3),
     "a name of escapes": (parquet(frame(**{"\x1b[31m\n": [[1]] * 16})), "holds list", 3),
+    "times of a zone that is none": (
+        parquet(frame(b=pa.array([1] * 16, pa.timestamp("s", "No/Where\x1b[31m")))),
+        "column 'b': timestamp[ms, tz=No/Where",
+        3,
+    ),
+    "times beyond the calendar": (
+        parquet(frame(b=pa.array([1 << 60] * 16, pa.timestamp("ms")))),
+        "column 'b': timestamp[",
+        3,
+    ),
     "a column twice": (
         arrow(pa.table([[1, 2], [3, 4]], names=["a", "a"])),
         "both called 'a'",

@@ -134,6 +134,13 @@ REPORTS: dict[str, tuple[Content, str]] = {
     "a number beyond all bounds": (with_value("1e999"), "not a gradaudit report"),
     "a number of a million digits": (with_value("9" * 10**6), "not a gradaudit report"),
     "text for a number": (with_value('"0.5; touch ran"'), "not a gradaudit report"),
+    "a truth value for a number": (with_value("true"), "not a gradaudit report"),
+    "a number for text": (other(schema_version="1"), "schema_version"),
+    "a key twice": (with_value('0.5, "value": 0.25'), "key 'value' twice"),
+    "a key of details twice": (
+        json.dumps(sound()).replace('"details": {', '"details": {"a": 1, "a": 2', 1).encode(),
+        "key 'a' twice",
+    ),
     "no number": (with_value("null"), "not a gradaudit report"),
     "another version": (other(schema_version=2), "schema_version"),
     "an unknown field": (other(extra=1), "extra"),

@@ -140,6 +140,7 @@ def test_a_policy_judges(policy: Path, tmp_path: Path) -> None:
 
 def test_what_was_captured_is_read_as_an_update(tmp_path: Path) -> None:
     look(generous(capture=tmp_path), label="one", records=3)
+    assert (tmp_path / "one.safetensors").stat().st_mode & 0o777 == 0o600
     state = load_checkpoint(tmp_path / "one.safetensors").state
     before = state_of(model())
     after = trained(before)

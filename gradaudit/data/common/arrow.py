@@ -134,7 +134,14 @@ class Frame:
             )
         once: dict[str, str] = {}  # chunks may share a dictionary of long values
         cells = chain.from_iterable(map(_texts, self.chunks(name)))
-        texts = [once.setdefault(text, text) for text in cells]
+        try:
+            texts = [once.setdefault(text, text) for text in cells]
+        except Exception as error:  # of a time beyond the calendar, or of a zone that nobody knows
+            what = f"{printable(str(kind), 60)} cannot be read ({printable(first_line(error), 90)})"
+            raise DataError(
+                f"{self.origin}: column {quote(name)}: {what}; leave it out with "
+                f"drop={printable(name, 60)}"
+            ) from error
         names = {str(code): label for code, label in enumerate(self.names.get(name, ()))}
         return [names.get(text, text) for text in texts] if names else texts
 

@@ -20,7 +20,7 @@ from gradaudit.data.common import checks
 from gradaudit.data.common.checks import choose, choose_all, expect_few_cells, expect_names, quote
 from gradaudit.data.common.table_columns import DataColumn
 from gradaudit.errors import DataError, UsageError
-from gradaudit.files import expect_file
+from gradaudit.files import expect_file, once
 from gradaudit.text import printable
 
 MAX_LINE = 4 << 20
@@ -181,7 +181,7 @@ class JsonCells(Mapping[str, Sequence[str]]):
 
 def _object(line: str, origin: str) -> dict[str, Any]:
     try:
-        record = json.loads(line, object_pairs_hook=_once)
+        record = json.loads(line, object_pairs_hook=once)
         if "\\ud" in line.lower():
             json.dumps(
                 record, ensure_ascii=False
@@ -193,15 +193,6 @@ def _object(line: str, origin: str) -> dict[str, Any]:
         ) from error
     if not isinstance(record, dict):
         raise DataError(f"{origin}: is JSON, but no object; {_ONE_A_LINE}")
-    return record
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {quote(twice)} twice")
     return record
 
 

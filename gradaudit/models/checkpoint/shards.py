@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
+from gradaudit.files import once
 from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe, expect_not_distributed
 from gradaudit.text import listed, printable
 
@@ -118,7 +118,7 @@ def _places(index: Path) -> dict[str, str]:
     if index.stat().st_size > MAX_INDEX_BYTES:
         raise CheckpointError(f"{describe(index)}: has over {MAX_INDEX_BYTES} bytes, as no index")
     try:
-        content = json.loads(index.read_bytes(), object_pairs_hook=_once)
+        content = json.loads(index.read_bytes(), object_pairs_hook=once)
         places = content["weight_map"]
         plain = bool(places) and all(isinstance(name, str) for name in places.values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -135,15 +135,6 @@ def _places(index: Path) -> dict[str, str]:
                 "shards are named without a folder"
             )
     return dict(places)
-
-
-def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in known:
-            raise ValueError(key)
-        known[key] = value
-    return known
 
 
 def _expect_there(index: Path, shards: Collection[str]) -> None:
