@@ -5,6 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.audits.sizes import SAMPLED_LAYERS
 
 
 class ForwardOptions(AuditOptions):
@@ -72,6 +73,7 @@ class Forward(Audit[ForwardOptions]):
     headline = ("fraction",)
     priority = 80
     least: ClassVar = {"samples": 16, "single": True}
+    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
     rough: ClassVar = {"samples": 200}
     proxy = True
     Options = ForwardOptions

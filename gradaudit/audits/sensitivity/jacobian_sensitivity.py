@@ -13,7 +13,7 @@ look at whole probes.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Self
 
 import numpy as np
@@ -229,7 +229,7 @@ class DifferentiableTarget:
             AuditError: the gradients cannot be differentiated by this, in no way.
             NotApplicable: the loss takes no real-valued labels.
         """
-        trace, targets, points = self._traced(by, len(self.inputs))
+        trace, targets, points = self._traced(by)
         records = range(len(self.inputs))
         batch = Batch(trace, self.inputs, points, targets, records)
         jacobians = Jacobians(batch, Mapped(), by, self.layers, memory, seed)
@@ -263,26 +263,30 @@ class DifferentiableTarget:
             AuditError: the loss has no gradient.
             NotApplicable: the loss takes no real-valued labels.
         """
-        trace, targets, points = self._traced(by, 1)
+        trace, targets, points = self._traced(by)
         varied = targets if by == "target" else points
         return int(work / (varied[0].numel() * _multiply_adds(trace)))
 
-    def _traced(self, by: Variable, records: int) -> tuple[Trace, Tensor, Tensor]:
-        """The trace of the first records, and all records' targets and points."""
+    def _traced(self, by: Variable) -> tuple[Trace, Tensor, Tensor]:
+        """The trace, and all records' targets and points."""
         try:
             targets = (
                 self.labels if by == "point" else self.view.loss.soft(self.outputs, self.labels)
             )
         except AuditError as error:
             raise NotApplicable(str(error)) from error
-        trace = Trace.of(self.view, names_of(self.layers), self.inputs[:records], targets[:records])
-        points = trace.point(self.inputs)
+        trace, points = self._trace, self._trace.point(self.inputs)
         if by == "point" and not points.is_floating_point():
             raise NotApplicable(
                 "the inputs are integers and the model has no embedding, so they cannot vary "
                 "continuously"
             )
         return trace, targets, points
+
+    @cached_property
+    def _trace(self) -> Trace:
+        """The records' uses of the layers' parameters, whatever their loss is compared with."""
+        return Trace.of(self.view, names_of(self.layers), self.inputs, self.labels)
 
 
 _TASKS: dict[Variable, str] = {

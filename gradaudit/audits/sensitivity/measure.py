@@ -61,7 +61,7 @@ _OF_RECORDS = 0.8
 """Share of an end's probability of error that is the drawn records', where there are probes too."""
 _CHEAP = 1e10
 """Multiply-adds of forward passes that more records for the label may take; some seconds."""
-_PREPARING, _PASSES_A_DIRECTION, _SECONDS_A_LAYER = 6, 1.0, 0.06
+_PREPARING, _PASSES_A_DIRECTION, _SECONDS_A_LAYER = 4, 1.0, 0.06
 """Measured on Swin and ViT-B/16 at 224×224 and on GPT-2: 0.7 to 1.2 passes a direction."""
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 _VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
