@@ -69,7 +69,8 @@ class Job(Audit[JobOptions]):
     the client does, so epsilon of a record is at most that, under both relations.
 
     server_multiplier is the noise of the released mean over the most that one client moves it,
-    against what the strategy promises.
+    against what the strategy promises. scope is the noise of the training's chain over what a
+    client moves, under each scope of the site's policy, and 0 where nothing bounds that.
     """
 
     name = "job"
@@ -103,6 +104,12 @@ class Job(Audit[JobOptions]):
         Metric(
             id="server_multiplier",
             title="Noise of the released mean over the most that one client moves it",
+            per_layer=False,
+            riskier="lower",
+        ),
+        Metric(
+            id="scope",
+            title="Noise over what a client moves, under a scope of the site",
             per_layer=False,
             riskier="lower",
         ),

@@ -1,9 +1,10 @@
 """Names the faults of a job from what its chains do, each with its repair."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gradaudit.audits.job.epsilon import epsilon_laplace_composed
-from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, fault
+from gradaudit.audits.job.loading.chains import Fault, JobChain, Level, Link, LoadedJob, fault
 from gradaudit.audits.job.probing import Probe, idle
 from gradaudit.text import listed
 
@@ -37,93 +38,42 @@ def faults_of(
     if private:
         return
     yield from _ledgers(chain, delta)
+    links = listed([link.name for link in chain.links])
     if set(probe.untouched) >= {fate.key for fate in probe.carrying}:
-        yield _unfiltered(chain)
+        name = "model-unfiltered" if chain.carries == "model" else "update-unfiltered"
+        through = f" through {links}" if links else ", as nothing filters it"
+        yield chain.fault("secure-sum-without-noise" if chain.masked else name, through=through)
         return
-    yield from _noise_faults(chain, probe, fixed_seed)
-    if probe.untouched:
-        yield chain.fault(
-            "untouched-arrays",
-            f"{listed(probe.untouched, 6)} leave bit for bit as training made them",
-        )
-    if probe.bare:
-        yield chain.fault(
-            "arrays-without-noise",
-            f"{listed(probe.bare, 6)} leave without noise, though others get some",
-        )
-    numbers = [*probe.numbers, *probe.counts]
-    if probe.noisy and numbers:
-        yield chain.fault(
-            "numbers-in-clear",
-            f"{listed(numbers)} leave as they are: counts and metrics follow from the data",
-        )
-
-
-def _unfiltered(chain: JobChain) -> Fault:
-    if chain.masked:
-        says = f"the result of {chain.task} leaves masked, and no noise protects the sum"
-        return chain.fault("secure-sum-without-noise", says)
-    passes = listed([link.name for link in chain.links])
-    through = f" through {passes}" if passes else ", as nothing filters it"
-    return chain.fault(
-        "model-unfiltered" if chain.carries == "model" else "update-unfiltered",
-        f"the result of {chain.task} leaves as training made it{through}",
-    )
-
-
-def _noise_faults(chain: JobChain, probe: Probe, fixed_seed: bool) -> Iterator[Fault]:
     if probe.on_weights:
-        yield chain.fault(
-            "noise-on-weights",
-            "clipping acts on the weights and not on their difference to those received",
-        )
+        yield chain.fault("noise-on-weights")
     if probe.repeats and not probe.on_weights:
-        yield chain.fault(
-            "noise-fixed-seed" if fixed_seed else "noise-reused",
-            "every round draws the same noise from a fixed seed, and differences cancel it"
-            if fixed_seed
-            else "the noise of the first round is used again, and differences cancel it",
-        )
+        yield chain.fault("noise-fixed-seed" if fixed_seed else "noise-reused")
     elif not probe.noisy:
-        yield chain.fault(
-            "no-noise",
-            f"{listed([link.name for link in chain.links])} draw no noise",
-        )
+        yield chain.fault("no-noise", links=links)
     else:
         yield from _clip_faults(chain, probe)
+    if probe.untouched:
+        yield chain.fault("untouched-arrays", arrays=listed(probe.untouched, 6))
+    if probe.bare:
+        yield chain.fault("arrays-without-noise", arrays=listed(probe.bare, 6))
+    if probe.noisy and (numbers := [*probe.numbers, *probe.counts]):
+        yield chain.fault("numbers-in-clear", numbers=listed(numbers))
 
 
 def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
+    beyond = _beyond_declared(chain, probe)
     if probe.fixed_length:
-        yield chain.fault(
-            "clip-after-noise",
-            "what leaves has the same norm in every round, so the clip acts after the noise",
-        )
+        yield chain.fault("clip-after-noise")
     elif probe.own_clip and not probe.on_weights:
-        yield chain.fault(
-            "clip-from-own-data",
-            "the clip follows from the client's own update, so it bounds nothing",
-        )
+        yield chain.fault("clip-from-own-data")
     elif not probe.clipped:
-        yield chain.fault(
-            "no-clip",
-            "longer updates leave longer: nothing bounds what a client can change",
-        )
-    elif probe.by_parts and _beyond_declared(chain, probe) is not False:
-        yield chain.fault(
-            "clip-per-array",
-            f"arrays are clipped one by one: together two updates lie {probe.sensitivity:.3g} "
-            f"apart, where one array gives {max(probe.alone.values()):.3g}",
-            level="error" if _beyond_declared(chain, probe) else "warning",
-        )
+        yield chain.fault("no-clip")
+    elif probe.by_parts and beyond is not False:
+        level: Level = "error" if beyond else "warning"
+        most = max(probe.alone.values())
+        yield chain.fault("clip-per-array", level, whole=probe.sensitivity, one=most)
     if probe.halved:
-        first = probe.halved_first
-        yield chain.fault(
-            "float16-before-noise" if first else "float16-after-noise",
-            "the update is rounded to half precision before noise of half precision is added"
-            if first
-            else "what leaves is rounded to half precision after the noise, which costs no privacy",
-        )
+        yield chain.fault(f"float16-{'before' if probe.halved_first else 'after'}-noise")
     if probe.clipped and not probe.fixed_length:
         yield from _below_declared(chain, probe)
 
@@ -146,15 +96,8 @@ def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:
         noise = probe.noise[-2]
         if multiplier is None or clip is None or noise >= _OF_A_PROMISE * multiplier * clip:
             continue
-        times = multiplier * clip / noise
-        yield fault(
-            "noise-below-declared",
-            f"{link.name} says noise of {multiplier * clip:.3g} and adds {noise:.3g}, "
-            f"{times:.3g} times less, as where it is divided by the number of clients",
-            link.source.split()[0],
-            link.name,
-            chain.task,
-        )
+        facts = {"said": multiplier * clip, "noise": noise, "times": multiplier * clip / noise}
+        yield _of_link("noise-below-declared", chain, link, **facts)
 
 
 def _attribute(part: object, names: tuple[str, ...]) -> float | None:
@@ -171,9 +114,13 @@ def _idle_links(chain: JobChain) -> Iterator[Fault]:
         if not (passed_over or (link.name in _IDLE and idle(chain, i, 0))):
             continue
         kept = "filter-passes-kind" if passed_over else _IDLE[link.name]
-        file, _, key = link.source.partition(" ")
-        says = f"{link.name} leaves results of {chain.task} ({sent}) exactly as they are"
-        yield fault(kept, says, file, key or link.name, chain.task)
+        yield _of_link(kept, chain, link, sent=sent)
+
+
+def _of_link(name: str, chain: JobChain, link: Link, **facts: Any) -> Fault:
+    """A fault of one filter or mod, with the file and key where it is configured."""
+    file, _, key = link.source.partition(" ")
+    return fault(name, file, key or link.name, chain.task, part=link.name, **facts)
 
 
 def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
@@ -188,27 +135,9 @@ def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
         for entry in entries[-1:]:
             sent, total = entry["n_upload"], entry["epsilon_total"]
             worth = epsilon_laplace_composed(entry["epsilon_release"] / sent, sent, delta)
-            yield fault(
-                "svt-ledger",
-                f"the ledger of {link.name} counts an epsilon of {total:.6g} a round; the {sent:,} "
-                f"numbers that it sends are worth {worth:.4g} with the worst pair (delta "
-                f"{delta:g}), and about {0.5 / link.part.fraction:.2g} times as many pass the "
-                "selection as it charges for",
-                link.source.split()[0],
-                link.name,
-                chain.task,
-            )
-
-
-def numbers_fault(chain: JobChain, numbers: tuple[str, ...]) -> Fault:
-    """The fault of a task whose metrics leave as they are."""
-    says = f"{listed(numbers)} of {chain.task} leave as they are"
-    return chain.fault("metrics-unfiltered", says)
-
-
-def failing(chain: JobChain, why: str) -> Fault:
-    """The fault of a chain that fails on every result, so that its task gives nothing."""
-    return chain.fault("chain-fails", f"results of {chain.task} become errors: {why}")
+            facts = {"sent": sent, "total": total, "worth": worth, "delta": delta}
+            passes = 0.5 / link.part.fraction
+            yield _of_link("svt-ledger", chain, link, passes=passes, **facts)
 
 
 def weaker_scope(job: LoadedJob, strength: Mapping[str, float]) -> Iterator[Fault]:
@@ -221,6 +150,4 @@ def weaker_scope(job: LoadedJob, strength: Mapping[str, float]) -> Iterator[Faul
         return
     best = max(strength, key=lambda name: strength[name])
     if strength[best] > strength[chosen] * 1.1:
-        says = f"the job runs in the scope {chosen!r}, and the site's scope {best!r} protects more"
-        repair = f'write "scope": "{best}" in meta.json, or let the site remove {chosen!r}'
-        yield fault("weaker-scope", says, "meta.json", "scope", repair=repair)
+        yield fault("weaker-scope", "meta.json", "scope", chosen=chosen, best=best)

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -24,20 +25,16 @@ from gradaudit.audits.job.epsilon import (
     strength_of,
     strength_of_release,
 )
-from gradaudit.audits.job.findings import (
-    failing,
-    faults_of,
-    numbers_fault,
-    weaker_scope,
-)
+from gradaudit.audits.job.findings import faults_of, weaker_scope
 from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing
 from gradaudit.audits.job.probing import Probe, left_numbers, probe, simulated
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import AuditError, NotApplicable, UsageError, one_line
 from gradaudit.progress import Progress
-from gradaudit.randomness import Seed, sequence
+from gradaudit.randomness import sequence
 from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord, Variant, utc_now
 from gradaudit.subject import Subject
+from gradaudit.text import listed
 
 _ROUNDING = 1e-3
 """Relative distance of two releases of the same noise, around other weights of single precision."""
@@ -173,8 +170,8 @@ def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, priva
         if chain.carries == "numbers":
             given = Outgoing({}, chain.form, chain.numbers)
             found.numbers[i] = left_numbers(chain, given)
-            faults += [numbers_fault(chain, found.numbers[i])] if found.numbers[i] else []
-            faults = [] if private else faults
+            if found.numbers[i] and not private:
+                faults.append(chain.fault("metrics-unfiltered", numbers=listed(found.numbers[i])))
         else:
             done = found.probes[i] = probe(chain, options.seed)
             found.numbers[i] = done.numbers
@@ -186,7 +183,7 @@ def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, priva
                 found.strength[chain.scope] = strength_of(chain, done, options.noise)
     except (Exception, SystemExit) as error:  # whatever the user's filters and mods raise
         words = str(error) if isinstance(error, AuditError) else one_line(error)
-        faults.append(failing(chain, words))
+        faults.append(chain.fault("chain-fails", why=words))
     found.faults += faults if chain.chosen else []
 
 
@@ -194,29 +191,23 @@ def _same_again(found: Audited, i: int, options: JobOptions) -> bool:
     """Whether a job that is loaded anew draws the same noise, whatever the global generators do."""
     chain, again = found.job.chains[i], load(found.folder, options).chains[i]
     update = simulated(chain.layout, options.seed).float()
-    released = [
-        _release(each, update, sequence(options.seed, "again", k))
-        for k, each in enumerate((chain, again))
-    ]
+    released = []
+    for number, each in enumerate((chain, again)):
+        with reproducible(sequence(options.seed, "again", number), update.device):
+            released.append(each.layout.update(each.sent(update)))
     return bool(torch.dist(released[0], released[1]) < _ROUNDING * released[0].norm())
-
-
-def _release(chain: JobChain, update: torch.Tensor, seed: Seed) -> torch.Tensor:
-    with reproducible(seed, update.device):
-        return chain.layout.update(chain.sent(update))
 
 
 def _look_at_server(found: Audited, options: JobOptions) -> None:
     """Measure what the strategy releases, and name its faults."""
-    server = import_module("gradaudit.audits.job.server")
+    server, file = import_module("gradaudit.audits.job.server"), "the ServerApp"
     chain = next((c for c in found.job.chains if c.carries == "update"), None)
     if chain is None:
         return
-    file = "the ServerApp"
     try:
         measured = server.multiplier(found.job, chain, options.seed)
     except AuditError as error:
-        found.faults.append(failing(chain, str(error)))
+        found.faults.append(chain.fault("chain-fails", why=str(error)))
         return
     found.server = measured
     found.faults += server.server_faults(found.job, measured, file)
@@ -284,6 +275,7 @@ def rows_of(found: Audited, options: JobOptions) -> Iterator[Measurement]:
         yield from _chain_rows(rows, found, i, chain)
     yield from _untouched_rows(rows, found)
     yield from _server_rows(rows, found)
+    yield from _scope_rows(rows, found)
     yield from _epsilon_rows(rows, found, options)
 
 
@@ -342,6 +334,26 @@ def _server_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
     yield rows.measured("server_multiplier", min(values["even"], values["uneven"]), details=values)
 
 
+def _scope_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
+    """The strength of the training's chain under each scope of the site; the headline is the job's.
+
+    The weakest is that of the least noise over what a client moves; 0 where nothing bounds it.
+    """
+    chosen = next((c.scope for c in found.job.chains if c.chosen), "")
+    values = {name: s.multiplier or 0.0 for name, s in found.strength.items() if name}
+    if not values:
+        why = "no chain was composed under a site's policy (--site privacy.json)"
+        yield from rows.skipped(why, ["scope"])
+        return
+    weakest = min(values, key=lambda name: values[name])
+    for name, value in values.items():
+        facts: dict[str, JsonValue] = {"scope": name, "chosen": name == chosen}
+        facts |= {"weakest": weakest, "why": found.strength[name].why}
+        variants: list[Variant] = [{"scope": name}, *([{}] if name == chosen else [])]
+        for variant in variants:
+            yield rows.of(variant).measured("scope", value, details=facts)
+
+
 def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[Measurement]:
     """Epsilon under both units and relations; the headline is a client replaced."""
     rounds = options.rounds or found.job.rounds or 1
@@ -355,22 +367,15 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
     told: dict[str, JsonValue] = {"rounds": rounds, "delta": options.delta, "why": strength.why}
     told["adversary"] = "sees the released means" if found.central else "sees each client's result"
     told |= _accountant(found, rounds)
-    for metric in metrics:
-        for relation in RELATIONS:
-            of = (
-                rows.of({}, told)
-                if relation == "replace"
-                else rows.of({"relation": "remove"}, told)
-            )
-            value = (
-                strength.of_a_record(rounds, options.delta)
-                if metric == "epsilon_record"
-                else strength.epsilon(rounds, options.delta, relation)
-            )
-            if value is None:
-                yield from of.skipped(strength.why, [metric])
-            else:
-                yield of.measured(metric, value)
+    for metric, relation in product(metrics, RELATIONS):
+        of = rows.of({} if relation == "replace" else {"relation": relation}, told)
+        value = strength.epsilon(rounds, options.delta, relation)
+        if metric == "epsilon_record":
+            value = strength.of_a_record(rounds, options.delta)
+        if value is None:
+            yield from of.skipped(strength.why, [metric])
+        else:
+            yield of.measured(metric, value)
 
 
 def _with_others(found: Audited, strength: Strength) -> Strength:

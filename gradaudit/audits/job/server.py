@@ -1,7 +1,7 @@
 """The noise that a Flower strategy's released mean really has, by running its own aggregation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -136,48 +136,31 @@ def _content(job: LoadedJob, chain: JobChain, update: Tensor, count: int) -> Rec
     return reply_of(Outgoing(arrays, "weights", numbers), legacy=job.server.legacy)
 
 
-def server_faults(job: LoadedJob, found: Multiplier, file: str) -> list[Fault]:
+def server_faults(job: LoadedJob, found: Multiplier, file: str) -> Iterator[Fault]:
     """The faults by which the released mean has less noise than the strategy promises."""
     if found.promised is None:
-        return []
-    name = type(job.server.outermost).__name__
+        return
+    name, few = type(job.server.outermost).__name__, found.even < _KEPT * found.promised
     declared = getattr(job.server.outermost, "num_sampled_clients", found.clients)
-    instead = f"the multiplier is {found.even:.3g} instead of {found.promised:.3g}"
-    faults = []
+    facts = {**vars(found), "part": name, "declared": declared, "heavy": _HEAVY}
+    facts["instead"] = f"the multiplier is {found.even:.3g} instead of {found.promised:.3g}"
     if found.clients < declared:
-        says = (
-            f"{name} divides its noise by {declared} clients and {found.clients} take part: "
-            f"{instead}"
-        )
-        repair = f"set num_sampled_clients={found.clients}"
-        key = f"{name}(num_sampled_clients=)"
-        faults.append(fault("fewer-clients", says, file, key, "server", repair=repair))
-    elif found.even < _KEPT * found.promised:
-        kind, why = _too_little(job, name)
-        faults.append(fault(kind, f"{name} {why}: {instead}", file, name, "server"))
+        yield fault("fewer-clients", file, f"{name}(num_sampled_clients=)", "server", **facts)
+    elif few and "Adaptive" in name:
+        yield fault("adaptive-clip-noise", file, name, "server", **facts)
+    elif few:
+        summed = job.secure is not None and "ServerSide" in name
+        kind = "clip-of-the-sum" if summed else "server-noise-too-small"
+        yield fault(kind, file, name, "server", **facts)
     if found.uneven < _KEPT * min(found.even, found.promised):
-        says = (
-            f"the mean weighs clients by num-examples: with one client of {_HEAVY} times the "
-            f"others' examples the multiplier is {found.uneven:.3g} instead of {found.promised:.3g}"
-        )
-        faults.append(fault("mean-weighted-by-counts", says, file, "weighted_by_key", "server"))
-    return faults
+        yield fault("mean-weighted-by-counts", file, "weighted_by_key", "server", **facts)
 
 
-def _too_little(job: LoadedJob, name: str) -> tuple[str, str]:
-    """Why a mean has too little noise: the fault's name, and a clause."""
-    if "Adaptive" in name:
-        return "adaptive-clip-noise", "draws its noise with the clip of the next round"
-    if job.secure is not None and "ServerSide" in name:
-        return "clip-of-the-sum", "clips the mean of the secure sum, and no client's update"
-    return "server-noise-too-small", "adds less noise than it promises"
-
-
-def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> list[Fault]:
+def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> Iterator[Fault]:
     """Adaptive clipping that shrinks its clip when most updates are clipped (flwr 1.41)."""
     name = type(job.server.outermost).__name__
     if "Adaptive" not in name:
-        return []
+        return
     before = job.server.outermost.clipping_norm
     server = job.server.fresh()
     with reproducible(seed, torch.device("cpu")), quiet():
@@ -188,10 +171,6 @@ def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> list[Fa
         ]
         server.strategy.aggregate_train(1, replies)
     after = server.outermost.clipping_norm
-    if after <= before:
-        return []
-    says = (
-        f"no update reaches the clip of {before:.3g}, and {name} raises it to {after:.3g}: "
-        "it moves away from the quantile"
-    )
-    return [fault("adaptive-clip-direction", says, file, name, "server")]
+    if after > before:
+        facts = {"part": name, "before": before, "after": after}
+        yield fault("adaptive-clip-direction", file, name, "server", **facts)

@@ -30,7 +30,7 @@ from gradaudit.audits.contract import breaches
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import Strength
-from gradaudit.audits.job.measure import Audited, audited, report_of
+from gradaudit.audits.job.measure import Audited, audited, report_of, rows_of
 from gradaudit.errors import UsageError
 
 pytestmark = pytest.mark.slow
@@ -172,6 +172,10 @@ CORRECT: dict[str, Make] = {
         builtin("percentile_privacy.PercentilePrivacy", gamma=0.1), dp()
     ),
     "half precision after": filtered(dp("float16-after")),
+    "compression after": filtered(dp(), builtin("percentile_privacy.PercentilePrivacy", gamma=10)),
+    "a layer left out after": filtered(
+        dp(), builtin("exclude_vars.ExcludeVars", exclude_vars="^norm")
+    ),
     "in and out": filtered(dp(), direction="inout"),
     "several tasks": lambda folder: nvflare_job(
         folder,
@@ -284,6 +288,10 @@ def test_a_job_in_the_weaker_scope_of_its_site_is_told(tmp_path: Path) -> None:
     options = JobOptions(site=policy, noise="gaussian")
     weak = audited(nvflare_job(tmp_path / "a"), options)
     assert names(weak) == {"weaker-scope"}
+    scopes_ = {r.variant.get("scope"): r for r in rows_of(weak, options) if r.metric == "scope"}
+    assert scopes_["public"].value == scopes_[None].value == pytest.approx(0.1, rel=0.1)
+    assert scopes_["strict"].value == pytest.approx(1, rel=0.1)
+    assert {row.details["weakest"] for row in scopes_.values()} == {"public"}
     assert names(audited(nvflare_job(tmp_path / "b", meta={"scope": "strict"}), options)) == set()
     with pytest.raises(UsageError, match=r"scope 'other' is none of .*; its scopes are: public"):
         audited(nvflare_job(tmp_path / "c", meta={"scope": "other"}), options)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, Middleware
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
 
@@ -39,76 +41,19 @@ class Fault:
     level: Level = "error"
 
 
-_ADD = "add a filter or mod that clips the update and adds noise"
-_FIXED = "use fixed clipping (DifferentialPrivacyServerSideFixedClipping)"
-LEVELS: Mapping[str, Level] = {
-    "secure-sum-without-noise": "warning",
-    "float16-after-noise": "note",
-    "svt-ledger": "warning",
-    "chain-fails": "note",
-    "events-in-clear": "note",
-    "secure-sum-wraps": "warning",
-}
-"""What faults cost that are no errors."""
-REPAIRS: Mapping[str, str] = {
-    "update-unfiltered": _ADD,
-    "model-unfiltered": _ADD,
-    "metrics-unfiltered": "filter them, or validate on the server's own data",
-    "secure-sum-without-noise": "add noise on the clients, or by a strategy of the server",
-    "untouched-arrays": "clip and blur every array, or keep these on the client",
-    "arrays-without-noise": "add noise to every array that leaves",
-    "numbers-in-clear": "send a constant, or remove them by a filter or mod",
-    "noise-on-weights": "subtract the weights received before clipping",
-    "noise-fixed-seed": "draw from a generator that no constant seeds",
-    "noise-reused": "draw new noise in each round",
-    "no-noise": "add a filter or mod that adds noise after the clip",
-    "noise-below-declared": "add the whole noise on each client, or account for what is added",
-    "clip-after-noise": "clip first, then add noise",
-    "clip-from-own-data": "clip to a constant that no client's data decides",
-    "no-clip": "clip the update to a constant norm before the noise",
-    "clip-per-array": "clip the whole update, or scale the noise by the joint sensitivity",
-    "float16-before-noise": "add the noise in single precision, then round",
-    "float16-after-noise": "add the noise in single precision, then round",
-    "pattern-matches-nothing": "name the model's arrays in exclude_vars",
-    "filter-fails-open": "give gamma above 0 and percentile within 0 to 100",
-    "converts-nothing": "set params_transfer_type to DIFF, and remove the filter",
-    "filter-passes-kind": "name the kind that is sent in its data_kinds",
-    "svt-ledger": "clip the whole update and add Gaussian noise instead",
-    "chain-fails": "put the mod or filter on the training alone",
-    "filter-direction-in": 'write "direction": "out", or leave the key out',
-    "swarm-result-filters-dead": "move them to task_data_filters of "
-    "swarm_report_learn_result, direction out",
-    "filter-task-wildcard": "name each task",
-    "filter-wrong-task": "name one of the executors' tasks",
-    "unwired-filter": "move it to task_result_filters of the task that it is for",
-    "unwired-mod": "add it to mods=[…] of the ClientApp or of @app.train",
-    "events-in-clear": "log nothing of the data, or remove ConvertToFedEvent",
-    "weaker-scope": "name the stronger scope in meta.json, or let the site remove it",
-    "secure-sum-of-one": "let at least two clients, better dozens, take part in every round",
-    "secure-sum-wraps": "lower quantization_range",
-    "clip-of-the-sum": "use DifferentialPrivacyClientSideFixedClipping and fixedclipping_mod",
-    "adaptive-clip-noise": _FIXED,
-    "adaptive-clip-direction": _FIXED,
-    "server-noise-too-small": "clip every update before the mean, or raise the noise",
-    "fewer-clients": "set num_sampled_clients to the clients that take part",
-    "mean-weighted-by-counts": "send num-examples=1 from every client",
-}
-"""The change that repairs each fault, where nothing nearer is known."""
+FAULTS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8")
+)
+"""What is wrong, the repair, and the level of each fault that is no error, by the fault's name."""
 
 
 def fault(
-    name: str,
-    says: str,
-    file: str,
-    key: str,
-    task: str = "",
-    *,
-    repair: str = "",
-    level: Level | None = None,
+    name: str, file: str, key: str, task: str = "", *, level: Level | None = None, **facts: Any
 ) -> Fault:
-    """A fault with what it costs and its repair, of the tables where none are given."""
-    cost = level or LEVELS.get(name, "error")
-    return Fault(name, says, repair or REPAIRS[name], file, key, task, cost)
+    """A fault of the table, with these facts in its words."""
+    known = FAULTS[name]
+    says, repair = (known[part].format(task=task, **facts) for part in ("says", "repair"))
+    return Fault(name, says, repair, file, key, task, level or known.get("level", "error"))
 
 
 @dataclass(frozen=True)
@@ -179,9 +124,9 @@ class JobChain(Middleware):
         self.scope, self.chosen, self.file, self.key = scope, chosen, file, key
         self.masked = masked
 
-    def fault(self, name: str, says: str, level: Level | None = None) -> Fault:
-        """A fault of this chain, with its usual repair."""
-        return fault(name, says, self.file, self.key, self.task, level=level)
+    def fault(self, name: str, level: Level | None = None, **facts: Any) -> Fault:
+        """A fault of this chain."""
+        return fault(name, self.file, self.key, self.task, level=level, **facts)
 
     def leaves(self, given: Outgoing) -> Outgoing:
         """What leaves of a result. Whatever the filters or mods raise passes through."""

@@ -217,16 +217,12 @@ def _faults(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Itera
         needed = _NEEDED.get(type(layer).__name__)
         if needed and needed not in wired:
             why = f"{type(layer).__name__} leaves clipping to {needed}, which no client runs, so "
-            yield _unwired(f"{why}nothing clips the updates", needed, file)
+            why += "nothing clips the updates"
+            yield fault("unwired-mod", file, "mods=", "train", why=why, part=needed)
     for module in list(sys.modules.values()):
         if str(getattr(module, "__file__", "")) != str((folder / file).resolve()):
             continue
         for name, value in vars(module).items():
             if isinstance(value, LocalDpMod | LegacyLocalDpMod) and "LocalDpMod" not in wired:
                 why = f"{name}, a LocalDpMod, is made and in no list of mods, so it never runs"
-                yield _unwired(why, name, file)
-
-
-def _unwired(says: str, name: str, file: str) -> Fault:
-    repair = f"add {name} to mods=[…] of the ClientApp or of @app.train"
-    return fault("unwired-mod", says, file, "mods=", "train", repair=repair)
+                yield fault("unwired-mod", file, "mods=", "train", why=why, part=name)

@@ -11,6 +11,8 @@ Source: flwr 1.41, ``serverapp/strategy``, ``server/compat/app.py`` and
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partialmethod
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,16 +61,19 @@ class Started(BaseException):
         self.config, self.secure = config, secure
 
 
+def _refuse(*_: Any, **__: Any) -> Any:
+    """Refuse to reach a client."""
+    raise RuntimeError("gradaudit sends no messages")
+
+
 class NobodyOnline(Grid):
     """A grid of clients that are counted and never reached."""
 
     run: Any = SimpleNamespace(run_id=1)
+    set_run = push_messages = pull_messages = send_and_receive = _refuse
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
-
-    def set_run(self, run: Any) -> None:
-        """Nothing to set."""
 
     def create_message(self, content: Any, message_type: str, dst_node_id: int, *_: Any) -> Any:
         """A message to a client."""
@@ -82,30 +87,15 @@ class NobodyOnline(Grid):
         """The clients."""
         return [SimpleNamespace(node_id=node) for node in self.get_node_ids()]
 
-    def push_messages(self, messages: Any) -> Any:
-        """Refuse to send."""
-        raise RuntimeError("gradaudit sends no messages")
-
-    def pull_messages(self, message_ids: Any) -> Any:
-        """Refuse to receive."""
-        raise RuntimeError("gradaudit receives no messages")
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        """Refuse to send."""
-        raise RuntimeError("gradaudit sends no messages")
-
 
 class CountedClient(ClientProxy):
     """A legacy server's client that is counted and never reached."""
 
+    get_properties = get_parameters = fit = evaluate = reconnect = _refuse
+
     def __init__(self, node: int) -> None:
         super().__init__(str(node))
         self.node_id = node
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("gradaudit sends no messages")
-
-    get_properties = get_parameters = fit = evaluate = reconnect = _refuse
 
 
 class LegacyStrategy:
@@ -120,7 +110,8 @@ class LegacyStrategy:
     def __init__(self, legacy: Any, secure: Any = None) -> None:
         self.legacy, self.secure, self.keys = legacy, secure, tuple[str, ...]()
 
-    def _configure(self, kind: str, number: int, arrays: Any, grid: Any) -> Iterator[Message]:
+    def _configure(self, kind: str, number: int, arrays: Any, _: Any, grid: Any) -> list[Message]:
+        """The messages that ask clients to train, or to evaluate."""
         manager = SimpleClientManager()
         for node in grid.get_node_ids():
             manager.register(CountedClient(node))
@@ -128,16 +119,11 @@ class LegacyStrategy:
         parameters = compat.arrayrecord_to_parameters(arrays, keep_input=True)
         task = "fit" if kind == "train" else "evaluate"
         record = getattr(compat, f"{task}ins_to_recorddict")
-        for proxy, ins in getattr(self.legacy, f"configure_{task}")(number, parameters, manager):
-            yield asked(record(ins, True), kind, proxy.node_id)
+        chosen = getattr(self.legacy, f"configure_{task}")(number, parameters, manager)
+        return [asked(record(ins, True), kind, proxy.node_id) for proxy, ins in chosen]
 
-    def configure_train(self, number: int, arrays: Any, _: Any, grid: Any) -> list[Message]:
-        """The messages that ask clients to train."""
-        return list(self._configure("train", number, arrays, grid))
-
-    def configure_evaluate(self, number: int, arrays: Any, _: Any, grid: Any) -> list[Message]:
-        """The messages that ask clients to evaluate."""
-        return list(self._configure("evaluate", number, arrays, grid))
+    configure_train = partialmethod(_configure, "train")
+    configure_evaluate = partialmethod(_configure, "evaluate")
 
     def aggregate_train(self, number: int, replies: Iterable[Message]) -> tuple[Any, None]:
         """The arrays that the strategy releases of the clients' replies."""
@@ -155,17 +141,14 @@ class LegacyStrategy:
         return record_of(arrays_of(released, self.keys)), None
 
 
-def _start(
-    self: Any,
-    grid: Any,
-    initial_arrays: Any,
-    num_rounds: int = 3,
-    timeout: float = 3600,
-    train_config: Any = None,
-    *_: Any,
-    **__: Any,
-) -> None:
-    raise Started(self, initial_arrays, num_rounds, train_config)
+_SIGNATURE = signature(Strategy.start)
+
+
+def _start(*given: Any, **named: Any) -> None:
+    told = _SIGNATURE.bind(*given, **named)
+    told.apply_defaults()
+    keys = ("self", "initial_arrays", "num_rounds", "train_config")
+    raise Started(*(told.arguments[key] for key in keys))
 
 
 def _run(workflow: Any, grid: Any, context: Any) -> None:
@@ -216,22 +199,15 @@ def started(app: Any, config: Mapping[str, Any]) -> tuple[Started | None, str]:
     return None, "the ServerApp never calls strategy.start"
 
 
-class _Uncounted:
-    """In place of an accountant where a release is only simulated."""
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
-
-    def would_exceed(self, event: Any) -> bool:
-        """Never."""
-        return False
-
-    def compose(self, event: Any) -> None:
-        """Count nothing."""
-
-    def get_privacy_spent(self) -> Any:
-        """Nothing."""
-        return SimpleNamespace(epsilon=0.0, delta=0.0, num_releases=0)
+def _uncounted(accountant: Any) -> Any:
+    """What stands in for an accountant where a release is only simulated: it counts nothing."""
+    spent = SimpleNamespace(epsilon=0.0, delta=0.0, num_releases=0)
+    return SimpleNamespace(
+        config=accountant.config,
+        would_exceed=lambda event: False,
+        compose=lambda event: None,
+        get_privacy_spent=lambda: spent,
+    )
 
 
 class FlowerServer:
@@ -277,7 +253,7 @@ class FlowerServer:
         """
         ledgers = [a for x in self.layers if (a := getattr(x, "accountant", None)) is not None]
         made = copy.copy(self)
-        made.strategy = copy.deepcopy(self.strategy, {id(a): _Uncounted(a.config) for a in ledgers})
+        made.strategy = copy.deepcopy(self.strategy, {id(a): _uncounted(a) for a in ledgers})
         return made
 
     def asked(self, kind: str) -> list[Message]:
@@ -319,20 +295,14 @@ def secure_sum_faults(workflow: Any, clients: int, file: str) -> Iterator[Fault]
     """The faults of a sum of so many clients: it is of one alone, or wraps around."""
     name = type(workflow).__name__
     if clients < 2:
-        says = f"the secure sum is of {clients} client, which is its update; {name} halts the round"
-        yield fault("secure-sum-of-one", says, file, "fraction_fit, min_fit_clients", "server")
+        key = "fraction_fit, min_fit_clients"
+        yield fault("secure-sum-of-one", file, key, "server", clients=clients, part=name)
         return
     large = _LARGE * workflow.clipping_range
     heaviest = [int(workflow.max_weight)] * clients
     (mean,) = secure_mean(workflow, [[np.array([large])]] * clients, heaviest)
     if abs(mean.item() - large) > _SAME * large:
         most = 2 ** ((workflow.modulus_range // clients).bit_length() - 1)
-        yield fault(
-            "secure-sum-wraps",
-            f"the sum of {clients} clients exceeds modulus_range: weights of {large:.3g} of all "
-            f"clients come out as {mean.item():.3g}",
-            file,
-            f"{name}(quantization_range=)",
-            "server",
-            repair=f"give {name} quantization_range={most}",
-        )
+        facts = {"clients": clients, "large": large, "mean": mean.item(), "most": most}
+        key = f"{name}(quantization_range=)"
+        yield fault("secure-sum-wraps", file, key, "server", part=name, **facts)

@@ -119,15 +119,8 @@ def _app(folder: Path, meta: Mapping[str, Any], site: str) -> str:
 def _tables(root: Path, site: str) -> FilterTables:
     """NVFlare's filter tables for the client, built by its own code."""
     base = root / "config" / "config_fed_client.json"
-    variables = dict.fromkeys(
-        (
-            SystemVarName.ROOT_URL,
-            SystemVarName.CP_URL,
-            SystemVarName.RELAY_URL,
-        ),
-        "",
-    )
-    variables |= {
+    nowhere = (SystemVarName.ROOT_URL, SystemVarName.CP_URL, SystemVarName.RELAY_URL)
+    variables = dict.fromkeys(nowhere, "") | {
         SystemVarName.SITE_NAME: site,
         SystemVarName.JOB_ID: "job",
         SystemVarName.WORKSPACE: str(root),
@@ -162,7 +155,7 @@ def _model(
     if spec is not None:
         return spec, Layout.of(load_model(spec).state_dict())
     for config in configs:
-        for path, arguments in _modules(config, config):
+        for path, arguments in _modules(config):
             try:
                 model = instantiate_class(path, arguments)
             except Exception as error:  # whatever the user's code raises
@@ -172,18 +165,22 @@ def _model(
     raise UsageError(f"{folder}: names no model that can be built; give --model FILE.py:factory")
 
 
-def _modules(node: Any, config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _modules(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every ``model`` of a component's arguments: its class path and its arguments."""
-    if isinstance(node, Mapping):
+    for node in _mappings(config):
         model = node.get("model")
         if isinstance(model, Mapping) and isinstance(model.get("path"), str):
             path = re.sub(r"\{(\w+)\}", lambda m: str(config.get(m[1], m[0])), model["path"])
             yield path, dict(model.get("args") or {})
-        for value in node.values():
-            yield from _modules(value, config)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _modules(value, config)
+
+
+def _mappings(node: Any) -> Iterator[Mapping[str, Any]]:
+    """Every mapping in a configuration, the outer ones first."""
+    if isinstance(node, Mapping):
+        yield node
+    inner = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+    for value in inner:
+        yield from _mappings(value)
 
 
 def _scopes(policy: Path | None, meta: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
@@ -328,18 +325,15 @@ def _outgoing(left: Shareable, given: Outgoing) -> Outgoing:
     return Outgoing({k: np.asarray(v) for k, v in dxo.data.items()}, form, numbers)
 
 
-def _settings(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def _settings(client: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Settings of the client's training: arguments of its executors, and of a script's command."""
-    if isinstance(node, Mapping):
-        for name, value in node.items():
-            yield from _settings(value, str(name))
-    elif isinstance(node, list):
-        for value in node:
-            yield from _settings(value)
-    elif isinstance(node, str):
-        yield from _ARGUMENT.findall(node)
-    else:
-        yield key, node
+    for node in _mappings(client):
+        for key, value in node.items():
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, str):
+                    yield from _ARGUMENT.findall(each)
+                elif not isinstance(each, Mapping | list):
+                    yield key, each
 
 
 def _told(server: Mapping[str, Any], key: str) -> int | None:

@@ -31,20 +31,18 @@ def dead_chains(
     for key, filters in conf.result_filter_table.items():
         task, _, direction = key.rpartition("/")
         names = ", ".join(type(each).__name__ for each in filters)
-        about = (where, f"task_result_filters of {task}", task)
-        named = f"name one of these: {json.dumps(list(tasks))}"
         if direction == FilterKey.IN and f"{task}/{FilterKey.OUT}" not in conf.result_filter_table:
-            why = "run on results that come in, so results leave the client without them"
-            yield fault("filter-direction-in", f"{names} {why}", *about)
+            found = "filter-direction-in"
         elif "*" in task:
-            why = f"filters are looked up by the exact task name, so {names} for {task!r} never run"
-            yield fault("filter-task-wildcard", why, *about, repair=named)
+            found = "filter-task-wildcard"
         elif learn is not None and task == learn:
-            why = f"swarm learning calls the executor directly, so {names} never run on its models"
-            yield fault("swarm-result-filters-dead", why, *about)
+            found = "swarm-result-filters-dead"
         elif task not in tasks and not _runs_elsewhere(conf, filters, tasks):
-            why = f"no executor has the task {task!r}, so {names} never run"
-            yield fault("filter-wrong-task", why, *about, repair=named)
+            found = "filter-wrong-task"
+        else:
+            continue
+        about = (where, f"task_result_filters of {task}", task)
+        yield fault(found, *about, names=names, tasks=json.dumps(list(tasks)))
 
 
 def _runs_elsewhere(conf: Any, filters: object, tasks: Sequence[str]) -> bool:
@@ -63,8 +61,6 @@ def unwired(client: Mapping[str, Any], where: str) -> Iterator[Fault]:
         except Exception:
             continue
         if name == _BY_EVENTS:
-            why = "what the training logs leaves by events, which pass no filter"
-            yield fault("events-in-clear", why, where, f"components[{i}]")
+            yield fault("events-in-clear", where, f"components[{i}]")
         if isinstance(found, type) and issubclass(found, Filter):
-            why = f"{name} is a component that no chain of filters names, so it never runs"
-            yield fault("unwired-filter", why, where, f"components[{i}]")
+            yield fault("unwired-filter", where, f"components[{i}]", part=name)
