@@ -71,7 +71,7 @@ ROOMS = {
     "explaining": "audits",
     "formats": "audits explaining judging view",
     "sweeping": "deployment formats",
-    "evidence": "audits formats gathering judging view",
+    "evidence": "audits formats gathering judging sweeping view",
     "config": "audits deployment federation",
     "opening": "config data defenses deployment gradients models subject",
     "scaling": "accuracy config data models opening",

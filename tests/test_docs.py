@@ -107,6 +107,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model: sample_models/models.py:digits_cnn\ndata: digits\nsamples: 16\n"
     )
     make_pack(folder / "pack", None, value=1.0)
+    (folder / "reports").mkdir(exist_ok=True)
+    for name in ("1.json", "2.json"):
+        canned().save(folder / "reports" / name)
     for name in ("report.json", "old.json", "new.json"):
         (folder / name).write_text(canned().to_json())
     gate(canned(), folder / "policy.yaml").save(folder / "judged.json")

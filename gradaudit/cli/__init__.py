@@ -135,6 +135,7 @@ _COMMANDS = {
     "job": ("job.job", PANEL),
     "gate": ("gate.gate", _REPORTS),
     "compare": ("reports.compare", _REPORTS),
+    "history": ("evidence.history", _REPORTS),
     "attest": ("evidence.attest", _REPORTS),
     "verify": ("evidence.verify_pack", _REPORTS),
     "commit": ("evidence.commit_files", _REPORTS),

@@ -1,4 +1,4 @@
-"""The commands ``attest``, ``verify`` and ``commit``: evidence that others can check."""
+"""The commands ``attest``, ``verify``, ``commit`` and ``history``: evidence over time."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,19 @@ from typing import Annotated
 
 import typer
 
-from gradaudit.cli.reports import Quiet, Verbose, remark
+from gradaudit.cli.reports import All, Quiet, Verbose, remark
 from gradaudit.errors import UsageError
 from gradaudit.evidence import annex, commit, stamp, statement_of, verify
 from gradaudit.evidence.commitment import STAMPED, read_commitment, stamped_time
+from gradaudit.evidence.history import read_history
 from gradaudit.evidence.signing import sign
 from gradaudit.evidence.statement import Kind
 from gradaudit.files import expect_other_files, read_file, write_atomically
+from gradaudit.formats.base import Stdout
+from gradaudit.formats.changes import MOST_ROWS
+from gradaudit.formats.page import Page
 from gradaudit.report import Report
+from gradaudit.sweeping.table import write_table
 from gradaudit.text import printable
 
 ALTERED = 1
@@ -146,3 +151,46 @@ def commit_files(
     stamped_time(timestamp, output)
     content = read_file(timestamp, MAX_STAMP)
     write_atomically(output.with_name(output.name + STAMPED), content)
+
+
+def history(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with JSON reports, one a round or version.")
+    ],
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", help="Metric to follow (default: all that answer a question)."),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-o", "--output", help="File to write: .html with pictures, or .csv with every row."
+        ),
+    ] = None,
+    every: All = False,
+    verbose: Verbose = False,
+) -> None:
+    """Follow leakage by layer over rounds or versions, and flag what the intervals show.
+
+    gradaudit history reports
+    gradaudit history reports -o history.html -o history.csv
+
+    The reports are taken in the order of the numbers in their names. A change is flagged where the
+    interval lies beyond that of the last report flagged, or of the first; ten are shown.
+    """
+    for path in output or ():
+        if path.suffix.lower() not in (".html", ".csv"):
+            raise UsageError(f"{path}: a history is written as .html or .csv")
+    found = read_history(folder, metric)
+    for path in output or ():
+        if path.suffix.lower() == ".csv":
+            write_table(path, found.merged(), found.metrics[0])
+        else:
+            write_atomically(path, found.page())
+    shown = found.turns if every else found.turns[:MOST_ROWS]
+    page = Page(Stdout())
+    page.print(page.prose(found.summary))
+    for turn in shown:
+        page.print(page.prose(str(turn), rest="  "))
+    if left := len(found.turns) - len(shown):
+        page.print(page.prose(f"{left} more changes (--all shows them)"))

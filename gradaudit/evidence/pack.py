@@ -60,7 +60,7 @@ def _statement_in(folder: Path) -> tuple[Path, dict[str, Any]]:
     found = [
         (path, document)
         for path in sorted(folder.glob("*.json"))
-        if isinstance(document := _read(path), dict) and _is_statement(document)
+        if isinstance(document := read_json(path), dict) and _is_statement(document)
     ]
     if len(found) != 1:
         said = f"holds {len(found)} statements; it must hold the one of `gradaudit attest`"
@@ -68,7 +68,8 @@ def _statement_in(folder: Path) -> tuple[Path, dict[str, Any]]:
     return found[0]
 
 
-def _read(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Returns the content of a JSON file; None where it cannot be read as one."""
     try:
         return json.loads(read_file(path, MAX_BYTES))
     except (UsageError, ValueError):
