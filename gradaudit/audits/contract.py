@@ -42,7 +42,7 @@ def _misnamed(audit: type[Audit[Any]], rows: Sequence[Measurement]) -> Iterator[
 def _misplaced(
     audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
 ) -> Iterator[str]:
-    """Of layers that are not looked at, and of those that are left out."""
+    """Breaches by rows of layers that are not looked at, and by layers that are left out."""
     spoken_of = dict.fromkeys(row.layer for row in rows if row.layer is not None)
     if strange := [name for name in spoken_of if name not in layers]:
         yield f"rows of {_named(strange)}, which is not looked at"

@@ -40,7 +40,7 @@ class Rows:
     facts: Details = field(default_factory=dict)
 
     def of(self, variant: Variant, facts: Facts = None) -> Self:
-        """The same with more in variant and facts."""
+        """Rows with more in their variant and facts."""
         return replace(
             self, variant={**self.variant, **variant}, facts={**self.facts, **(facts or {})}
         )

@@ -219,7 +219,7 @@ class Training:
         return self.rows.projection
 
     def above(self, threshold: int) -> Self:
-        """The same rows in two classes that weigh alike: labels above a threshold, and others."""
+        """The rows in two classes that weigh alike: labels above a threshold, and others."""
         above = (self.labels > threshold).astype(np.int64)
         return replace(self, labels=above, prior=_EVEN, weights=_weights(above, _EVEN))
 

@@ -44,7 +44,7 @@ class Trees:
     values: Sums
 
     def of_columns(self, places: IntArray) -> Trees:
-        """The same trees where the columns stand at these places."""
+        """Renumber the columns that the trees look at."""
         return replace(self, columns=np.where(self.columns < 0, -1, places[self.columns]))
 
     def votes(self, features: Features) -> FloatArray:
@@ -224,7 +224,7 @@ class _Growing:
         return Trees(count, columns, cuts, left, np.concatenate(self._values))
 
     def _passed(self, level: _Level, columns: IntArray, cuts: Features) -> Sums:
-        """What lies above cuts (nodes, cuts) in these columns, (nodes, cuts, 1 + targets)."""
+        """Sums (nodes, cuts, 1 + targets) over the rows above cuts (nodes, cuts) in columns."""
         passed = np.empty((*columns.shape, len(level.sums)), np.float32)
         for nodes, looked, weights in self._rows_of(level, columns):
             above = looked > cuts[nodes, :, None]
@@ -232,7 +232,7 @@ class _Growing:
         return passed
 
     def _rows_of(self, level: _Level, columns: IntArray) -> Iterator[_Look]:
-        """What the rows of nodes have in these columns, nodes of about one size together."""
+        """Values of the nodes' rows in these columns, nodes of about one size together."""
         rows, nodes = self._columns.shape[1], np.argsort(-level.sizes, kind="stable")
         while len(nodes):
             width = level.sizes[nodes[0]]

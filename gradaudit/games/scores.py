@@ -153,7 +153,7 @@ class Scores:
 
     @cached_property
     def room(self) -> FloatArray:
-        """The same of the private set of one repetition."""
+        """The room in the private set of one repetition."""
         rooms = [disjoint([trials.draws]) for trials in self.repetitions]
         return np.asarray(np.mean(rooms, axis=0))
 

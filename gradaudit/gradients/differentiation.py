@@ -72,7 +72,7 @@ class Mapped:
         return gradients
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
-        """Their tangents. Nothing is computed twice that does not depend on the record."""
+        """The gradients' tangents. Nothing is computed twice that does not depend on the record."""
         one = _forward(batch.trace, by)
         several = torch.func.vmap(one, in_dims=(None, None, None, 0))
         every = torch.func.vmap(several, in_dims=(0, 0, 0, None))
@@ -90,7 +90,7 @@ class Looped:
         return _stacked([trace.gradients(*record) for trace, record in _one_by_one(batch)])
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
-        """Their tangents; a record has the same random numbers in every direction."""
+        """The gradients' tangents; a record has the same random numbers in every direction."""
         tangents = []
         for trace, record in _one_by_one(batch):
             one = _forward(trace, by)
@@ -110,7 +110,7 @@ class Doubled:
         return _stacked([tree_map(torch.detach, of_record) for of_record in gradients])
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
-        """Their tangents."""
+        """The gradients' tangents."""
         return _stacked([_doubled(*one, directions, by) for one in _one_by_one(batch)])
 
 
@@ -144,7 +144,7 @@ def fastest(batch: Batch, by: Variable) -> Differentiation:
 
 
 def _remedy(loss: Loss) -> str:
-    """What to do about an operation of model or loss that has no second derivative."""
+    """The remedy for an operation of model or loss that has no second derivative."""
     where = f"the model or of --loss {loss.name}" if isinstance(loss, CustomLoss) else "the model"
     return (
         f"; write this operation of {where} with ones that can be differentiated twice (elementary "
@@ -232,5 +232,5 @@ def _stacked(parts: Sequence[Gradients]) -> Gradients:
 
 
 def at_records(tree: Any, at: slice) -> Any:
-    """The same nested tensors (records, …) for the records at these positions alone."""
+    """Take the records at these positions from nested tensors (records, …)."""
     return tree_map(lambda tensor: tensor[at], tree)

@@ -151,7 +151,7 @@ class Pass(NamedTuple):
 
 
 def exact_norms(size: int) -> list[Pass]:
-    """All norms, over all columns."""
+    """Passes that give all norms, over all columns."""
     return [Pass(Columns(range(size)), NORMS, total=True)]
 
 

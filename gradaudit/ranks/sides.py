@@ -283,7 +283,7 @@ def _inputs(operator: ReducedU, precondition: Map) -> Side:
 
 
 def _beside(equations: Equations) -> Side:
-    """What the output gradients' equations leave of the inputs, spanned by Wᵀ projected onto it."""
+    """The inputs that the output gradients' equations leave, spanned by projected Wᵀ."""
     operator, read = equations.operator.filters_alone, _read(equations.operator)
 
     def span(vectors: Tensor) -> Tensor:

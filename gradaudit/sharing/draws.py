@@ -52,7 +52,7 @@ def with_others(
 def draws_of_others(
     batches: Indices, others: int, pool: Indices, generator: np.random.Generator
 ) -> Indices:
-    """What the other clients of each batch draw of its own pool, outside the batch.
+    """Draw records for each batch's other clients from its own pool, outside the batch.
 
     Args:
         batches: (batches, k) indices of records of the pool, none twice in a batch.
@@ -73,7 +73,7 @@ def draws_of_others(
 
 
 def at_most(records: Indices, count: int, seed: int) -> Indices:
-    """All of these records, or so many of them at random, in order."""
+    """At most so many of these records, at random, in order."""
     if len(records) <= count:
         return records
     chosen = rng(seed, "sharing", "records").choice(len(records), count, replace=False)

@@ -50,7 +50,7 @@ class Dense:
 
     @property
     def elements(self) -> int:
-        """Its elements."""
+        """The number of elements of a row."""
         return self.values.shape[1]
 
     def dense(self) -> Tensor:
@@ -230,7 +230,7 @@ Piece = tuple[slice, Layer, GradientRows]
 
 @dataclass(frozen=True)
 class RecordRows:
-    """One row a record.
+    """Rows of gradients, one a record.
 
     Attributes:
         gradients: the engine, for all records that are looked at.

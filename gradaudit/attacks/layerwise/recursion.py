@@ -143,7 +143,7 @@ class RecoveredRecord:
         return all(one.determined for one in self.solved)
 
     def layers(self) -> list[JsonValue]:
-        """What every layer's system left, the last layer first, for a report."""
+        """The residual and rank of every layer's system, the last layer first, for a report."""
         return [
             {
                 "layer": one.layer,

@@ -83,7 +83,7 @@ class LayerwiseSetting:
         return gradient
 
     def last_layers(self) -> list[tuple[LastLayer, Tensor]]:
-        """What may have happened at the last layer, each with the target that goes with it.
+        """The possible inputs and output gradients of the last layer, each with its target.
 
         The ones that explain the layer's own gradient come first; those that clearly do not are
         left out.

@@ -183,7 +183,7 @@ def expect_pictures(records: Records) -> None:
 
 
 def seen(observed: AttackedBatch, update: Update) -> AttackedBatch:
-    """The same batch where only this part of its update was shared."""
+    """The batch as it is seen where only this part of its update was shared."""
     return replace(observed, view=replace(observed.view, update=update))
 
 

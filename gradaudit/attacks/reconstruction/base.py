@@ -27,12 +27,12 @@ SharedUpdate = Mapping[str, Tensor] | Sequence[Tensor]
 
 
 class Attackable(Protocol):
-    """What an attack is called with, which makes the attacker's view of an update."""
+    """A target that an attack is called with; it makes the attacker's view of an update."""
 
     def view(
         self, update: SharedUpdate, *, batch: int = 1, labels: Tensor | None = None
     ) -> "AttackerView":
-        """What the attacker has, of an update of so many records."""
+        """The attacker's view of an update of so many records."""
         ...
 
 
@@ -87,7 +87,7 @@ class AttackerView:
     def in_precision(
         self, dtype: torch.dtype, device: torch.device | None = None
     ) -> "AttackerView":
-        """The same view in another floating-point precision, and on another device if any."""
+        """Convert the view to another precision, and move it to a device if one is given."""
         device = device or self.model.device
         if (dtype, device) == (self.dtype, self.model.device):
             return self

@@ -277,7 +277,7 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
     Options = CombinedOptions
 
     def run(self, view: AttackerView, execution: Execution) -> Candidates:
-        """One candidate for every start."""
+        """Solve the chain from every starting record; each gives one candidate."""
         setting = LayerwiseSetting.of(view, self.name)
         if self.options.denoise and not view.pictures:
             raise NotApplicable("total variation denoising is for pictures: leave out denoise")

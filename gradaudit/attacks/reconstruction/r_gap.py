@@ -49,7 +49,7 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
     restarts = False
 
     def run(self, view: AttackerView, execution: Execution) -> Candidates:
-        """One candidate: there is nothing to start from."""
+        """Solve the chain once, which needs no starting point, for one candidate."""
         setting = LayerwiseSetting.of(view, self.name)
         with execution.progress.task(self.name, 1) as advance:
             solver = LeastSquares(self.options.solver_steps)

@@ -105,7 +105,7 @@ class Adversary:
 
     Attributes:
         observations: one of each round, oldest first.
-        families: predictive families, each believed as far as held-out batches bear it out.
+        families: predictive families, each weighed by how well it predicted the batches held out.
         jobs: workers that fits are shared out among; no number depends on them.
     """
 

@@ -53,7 +53,7 @@ class Answers:
 
 
 class InferenceGame(ABC):
-    """One of the games: who may be asked about what, and how it is guessed."""
+    """An inference game: the secret, how batches are drawn, and how the secret is guessed."""
 
     name: ClassVar[str]
     batch_size: ClassVar[int]

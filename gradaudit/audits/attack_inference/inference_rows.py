@@ -191,7 +191,7 @@ class ScoredRows:
                 yield of_round._bound(scope, leak, {})
 
     def estimate(self, adversary: Guessed) -> Iterator[Measurement]:
-        """The same from the usable information of the calibrated posterior, which is no bound."""
+        """An estimate, and no bound, from the usable information of the calibrated posterior."""
         prior = self.scorer.splits[0].prior
         estimated = replace(self, rows=self.rows.of({"information": "estimate"}))
         for scope in adversary[0]:

@@ -137,7 +137,7 @@ class Guesses:
         rounds: the same of each round alone.
         held: (held batches, values) the same of the batches held out, under an even prior.
         temperature: what calibrates ``posterior``; None where no batches were held out.
-        families: the predictive families that it believes.
+        families: the predictive families that the answer rests on.
         held_out_loss: in nats, of batches held out, after calibration; infinite without any.
         reads: the layers that it reads, or ``ALL_LAYERS``, each with its share of the answer.
     """

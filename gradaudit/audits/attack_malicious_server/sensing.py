@@ -143,7 +143,7 @@ def _formed_rows(target: Target, whole: Tensor, layer: Layer) -> Tensor:
 def _factored_rows(
     target: Target, run: Gradients, chunk: slice, layer: Layer, use: tuple[int, Linear]
 ) -> Tensor | None:
-    """The same from the factors of G = Δ Aᵀ; None where it is less work to form G.
+    """Row norms from the factors of G = Δ Aᵀ; None where it is less work to form G.
 
     A row's square is δ (Aᵀ A) δᵀ, in double precision, for the positions may cancel.
     """

@@ -66,7 +66,7 @@ class MethodAttempts:
     success: float
 
     def rows(self, rows: Rows, facts: Details) -> Iterator[Measurement]:
-        """All metrics of this method; the facts are of those that were tried."""
+        """Rows of all metrics of this method; the facts are of the attacks that were made."""
         explained = rows.of({}, facts)
         answered = [attempt for attempt in self.attempts if attempt.answer is not None]
         if not answered:
@@ -90,7 +90,7 @@ class MethodAttempts:
         scores = [float(a.candidates.scores[a.answer or 0]) for a in answered]
         yield explained.measured("attacker_score", float(np.mean(scores)), n=len(scores))
 
-    def _score(self, metric: str, answers: NDArray[np.float64], told: Rows) -> Measurement:
+    def _score(self, metric: str, answers: NDArray[np.float64], rows: Rows) -> Measurement:
         details: dict[str, JsonValue] = {
             "answers": [_number(float(answer)) for answer in answers],
             "restarts": self._restarts(metric),
@@ -98,7 +98,7 @@ class MethodAttempts:
         if without := sum(metric not in attempt.scores for attempt in self.attempts):
             details["left_out"] = f"{without} of {len(self.attempts)} batches: {NO_PICTURE}"
         interval = _interval(metric, answers)
-        return told.measured(
+        return rows.measured(
             metric, float(answers.mean()), interval=interval, n=len(answers), details=details
         )
 

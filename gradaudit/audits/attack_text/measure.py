@@ -131,7 +131,7 @@ class _Attack:
             yield asked.measured(GIVEN, value, n=options.decoys, details=details)
 
     def _batches(self, captured: CapturedUpdate | None) -> list[Records]:
-        """Those that are attacked, and one more for the floor of the last, where there is one."""
+        """The attacked batches, and one more for the floor of the last, where there is one."""
         options = self.options
         count = 1 if captured is not None else options.drawn(self.subject.samples) + 1
         choice = Choice(
@@ -173,14 +173,14 @@ class _Attack:
         presence = Presence(view, self.threat.layers)
         for shares_of, texts in ((found.presence, batch), (found.absence, others)):
             if texts is not None:
-                for layer, shares in self._told(found, presence, texts, number).items():
+                for layer, shares in self._decoy_wins(found, presence, texts, number).items():
                     shares_of.setdefault(layer, []).append(shares)
         found.tokens.append(sum(view.inner))
         for layer in presence.places:
             span = presence.span(layer)
             found.ranks.setdefault(layer, []).append(None if span is None else span.rank)
 
-    def _told(
+    def _decoy_wins(
         self, found: BatchAnswers, presence: Presence, batch: Records, number: int
     ) -> dict[str, Shares]:
         """The share of its decoys that each text is likelier than, (texts,), by layer."""
@@ -225,7 +225,7 @@ def _scores(answer: Answer, batch: Records) -> TextScores:
 
 
 def _filled(structure: Structure) -> str:
-    """That tokens fill what comes in where each stands for itself, and what lifts it; else empty.
+    """A warning where the tokens fill the input space, with the remedy; else empty.
 
     Fewer tokens leave dimensions free; the rows of the embedding name tokens whatever their number.
     """

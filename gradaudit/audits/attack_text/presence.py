@@ -166,7 +166,7 @@ def decoys_of(batch: Texts, pool: Texts, count: int, generator: np.random.Genera
 
 
 def _drawn(pool: Texts, length: int, count: int, generator: np.random.Generator) -> Tensor:
-    """So many texts of this length, none twice but where there are too few.
+    """Draw so many texts of this length, none twice unless there are too few.
 
     Where none is as long, others go on with tokens that are drawn from all.
     """

@@ -226,6 +226,6 @@ def predicted(
 
 
 def _vectors(view: TextView, place: MapsOfOneInput, tokens: Tensor, positions: int) -> Tensor:
-    """What tokens bring in at each position, (tokens, positions, width)."""
+    """The vectors that tokens feed in at each position, (tokens, positions, width)."""
     ids = tokens.to(view.model.device)[:, None].expand(-1, positions)
     return view.seen(place.names[:1], ids)[place.names[0]].cpu()

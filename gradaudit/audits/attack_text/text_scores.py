@@ -120,7 +120,7 @@ class BatchAnswers:
 def facts_of(
     found: BatchAnswers, view: TextView, captured: CapturedUpdate | None
 ) -> dict[str, JsonValue]:
-    """What all rows of an attack on one checkpoint rest on."""
+    """Facts that all rows of an attack on one checkpoint share."""
     facts: dict[str, JsonValue] = {
         "knowledge": dict(view.knowledge),
         "task": view.task,

@@ -172,7 +172,7 @@ class TextView:
 
     @cached_property
     def _run(self) -> tuple[InputCapture, Tensor]:
-        """What is met when the model runs on two texts of different tokens."""
+        """Run the model on two texts of different tokens, and record what each layer reads."""
         ids = torch.arange(2 * self.length, 0, -1, device=self.model.device) % self.vocabulary
         return self._run_on(ids.reshape(2, -1))
 
@@ -227,5 +227,5 @@ def mask_among(parts: Sequence[InputPart]) -> InputPart | None:
 
 
 def resized(parts: Sequence[InputPart], length: int) -> tuple[InputPart, ...]:
-    """The same parts for texts of another length."""
+    """Resize the parts to texts of another length."""
     return tuple(replace(part, shape=(length,)) for part in parts)

@@ -84,7 +84,7 @@ def with_claim(lower: Measurement, game: Game, options: DpAuditOptions) -> Measu
 
 
 def _remark(lower: Measurement, claimed: float | None, promised: float | None) -> str:
-    """What promise and bound say of the claim, and what the bound does not say."""
+    """A remark on the claim: what promise and bound say of it, and what the bound leaves open."""
     flawless = lower.details.get("at_ceiling")
     said = ["no trial erred: epsilon is at least this."] if flawless else []
     if repeats := lower.details.get("repeats"):
@@ -147,7 +147,7 @@ def theory_rows(
 
 
 def _only_without(game: Game) -> dict[str, JsonValue]:
-    """What a promise does not cover: arrays that leave as they are."""
+    """Arrays that leave undefended, which a promise does not cover."""
     bare = [fate.key for fate in game.fates if fate.carries_on]
     if not bare:
         return {}
@@ -176,7 +176,7 @@ def composition_rows(
 
 
 def _bound_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
-    """What trials showed, or why there were none, or none that count."""
+    """Rows of the trials' bounds, or the reason why there are none."""
     facts, result = _facts(game, options), game.result
     if game.untestable:
         reason = f"{UNTESTABLE}: {game.untestable}"
@@ -213,7 +213,7 @@ def _gap_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
 
 
 def _facts(game: Game, options: DpAuditOptions) -> dict[str, JsonValue]:
-    """What all bounds of a game rest on."""
+    """Facts that all bounds of a game rest on."""
     played, names = game.canaries.played, game.names
     mixture = options.replacement == "uniform"
     name = game.attribute

@@ -19,16 +19,17 @@ records' e. (E[q], M) ↦ E[q]² tr C M⁻¹ is convex, so tangents bound it fro
 Side information from a genie, so that averages are over records of similar information.
 
 Given u of z = u + v, with u of the law N(0, I − T) and v of N(0, T), independent, the record's
-prior is N(u, T), of precision T⁻¹. Who is told u does no worse, so for each T with 0 < T ≤ I
+prior is N(u, T), of precision T⁻¹. An attacker who is given u does no worse, so for each T with
+0 < T ≤ I
 
 - E‖x̂ − x‖² ≥ E_u tr C^½ (T⁻¹ + Ã_u)⁻¹ C^½ with Ã_u the information on average over v alone;
 - I(x; update) = I(u; update) + I(x; update | u) ≤ E_u ½ ln det(T⁻¹ + Ã_u), as the first is at most
   I(u; x) = ½ ln det T⁻¹, and the second at most E_u ½ ln det(I + T^½ Ã_u T^½).
 
-T = I is no genie. What is to be told is where gradients grow: with s = ∇_z ln ‖G‖², of other
-records, T⁻¹ = I + 3 E[s sᵀ], so that ln ‖G‖² varies by no more than a third of one (in variance)
-along any direction of v, as far as it is linear. The 3 is about the best of 1, 3 and 10 on the
-networks of ``benchmarks/coverage/floors.py``.
+T = I is no genie. The genie gives away the directions in which gradients grow: with
+s = ∇_z ln ‖G‖², of other records, T⁻¹ = I + 3 E[s sᵀ], so that ln ‖G‖² varies by no more than a
+third of one (in variance) along any direction of v, as far as it is linear. The 3 is about the best
+of 1, 3 and 10 on the networks of ``benchmarks/coverage/floors.py``.
 """
 
 from collections.abc import Sequence
@@ -55,26 +56,26 @@ class WeightedAverages:
     """Averages over the records of each unit, for each level.
 
     Attributes:
-        told: of q² Ã, (levels, units, probes, probes).
+        measured: of q² Ã, (levels, units, probes, probes).
         known: of (∇q − q z)(∇q − q z)ᵀ, (levels, units, probes, probes).
         shares: of q, (levels, units).
     """
 
-    told: Tensor
+    measured: Tensor
     known: Tensor
     shares: Tensor
 
     def __add__(self, other: Self) -> Self:
         """The information of two layers, whose records weigh alike."""
-        return replace(self, told=self.told + other.told)
+        return replace(self, measured=self.measured + other.measured)
 
     def __mul__(self, factor: float) -> Self:
         """The information under noise of this much less variance."""
-        return replace(self, told=self.told * factor)
+        return replace(self, measured=self.measured * factor)
 
     def floors(self, held: Tensor, prior: GaussianPrior) -> Tensor:
         """The floor that each held unit speaks for, after the others, (levels, held units)."""
-        whole = self.told + self.known
+        whole = self.measured + self.known
         return torch.stack(
             [
                 _tangents(shares, information, held, prior)
@@ -147,14 +148,14 @@ class Genie:
 
     Attributes:
         precision: T⁻¹, (leading, leading).
-        told: (I − T)^½.
-        untold: T^½.
+        given: (I − T)^½, of the part u that the genie gives away.
+        hidden: T^½, of the part v that it does not.
         levels: of the weights of records, see ``weights``.
     """
 
     precision: Tensor
-    told: Tensor
-    untold: Tensor
+    given: Tensor
+    hidden: Tensor
     levels: Tensor
 
     @classmethod
@@ -168,12 +169,12 @@ class Genie:
             product: Tensor = (vectors * values) @ vectors.mT
             return product
 
-        told, untold = matrix((1 - 1 / precision).sqrt()), matrix(precision**-0.5)
-        return cls(matrix(precision), told, untold, levels_of(energies))
+        given, hidden = matrix((1 - 1 / precision).sqrt()), matrix(precision**-0.5)
+        return cls(matrix(precision), given, hidden, levels_of(energies))
 
     def mixed(self, own: Tensor, shared: Tensor) -> Tensor:
         """Z = u + v of standard normal numbers (records, leading) for v and for u."""
-        mixed: Tensor = own @ self.untold + shared @ self.told
+        mixed: Tensor = own @ self.hidden + shared @ self.given
         return mixed
 
 

@@ -203,7 +203,7 @@ class _Sums(NamedTuple):
 
 
 def _sums(part: _Part, advance: Advance) -> _Sums:
-    """What a part's records add up to."""
+    """Sums over the records of a part."""
     first, products = part.chunks[0].start, dict[str, Tensor]()
     cells = part.cells - part.cells[0]
     count, probes = int(cells[-1]) + 1, len(part.prior.counts)

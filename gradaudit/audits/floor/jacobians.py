@@ -91,7 +91,7 @@ def _laid_out(point: FactoredGradients, moved: Gradients) -> Iterator[tuple[str,
 
 
 def _factored(base: Factors, left: Tensor, right: Tensor | None) -> Laid:
-    """From Δ̇ (records, groups, directions, out, positions) and Ȧ (…, in, positions)."""
+    """Products of Δ̇ (records, groups, directions, out, positions) and Ȧ (…, in, positions)."""
     inputs, positions = base.right.shape[2:]
     outputs = base.left.shape[2]
     short = positions * (inputs + outputs) < inputs * outputs

@@ -204,7 +204,7 @@ def case_of(audit: Floor, subject: Subject) -> NoisyUpdate:
 def shared_layers(
     target: Target, shown: Sequence[Layer], hidden: Sequence[str]
 ) -> tuple[Layer, ...]:
-    """All that is shared, biases too, by layer: the shown ones' names, else the modules'."""
+    """Every shared parameter, biases too, by a shown layer's name, else by its module's."""
     owners = {name: layer.name for layer in shown for name in layer.parameter_names}
     sizes = {name: parameter.numel() for name, parameter in target.model.named_parameters()}
     names: dict[str, list[str]] = {}
@@ -249,8 +249,8 @@ def _spread(
         members = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
         culprit = next((name for name in members if name in reasons), None)
         if culprit is not None:
-            told = f"is clipped together with {culprit}: {reasons[culprit]}"
-            spread |= {name: told for name in members if name not in reasons}
+            why = f"is clipped together with {culprit}: {reasons[culprit]}"
+            spread |= {name: why for name in members if name not in reasons}
     return spread
 
 
@@ -279,19 +279,19 @@ def _of_layers(
     if why := case.why_not(layers):
         yield from rows.skipped(why, FUNCTIONALS, [name])
     else:
-        told = sum_of_layers(infos[each.name] for each in case.tied_to(layers))
-        yield from _measured(rows, case, told, name)
+        together = sum_of_layers(infos[each.name] for each in case.tied_to(layers))
+        yield from _measured(rows, case, together, name)
     yield _reconstructed(rows, case, options, name, layers)
 
 
 def _measured(
-    rows: Rows, case: NoisyUpdate, told: Information, name: str | None
+    rows: Rows, case: NoisyUpdate, information: Information, name: str | None
 ) -> Iterator[Measurement]:
-    if not told.finite:
+    if not information.finite:
         yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         return
     for metric, functional in FUNCTIONALS.items():
-        found = van_trees_bound(functional, told, case.prior)
+        found = van_trees_bound(functional, information, case.prior)
         details: dict[str, JsonValue] = {"estimate": found.value}
         if metric == "mse_share":
             details["mse"] = found.safe * case.prior.variance / case.prior.size

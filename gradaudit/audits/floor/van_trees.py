@@ -67,7 +67,7 @@ def van_trees_bound(
 def _numbers(
     functional: Functional, information: Information, prior: GaussianPrior
 ) -> Iterator[Tensor]:
-    """Of the units of each fold, after the best bound of those of the others."""
+    """The floor of every unit, each fold by the bound that is best on the other folds."""
     units, count = information.units, len(information.halves)
     folds = torch.arange(count) % min(_FOLDS, count)
     weighted = information.weighted if functional is share else None
@@ -76,7 +76,7 @@ def _numbers(
     for fold in range(min(_FOLDS, count)):
         held, others = folds == fold, units[folds != fold].mean(dim=0)
         each[0, held] = functional.tangent(others, units[held], prior)
-        each[1, held] = _told(functional, information.halves[held], others, information, prior)
+        each[1, held] = _bounds(functional, information.halves[held], others, information, prior)
         if weighted is not None:
             each[2:, held] = weighted.floors(held, prior)
     for fold in range(min(_FOLDS, count)):
@@ -85,7 +85,7 @@ def _numbers(
         yield each[best, held]
 
 
-def _told(
+def _bounds(
     functional: Functional,
     halves: Tensor,
     others: Tensor,

@@ -250,7 +250,7 @@ class Pairs:
 
 
 def information(distances: Array, sigma2: float, alpha: float, memory: int = 1 << 28) -> Bound:
-    """One of the bounds.
+    """A lower or upper bound on the information in activations.
 
     Args:
         distances: squared, (records, records), with zeros on the diagonal; two records or more.

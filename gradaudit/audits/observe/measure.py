@@ -44,10 +44,10 @@ def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measur
     update, rows = update_of(captured, options), Rows(type(audit), facts=dict(captured.details))
     wanted = {layer.name for layer in subject.layers}
     with progress.task("observe", 1) as advance:
-        told = [each for piece in reading_units(update) for each in piece.look(1.0)]
+        readings = [each for piece in reading_units(update) for each in piece.look(1.0)]
         advance(1)
-    yield from rows_of(rows, [each for each in told if each.layer in wanted | {None}])
-    known = {each.layer for each in told}
+    yield from rows_of(rows, [each for each in readings if each.layer in wanted | {None}])
+    known = {each.layer for each in readings}
     of_layers = [metric.id for metric in audit.metrics if metric.per_layer]
     yield from rows.skipped(_ABSENT, of_layers, [name for name in wanted if name not in known])
 
@@ -80,9 +80,9 @@ def _stored_as(captured: CapturedUpdate) -> torch.dtype:
     return next((kind for kind in coarse if f"cast from {str(kind)[6:]}" in notes), torch.float32)
 
 
-def rows_of(rows: Rows, told: Iterable[ReadingValue]) -> Iterator[Measurement]:
+def rows_of(rows: Rows, readings: Iterable[ReadingValue]) -> Iterator[Measurement]:
     """A row for each reading, with its value or the reason why there is none."""
-    for each in told:
+    for each in readings:
         if each.value is None:
             yield from rows.skipped(each.reason, [each.metric], [each.layer], each.details)
         else:

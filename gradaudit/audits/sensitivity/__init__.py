@@ -79,7 +79,7 @@ class JacobianNorm:
 
     @property
     def metric(self) -> str:
-        """Its id; the paper has the label's only over range and ψ."""
+        """The metric's id; the paper has the label's only over range and ψ."""
         suffix = "_bounded" if self.bounded and self.reacting == "input" else ""
         return f"{self.reacting}_{self.norm}{suffix}"
 
@@ -90,7 +90,7 @@ class JacobianNorm:
 
     @property
     def quantiles(self) -> Mapping[str, Quantile]:
-        """Its quantiles over records by the ids of their metrics; only bounded F norms have any."""
+        """The quantiles over records by the ids of their metrics; only bounded F norms have any."""
         if self.norm != "f" or not self.bounded:
             return {}
         return {f"{self.metric}_{quantile.name}": quantile for quantile in QUANTILES}

@@ -72,7 +72,7 @@ class LayerNorms:
 
     @classmethod
     def of_all(cls, parts: Sequence[Self]) -> Self:
-        """One part's records after the other's."""
+        """Join the norms of parts, one part's records after the other's."""
         return cls(
             one_after_the_other([part.samples for part in parts]),
             torch.cat([part.ranges for part in parts]),
@@ -127,7 +127,7 @@ class Jacobians:
     def of_some(
         self, passes: Sequence[Pass], linear: bool, advance: Advance
     ) -> dict[str, LayerNorms]:
-        """The same of so few records that their gradients are held together.
+        """The norms of so few records that their gradients are held together.
 
         ``linear`` says whether the network may be piecewise linear.
         """
@@ -252,7 +252,7 @@ class _Tally:
 def _norms_of_some(
     jacobians: Jacobians, passes: Sequence[Pass], linear: bool, advance: Advance
 ) -> dict[str, LayerNorms]:
-    """What a worker does."""
+    """Compute some records' norms in a worker."""
     _keep_freed_memory()
     with torch.no_grad():
         return jacobians.of_some(passes, linear, advance)

@@ -201,7 +201,7 @@ def _tails(sample: Sample) -> tuple[float, float]:
 
 
 def _too_few(sample: Sample, quantile: Quantile) -> str:
-    """That too few records bound a quantile from above, and how many would."""
+    """A sentence that too few records bound a quantile from above, and how many would."""
     needed = fewest_values(quantile.share, _tails(sample)[0])
     bound = f"records bound the {quantile.title.lower()} from below only"
     return f"{len(sample.values)} {bound}; look at {needed} or more (--samples)"
@@ -227,7 +227,7 @@ def _share_over_probes(sample: Sample, every: _All) -> tuple[float, float]:
 
 
 def _details(sample: Sample) -> dict[str, JsonValue]:
-    """What stands behind a mean: the median, and the error of probes."""
+    """Details of a mean: the median, and the error of probes."""
     details: dict[str, JsonValue] = {"median": statistics.median(sample.values.tolist())}
     if not sample.exact:
         details["estimate"] = {
@@ -273,7 +273,7 @@ def _why_not(
 
 
 def cost(audit: Sensitivity, subject: Subject) -> AuditCost:
-    """Some passes for every direction of every record, and the intervals of every layer."""
+    """Cost: some passes for every direction of every record, and the intervals of every layer."""
     columns, probes = _columns(subject), audit.options.probes
     taken = (1 + audit.options.one_norm) * probes if probes else max(columns)
     directions = sum(min(size, taken) for size in columns)
@@ -344,7 +344,7 @@ def _observed(
 
 
 def _facts(observed: DifferentiableTarget) -> dict[str, JsonValue]:
-    """What every row of a target says."""
+    """Facts in every row of a target."""
     facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
     if observed.confident is not None:
         facts["confident_share"] = observed.confident

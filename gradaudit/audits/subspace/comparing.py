@@ -184,7 +184,7 @@ def principal_angles(first: Array, second: Array) -> Array:
 
 
 def quick_angles(first: Array, second: Array) -> Array:
-    """The same of many pairs of bases, (…, dimensions, k), to within 1e-7."""
+    """Principal angles of many pairs of bases, (…, dimensions, k), to within 1e-7."""
     cosines = np.linalg.svd(np.swapaxes(first, -1, -2) @ second, compute_uv=False)
     return np.asarray(np.arccos(np.clip(cosines, 0.0, 1.0)))
 

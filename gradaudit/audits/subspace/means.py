@@ -156,7 +156,7 @@ class Means:
         return principal_angles(*(leading_directions(mean, k, self.floor) for mean in means))
 
     def quick_angles(self, sums: Array, members: NDArray[np.bool_], k: int) -> Array:
-        """The same under permutations, (permutations, k), from the permuted groups' sums."""
+        """Principal angles (permutations, k) under permutations, by the permuted groups' sums."""
         means, rough = self.matrices(sums, members), {"reliable": _ROUGHLY}
         return quick_angles(*(leading_directions(mean, k, self.floor, **rough) for mean in means))
 
@@ -279,6 +279,6 @@ class Permuting:
         return sums
 
     def _members(self, number: int, piece: ColumnRange) -> NDArray[np.bool_]:
-        """Who has the value under a piece of the permutations, (width, records)."""
+        """Marks the records that have the value under some permutations, (width, records)."""
         split = self.splits[number]
         return split.member[split.orders[piece.start : piece.stop]]

@@ -256,7 +256,7 @@ def _draws(target: Target, seed: int, index: int) -> torch.Generator:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the attacker makes of one update: inputs (k, …), None for no answer; labels (k,)."""
+    """The attacker's answer to one update: inputs (k, …), None for no answer; labels (k,)."""
 
     observed: AttackedBatch
     inputs: Tensor | None

@@ -272,7 +272,7 @@ def _attacked(
     drawn: Subject,
     progress: Progress,
 ) -> list[AttackScores]:
-    """The same batches attacked at every setting."""
+    """Attack the same batches at every setting."""
     batches = chosen_batches(drawn, Choice(view.batch_size, plan.batches))
     attack = replace(plan.attack, insider=view.insider)
     initial = view.weights == "initial"

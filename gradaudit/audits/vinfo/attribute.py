@@ -206,14 +206,14 @@ def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measure
 
 
 def _unit(metric: str, repetitions: Sequence[UsableInformation]) -> float:
-    """What information is divided by: one, or the prior's entropy."""
+    """The divisor of information: one, or the prior's entropy."""
     return repetitions[0].entropy if metric == "vinfo_fraction" else 1.0
 
 
 def _learning(
     metric: str, repetitions: Sequence[UsableInformation], sampled: RecordUse
 ) -> dict[str, JsonValue]:
-    """What is learned with fewer batches, and by that how far the value is from what is there."""
+    """The learning curve over fewer batches, and the bias that it shows."""
     curve = mean_curve(repetitions)
     if not curve:
         return {}

@@ -294,7 +294,7 @@ class _Latent:
         )
 
     def _interceptor(self, target: Target, layers: Sequence[Layer]) -> Interceptor:
-        """What sees some layers of a round."""
+        """The interceptor of some layers of a round."""
         subject = self.subject
         of = target, self.records
         return Interceptor(
@@ -308,7 +308,7 @@ class _Latent:
         )
 
     def _facts(self, case: AttributeCase, work: Layerwise) -> dict[str, JsonValue]:
-        """What every row of a case says."""
+        """Facts in every row of a case."""
         first = case.real[0]
         facts: dict[str, JsonValue] = {
             "attribute": case.attribute,
@@ -342,7 +342,7 @@ class _Latent:
 
 
 def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
-    """What is drawn of every attribute.
+    """The repetitions drawn for every attribute.
 
     Raises:
         NotApplicable: no attribute is named, or none has two values with enough records.

@@ -258,7 +258,7 @@ class _Attacks:
         yield from threshold_rows(rows, chosen.layer, rebuilt, guessed, self.options.threshold)
 
     def _facts(self, chosen: LayerSet) -> dict[str, JsonValue]:
-        """What every row of a set says."""
+        """Facts in every row of a set of layers."""
         knowledge = dict(self.campaign.observed[0].view.knowledge)
         informed = [text for text, method in self.methods.items() if not method.searches_labels]
         labels = (

@@ -105,11 +105,11 @@ class FittedFamilies:
             return said
         labels = np.concatenate([fold.labels for fold in self.sets.folds[-len(said.folds) :]])
         weights, answers = class_weights(labels, self.prior), np.concatenate(said.folds)
-        believe = calibration(answers, labels, self.prior, weights, self.sets.independent)
-        return HeldOutScores(tuple(map(believe, said.folds)), tuple(map(believe, said.turns)))
+        calibrate = calibration(answers, labels, self.prior, weights, self.sets.independent)
+        return HeldOutScores(tuple(map(calibrate, said.folds)), tuple(map(calibrate, said.turns)))
 
     def _read_by(self, name: str) -> Self:
-        """The same batches, with the features that a family reads of them."""
+        """The batches with the features that a family reads."""
         reads, score = family(name).reads, self.sets.score
         if (read := reads(score.features)) is score.features:
             return self
@@ -119,7 +119,7 @@ class FittedFamilies:
 
     @cached_property
     def _turns(self) -> list[Training]:
-        """What is fitted on in each turn: all folds but one."""
+        """The training set of each turn: all folds but one."""
         folds = self.sets.folds
         return [self._training([*folds[:turn], *folds[turn + 1 :]]) for turn in range(len(folds))]
 
@@ -211,15 +211,15 @@ def v_information(
     names = dict.fromkeys((IGNORANT, *members))
     families = FittedFamilies(sets, prior, paper)
     said = {name: families.held_out_scores(name, sequence(seed, "family", name)) for name in names}
-    believed = {name: families.calibrated(each) for name, each in said.items()}
+    calibrated = {name: families.calibrated(each) for name, each in said.items()}
     labels = np.concatenate([fold.labels for fold in sets.folds])
     losses = {
-        name: _loss(np.concatenate(each.folds), labels, prior) for name, each in believed.items()
+        name: _loss(np.concatenate(each.folds), labels, prior) for name, each in calibrated.items()
     }
     chosen = min(losses, key=lambda name: losses[name])
     ranks = {name: _ranks(each, sets) for name, each in said.items()}
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
-    gained = _gained(believed[chosen].score, sets.score, prior)
+    gained = _gained(calibrated[chosen].score, sets.score, prior)
     usable = UsableInformation(
         information=0.0 if chosen == IGNORANT else gained,
         entropy=entropy(prior),
@@ -229,7 +229,7 @@ def v_information(
     )
     if not curve:
         return usable
-    return replace(usable, curve=_curve(usable, families, believed[chosen], said[ranker], seed))
+    return replace(usable, curve=_curve(usable, families, calibrated[chosen], said[ranker], seed))
 
 
 def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
@@ -242,11 +242,11 @@ def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
 def _curve(
     found: UsableInformation,
     families: FittedFamilies,
-    believed: HeldOutScores,
+    calibrated: HeldOutScores,
     ranked: HeldOutScores,
     seed: np.random.SeedSequence,
 ) -> tuple[LearningCurvePoint, ...]:
-    """What a member learns of one fold and, the mean of the turns', of all but one; and all."""
+    """The learning curve: information from one fold, from all but one, and from all."""
     score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
     alone = {
         name: families.held_out_scores_of_one(name, sequence(seed, "family", name))
@@ -259,7 +259,7 @@ def _curve(
     )
     most = LearningCurvePoint(
         1 - 1 / folds,
-        float(np.mean([_gained(each, score, prior) for each in believed.turns])),
+        float(np.mean([_gained(each, score, prior) for each in calibrated.turns])),
         float(np.mean([macro_auroc(each, score.labels) for each in ranked.turns])),
     )
     return fewest, most, LearningCurvePoint(1.0, found.information, found.auroc)

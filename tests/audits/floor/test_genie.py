@@ -81,9 +81,9 @@ def test_a_genie_tells_where_gradients_grow() -> None:
     genie = Genie.of(slopes, torch.tensor([1.0, 100.0]), prior)
     expected = torch.diag(torch.tensor([1 + 3 * 4.0, 1, 1], dtype=torch.float64))
     torch.testing.assert_close(genie.precision, expected)
-    torch.testing.assert_close(genie.untold @ genie.untold, torch.linalg.inv(expected))
+    torch.testing.assert_close(genie.hidden @ genie.hidden, torch.linalg.inv(expected))
     unit = torch.eye(3, dtype=torch.float64)
-    torch.testing.assert_close(genie.told @ genie.told + genie.untold @ genie.untold, unit)
+    torch.testing.assert_close(genie.given @ genie.given + genie.hidden @ genie.hidden, unit)
     assert genie.levels.tolist() == pytest.approx([10**0.2, 10**0.6, 10**1.2])
 
 

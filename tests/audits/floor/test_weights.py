@@ -63,7 +63,7 @@ def test_averages_are_those_of_dense_derivatives() -> None:
             known[n // 4] += (score.outer(score) + still).detach() / 4
             shares[n // 4] += float(q) / 4
         for ours, dense in zip(
-            (weighted.told[k], weighted.known[k], weighted.shares[k]),
+            (weighted.measured[k], weighted.known[k], weighted.shares[k]),
             (told, known, shares),
             strict=True,
         ):

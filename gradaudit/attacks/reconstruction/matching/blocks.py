@@ -135,7 +135,7 @@ def blocks_of(restarts: int) -> int:
 
 
 class Descent(Protocol):
-    """What every block goes through; it can be shipped to a process."""
+    """A minimiser of every block of restarts; it can be sent to a worker process."""
 
     def __call__(self, evaluate: Evaluation, start: Tensor, *, advance: Advance) -> Minimum:
         """Minimise from points (rows, unknowns)."""
@@ -190,7 +190,7 @@ class Blocks:
 
     @property
     def _bytes_a_row(self) -> int:
-        """What a restart takes when it is evaluated, and what the descent keeps.
+        """Bytes that a restart takes while it is evaluated, and that the descent keeps.
 
         That is in two precisions for a moment, where one follows the other.
         """

@@ -62,7 +62,7 @@ class Memory:
         )
 
     def double(self) -> Memory:
-        """The same memory in double precision."""
+        """Convert the memory to double precision."""
         real = ("moves", "turns", "products", "bends", "scale")
         return replace(self, **{name: getattr(self, name).double() for name in real})
 

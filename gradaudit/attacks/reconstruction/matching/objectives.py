@@ -57,11 +57,11 @@ class Objective:
 
     @cached_property
     def length(self) -> Tensor:
-        """Its squared length."""
+        """The squared length of the shared update."""
         return _over(part.square().sum() for part in self.shared.values())
 
     def in_precision(self, dtype: torch.dtype) -> Objective:
-        """The same objective in another floating-point precision."""
+        """Convert the objective to another floating-point precision."""
         view = self.view.in_precision(dtype)
         return replace(self, view=view, targets=Targets.of(view, self.targets.fixed))
 
@@ -89,7 +89,7 @@ class Objective:
         return noise
 
     def trial_points(self, count: int) -> Tensor:
-        """Some points, always the same ones, (count, unknowns).
+        """Fixed pseudo-random points at which evaluations are tried, (count, unknowns).
 
         Every second one is below zero, for models may branch on what a batch holds.
         """

@@ -37,7 +37,7 @@ class TensorLayout(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorLayout | None":
-        """None where it is not of plain numbers in one place."""
+        """The layout of a tensor; None where it is not strided memory of plain numbers."""
         if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_neg():
             return None
         offset = int(tensor.storage_offset())
@@ -200,7 +200,7 @@ def recorded(evaluate: Evaluation, points: Tensor, pool: Any = None) -> Evaluati
 
 
 def _operations(evaluate: Evaluation, points: Tensor) -> fx.GraphModule | None:
-    """What an evaluation does; None where that cannot be repeated."""
+    """The graph of operations of an evaluation; None where it cannot be repeated."""
     recorder = Recorder(points)
     try:
         with recorder:

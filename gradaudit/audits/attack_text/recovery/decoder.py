@@ -1,4 +1,4 @@
-"""Sequences of a causal model, grown token by token (Petrov et al. 2024, DAGER, section 4.2).
+"""Sequences of a causal model, extended token by token (Petrov et al. 2024, DAGER, section 4.2).
 
 A prefix is continued by each token that may stand next, and kept where what then comes in behind
 the first block lies in the span there. Chance is what the same tokens make behind wrong prefixes;
@@ -94,8 +94,8 @@ class Continuations:
 
     def _apart(self, prefixes: Tensor, candidates: Tensor) -> list[Tensor]:
         count, many = len(prefixes), len(candidates)
-        grown = prefixes.repeat_interleave(many, dim=0)
-        ids = torch.cat([grown, candidates.repeat(count)[:, None]], dim=1)
+        longer = prefixes.repeat_interleave(many, dim=0)
+        ids = torch.cat([longer, candidates.repeat(count)[:, None]], dim=1)
         names = [place.names[0] for place in self.places]
         seen = self.view.seen(names, ids)
         return [seen[name][:, -1].reshape(count, many, -1) for name in names]
@@ -119,7 +119,7 @@ class DecodedText:
 
 @dataclass
 class PrefixSearch:
-    """Texts while they are grown.
+    """Texts while they are extended.
 
     Attributes:
         continuations: at the maps whose spans count.
@@ -148,12 +148,12 @@ class PrefixSearch:
         logs = misfits.clamp(min=1e-30).log()
         within = self._within(misfits, tokens, position)
         over = ~within.any(dim=1)
-        self.ended += _grown(self.alive[over], self.scores[over])
+        self.ended += _decoded(self.alive[over], self.scores[over])
         rows, columns = within.nonzero(as_tuple=True)
-        grown = torch.cat([self.alive[rows], tokens[columns, None]], dim=1)
+        extended = torch.cat([self.alive[rows], tokens[columns, None]], dim=1)
         total = self.scores[rows] + logs.mean(dim=0)[rows, columns]
         kept = total.argsort()[: _BEAM * view.sequences]
-        self.alive, self.scores = grown[kept], total[kept]
+        self.alive, self.scores = extended[kept], total[kept]
         if not self.certain:
             self._end(sum(length == position + 1 for length in view.inner))
 
@@ -178,10 +178,10 @@ class PrefixSearch:
 
     def _end(self, count: int) -> None:
         """Take the best prefixes out as whole texts, none like another."""
-        longer = _grown(self.alive, self.scores)
+        longer = _decoded(self.alive, self.scores)
         self.ended += apart(longer, count)
-        taken = {grown.tokens for grown in self.ended}
-        left = torch.tensor([grown.tokens not in taken for grown in longer], dtype=torch.bool)
+        taken = {text.tokens for text in self.ended}
+        left = torch.tensor([text.tokens not in taken for text in longer], dtype=torch.bool)
         self.alive, self.scores = self.alive[left], self.scores[left]
 
 
@@ -209,19 +209,19 @@ def search_prefixes(
             break
         growing.step(position)
         advance(1)
-    ended = [*growing.ended, *_grown(growing.alive, growing.scores)]
-    return sorted(ended, key=lambda grown: (_repeats(grown), -len(grown.tokens), grown.score))
+    ended = [*growing.ended, *_decoded(growing.alive, growing.scores)]
+    return sorted(ended, key=lambda text: (_repeats(text), -len(text.tokens), text.score))
 
 
 def apart(found: list[DecodedText], count: int) -> list[DecodedText]:
     """The first texts of which no two are the same at more than half of their positions."""
     chosen: list[DecodedText] = []
-    for grown in found:
+    for text in found:
         if len(chosen) == count:
             break
-        alike = (_alike(grown.tokens, other.tokens) for other in chosen)
+        alike = (_alike(text.tokens, other.tokens) for other in chosen)
         if max(alike, default=0.0) <= 0.5:
-            chosen.append(grown)
+            chosen.append(text)
     return chosen
 
 
@@ -230,11 +230,11 @@ def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> float:
     return sum(a == b for a, b in pairs) / len(pairs)
 
 
-def _grown(texts: Tensor, scores: Tensor) -> list[DecodedText]:
+def _decoded(texts: Tensor, scores: Tensor) -> list[DecodedText]:
     pairs = zip(texts.tolist(), scores.tolist(), strict=True)
     return [DecodedText(tuple(text), score / len(text)) for text, score in pairs if text]
 
 
-def _repeats(grown: DecodedText) -> bool:
+def _repeats(text: DecodedText) -> bool:
     """Whether it is one token again and again, which looks like its first alone everywhere."""
-    return len(grown.tokens) > 1 and len(set(grown.tokens)) == 1
+    return len(text.tokens) > 1 and len(set(text.tokens)) == 1

@@ -56,7 +56,7 @@ class TextSearch:
     held: set[tuple[int, ...]] = field(default_factory=set)
 
     def texts(self, advance: Advance) -> list[DecodedText]:
-        """One text of each length, best first; the score of a text that fits is about zero."""
+        """Search one text of each length, best first; a text that fits scores about zero."""
         best: dict[int, DecodedText] = {}
         limit, lengths = self._limit(), self.view.lengths
         order = sorted(range(len(lengths)), key=lambda number: lengths[number])
@@ -64,13 +64,13 @@ class TextSearch:
             for number in order:
                 if number in best and best[number].score < limit:
                     continue
-                grown = self._one(lengths[number], limit)
-                if number not in best or grown.score < best[number].score:
-                    best[number] = grown
-                if grown.score < limit:
-                    self.held.add(grown.tokens)
+                text = self._one(lengths[number], limit)
+                if number not in best or text.score < best[number].score:
+                    best[number] = text
+                if text.score < limit:
+                    self.held.add(text.tokens)
             advance(1)
-        return sorted(best.values(), key=lambda grown: grown.score)
+        return sorted(best.values(), key=lambda text: text.score)
 
     def _limit(self) -> float:
         """The mean logarithm of misfits, below which a text fits."""
@@ -96,7 +96,7 @@ class TextSearch:
             if energy > _FALLING * lowest:
                 tried = torch.cat([tried, self._tried(exact, text, every)])
             lowest = min(lowest, energy)
-            best = min(best, self._best(tried), key=lambda grown: grown.score)
+            best = min(best, self._best(tried), key=lambda text: text.score)
             if best.score < limit:
                 break
         return best

@@ -123,7 +123,7 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
         return Answer(facts={"search": "none: no span and no table of tokens is shared"})
     facts: dict[str, JsonValue] = {"candidates": len(tokens.tokens), "certain": tokens.certain}
     search = _search_for(structure, tokens)
-    with progress.task("attack text", view.length if search is _grown else ROUNDS) as advance:
+    with progress.task("attack text", view.length if search is _extended else ROUNDS) as advance:
         texts, method = search(view, structure, tokens, seed, advance)
     if view.task == "next-token" and view.head in view.update and texts:
         # Append the token behind each text, which only the head was asked for.
@@ -140,13 +140,13 @@ Searching = Callable[
 
 def _search_for(structure: Structure, found: TokenCandidates) -> Searching:
     if structure.mixed and structure.causal:
-        return _grown
+        return _extended
     if len(structure.mixed) > 1 and found.certain:
         return _exchanged
     return _by_position
 
 
-def _grown(
+def _extended(
     view: TextView,
     structure: Structure,
     found: TokenCandidates,
@@ -155,7 +155,7 @@ def _grown(
 ) -> tuple[list[Text], str]:
     continuations = Continuations.at(view, structure.deciding)
     texts = search_prefixes(continuations, found, seed=seed, advance=advance)
-    return [grown.tokens for grown in texts[: view.sequences]], "prefixes grown token by token"
+    return [text.tokens for text in texts[: view.sequences]], "prefixes grown token by token"
 
 
 def _exchanged(
@@ -167,7 +167,7 @@ def _exchanged(
 ) -> tuple[list[Text], str]:
     ranked, generator = likely_first(view, found), torch_rng(seed, "text", "search")
     search = TextSearch(view, structure, ranked, generator)
-    return [grown.tokens for grown in search.texts(advance)], "whole texts by exchanging tokens"
+    return [text.tokens for text in search.texts(advance)], "whole texts by exchanging tokens"
 
 
 def _by_position(
@@ -191,7 +191,7 @@ def _by_position(
 
 
 def _bag(view: TextView, texts: Sequence[Text], found: TokenCandidates) -> Text:
-    """What is certain to be there once, then what the texts hold beyond it, while there is room.
+    """Token counts: every certain token once, then what the texts hold beyond, while there is room.
 
     More tokens than there are positions cannot all be there, and stand behind those of the texts.
     """

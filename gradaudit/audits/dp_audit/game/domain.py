@@ -146,7 +146,7 @@ class Domain:
         return cls(low, high, unit, tuple(g for g in groups if unit[g].any()))
 
     def to(self, like: Tensor) -> Self:
-        """The same in the precision and place of what is to be kept in it."""
+        """Move the domain to the precision and device of the records that it confines."""
         groups = tuple(group.to(like.device) for group in self.groups)
         low, high, unit = (part.to(like) for part in (self.low, self.high, self.unit))
         return replace(self, low=low, high=high, unit=unit, groups=groups)

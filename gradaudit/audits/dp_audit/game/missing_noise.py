@@ -298,7 +298,7 @@ class _Direction:
 
     @classmethod
     def of(cls, null: Tensor, other: Tensor, ruler: Ruler) -> "_Direction":
-        """From looks (count, elements) each, and the mean difference that the ruler has.
+        """Build the panel from releases, (count, elements) each, and the ruler's mean difference.
 
         With R the looks less their hypothesis's mean, each element over its deviation, and g the
         mean difference in the same units, the weights are (RᵀR/n + λ)⁻¹ g, by the singular values

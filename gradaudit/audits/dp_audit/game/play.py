@@ -154,7 +154,7 @@ class TrialSeries:
         return series[~self.coins], series[self.coins]
 
     def reading(self, name: str) -> "TrialSeries":
-        """The same with another statistic in the projection's place; with itself where none is."""
+        """Read another statistic in the projection's place; unchanged where none is given."""
         kept: dict[str, FloatArray] = {k: v for k, v in self.statistics.items() if k in STATISTICS}
         return TrialSeries(
             self.coins, kept | ({"projection": self.statistics[name]} if name else {})

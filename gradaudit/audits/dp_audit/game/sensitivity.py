@@ -249,7 +249,7 @@ def _companions(records: Records, gradients: RecordGradients, count: int, seed: 
 def _judge(
     mechanism: Mechanism, clip: float | None, batch: Tensor, companions: Tensor, seed: Seed
 ) -> tuple[Noiseless, tuple[Distance, ...], str]:
-    """What gaps are measured by, what crafting maximises, and the first in words.
+    """Choose the measure of gaps, the objective of crafting, and the measure's name.
 
     Crafting maximises the gap itself, where that can be differentiated. Else guesses stand for it:
     a mechanism from a file may clip as declared, not at all, or to a bound nobody knows, for which

@@ -133,7 +133,7 @@ class Mechanism(ABC):
         return None
 
     def resized(self, clip: float | None = None, sigma: float | None = None) -> Mechanism | None:
-        """The same mechanism with another clip or sigma; None where it has none to change."""
+        """Change the mechanism's clip or sigma; None where it has none to change."""
         return None
 
     def laid_out(self, sizes: Mapping[str, int]) -> Mechanism:
@@ -234,7 +234,7 @@ class DefenseMechanism(Mechanism):
         return cls(defense, text)
 
     def laid_out(self, sizes: Mapping[str, int]) -> DefenseMechanism:
-        """The same for gradients made of these parameters.
+        """Lay the mechanism out for gradients made of these parameters.
 
         Raises:
             UsageError: the defense's ``layers`` match none of them.

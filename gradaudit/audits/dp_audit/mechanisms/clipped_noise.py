@@ -94,7 +94,7 @@ class ClippedNoise(Mechanism):
         return Promise(mu, epsilon_gaussian(mu, delta), delta)
 
     def resized(self, clip: float | None = None, sigma: float | None = None) -> ClippedNoise:
-        """The same law and place of the noise with another clip or sigma."""
+        """Change the clip or sigma, and keep the law and place of the noise."""
         clip = self.clip if clip is None else clip
         sigma = self.sigma if sigma is None else sigma
         return ClippedNoise(clip=clip, sigma=sigma, noise=self.noise, per=self.per)

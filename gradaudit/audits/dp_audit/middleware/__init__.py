@@ -135,7 +135,7 @@ class Middleware(Mechanism):
         self.layout = Layout({})
 
     def receiving(self, layout: Layout) -> Self:
-        """The same where the server sent this model."""
+        """The middleware as it works on a model that the server sent."""
         other = copy(self)
         other.layout = layout
         return other
@@ -189,7 +189,7 @@ class Middleware(Mechanism):
         return self.known.promise(relation, delta) if self.known and self.lawful else None
 
     def _delivered(self, layout: Layout, update: Tensor) -> Payload:
-        """What leaves; of no update what leaves of the smallest, where the law is known.
+        """The arrays that leave; of no update those of the smallest, where the law is known.
 
         Mods that divide by the update's norm fail on 0. As clip(v) = v, a pair with v instead of 0
         is at most ‖v‖ farther apart, which is next to nothing beside the clip.
@@ -218,7 +218,7 @@ class Middleware(Mechanism):
             raise AuditError(f"{named}: sends numbers in {key!r} that are not finite")
 
     def _failure(self, update: Tensor, error: BaseException) -> str:
-        """What it fails with, and the arrays that make it fail, where these are no real numbers."""
+        """The error, and the arrays that cause it, where these are no real numbers."""
         named, words = f"{OPTION} {self.description}", first_line(error)
         if not update.any():
             return (

@@ -82,13 +82,13 @@ class Layout:
         numbers = np.zeros(self.elements, np.float32)
         for key, received in self.received.items():
             if key in sent.arrays:
-                told = np.asarray(sent.arrays[key]).astype(np.float64)
-                moved = told - received if sent.form == "weights" else told
+                leaves = np.asarray(sent.arrays[key]).astype(np.float64)
+                moved = leaves - received if sent.form == "weights" else leaves
                 numbers[self.places[key]] = moved.ravel()
         return torch.from_numpy(numbers)
 
     def as_real(self, keys: Collection[str]) -> "Layout":
-        """The same where the arrays of these keys hold real numbers."""
+        """The layout with the arrays of these keys as real numbers."""
         real = {key: self.received[key].astype(np.float64) for key in keys}
         return Layout({**self.received, **real})
 
