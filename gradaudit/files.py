@@ -19,6 +19,12 @@ TEMPORARY = ".{}.gradaudit-"
 """Prefix of the temporary file beside a file that is being written."""
 
 
+def state_folder() -> Path:
+    """Returns the folder of what is kept for the user; it need not be there."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "gradaudit"
+
+
 def expect_file(path: Path, limit: int | None = None) -> Path:
     """Returns the path of a regular file, with ``~`` expanded; raises an error for anything else.
 

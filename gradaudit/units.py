@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradaudit.errors import UsageError
-from gradaudit.files import clear_temporaries, read_file, write_atomically
+from gradaudit.files import clear_temporaries, read_file, state_folder, write_atomically
 from gradaudit.stopping import removing
 
 log = logging.getLogger(__name__)
@@ -130,8 +130,7 @@ def _key() -> bytes:
         OSError: the user has no folder to keep it in.
         UsageError: it is no file of the user's alone.
     """
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    path = Path(state) / "gradaudit" / "key"
+    path = state_folder() / "key"
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)

@@ -99,6 +99,10 @@ def test_the_action_measures_what_it_is_told(runner: Path, arguments: str) -> No
     put(runner, "gradaudit", '#!/bin/sh\nprintf "%s\\n" "$@"')
     done = shell(step("Measure")["run"], runner, **given("Measure", arguments=arguments))
     ours = ["scan", "--quiet", "-o", "gradaudit-report.json"]
+    named = ["--config", "gradaudit.yaml"]
+    assert done.stdout.splitlines() == [*ours, *named, *shlex.split(arguments)]
+    (runner / "gradaudit.yaml").unlink()
+    done = shell(step("Measure")["run"], runner, **given("Measure", arguments=arguments))
     assert done.stdout.splitlines() == [*ours, *shlex.split(arguments)]
 
 

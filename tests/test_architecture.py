@@ -17,7 +17,7 @@ HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"
 TOOLS = (
     "_version contained drawing errors executors files huggingface latest measurement noise_laws "
     "npz parts presentation progress randomness redaction report specs statistics stopping text "
-    "units user_code workers yaml_file"
+    "trust units user_code workers yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""
 SHARED = {
@@ -95,7 +95,7 @@ ROOMS = {
 LIGHT = (
     "__init__ __main__ _version audits cli config deployment errors evidence explaining files "
     "formats gathering judging measurement noise_laws parts presentation progress redaction "
-    "report specs stopping text view yaml_file"
+    "report specs stopping text trust view yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 

@@ -16,6 +16,7 @@ from gradaudit.config import deployed, read_file, without_replaced
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.files import FOUND
 from gradaudit.text import listed
+from gradaudit.trust import expect_trusted, trust
 
 CONFIG = inspect.Parameter(
     "config",
@@ -50,6 +51,9 @@ def read_configuration(flags: dict[str, Any]) -> tuple[Path | None, dict[str, An
     named: Path | None = flags.pop("config")
     path = named or (FOUND if FOUND.is_file() else None)
     file, dropped = without_replaced(read_file(path), flags)
+    if path is not None and path.resolve() == FOUND.resolve():
+        given = [name for name, value in flags.items() if value is not None]
+        trust(path) if named else expect_trusted(path, file, given)
     told = [f"options of {path} (flags win over it)"] if path is not named else []
     if dropped:
         names = listed([name.replace("_", "-") for name in dropped])

@@ -23,6 +23,7 @@ from gradaudit.files import FOUND
 from gradaudit.judging import default_policy_yaml
 from gradaudit.report import Report
 from gradaudit.text import listed, printable
+from gradaudit.trust import trust
 from gradaudit.view.facts import data_facts, preparation, title, warnings
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ def _init(**flags: Any) -> None:
     for path, content in written.items():
         with path.open("x", encoding="utf-8") as file:
             file.write(content)
+    trust(FOUND)
     for sentence in begun.untold if begun is not None else ():
         typer.echo(printable(f"not found: {sentence}", limit=None))
     for line in _next(report is not None, list(written)):

@@ -103,6 +103,45 @@ CONFIGS: dict[str, tuple[Content, str]] = {
 }
 
 
+FOUND = f"forward -m '{MODEL}' -d {DATA} {OUTPUT}"
+FOUND_CODE: dict[str, tuple[str, str, str]] = {
+    "an executor": ("executor: evil.py:f", FOUND, "executor: 'evil.py:f' is code"),
+    "an executor of a plan": (
+        "executor: evil.py:f",
+        f"scan -m '{MODEL}' -d {DATA} --dry-run",
+        "executor: 'evil.py:f' is code",
+    ),
+    "a cluster": ("executor: dask:evil.example:8786", FOUND, "executor: 'dask:evil.example"),
+    "a model": (f"model: evil.py:f\ndata: {DATA}", f"forward {OUTPUT}", "model: 'evil.py:f'"),
+    "a module": ("model: evil:f", f"forward -d {DATA} {OUTPUT}", "model: 'evil:f'"),
+    "an exported model": ("model: evil.pt2", f"forward -d {DATA} {OUTPUT}", "model: 'evil.pt2'"),
+    "data": ("data: evil.py:f", f"forward -m '{MODEL}' {OUTPUT}", "data: 'evil.py:f'"),
+    "a transform": (
+        "data: 'images:.?transform=evil.py:f'",
+        f"forward -m '{MODEL}' {OUTPUT}",
+        "data: 'images:.?transform=evil.py:f'",
+    ),
+    "a loss": ("loss: evil.py:f", FOUND, "loss: 'evil.py:f'"),
+    "a mechanism": (
+        "dp-audit: {mechanism: 'flower:evil:f'}",
+        f"dp-audit -m '{MODEL}' -d {DATA} -a a {OUTPUT}",
+        "dp_audit.mechanism: 'flower:evil:f'",
+    ),
+    "a job": ("job: {folder: .}", f"scan {OUTPUT}", "job.folder: '.'"),
+}
+"""Code that a configuration names which lies in the working directory, and was not asked for."""
+
+
+def found(text: str) -> Callable[[Path], object]:
+    """A configuration, and the code that it names."""
+
+    def write(path: Path) -> None:
+        path.write_text(text)
+        path.with_name("evil.py").write_text(f"open({CANARY!r}, 'w')\ndef f(): pass\n")
+
+    return write
+
+
 def sound() -> dict[str, object]:
     """A report as JSON."""
     report = make_report(row("sensitivity.input_f", "fc1", 0.5), row("copa-metric.c", None, 3))
@@ -227,6 +266,10 @@ DOCUMENTS = [
     *_cases(POLICY, "hostile.yaml", {**YAML, **POLICIES}, "policy"),
     *_cases(CONFIG, "hostile.yaml", {n: YAML[n] for n in ("code", "a truth value of 7")}, "config"),
     *_cases(CONFIG, "hostile.yaml", CONFIGS, "config"),
+    *(
+        Case(f"found, {name}", "gradaudit.yaml", found(text), command, words, 2)
+        for name, (text, command, words) in FOUND_CODE.items()
+    ),
     *_cases(REPORT, "hostile.json", REPORTS, "report"),
     *_cases(BASELINE, "hostile.json", {n: REPORTS[n] for n in ("NaN", "deep lists")}, "baseline"),
     *_cases(SHOWN, "hostile.json", {n: REPORTS[n] for n in ("NaN", "deep lists")}, "shown"),

@@ -1,0 +1,103 @@
+"""Asks once before code runs that a configuration file names which was found, and not named.
+
+A folder that was merely entered may be a stranger's. What its ``gradaudit.yaml`` asks for is read
+all the same, but nothing in it that is run: Python files, modules of the folder, exported models,
+whole jobs, clusters. A user who names the file, or has ``init`` write it, trusts it as it is.
+"""
+
+import hashlib
+import re
+import sysconfig
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from gradaudit.errors import UsageError
+from gradaudit.files import read_file, state_folder
+from gradaudit.parts import declared
+from gradaudit.specs import parse_spec
+from gradaudit.text import printable
+from gradaudit.yaml_file import MAX_BYTES
+
+_TRUSTED = "trusted"
+_MODULE = re.compile(r"(?:(?:flower|nvflare|opacus):)?(\w+)[\w.]*:[\w.]+$")
+_SCHEMES = ("zoo", "torchvision", "hf")
+_OURS = Path(__file__).parents[1] / "sample_models"
+
+
+def expect_trusted(path: Path, file: Mapping[str, object], given: Collection[str]) -> None:
+    """Raise an error where a file that was found names code that the user has not trusted yet.
+
+    Args:
+        path: of the file, in the working directory.
+        file: its values by field name; those of an audit are a mapping.
+        given: names of values that the command line replaces.
+
+    Raises:
+        UsageError: it does, and by which key.
+    """
+    for key, value in _texts({name: v for name, v in file.items() if name not in given}):
+        name = key.rpartition(".")[2]
+        if name not in given and _is_code(name, value) and _digest(path) not in _known():
+            raise UsageError(
+                f"{path}: {key}: {printable(value, 100)!r} is code that no installed package "
+                f"brings, and this file was found and not named; say --config {path} once if you "
+                "trust this folder"
+            )
+
+
+def trust(path: Path) -> None:
+    """Remember that the user trusts a configuration file, with the content that it has now."""
+    if (digest := _digest(path)) in _known():
+        return
+    with suppress(OSError):  # of a user without a folder for it, who is asked again
+        folder = state_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (folder / _TRUSTED).open("a", encoding="ascii") as stream:
+            stream.write(f"{digest}\n")
+
+
+def _known() -> set[str]:
+    with suppress(OSError, ValueError):
+        return set((state_folder() / _TRUSTED).read_text(encoding="ascii").split())
+    return set()
+
+
+def _digest(path: Path) -> str:
+    """Returns a digest of where a file lies and what it holds."""
+    return hashlib.sha256(bytes(path.resolve()) + b"\0" + read_file(path, MAX_BYTES)).hexdigest()
+
+
+def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yields every text and path in the values of a file, with its key."""
+    if isinstance(value, str | Path):
+        yield key, str(value)
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _texts(part, f"{key}.{name}".strip("."))
+    elif isinstance(value, Iterable):
+        for part in value:
+            yield from _texts(part, key)
+
+
+def _is_code(name: str, value: str) -> bool:
+    """Whether a value leads to code outside of the installed packages, or to a cluster."""
+    if name == "folder":
+        return True
+    if name == "executor" and value.partition(":")[0] in declared("gradaudit.executors"):
+        return value != "joblib"
+    with suppress(UsageError):
+        spec = parse_spec(value)
+        return any(map(_leads_out, (spec.name, *(option for _, option in spec.pairs))))
+    return False
+
+
+def _leads_out(word: str) -> bool:
+    source = word.rpartition(":")[0] or word
+    if source.endswith((".py", ".pt2")):
+        places = (*map(Path, sysconfig.get_paths().values()), _OURS)
+        return not any(Path(source).resolve().is_relative_to(place.resolve()) for place in places)
+    module = _MODULE.match(word)
+    if module is None or module[1] in (*_SCHEMES, *declared("gradaudit.data")):
+        return False
+    return Path(module[1]).is_dir() or any(Path.cwd().glob(f"{module[1]}.*"))
