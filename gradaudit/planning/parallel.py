@@ -41,14 +41,23 @@ def looks_at_all(size: Size, layers: Sequence[Layer]) -> bool:
     return size.layers is None or size.layers >= len(layers)
 
 
+_GIANT = 0.25
+"""Share of all parameters from which on a layer is not in a sample of the layers."""
+
+
 def sample_of(layers: Sequence[Layer], count: int) -> tuple[Layer, ...]:
     """So many of the layers, in the model's order.
 
     The first, the last and the widest, then the middle one of each kind in a block, which are those
     whose names differ in numbers alone, the most frequent first, and then some at equal distances.
+    Layers with more than a quarter of all parameters are left to larger sizes where there are
+    enough others: the table of GPT-2's tokens takes as long as all else in its sample.
     """
     if count >= len(layers):
         return tuple(layers)
+    every, total = layers, sum(layer.parameters for layer in layers)
+    layers = [layer for layer in every if layer.parameters <= _GIANT * total]
+    layers = layers if len(layers) >= count else every
     places = range(len(layers))
     widest = max(places, key=lambda place: layers[place].parameters)
     blocks: dict[tuple[str, str], list[int]] = {}

@@ -62,6 +62,21 @@ def test_a_sample_has_as_many_layers_as_are_asked_for_or_all(count: int) -> None
     assert {"words", "head"} <= {*names(chosen)}
 
 
+def test_a_layer_that_outweighs_the_others_is_left_to_larger_sizes() -> None:
+    """Unless there are no others."""
+    sizes = (100, 2, 3, 4, 5)
+    layers = [
+        Layer(
+            name=f"layer {k}", kind="Linear", parameter_names=(f"{k}",), parameters=size, position=k
+        )
+        for k, size in enumerate(sizes)
+    ]
+    assert [layer.parameters for layer in sample_of(layers, 3)] == [2, 4, 5]
+    assert [layer.parameters for layer in sample_of(layers, 4)] == [2, 3, 4, 5]
+    assert sample_of(layers, 5) == tuple(layers)
+    assert len(sample_of(layers[:3], 2)) == 2
+
+
 class Sampled(Counting):
     """Takes long for all layers, and tells of the whole model too."""
 
