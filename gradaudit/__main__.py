@@ -11,10 +11,9 @@ def main() -> None:
     """Run the command line."""
     _open_streams()
     with stoppable():
-        gc.disable()  # imports make many objects that stay
+        gc.disable()  # until all is imported
         from gradaudit.cli import main as run
 
-        gc.enable()
         run()
 
 

@@ -5,6 +5,7 @@ Every command ends with a status of the contract and, where it fails, one line o
 
 import errno
 import functools
+import gc
 import inspect
 import logging
 import os
@@ -24,7 +25,6 @@ from gradaudit.audits import Audit, audits
 from gradaudit.cli.help import HelpCommand, HelpGroup, whole_words, with_examples
 from gradaudit.cli.terminal import let_readers_go
 from gradaudit.errors import GradauditError, PartWarning, one_line
-from gradaudit.parts import without_garbage_collection
 from gradaudit.stopping import Stopped
 from gradaudit.text import printable
 
@@ -274,9 +274,10 @@ def main() -> None:
     let_readers_go()
     completing = _COMPLETING in os.environ
     try:
-        shown = nullcontext() if completing else _warnings_as_lines(shown=False)
-        with shown, without_garbage_collection():
+        with nullcontext() if completing else _warnings_as_lines(shown=False):
             app = build(None if completing else tuple(sys.argv[1:]))
+        gc.freeze()  # what is imported stays, and need not be looked at
+        gc.enable()
         with whole_words(os.environ, os.environ.get(_COMPLETING, "")):
             app()
     except GradauditError as error:
