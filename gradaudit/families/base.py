@@ -109,7 +109,8 @@ class Projection:
         wide = width > count
         products = rows @ rows.T if wide else rows.T @ rows
         energies, vectors = np.linalg.eigh(products.astype(np.float64))
-        kept = (energies > energies[-1] * _negligible(rows.dtype)).nonzero()[0][::-1]
+        rounding = max(1e-10, 10 * float(np.finfo(rows.dtype).eps)) * energies[-1]
+        kept = (energies > rounding).nonzero()[0][::-1]
         turn = vectors[:, kept] / np.sqrt(width)
         if not wide:
             return cls(scale, turn.astype(rows.dtype), np.eye(len(kept)))
@@ -129,11 +130,6 @@ class Projection:
         product = np.asarray(self.scale(features) @ self.against @ self.turn)
         self._known[:] = [*self._known[1 - _MATRICES :], (features, product)]
         return product
-
-
-def _negligible(dtype: np.dtype[np.floating]) -> float:
-    """Returns the share of the largest spread below which a direction is rounding."""
-    return max(1e-10, 10 * float(np.finfo(dtype).eps))
 
 
 class Fitted(ABC):

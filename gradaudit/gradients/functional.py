@@ -86,6 +86,8 @@ class FunctionalModel:
 
     def call(self, parameters: Parameters, *args: Any, **kwargs: Any) -> Any:
         """The model's output for its own arguments, with some or all parameters replaced."""
+        # what is compiled would be compiled anew for each shape and transform
+        compiling = "torch._dynamo" in sys.modules
         state = {name: constant.clone() for name, constant in self.constants.items()}
         state |= {**self.parameters, **parameters}
         with (
@@ -96,7 +98,7 @@ class FunctionalModel:
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
             substituting(self.module),
             without_recomputation(self.module),
-            torch.compiler.set_stance("force_eager") if _compiling() else nullcontext(),
+            torch.compiler.set_stance("force_eager") if compiling else nullcontext(),
             _without_cudnn() if self._recurs_on_a_gpu else nullcontext(),
         ):
             return torch.func.functional_call(self.module, state, args, kwargs)
@@ -263,11 +265,6 @@ def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     finally:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
-
-
-def _compiling() -> bool:
-    """Whether anything may have been compiled, which would be anew for each shape and transform."""
-    return "torch._dynamo" in sys.modules
 
 
 @contextmanager

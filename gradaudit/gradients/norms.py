@@ -236,11 +236,10 @@ def _places(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Iterator[tupl
     moving = (a_dot != 0).any(1)
     live = (d != 0) | (d_dot != 0).any(1)
     moving[:, 0] = live[:, 0] = True
-    return zip(*(_true_in(mask) for mask in (moving, ~moving, live)), strict=True)
-
-
-def _true_in(masks: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(masks.nonzero()[:, 1], masks.sum(1).tolist())
+    true = (
+        torch.split(mask.nonzero()[:, 1], mask.sum(1).tolist()) for mask in (moving, ~moving, live)
+    )
+    return zip(*true, strict=True)
 
 
 def _formed(

@@ -283,7 +283,7 @@ def unstretched(seen: Mapping[int, Tensor]) -> dict[int, Tensor]:
 
 
 def _tokens(batch: Batch) -> dict[int, Tensor]:
-    if not batch.trace.tokens_seen:
+    if not any(site.tokens for site in batch.trace.sites):
         return {}
     by_record = [batch.trace.tokens(record) for record in batch.records]
     return {site: torch.stack([tokens[site] for tokens in by_record]) for site in by_record[0]}

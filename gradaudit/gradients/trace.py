@@ -93,11 +93,6 @@ class Trace:
         still = moving.new_zeros(len(records), sum(map(prod, self.embedded.values())))
         return torch.cat([moving, still.to(moving)], dim=1).to(self.view.device, self.view.dtype)
 
-    @property
-    def tokens_seen(self) -> bool:
-        """Whether whole numbers come in at some site."""
-        return any(site.tokens for site in self.sites)
-
     def seeded(self, index: int) -> Self:
         """The trace with random numbers of its own for the record of this index."""
         return replace(self, view=replace(self.view, seed=self.view.seed + index))

@@ -97,11 +97,6 @@ def _root(squares: Tensor) -> Tensor:
     return torch.where(some, torch.where(some, squares, 1.0).sqrt(), 0.0)
 
 
-def new_optimizer(name: OptimizerName, momentum: float) -> Optimizer:
-    """A client's optimizer at the beginning of its round."""
-    return Adam() if name == "adam" else Momentum(momentum)
-
-
 B = TypeVar("B")
 
 
@@ -165,7 +160,7 @@ class LocalTraining:
             batches: of every step, see ``batches`` and ``drawn``.
             gradient: of the mean loss of a batch, by every parameter, at these weights.
         """
-        optimizer = new_optimizer(self.optimizer, self.momentum)
+        optimizer: Optimizer = Adam() if self.optimizer == "adam" else Momentum(self.momentum)
         sums = {name: torch.zeros_like(weight) for name, weight in start.items()}
         for batch in batches:
             here = {name: start[name] - self.rate * sums[name] for name in start}

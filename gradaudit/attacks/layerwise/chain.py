@@ -49,11 +49,6 @@ class Activation:
         low, high = self.range
         return self.undone(a.clamp(low + margin, high - margin))
 
-    def contains(self, a: Tensor) -> Tensor:
-        """Mark the elements that lie inside the activation's range."""
-        low, high = self.range
-        return (a > low) & (a < high)
-
     def __str__(self) -> str:
         return self.name
 

@@ -112,7 +112,8 @@ def _read(chain: LayerChain, number: int, x: Tensor) -> SolvedLayer:
 
 def share_outside(activation: Activation, x: Tensor) -> float:
     """Share of elements that lie outside of an activation's range."""
-    return 1 - float(activation.contains(x).double().mean())
+    low, high = activation.range
+    return 1 - float(((x > low) & (x < high)).double().mean())
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,10 @@ class Presence:
     def places(self) -> dict[str, MapsOfOneInput]:
         """The maps of each layer with a linear map over positions."""
         view = self.view
-        named = {layer.name: _map_of(view, layer) for layer in self.layers}
+        named = {
+            layer.name: next((name for name in layer.parameter_names if name in view.linear), None)
+            for layer in self.layers
+        }
         return {
             layer: MapsOfOneInput(view, (name,), local=False)
             for layer, name in named.items()
@@ -125,10 +128,6 @@ def p_value(evidence: Sequence[Tensor]) -> float:
     ranks = sum(torch.from_numpy(rank(layer.double().numpy())) for layer in evidence)
     assert isinstance(ranks, Tensor)
     return float((ranks <= ranks[0]).double().mean())
-
-
-def _map_of(view: TextView, layer: Layer) -> str | None:
-    return next((name for name in layer.parameter_names if name in view.linear), None)
 
 
 _POOL = 8

@@ -115,7 +115,9 @@ class Jacobians:
         with torch.no_grad():
             linear = self._may_be_linear(passes)
             slices = self._slices(linear=linear)
-            linear = linear and (len(slices) == 1 or self._is_linear)
+            if linear and len(slices) > 1:
+                first = self._source(self.batch.part(slice(1)), linear=True)
+                linear = isinstance(first, PiecewiseLinear)
         tasks = [
             partial(_norms_of_some, replace(self, batch=self.batch.part(at)), passes, linear)
             for at in slices
@@ -185,12 +187,6 @@ class Jacobians:
     def _room(self) -> int:
         """Bytes for what a source holds, and for a chunk."""
         return device_memory(self.batch.points.device, self.memory) // 4
-
-    @property
-    def _is_linear(self) -> bool:
-        """Whether the network is piecewise linear at the first record."""
-        source = self._source(self.batch.part(slice(1)), linear=True)
-        return isinstance(source, PiecewiseLinear)
 
     @cached_property
     def _outputs(self) -> int:

@@ -175,7 +175,8 @@ def _quantile(
     facts: Mapping[str, JsonValue],
 ) -> Measurement:
     """A quantile over all records of the law that these are drawn from, with its exact interval."""
-    low, high = quantile_of(sample, quantile.share)
+    of_records, of_probes = _tails(sample)
+    low, high = quantile_interval(*sample.each_within(of_probes), quantile.share, of_records)
     few = high == UNBOUNDED
     return rows.measured(
         metric,
@@ -186,12 +187,6 @@ def _quantile(
         imprecise=_too_few(sample, quantile) if few else "",
         details=facts,
     )
-
-
-def quantile_of(sample: Sample, share: float) -> tuple[float, float]:
-    """The interval of a quantile over records like these; it takes in the error of probes."""
-    of_records, of_probes = _tails(sample)
-    return quantile_interval(*sample.each_within(of_probes), share, of_records)
 
 
 def _tails(sample: Sample) -> tuple[float, float]:

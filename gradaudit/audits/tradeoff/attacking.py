@@ -104,12 +104,12 @@ def student_half(values: FloatArray) -> float:
     return quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
-def mean_interval(values: FloatArray, most: float) -> tuple[float, float] | None:
-    """Student's interval of a mean of values in [0, most]; None for fewer than five."""
+def mean_interval(values: FloatArray) -> tuple[float, float] | None:
+    """Student's interval of a mean of values in [0, 1]; None for fewer than five."""
     if len(values) < FEWEST:
         return None
     middle, half = float(values.mean()), student_half(values)
-    return max(middle - half, 0.0), min(middle + half, most)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def position(ratios: FloatArray) -> float | None:

@@ -180,7 +180,7 @@ class StudyRows:
 
 
 def _mean(values: FloatArray) -> Value:
-    return Value(float(values.mean()), mean_interval(values, 1.0))
+    return Value(float(values.mean()), mean_interval(values))
 
 
 def run(audit: Tradeoff, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -35,7 +35,7 @@ def test_the_axis_by_hand() -> None:
 
 def test_fewer_than_five_batches_have_no_interval() -> None:
     assert cap_interval(np.ones((1, 2)), np.zeros((1, 2)), np.ones((1, 2, 4)), 1.0) is None
-    assert mean_interval(np.ones(4), 1.0) is None
+    assert mean_interval(np.ones(4)) is None
 
 
 def test_the_interval_is_students_where_accuracies_are_exact() -> None:
@@ -70,7 +70,7 @@ def test_the_interval_covers_what_it_says() -> None:
 
 
 def test_intervals_end_where_values_do() -> None:
-    found = mean_interval(np.array([1.0, 1.0, 1.0, 1.0, 0.0]), 1.0)
+    found = mean_interval(np.array([1.0, 1.0, 1.0, 1.0, 0.0]))
     assert found is not None
     assert found[1] == 1
     assert cap_interval(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1, 5)), 1.0) == (0, 1)

@@ -210,13 +210,11 @@ class _Seeing(Capture):
         return super()._called(handler, func, call)
 
     def _record(self, applied: Applied, uses: tuple[tuple[str, Operation], ...]) -> Tensor:
-        edge, shape = get_gradient_edge(applied.out), self._of_one(applied.out)
+        edge = get_gradient_edge(applied.out)
+        shape = (len(applied.out) // self._candidates, *applied.out.shape[1:])
         own = tuple((name, replace(use, shape=shape)) for name, use in uses)
         self.places.append(_Place(applied.seen, edge, own))
         return applied.out
-
-    def _of_one(self, output: Tensor) -> tuple[int, ...]:
-        return (len(output) // self._candidates, *output.shape[1:])
 
 
 def _standardised(

@@ -52,17 +52,14 @@ def shortened(graph: fx.Graph, constants: Mapping[str, Tensor]) -> fx.GraphModul
         constants: by the names of the nodes that get them.
     """
     known = dict(constants)
-    if not any(map(_changes, graph.nodes)):
+    called = [node.target for node in graph.nodes if isinstance(node.target, OpOverload)]
+    if not any(operator._schema.is_mutable for operator in called):
         _look_at_once(graph)
         _do_once(graph)
         _fold(graph, known)
         graph.eliminate_dead_code()
         _call_directly(graph)
     return fx.GraphModule(known, graph)
-
-
-def _changes(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _look_at_once(graph: fx.Graph) -> None:
