@@ -40,7 +40,7 @@ def test_those_that_say_they_are_linear_have_log_odds_that_are_and_no_others(nam
 
 
 def test_an_unknown_one_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(UsageError, match="tree: no such predictive family; there are: discriminant"):
+    with pytest.raises(UsageError, match="tree: no such predictive family; there are: disc"):
         family("tree")
 
 
