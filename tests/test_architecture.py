@@ -78,7 +78,7 @@ ROOMS = {
     "training": "config data defenses federation models opening subject",
     "fingerprint": "audits data defenses models subject",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models subject",
-    "planning": "audits defenses gradients models runner subject",
+    "planning": "audits defenses fingerprint gradients models runner subject",
     "observer": "attacks audits audits.observe formats judging models sharing",
     "integrations": "federation judging observer sharing",
     "protection": "audits audits.floor data defenses gathering gradients judging models planning "

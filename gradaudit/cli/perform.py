@@ -264,7 +264,7 @@ def survey(
     with unfinished(settings) as units:
         with opened(settings) as subject:
             done = deferred.survey.Survey(subject, ladders, left, others)
-            done.go(watcher(settings.quiet), units)
+            done.go(watcher(settings.quiet), units, settings.seconds)
         report = done.report({**asked(config), "budget": settings.seconds})
         if done.stopped:
             show(presentable(report, settings, subject), settings, policy)

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import AuditError
+from gradaudit.fingerprint import fingerprint
 from gradaudit.planning.pace import Pace
 from gradaudit.planning.parallel import (
     Share,
@@ -69,13 +70,17 @@ class Survey:
         self._run: Run | None = None
         self._found: dict[str, tuple[Size, Outcome]] = {}
         self._pace, self._expected = Pace.of(subject), dict[Size, float]()
-        kept = [[size for size in sizes if self._is_apart(size)] for sizes in ladders]
-        self._ladders = in_turn(kept, self.seconds)
+        self._apart = [[size for size in sizes if self._is_apart(size)] for sizes in ladders]
+        self._ladders = in_turn(self._apart, self.seconds)
+        self._begun, self._before = left(), 0.0
+        """Seconds that were left at first, and those that an interrupted run had taken."""
+        self._journal, self._turns = NOTHING_KEPT, 0
 
     def _left(self) -> float | None:
         """Seconds that are left for audits, before the report is made and shown."""
         left, layers = self._clock(), len(self._subject.layers)
-        return None if left is None else left - self._pace.slowdown * REPORTING * layers
+        spared = self._before + self._pace.slowdown * REPORTING * layers
+        return None if left is None else left - spared
 
     def _is_apart(self, size: Size) -> bool:
         """Whether a size is for this model another one than that of all layers."""
@@ -88,15 +93,19 @@ class Survey:
             self._expected[size] = self._pace.seconds(size.audit, subject)
         return self._expected[size]
 
-    def go(self, progress: Progress, units: Units = NOTHING_KEPT) -> None:
+    def go(
+        self, progress: Progress, units: Units = NOTHING_KEPT, budget: float | None = None
+    ) -> None:
         """Run audits until all are as exact as asked, the time is up, or the scan is stopped.
 
         Args:
             progress: who is told how far the work is, and in a line what came out of each audit.
-            units: where finished work is kept.
+            units: where finished work is kept; a scan of the same budget that was interrupted
+                there goes on with the pace and the sizes that it had, and the time it had left.
+            budget: seconds that the scan had in all.
         """
         self._run = Run.begun(self._subject)
-        schedule = Schedule(self._ladders, self.seconds, self._left)
+        schedule = self._resumed(units, budget)
         expected = sum(seconds or 0.0 for _, seconds in self.plan())
         with progress.task("scan, expected seconds", max(1, round(expected))) as advance:
             try:
@@ -108,6 +117,24 @@ class Survey:
                         self._done(schedule, turn, outcome, share)
             except (KeyboardInterrupt, Stopped) as stop:
                 self.stopped = stop
+
+    def _resumed(self, units: Units, budget: float | None) -> Schedule:
+        """Returns the schedule, after what an interrupted scan had done of it."""
+        if units:
+            keys = sorted(fingerprint(self._subject, sizes[-1].audit) for sizes in self._apart)
+            self._journal = units.of("scan", repr(budget), *keys)
+            self._pace = self._journal.of("pace").once(lambda: self._pace)
+            self._expected.clear()
+            self._ladders = in_turn(self._apart, self.seconds)
+        schedule = Schedule(self._ladders, self.seconds, self._left)
+        while kept := self._journal.of("turn", self._turns).kept():
+            place, name, outcome, self._before = kept
+            size = next(size for size in self._ladders[place] if size.name == name)
+            turn = ScheduledRun(place, size, None)
+            schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
+            self._accept(size, outcome)
+            self._turns += 1
+        return schedule
 
     def _side_by_side(
         self, schedule: Schedule, progress: Progress, advance: Advance, units: Units
@@ -129,6 +156,9 @@ class Survey:
         schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
         share.finish()
         self._accept(turn.size, outcome)
+        spent = self._before + (self._begun or 0.0) - (self._clock() or 0.0)
+        self._journal.of("turn", self._turns).keep((turn.place, turn.size.name, outcome, spent))
+        self._turns += 1
         share.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
 
     def plan(self) -> Iterator[tuple[Size, float | None]]:

@@ -1,6 +1,9 @@
 """What a scan reports of audits that were run at several sizes."""
 
-from typing import TYPE_CHECKING
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from dp_subject import subject
@@ -10,7 +13,10 @@ from gradaudit.audits import AuditCost
 from gradaudit.audits.sizes import Size, SizeName
 from gradaudit.gathering import incomplete
 from gradaudit.planning.survey import Survey
-from gradaudit.progress import Silent
+from gradaudit.progress import Progress, Silent
+from gradaudit.report import Measurement, Report
+from gradaudit.stopping import Stopped
+from gradaudit.units import NOTHING_KEPT, Units
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject
@@ -54,3 +60,57 @@ def test_what_was_cut_short_or_did_not_apply_is_not_called_rough(
     survey.go(Silent())
     told = survey.report({}).provenance["plan"]
     assert {name: told[name] for name in plan} == plan
+
+
+class Timed(Dear):
+    """Takes as many seconds of a clock as it scales by, and is interrupted in some run."""
+
+    now: ClassVar[float] = 0
+    runs: ClassVar[int] = 0
+    stop: ClassVar[int] = -1
+
+    def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
+        Timed.runs += 1
+        if Timed.runs == Timed.stop:
+            raise Stopped(signal.SIGINT)
+        Timed.now += self.options.scale
+        yield from super().run(subject, progress)
+
+
+class First(Timed):
+    name = "first"
+
+
+class Second(Timed):
+    name = "second"
+
+
+class Third(Timed):
+    name = "third"
+
+
+def scanned(units: Units, stop: int = -1) -> Report:
+    """A scan of 100 seconds by the clock of the audits."""
+    Timed.now, Timed.runs, Timed.stop = 0, 0, stop
+    ladders = [
+        [Size(n, kind(kind.Options(scale=s))) for n, s in zip(NAMES, (1, 60), strict=True)]
+        for kind in (First, Second, Third)
+    ]
+    survey = Survey(subject(), ladders, lambda: 100 - Timed.now)
+    survey.go(Silent(), units, 100)
+    return survey.report({})
+
+
+def test_a_scan_that_is_resumed_is_the_one_that_was_not_interrupted(tmp_path: Path) -> None:
+    """The sizes follow from the time that was left, of which the interrupted run had its part."""
+    whole = scanned(NOTHING_KEPT)
+    count = Timed.runs
+    assert len(set(whole.provenance["plan"]["sizes"].values())) == 2
+    for stop in range(1, count + 1):
+        units = Units(tmp_path / str(stop))
+        (tmp_path / str(stop)).mkdir()
+        assert scanned(units, stop).provenance["plan"]["interrupted"]
+        resumed = scanned(units)
+        assert Timed.runs == count - stop + 1
+        assert resumed.measurements == whole.measurements
+        assert resumed.provenance["plan"] == whole.provenance["plan"]
