@@ -206,10 +206,10 @@ class TableColumns:
             seen.setdefault(tuple(key), place)
         return torch.tensor([*seen.values()], dtype=torch.long)
 
-    def alike(self, cells: Tensor, others: Tensor, tolerance: float = _ALIKE) -> Tensor:
+    def alike(self, cells: Tensor, others: Tensor, tolerance: float | Tensor = _ALIKE) -> Tensor:
         """Whether rows have the same categories and numbers that differ by no more: (rows, others).
 
-        The tolerance is in deviations.
+        The tolerance is in deviations, of all numbers or (rows, others, numbers).
         """
         same = (self.codes(cells)[:, None] == self.codes(others)[None]).all(dim=2)
         gap = (cells[:, None, self.numeric] - others[None, :, self.numeric]).abs()

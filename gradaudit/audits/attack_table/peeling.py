@@ -22,6 +22,9 @@ from gradaudit.progress import Advance
 
 _SLACK = 1.1
 """The largest singular value of noise is taken to be at most so many times that of its law."""
+_ALIKE = 100.0
+"""Residuals over the least up to which candidates are made decoys of: a worse one with a category
+swapped may be a row of the batch."""
 _PLAINLY = 2
 """Rounds without a row up to which the pull may be left out."""
 _EASY = 1.3
@@ -204,7 +207,8 @@ class Peeling:
         order = order[self.columns.first_of_each(cells[order])]
         cells, residual = cells[order], residual[order]
         if not self.precision.exact and len(cells):
-            good = residual < limit_of(test, cells, generator)
+            limit = limit_of(test, cells[residual <= _ALIKE * residual[0]], generator)
+            good = (residual < limit) & (self._apart(test, cells) | self.precision.noisy)
             cells, residual = cells[good], residual[good]
         if not len(cells):
             return None
@@ -215,6 +219,18 @@ class Peeling:
             return None
         terms = cells[rows], labels, times, residual[rows]
         return self._taken(PeelingRound(test, *terms, test.spreads(cells[rows])))
+
+    def _apart(self, test: SpanTest, cells: Tensor) -> Tensor:
+        """Whether rows, the best first, cannot be one that is named or better, (rows,).
+
+        A row that was taken out with numbers that are a little off, or that is not polished to its
+        end, may seem to be there once more: its numbers then lie within both rows' precision.
+        """
+        spread = test.spreads(cells)
+        spreads = torch.cat([*(done.spread for done in self.rounds), spread])
+        room = spread[:, None] + spreads[None]
+        same = self.columns.alike(cells, torch.cat([self.named, cells]), room)
+        return ~same.tril(len(self.named) - 1).any(dim=1)
 
     def _unlocking(self, test: SpanTest, cells: Tensor) -> PeelingRound | None:
         """The row without which other rows pass the test.

@@ -12,6 +12,7 @@ from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.attack_table.averaged import between_steps
 from gradaudit.audits.attack_table.base import TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.audits.attack_table.peeling import Peeling, PeelingRound
 from gradaudit.audits.attack_table.polishing import SpanTest
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.audits.attack_table.scores import scores_of
@@ -274,3 +275,22 @@ def test_a_row_whose_gradient_single_precision_hides_is_named_as_such() -> None:
     assert answer.facts["below_precision"] == 1
     assert answer.facts["not_found"] == 0
     assert int(answer.named.sum()) == COUNT - 1
+
+
+def test_a_row_that_may_be_one_named_before_is_not_named_again() -> None:
+    """Numbers within both rows' precision and equal categories, of rounds before or of a better."""
+    view, columns, batch = seen_of(table(), chain(17, 40, 40, 2), COUNT)
+    peeling = Peeling.of(view, layers_of(view, columns), columns)
+    test, truth = peeling.test(), columns.cells(batch.inputs)
+    rows = truth[[0, 0, 1, 2]].clone()
+    rows[1, columns.numeric[0]] += 0.01
+    close = test.spreads(rows)[1, 0] >= 0.01
+    assert peeling._apart(test, rows).tolist() == [True, not close, True, True]
+    rows[1] = rows[0]
+    assert peeling._apart(test, rows).tolist() == [True, False, True, True]
+    wide = torch.full((1, 2), 0.5)
+    named = truth[1:2].clone()
+    named[0, columns.numeric] += 0.4
+    once = torch.ones(1).double()
+    peeling.rounds.append(PeelingRound(test, named, once, once, once, wide))
+    assert peeling._apart(test, rows).tolist() == [True, False, False, True]
