@@ -8,7 +8,15 @@ from typing import Any, NamedTuple, cast, get_args
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import read_commitment, stamp
 from gradaudit.evidence.signing import UnsignedError, signed
-from gradaudit.evidence.statement import KIND, STATEMENT, Json, Kind, digest_of, statement_of
+from gradaudit.evidence.statement import (
+    KIND,
+    STATEMENT,
+    Json,
+    Kind,
+    checkpoint_digest,
+    digest_of,
+    statement_of,
+)
 from gradaudit.files import read_file
 from gradaudit.report import Report
 
@@ -50,7 +58,7 @@ def verify(folder: Path, key: Path | None = None) -> list[Check]:
         raise UsageError(f"{path}: is signed; name the public key of who must have signed: --key")
     try:
         statement = json.loads(signed(document, key))
-    except (UnsignedError, ValueError):
+    except (UnsignedError, ValueError, RecursionError):
         return [Check(False, path.name, f"was altered, or was not signed by the owner of {key}")]
     sound = Check(True, path.name, f"signed by the owner of {key}")
     return [sound, *_claims(folder, path, statement)]
@@ -72,7 +80,7 @@ def read_json(path: Path) -> Any:
     """Returns the content of a JSON file; None where it cannot be read as one."""
     try:
         return json.loads(read_file(path, MAX_BYTES))
-    except (UsageError, ValueError):
+    except (UsageError, ValueError, RecursionError):
         return None
 
 
@@ -89,7 +97,7 @@ def _claims(folder: Path, own: Path, statement: Json) -> Iterator[Check]:
         return
     files: dict[Kind, Path] = {}
     for name, digest, kind in named:
-        yield _of_file(folder / Path(name).name, digest)
+        yield _of_file(folder / Path(name).name, digest, subject=not kind)
         if kind in get_args(Kind):
             files[cast("Kind", kind)] = folder / Path(name).name
     yield _of_result(files, statement)
@@ -113,11 +121,11 @@ def _named(statement: Json) -> list[tuple[str, str, str]]:
     return [*subjects, *configuration]
 
 
-def _of_file(path: Path, digest: str) -> Check:
+def _of_file(path: Path, digest: str, *, subject: bool) -> Check:
     if not path.exists():
         return Check(False, path.name, "is missing: the statement names it")
     try:
-        found = digest_of(path)
+        found = checkpoint_digest(path) if subject else digest_of(path)
     except UsageError as error:
         return Check(False, path.name, str(error))
     if found == digest:

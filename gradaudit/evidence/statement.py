@@ -5,6 +5,7 @@ predicate test-result v0.1 (…/spec/predicates/test-result.md). Subjects are th
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,7 @@ from pydantic import JsonValue
 
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import read_commitment
-from gradaudit.files import expect_file
+from gradaudit.files import expect_file, read_file
 from gradaudit.judging import Word, read_policy, says, verdict
 from gradaudit.report import Finding, Report
 from gradaudit.text import variant_text
@@ -21,6 +22,9 @@ from gradaudit.text import variant_text
 STATEMENT = "https://in-toto.io/Statement/v1"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 Kind = Literal["report", "policy", "config", "commitment", "timestamp", "annex"]
+WEIGHTS = tuple(f"*.{kind}{end}" for kind in ("safetensors", "bin") for end in (".index.json", ""))
+"""Files of a folder that is a checkpoint, the first that is there counts."""
+MAX_INDEX = 16 << 20
 KIND = "application/vnd.gradaudit."
 """Media types of the files that a statement names, each followed by the file's kind."""
 _RESULTS: dict[Word, str] = {"passed": "PASSED", "failed": "FAILED"}
@@ -88,6 +92,30 @@ def digest_of(path: Path) -> str:
     """
     with expect_file(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def checkpoint_digest(path: Path) -> str:
+    """Returns the SHA-256 of a checkpoint as reports have it.
+
+    Of shards it is that of the lines that ``sha256sum INDEX SHARD…`` prints, in order of the
+    shards' names; a folder stands for the index or the one file of weights in it.
+
+    Raises:
+        UsageError: a file is missing or the index cannot be read.
+    """
+    if path.is_dir():
+        found = (file for each in WEIGHTS for file in sorted(path.glob(each)))
+        path = next(found, path)
+    if not path.name.endswith(".index.json"):
+        return digest_of(path)
+    try:
+        places = json.loads(read_file(path, MAX_INDEX))["weight_map"].values()
+        shards = sorted({Path(name).name for name in places})
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: is no index of shards; copy the checkpoint anew") from error
+    files = [path, *(path.parent / name for name in shards)]
+    lines = "".join(f"{digest_of(file)}  {file.name}\n" for file in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def _expect_agreement(judged: Report, files: Mapping[Kind, Path]) -> None:

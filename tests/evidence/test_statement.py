@@ -5,13 +5,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import run
 from evidence.packs import POLICY, make_pack, openssl, report_of
 from report_builder import make_report, row, skipped_row
+from safetensors.torch import save_file
 
 from gradaudit.errors import UsageError
 from gradaudit.evidence import annex, statement_of
+from gradaudit.evidence.statement import checkpoint_digest
 from gradaudit.judging import gate, read_policy
+from gradaudit.models.checkpoint.state_dict import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
@@ -48,6 +52,8 @@ def test_an_unsigned_pack_says_so(tmp_path: Path) -> None:
     )
     done = run("verify", pack, width=1000)
     assert (done.status, "is not what the report says" in done.out) == (1, True)
+    (pack / "deep.json").write_text("[" * 100_000)
+    assert run("verify", pack, width=1000).out.count("deep.json: is not named") == 1
     shutil.copy(pack / "statement.json", pack / "again.json")
     assert "holds 2 statements" in run("verify", pack).err
 
@@ -136,6 +142,31 @@ def timestamp(folder: Path, file: Path) -> Path:
     reply = ["ts", "-reply", "-queryfile", "asked", "-signer", "tsa.crt", "-inkey", "tsa.key"]
     openssl(*reply, "-config", config, "-section", "one", "-out", "answer.tsr", folder=folder)
     return folder / "answer.tsr"
+
+
+@pytest.mark.parametrize("kind", ["folder", "index", "one file"])
+def test_digests_of_checkpoints_are_those_of_reports(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    tensors = {f"{i}.weight": torch.full((2, 2), float(i)) for i in range(3)}
+    if kind == "one file":
+        save_file(tensors, folder / "model.safetensors")
+    else:
+        for name, tensor in tensors.items():
+            save_file({name: tensor}, folder / f"shard-{9 - int(name[0])}.safetensors")
+        places = {name: f"shard-{9 - int(name[0])}.safetensors" for name in tensors}
+        index = folder / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": places}))
+    path = folder / "model.safetensors.index.json" if kind == "index" else folder
+    digest = load_checkpoint(path).record.sha256
+    assert checkpoint_digest(path) == digest
+    changed = sorted(folder.glob("*.safetensors"))[0]
+    changed.write_bytes(changed.read_bytes()[:-1] + b"x")
+    assert checkpoint_digest(path) != digest
+    changed.unlink()
+    if kind != "one file":
+        with pytest.raises(UsageError, match="cannot be read"):
+            checkpoint_digest(path)
 
 
 def test_the_annex_has_a_row_for_each_class_of_attack() -> None:
