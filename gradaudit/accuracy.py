@@ -58,7 +58,7 @@ class TaskAccuracy:
         n: how many records were looked at.
         at_chance: whether chance explains the value: by a binomial test at 5 %, of R² where the
             interval reaches down to 0. None where all labels are the same.
-        warning: what to tell the user of a model that does not do what it should.
+        warning: sentence for the user of a model that does not do what it should.
     """
 
     metric: Literal["accuracy", "r2", "none"]

@@ -270,7 +270,7 @@ def audit(
             many as it has workers. No number depends on it.
         executor: where they are done, as ``--executor`` names it, or a ``concurrent.futures``
             executor whose workers have this package.
-        progress: who is told how far the work is.
+        progress: shows how far the work is.
         described: with a model, what else ``Target`` takes by name.
 
     Returns:

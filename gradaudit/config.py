@@ -5,7 +5,7 @@ declared, described and validated in one place.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,11 +21,6 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.parts import declared, forms
 from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.yaml_file import read_yaml
-
-
-def short(flag: str) -> dict[str, Any]:
-    """Mark a field as having a one-letter flag too."""
-    return {"short": flag}
 
 
 class _Settings(BaseModel):
@@ -46,14 +41,14 @@ class SubjectSettings(_Settings):
         description="Model under audit: zoo:NAME, torchvision:NAME, hf:DIR of transformers "
         "(?adapter=DIR of PEFT), FILE.py:factory, package.module:factory, or ARCHIVE.pt2 of "
         "torch.export; options follow as ?key=value&…. The last three are code that is run.",
-        json_schema_extra=short("-m"),
+        json_schema_extra={"short": "-m"},
     )
     checkpoint: tuple[Path, ...] = Field(
         (),
         description="File of the model's weights (safetensors, also in shards: the folder or its "
         "index.json; a state dict; a NumPy archive, named or in order); repeat it for several "
         "training rounds, oldest first.",
-        json_schema_extra=short("-c"),
+        json_schema_extra={"short": "-c"},
     )
     prefix: str | None = Field(
         None,
@@ -78,12 +73,12 @@ class SubjectSettings(_Settings):
         "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
         "(inputs, labels), a mapping of inputs, labels, attributes, users, members and classes, or "
         "a Dataset or DataLoader; inputs may be a mapping of the model's arguments.",
-        json_schema_extra=short("-d"),
+        json_schema_extra={"short": "-d"},
     )
     attribute: tuple[str, ...] = Field(
         (),
         description="Private attribute of the records; repeat it, or use commas, for several.",
-        json_schema_extra=short("-a"),
+        json_schema_extra={"short": "-a"},
     )
     loss: str = Field(
         "cross-entropy",
@@ -150,12 +145,12 @@ class OutputSettings(_Settings):
         description="File to write the report to; its suffix names the format, and - is standard "
         "output, as JSON. Finished work is kept beside it, so that a command that was killed "
         "resumes there.",
-        json_schema_extra=short("-o"),
+        json_schema_extra={"short": "-o"},
     )
     format: Shape = Field(
         "table",
         description="Format of the report on standard output.",
-        json_schema_extra=short("-f"),
+        json_schema_extra={"short": "-f"},
     )
     all: bool = Field(
         False,
@@ -164,9 +159,9 @@ class OutputSettings(_Settings):
     redact: bool = Field(
         False, description="Replace attribute values, column names and paths by placeholders."
     )
-    quiet: bool = Field(False, description="Show no progress.", json_schema_extra=short("-q"))
+    quiet: bool = Field(False, description="Show no progress.", json_schema_extra={"short": "-q"})
     verbose: bool = Field(
-        False, description="Show tracebacks and warnings.", json_schema_extra=short("-v")
+        False, description="Show tracebacks and warnings.", json_schema_extra={"short": "-v"}
     )
 
     @property
@@ -234,9 +229,7 @@ class ScanSettings(BudgetSettings):
     @property
     def exactness(self) -> SizeName:
         """The largest size that an audit may have."""
-        if self.quick:
-            return "quick"
-        return "thorough" if self.thorough or self.budget else "plain"
+        return "quick" if self.quick else "thorough" if self.thorough or self.budget else "plain"
 
     @property
     def seconds(self) -> float:
@@ -316,9 +309,9 @@ class TrainSettings(SubjectSettings, TrainingOptions):
     out: Path | None = Field(
         None, description="Folder of the checkpoints; an interrupted run in it is resumed."
     )
-    quiet: bool = Field(False, description="Show no progress.", json_schema_extra=short("-q"))
+    quiet: bool = Field(False, description="Show no progress.", json_schema_extra={"short": "-q"})
     verbose: bool = Field(
-        False, description="Show tracebacks and warnings.", json_schema_extra=short("-v")
+        False, description="Show tracebacks and warnings.", json_schema_extra={"short": "-v"}
     )
 
 
@@ -327,11 +320,11 @@ def file_model() -> type[BaseModel]:
     """The model of a config file: ``scan``'s settings and a section of options for each audit."""
     sections: dict[str, Any] = {
         _section_of(name): (
-            audit.Options,
-            Field(default_factory=audit.Options, description=audit.summary),
+            kind.Options,
+            Field(default_factory=kind.Options, description=kind.summary),
         )
-        for audit in audits().values()
-        for name in (audit.name, *audit.aliases)
+        for kind in audits().values()
+        for name in (kind.name, *kind.aliases)
     }
     return create_model("Config", __base__=ScanSettings, **sections)
 
@@ -345,48 +338,6 @@ def read_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     return read_yaml(path, file_model(), "gradaudit schema config").model_dump(exclude_unset=True)
-
-
-_BELONGING = {
-    "model": ("checkpoint", "prefix", "partial", "loss", "layer", "hide", "expected_accuracy"),
-    "checkpoint": ("prefix", "partial", "expected_accuracy"),
-    "data": ("attribute", "expected_accuracy"),
-}
-"""Settings that describe another one, and lose their meaning where that one is replaced."""
-
-
-def without_replaced(
-    file: dict[str, Any], flags: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A config file's values without those that describe what the command line replaces.
-
-    An attribute is one of the file's data, checkpoints are the model's, and so on: where a flag
-    names other data, the file's attribute says nothing of it. Data is other data where it is read
-    from elsewhere; other options of the same source are not.
-
-    Args:
-        file: as ``read_file`` gives it.
-        flags: values by field name; None means that the flag was not given.
-
-    Returns:
-        The values that are left, and the names of the settings that were dropped.
-    """
-    replaced = [
-        name
-        for name in _BELONGING
-        if name in file and flags.get(name) is not None and _is_other(name, file[name], flags[name])
-    ]
-    belonging = dict.fromkeys(part for name in replaced for part in _BELONGING[name])
-    dropped = tuple(p for p in belonging if p in file and p not in replaced and not flags.get(p))
-    return {name: value for name, value in file.items() if name not in dropped}, dropped
-
-
-def _is_other(name: str, before: Any, now: Any) -> bool:
-    if name == "data":
-        return bool(before.partition("?")[0] != now.partition("?")[0])
-    if name == "model":
-        return bool(before != now)
-    return list(map(str, before)) != list(map(str, now))
 
 
 def deployed(
@@ -412,11 +363,10 @@ def _chosen(values: dict[str, Any], names: Collection[str] | None) -> dict[str, 
 
 def section(file: dict[str, Any], audit: str) -> dict[str, Any]:
     """Returns the config file's options of one audit."""
-    kind = audits().get(audit)
-    sections = (
-        file.get(_section_of(name), {}) for name in (*(kind.aliases if kind else ()), audit)
-    )
-    return {name: value for each in sections for name, value in each.items()}
+    kind, options = audits().get(audit), dict[str, Any]()
+    for name in (*(kind.aliases if kind else ()), audit):
+        options |= file.get(_section_of(name), {})
+    return options
 
 
 def _section_of(audit: str) -> str:

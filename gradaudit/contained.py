@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class ContainedError(Exception):
-    """What went wrong in a child process, in words that may follow the name of a file."""
+    """A failure in a child process, in words that may follow the name of a file."""
 
 
 def contained(work: Callable[[], T], seconds: float = 0, memory: int = 0) -> T:

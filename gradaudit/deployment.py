@@ -33,7 +33,10 @@ def _key(name: str) -> str:
 
 
 class Deployment(BaseModel):
-    """Who trains, how, and who sees which updates; a key without a default may be left out."""
+    """A federation: its clients, their training, and who sees which updates.
+
+    A key without a default may be left out.
+    """
 
     model_config = ConfigDict(
         extra="forbid",

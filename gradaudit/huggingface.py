@@ -1,7 +1,7 @@
 """Opens folders of Hugging Face's libraries offline; code in a folder is never run.
 
 transformers imports torchvision where that is installed, so torchvision comes first
-(``user_code``). The libraries are told to stay offline before they are imported, unless the user's
+(``user_code``). The libraries are set to stay offline before they are imported, unless the user's
 environment says otherwise; folders are read with ``local_files_only`` either way.
 """
 
@@ -30,7 +30,7 @@ _OF_NO_SIZE = re.compile("seed|prng|theta|token")
 _LEAST_WEIGHTS, _WITHOUT_WEIGHTS = 1 << 26, 1 << 28
 """Weights that a model may have however small those in its folder are, and where there are none."""
 _BLOCK = 512
-"""Bytes of a block of ``st_blocks``, by which a file without content is told from one with it."""
+"""Bytes of a block of ``st_blocks``, which shows whether a file has content."""
 
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -42,7 +42,7 @@ _OFFLINE = {
 
 @cache
 def library(name: str) -> Any:
-    """Returns ``transformers``, ``peft`` or a module of theirs, told to stay offline.
+    """Returns ``transformers``, ``peft`` or a module of theirs, set to stay offline.
 
     Raises:
         UsageError: it is not installed, or cannot be imported.

@@ -131,7 +131,7 @@ class Measurement(Document):
 
     @property
     def unbounded(self) -> bool:
-        """Whether its interval is open at an end."""
+        """Whether the row's interval is open at an end."""
         return self.interval is not None and self.interval[1] >= UNBOUNDED
 
     @property

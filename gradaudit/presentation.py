@@ -1,4 +1,4 @@
-"""How reports are shown; the functions are registered by the modules that hold them.
+"""Registers the functions that show reports.
 
 A report can be printed, saved and shown in a notebook, but the module that defines it imports no
 format. ``gradaudit`` registers here how to get what shows reports, and imports it on first use.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Seed = int | np.random.SeedSequence
 Word = str | int
-"""A word that names the purpose of a stream, or a number that tells apart several."""
+"""A word that names the purpose of a stream, or a number of one of several."""
 
 
 def sequence(seed: Seed, *words: Word) -> np.random.SeedSequence:

@@ -93,27 +93,27 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
     )
 
 
-def _all(value: Any, told: Callable[[str], str], *, keys: bool = True) -> Any:
+def _all(value: Any, masked: Callable[[str], str], *, keys: bool = True) -> Any:
     """Returns a JSON value with every string and every object key replaced."""
     if isinstance(value, str):
-        return told(value)
+        return masked(value)
     if isinstance(value, list):
-        return [_all(part, told, keys=keys) for part in value]
+        return [_all(part, masked, keys=keys) for part in value]
     if isinstance(value, dict):
         return {
-            told(key) if keys and key not in _KEPT_KEYS else key: _all(part, told, keys=keys)
+            masked(key) if keys and key not in _KEPT_KEYS else key: _all(part, masked, keys=keys)
             for key, part in value.items()
         }
     return value
 
 
-def _row(row: Measurement, told: Callable[[str], str]) -> Measurement:
+def _row(row: Measurement, masked: Callable[[str], str]) -> Measurement:
     names = {key: row.details[key] for key in NAMES if counted(row) > 1}
     return row.model_copy(
         update={
-            "variant": _all(row.variant, told, keys=False),
-            "reason": None if row.reason is None else told(row.reason),
-            "details": {**_all(row.details, told), **names},
+            "variant": _all(row.variant, masked, keys=False),
+            "reason": None if row.reason is None else masked(row.reason),
+            "details": {**_all(row.details, masked), **names},
         }
     )
 

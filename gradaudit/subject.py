@@ -76,7 +76,7 @@ class Subject:
         return Workers(1 if on_a_device else self.jobs, self.units)
 
     def about(self, attributes: tuple[str, ...]) -> Self:
-        """The same, asked about these private attributes alone; itself where none is named."""
+        """Returns the subject with these private attributes alone; itself where none is named."""
         return replace(self, attributes=attributes) if attributes else self
 
     def in_precision(self, dtype: torch.dtype) -> Self:

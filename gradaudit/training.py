@@ -10,9 +10,9 @@ from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import private_names
 from gradaudit.federation.canaries import CanaryScores
+from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
-from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.opening import load
 from gradaudit.progress import Progress
@@ -33,7 +33,7 @@ def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:
         training, folder = _set_up(settings, subject, out)
         folder.clear()
         done = list(train_into(folder, training, settings.rounds, settings.every, progress))
-    return list(_told(folder.summary, out, [round_.number for round_ in done]))
+    return list(_summary(folder.summary, out, [round_.number for round_ in done]))
 
 
 def _set_up(
@@ -82,7 +82,7 @@ def _identity(
     }
 
 
-def _told(summary: RunRecord, out: Path, fresh: list[int]) -> Iterator[str]:
+def _summary(summary: RunRecord, out: Path, fresh: list[int]) -> Iterator[str]:
     """Formats the rounds as a small table, with the commands to run next."""
     what = {"accuracy": "accuracy", "r2": "R²"}.get(summary.measure, "accuracy")
     sizes = f"{min(summary.sizes)}" + (

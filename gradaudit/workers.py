@@ -144,11 +144,11 @@ def shared_out(
         tasks: independent of one another; those that are made one by one are made here, while
             workers are busy with those before.
         workers: at most.
-        advance: told of the units that the tasks advance by, in this process.
+        advance: called with the units that the tasks advance by, in this process.
         units: where what the tasks give is kept, by their numbers; it is not made again.
         seconds: about what they all take together on one core; None where nobody knows, and they
             are begun here.
-        given: told of what each task gives, in this process.
+        given: called with what each task gives, in this process.
         count: how many tasks there are at most, where they are no sequence.
 
     Raises:
@@ -285,7 +285,7 @@ class _Shared:
         self.left: dict[int, Task[Any]] = {}
         self.advanced: dict[int, int] = {}
         self.lost: dict[int, list[BaseException]] = {}
-        self.told = 0
+        self.reported = 0
 
     def done(self) -> None:
         """Do all tasks."""
@@ -299,10 +299,10 @@ class _Shared:
                     self._expect_workers(cluster)
                     self._round(cluster.open(self.workers), counts)
             except PicklingError:  # workers had no part in that
-                self.advance(sum(self.advanced.values()) - self.told)
+                self.advance(sum(self.advanced.values()) - self.reported)
                 raise
             except BaseException:
-                self.advance(-self.told)
+                self.advance(-self.reported)
                 cluster.kill()
                 raise
 
@@ -322,7 +322,7 @@ class _Shared:
                     return
                 for future in wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done:
                     self._take(running.pop(future), future)
-                self._tell()
+                self._report()
         finally:
             for future in running:
                 future.cancel()
@@ -342,14 +342,14 @@ class _Shared:
             self._lose(number, error)
             return None
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Advance the progress by new units, and take back those of lost tasks.
 
         A cluster may do a task again whose value is here already, so that its count is no more.
         """
         now = sum(self.advanced.get(number, int(count)) for number, count in enumerate(self.units))
-        self.advance(now - self.told)
-        self.told = now
+        self.advance(now - self.reported)
+        self.reported = now
 
     def _take(self, number: int, future: Future[bytes]) -> None:
         try:

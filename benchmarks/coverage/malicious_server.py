@@ -37,7 +37,7 @@ from benchmarks.nets import Residual, group_norm
 from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, State, check
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
-from gradaudit.federation.server import train_rounds
+from gradaudit.federation.federated_training import train_rounds
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

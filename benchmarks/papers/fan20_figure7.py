@@ -25,8 +25,8 @@ from benchmarks.harness import arguments, cifar10, mnist
 from gradaudit.accuracy import task_accuracy
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
+from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.partition import partition
-from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy

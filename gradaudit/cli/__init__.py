@@ -69,13 +69,13 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 def _warnings_as_lines(*, shown: bool) -> Iterator[None]:
     """Print warnings of libraries as single lines with ``-v``, and hide them without.
 
-    Parts of other distributions that cannot be used are told of in any case.
+    Parts of other distributions that cannot be used are named in any case.
 
     So is what they log without anybody having said where to. Who asks Python itself for warnings
     (``python -W``, ``PYTHONWARNINGS``) gets them as ever.
     """
 
-    def tell(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         if issubclass(category, PartWarning):
             say(f"warning: {message}")
         elif shown:
@@ -85,7 +85,7 @@ def _warnings_as_lines(*, shown: bool) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             if not sys.warnoptions:
-                warnings.showwarning = tell
+                warnings.showwarning = show
             yield
     finally:
         logging.lastResort = unasked

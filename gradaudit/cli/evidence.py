@@ -18,7 +18,7 @@ from gradaudit.formats.base import Stdout
 from gradaudit.formats.changes import MOST_ROWS
 from gradaudit.formats.page import Page
 from gradaudit.report import Report
-from gradaudit.sweeping.table import write_table
+from gradaudit.sweeping.sweep_table import write_table
 from gradaudit.text import printable
 
 ALTERED = 1

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gradaudit.cli.help import completer
-from gradaudit.config import deployed, read_file, without_replaced
+from gradaudit.config import deployed, read_file
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.files import FOUND
 from gradaudit.text import listed
@@ -54,13 +54,55 @@ def read_configuration(flags: dict[str, Any]) -> tuple[Path | None, dict[str, An
     if path is not None and path.resolve() == FOUND.resolve():
         given = [name for name, value in flags.items() if value is not None]
         trust(path) if named else expect_trusted(path, file, given)
-    told = [f"options of {path} (flags win over it)"] if path is not named else []
+    remarks = [f"options of {path} (flags win over it)"] if path is not named else []
     if dropped:
         names = listed([name.replace("_", "-") for name in dropped])
-        told.append(f"{names} of {path} left out: said of what the command line replaces")
-    for line in told if not flags.get("quiet") else ():
+        remarks.append(f"{names} of {path} left out: they describe what the command line replaces")
+    for line in remarks if not flags.get("quiet") else ():
         typer.echo(f"gradaudit: {line}", err=True)
     return path, file
+
+
+_BELONGING = {
+    "model": ("checkpoint", "prefix", "partial", "loss", "layer", "hide", "expected_accuracy"),
+    "checkpoint": ("prefix", "partial", "expected_accuracy"),
+    "data": ("attribute", "expected_accuracy"),
+}
+"""Settings that describe another one, and lose their meaning where that one is replaced."""
+
+
+def without_replaced(
+    file: dict[str, Any], flags: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A config file's values without those that describe what the command line replaces.
+
+    An attribute is one of the file's data, checkpoints are the model's, and so on: where a flag
+    names other data, the file's attribute says nothing of it. Data is other data where it is read
+    from elsewhere; other options of the same source are not.
+
+    Args:
+        file: as ``read_file`` gives it.
+        flags: values by field name; None means that the flag was not given.
+
+    Returns:
+        The values that are left, and the names of the settings that were dropped.
+    """
+    replaced = [
+        name
+        for name in _BELONGING
+        if name in file and flags.get(name) is not None and _is_other(name, file[name], flags[name])
+    ]
+    belonging = dict.fromkeys(part for name in replaced for part in _BELONGING[name])
+    dropped = tuple(p for p in belonging if p in file and p not in replaced and not flags.get(p))
+    return {name: value for name, value in file.items() if name not in dropped}, dropped
+
+
+def _is_other(name: str, before: Any, now: Any) -> bool:
+    if name == "data":
+        return bool(before.partition("?")[0] != now.partition("?")[0])
+    if name == "model":
+        return bool(before != now)
+    return list(map(str, before)) != list(map(str, now))
 
 
 def read_federation(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Deployment | None:

@@ -26,11 +26,11 @@ from gradaudit.formats.page import OUTCOMES, Page
 from gradaudit.formats.results import (
     GRAVEST,
     Result,
+    by_row,
     gravest_of,
     policy_name,
     results,
     summary,
-    told_of,
 )
 from gradaudit.judging import (
     Word,
@@ -202,7 +202,7 @@ def verdict(judged: Report) -> str:
 
 def tally(judged: Report) -> str:
     """Counts of rows by outcome: ``2 failed, 1 unclear``."""
-    gravest = [gravest_of(findings) for findings in told_of(judged)]
+    gravest = [gravest_of(findings) for findings in by_row(judged)]
     counts = Counter[str](
         finding.outcome if says(finding) == "error" else says(finding) for finding in gravest
     )

@@ -288,12 +288,12 @@ def _looked_at(settings: SubjectSettings) -> tuple[SubjectSettings, Report, list
             scale = deferred.scaling.better(trials)
             data = deferred.scaling.with_scale(settings.data or "", scale or "none")
             settings = settings.model_copy(update={"data": data})
-            seen.append(f"The model does better with scale={scale}." if scale else _UNTOLD)
+            seen.append(f"The model does better with scale={scale}." if scale else _EITHER_SCALE)
     with opened(settings) as subject:
         return settings, deferred.runner.run(subject, []), seen
 
 
-_UNTOLD = "The model does as well with either scale: say the one that it was trained with."
+_EITHER_SCALE = "The model does as well with either scale: say the one that it was trained with."
 """What the file says where both scales give the same accuracy."""
 
 

@@ -55,7 +55,7 @@ def _job(**flags: Any) -> None:
     with stdout_for_the_report():
         report = deferred.measure.report_of(options.folder, options, asked(config))
     if output.shape == "table":
-        for line in told(report):
+        for line in summary(report):
             typer.echo(printable(line, limit=None))
         typer.echo()
     show(report, output)
@@ -73,7 +73,7 @@ job = with_options(
 )
 
 
-def told(report: Report) -> Iterator[str]:
+def summary(report: Report) -> Iterator[str]:
     """Lines that show the chains, faults and epsilons of a job."""
     for row in report.select("job.chain"):
         yield _chain(row)

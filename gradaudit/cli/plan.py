@@ -167,7 +167,7 @@ def _show(plan: Plan, report: Report, settings: PlanSettings) -> None:
         return
     page = Page(Stdout())
     page.print(_table(plan, page))
-    for paragraph in _told(plan, report, settings):
+    for paragraph in _summary(plan, report, settings):
         page.print([Text()])
         page.print(page.prose(paragraph))
 
@@ -186,7 +186,7 @@ def _table(plan: Plan, page: Page) -> Iterator[Text]:
     )
 
 
-def _told(plan: Plan, report: Report, settings: PlanSettings) -> Iterator[str]:
+def _summary(plan: Plan, report: Report, settings: PlanSettings) -> Iterator[str]:
     """Lines with the plan's cost, the strategies it is compared with, and options to paste."""
     naive = ", ".join(f"{name} {cost:.1%}" for name, (_, cost) in plan.naive.items())
     beside = f"; simple strategies: {naive}" if naive else ""

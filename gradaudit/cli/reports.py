@@ -27,7 +27,7 @@ from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.redaction import redact
 from gradaudit.report import Report
 from gradaudit.specs import suggest
-from gradaudit.sweeping.table import expect_table, write_table
+from gradaudit.sweeping.sweep_table import expect_table, write_table
 from gradaudit.text import inert_json, printable
 
 ReportFile = Annotated[

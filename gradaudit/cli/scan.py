@@ -68,7 +68,7 @@ def _scan(**flags: Any) -> None:
     read = [size.audit.options for sizes in chosen for size in sizes]
     expect_writable(settings, config, settings, read)
     if settings.dry_run:
-        _tell_plan(settings, chosen, left)
+        _print_plan(settings, chosen, left)
         return
     report = survey(settings, config, chosen, left, others=passed_over, policy=policy)
     if policy and fails(gate(report, policy)):
@@ -178,7 +178,7 @@ def _named(asked: str, known: Mapping[str, type[Audit[Any]]]) -> list[str]:
     return names
 
 
-def _tell_plan(
+def _print_plan(
     settings: ScanSettings, chosen: Sequence[Sequence[Size]], left: Callable[[], float]
 ) -> None:
     with opened(settings) as subject:

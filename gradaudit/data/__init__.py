@@ -58,8 +58,8 @@ def load_records(
     columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
     chosen = replace(adapter.of(parsed, filter(None, columns)), reading=reading, takes=takes)
     if reading is None and chosen.classes is not None and getattr(chosen, "task", "") is None:
-        told: dict[str, Any] = {"task": "classification"}
-        chosen = replace(chosen, **told)
+        task: dict[str, Any] = {"task": "classification"}
+        chosen = replace(chosen, **task)
     records = _with_membership(chosen.load())
     if chosen.classes is not None:
         records = in_class_order(records, chosen.classes, spec)

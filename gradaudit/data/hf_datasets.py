@@ -1,6 +1,6 @@
 """Folders that Hugging Face's ``datasets`` wrote by ``save_to_disk``, as untrusted data.
 
-``state.json`` names the Arrow files beside it, ``dataset_info.json`` tells the features' types, and
+``state.json`` names the Arrow files beside it, ``dataset_info.json`` has the features' types, and
 ``dataset_dict.json`` the splits, each a folder of this kind.
 """
 
@@ -151,12 +151,12 @@ class HfDatasets(PictureAdapter, Tabular):
         """Read the folder."""
         saved = open_folder(Path(self.source), self.split)
         sure = self.task is None and self.label in saved.frame.names
-        told = replace(self, task="classification") if sure else self
+        adapter = replace(self, task="classification") if sure else self
         column = self._column(saved.frame, saved.of_kind(IMAGE))
         if column is None:
-            records = told.records_of(saved.frame.table())
+            records = adapter.records_of(saved.frame.table())
         else:
-            records = told._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
+            records = adapter._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
         records = replace(records, notes={**records.notes, **saved.notes})
         names = saved.class_names(self.label) if self.label is not None else ()
         return in_order(records, names, self.source) if names and records.classes else records

@@ -41,7 +41,7 @@ class NpzFile(PictureAdapter):
         member: key that says whether a record was trained on.
         scale: ``standard`` gives each column of a table mean 0 and deviation 1.
         tokens: whether the inputs are tokens, whole numbers for an embedding.
-        task: whether the label is a class or a number; told by its values if not said.
+        task: whether the label is a class or a number; its values decide where it is not given.
     """
 
     name: ClassVar[str] = "npz"

@@ -13,7 +13,7 @@ from gradaudit.data.records import Records
 class ParquetFile(Tabular):
     """A Parquet file, or an Arrow one (a stream, or a file that is not compressed).
 
-    It is told by content which. Its columns are read as those of a CSV file are: numbers, truth
+    The content decides which. Its columns are read as those of a CSV file are: numbers, truth
     values, text, dates; the extra ``gradaudit[parquet]`` is needed.
     """
 

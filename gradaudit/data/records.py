@@ -39,7 +39,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Feature:
-    """One column of a table as it lies in the encoded inputs.
+    """A column of a table, and its positions in the encoded inputs.
 
     A numeric column takes one position and has its observed (low, high) range in encoded units;
     a categorical column takes a one-hot group of ``len(values)`` positions, or, ``coded``, one
@@ -201,7 +201,7 @@ def _array(name: str, array: Any) -> Iterator[bytes | memoryview]:
 
 
 def _counts(codes: Any, values: Sequence[str]) -> dict[str, JsonValue]:
-    """How often each value occurs."""
+    """Returns the number of occurrences of each value."""
     counts = np.bincount(codes, minlength=len(values)).tolist()
     return dict(zip(values, counts, strict=True))
 

@@ -133,10 +133,10 @@ class SoundFolder(LabelledFolder):
             "sounds_filled_up": sum(sound.frames < length for sound in headers),
             "sounds_mixed": 0 if self.channels else sum(sound.channels > 1 for sound in headers),
         }
-        told: dict[str, JsonValue] = {"sampling_rate": headers[0].rate, "samples": length}
+        notes: dict[str, JsonValue] = {"sampling_rate": headers[0].rate, "samples": length}
         if self.scale == "standard":
-            told["sounds_scaled"] = "mean 0 and variance 1"
-        return told | {key: count for key, count in counts.items() if count}
+            notes["sounds_scaled"] = "mean 0 and variance 1"
+        return notes | {key: count for key, count in counts.items() if count}
 
 
 def _header(name: str, path: Path) -> Sound:
@@ -176,7 +176,7 @@ def _encoded(name: str, path: Path) -> Any:
 
 
 def _reader(pcm: wave.Wave_read) -> Callable[[int], NDArray[np.float32]]:
-    """How samples of 8 to 32 bits are read: bytes are unsigned, others signed, low byte first."""
+    """Returns a reader of samples of 8 to 32 bits: unsigned bytes, or signed, low byte first."""
     width, channels = pcm.getsampwidth(), pcm.getnchannels()
 
     def read(frames: int) -> NDArray[np.float32]:

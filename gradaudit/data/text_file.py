@@ -84,7 +84,7 @@ class TextFile(DataAdapter):
             raise UsageError(f"text:{self.source}: length is at least 1 and vocabulary at least 2")
         table, classes, read = self._table()
         columns = self._columns(table)
-        tokens, labels = self._told(self._tokens(table, columns), table)
+        tokens, labels = self._with_labels(self._tokens(table, columns), table)
         notes = {**read, "length": self._length, **self._tokenizer.notes()}
         if len(columns) > 1:
             notes["pairs"] = [*columns]
@@ -151,7 +151,7 @@ class TextFile(DataAdapter):
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        """That which is named, else the model's, else hashing."""
+        """The tokenizer that is named, else the model's, else one that hashes words."""
         if self.tokenizer is not None:
             return Pretrained(Path(self.tokenizer).expanduser())
         return Pretrained(self.reading.tokenizer) if self.reading else Hashing(self.vocabulary)
@@ -168,8 +168,8 @@ class TextFile(DataAdapter):
             )
         return tokens if self.reading and self.reading.types else replace(tokens, types=None)
 
-    def _told(self, tokens: Tokens, table: TextTable) -> tuple[Tokens, Labels]:
-        """The tokens as the model gets them, and what it is to tell."""
+    def _with_labels(self, tokens: Tokens, table: TextTable) -> tuple[Tokens, Labels]:
+        """Returns the tokens as the model gets them, and the labels that it predicts."""
         task = self.task or (self.reading.task if self.reading else None)
         if task != "next-token" and task != "masked-token":
             return tokens, self._of_column(table, task)

@@ -60,8 +60,8 @@ class CanaryScores:
     def packed(self) -> bytes:
         """Returns the file of the scores as bytes."""
         arrays = {"included": self.included, "cosines": self.cosines}
-        told = {"layers": self.layers, "unit": self.unit, "facts": self.facts}
-        return safetensors.numpy.save(arrays, {key: json.dumps(x) for key, x in told.items()})
+        metadata = {"layers": self.layers, "unit": self.unit, "facts": self.facts}
+        return safetensors.numpy.save(arrays, {key: json.dumps(x) for key, x in metadata.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -75,14 +75,14 @@ class CanaryScores:
             if path.stat().st_size > _MAX_BYTES:
                 raise CheckpointError(f"{path}: larger than {_MAX_BYTES:,} bytes")
             with safe_open(path, framework="numpy") as file:
-                told = file.metadata() or {}
-                unit: Unit = "record" if told.get("unit") == '"record"' else "client"
+                metadata = file.metadata() or {}
+                unit: Unit = "record" if metadata.get("unit") == '"record"' else "client"
                 scores = cls(
                     file.get_tensor("included"),
                     file.get_tensor("cosines"),
-                    _names(told["layers"]),
+                    _names(metadata["layers"]),
                     unit,
-                    _facts(told.get("facts", "{}")),
+                    _facts(metadata.get("facts", "{}")),
                 )
         except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointError(
@@ -125,7 +125,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 class Contribution(NamedTuple):
-    """What a client contributes: a gradient, or its training's difference as one; and buffers.
+    """A client's contribution: a gradient, or its training's difference as one; and buffers.
 
     The update is by the name of every trainable parameter, in its shape; of several local steps it
     is (w₀ − w_E)/rate. Buffers are the model's after the client's forward passes, the number of its

@@ -31,7 +31,7 @@ Update = dict[str, Tensor]
 
 @dataclass
 class Client:
-    """One client: its records and what it never shares.
+    """A client: its records, and the part of the model that it never shares.
 
     ``private`` are parameters and buffers of its model that it never shares, by name.
     """
@@ -45,7 +45,7 @@ Clients = Sequence[Client]
 
 
 class Workplace:
-    """One copy of the model on which all clients train in turn.
+    """The single copy of the model on which all clients train in turn.
 
     The target has the defenses that change it, ``sharing`` is what a client's update passes through
     before it is shared, and ``batch_size`` the records in a step, None for all of a client's.
@@ -262,7 +262,7 @@ class Server:
         return {n: t.detach().clone() for n, t in state if n not in self._kept_back}
 
     def step(self, gradient: Mapping[str, Tensor]) -> None:
-        """One step of the server's optimizer along the mean gradient."""
+        """Take one step of the server's optimizer along the mean gradient."""
         for name, parameter in self.parameters.items():
             parameter.grad = gradient[name]
         self.optimizer.step()

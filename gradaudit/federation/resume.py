@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.canaries import FILE as CANARIES
-from gradaudit.federation.server import FederatedTraining, Round
+from gradaudit.federation.federated_training import FederatedTraining, Round
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.files import clear_temporaries, write_atomically
 from gradaudit.progress import Progress, Silent
@@ -47,8 +47,8 @@ class RoundRecord(BaseModel):
 class RunRecord(BaseModel):
     """The summary of a training.
 
-    ``settings`` are all that decides the numbers; another run is told from this one by them.
-    ``records`` tells how many are in the data set, and ``measure`` what accuracies are:
+    ``settings`` are all that decides the numbers; they distinguish this run from others.
+    ``records`` is how many are in the data set, and ``measure`` what accuracies are:
     ``accuracy``, ``r2`` or ``none``. ``private`` are tensors that a client never shares; only the
     first client's own checkpoints, in a folder of their own, hold them.
     """

@@ -13,7 +13,7 @@ from gradaudit.report import Report
 
 
 class Format(ABC):
-    """One way of showing a report."""
+    """Base of the formats in which a report is written and shown."""
 
     name: ClassVar[str]
     suffix: ClassVar[str]

@@ -97,7 +97,7 @@ class Change:
 
     @property
     def reading(self) -> str:
-        """What the change means: its direction and the limit that it crossed, or the intervals."""
+        """The change in words: its direction and the limit that it crossed, or the intervals."""
         overlap = {True: "overlap", False: "apart", None: ""}[self.overlap]
         return ", ".join(filter(None, (self.direction or overlap, self.crossed)))
 

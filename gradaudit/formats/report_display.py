@@ -1,4 +1,4 @@
-"""How a report prints, saves and shows itself: at a glance, as a table of pandas, in any format."""
+"""Prints, saves and shows a report: at a glance, as a table of pandas, or in any format."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ COLUMNS = (*_AS_THEY_ARE[:3], "variant", "value", "low", "high", *_AS_THEY_ARE[3
 
 
 def dataframe(report: Report) -> "DataFrame":
-    """One line a row, in the order of the report, with the columns ``COLUMNS``.
+    """Returns a table with a line for each row of the report, and the columns ``COLUMNS``.
 
     Raises:
         UsageError: pandas is not installed.
@@ -58,7 +58,7 @@ def glance(report: Report) -> str:
 
 
 def notebook(report: Report) -> str:
-    """The same as HTML without style sheets or scripts, with every layer."""
+    """Returns subject, verdict and every layer as HTML without style sheets or scripts."""
     rows = "".join(
         f"<tr><th scope='row' style='text-align:left'>{escape(name)}</th>"
         f"<td style='text-align:left;color:{_colour(risk)}'>"

@@ -61,7 +61,7 @@ def rule_of(finding: Finding) -> str:
 
 def results(judged: Report) -> Iterator[Result]:
     """Returns a result for each row that a rule finds beyond its limit, or not shown within it."""
-    for findings in told_of(judged):
+    for findings in by_row(judged):
         gravest = gravest_of(findings)
         if gravest.outcome in BEYOND | OPEN:
             errors = [
@@ -88,7 +88,7 @@ def by_finding(judged: Report) -> list[list[Result]]:
     return [sorted(group, key=badness, reverse=True) for group in ranked]
 
 
-def told_of(judged: Report) -> Iterator[Sequence[Finding]]:
+def by_row(judged: Report) -> Iterator[Sequence[Finding]]:
     """Groups findings by row; a finding about missing rows is a group of its own."""
     rows: dict[object, list[Finding]] = {}
     for place, finding in enumerate(judged.findings):

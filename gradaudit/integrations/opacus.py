@@ -32,7 +32,7 @@ def record_canaries(
         optimizer: as ``PrivacyEngine.make_private`` returns it.
         folder: that the scores are written to; it is made where there is none.
         sampling_rate: with which a record is in a batch: 1/len(loader) of Opacus's own loader.
-        count: of canaries; without it as many as tell most within memory.
+        count: of canaries; without it as many as are most precise within memory.
         seed: of coins and directions, which nothing else in your training may depend on.
 
     Raises:

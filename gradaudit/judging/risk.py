@@ -24,7 +24,7 @@ UNTRIED = "nothing that a rule judges tried to learn anything from its gradient"
 
 @dataclass(frozen=True)
 class Risk:
-    """How risky a layer is, and why in sentences (none for ``low``).
+    """The risk level of a layer, and its reasons in sentences (none for ``low``).
 
     ``possible`` is the highest level that is not excluded, where that is higher than the one shown.
     """

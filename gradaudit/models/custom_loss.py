@@ -267,7 +267,7 @@ def _binds(function: Callable[..., Any], form: tuple[Any, ...]) -> bool:
 
 
 def _takes_targets(function: Callable[..., Any]) -> bool:
-    """Whether its second parameter is named like targets, although it does not use it."""
+    """Whether a loss's second parameter is named like targets, although it is not used."""
     called = function.forward if isinstance(function, nn.Module) else function
     names = list(inspect.signature(called).parameters)[1:2]
     return bool(names) and names[0].strip("_") in ("", "target", "targets", "label", "labels", "y")

@@ -153,13 +153,13 @@ def _names(model: Any, own: Mapping[str, Tensor]) -> dict[str, str]:
     return {key.removeprefix(_PREFIX): called[id(t)] for key, t in saved.items() if id(t) in called}
 
 
-def _expect_same_base(model: Any, told: Mapping[str, Any], folder: Path) -> None:
+def _expect_same_base(model: Any, settings: Mapping[str, Any], folder: Path) -> None:
     """Raise an error where the adapter's own model beside it has other settings than this one.
 
     Raises:
         CheckpointError: they differ, and where.
     """
-    named = told.get("base_model_name_or_path")
+    named = settings.get("base_model_name_or_path")
     base = Path(named) if isinstance(named, str) else Path()
     if not (base / "config.json").is_file():
         return

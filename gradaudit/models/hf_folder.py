@@ -1,6 +1,6 @@
 """Models of transformers, from a folder that ``save_pretrained`` wrote.
 
-``config.json`` tells the architecture; weights are a checkpoint as any other. Experts are called
+``config.json`` names the architecture; weights are a checkpoint as any other. Experts are called
 one by one, as their joint products take no float64. Attention is the library's plain one with its
 mask written out for every record, which ``torch.func`` can follow: left to itself the library looks
 whether a mask hides anything, and lets it out where not.
@@ -101,8 +101,8 @@ def load_folder(
     Args:
         folder: of ``config.json``; nothing is downloaded, and no code in it is run.
         adapter: folder of a PEFT adapter, which alone is trained then, on the folder's weights.
-        task: what it is to tell, where that is not what its architecture was made for.
-        classes: how many it tells apart, if it does; those of the folder without it.
+        task: what it is to predict, where that is not what its architecture was made for.
+        classes: how many it distinguishes, if it does; those of the folder without it.
 
     Raises:
         UsageError: the folder is missing, holds no such file, or names a model that the library
@@ -269,9 +269,9 @@ def _first(token: int | list[int] | None) -> int | None:
     return token[0] if isinstance(token, list) and token else token  # type: ignore[return-value]
 
 
-def _task(folder: Path, told: Mapping[str, Any], model_type: str) -> Task:
+def _task(folder: Path, settings: Mapping[str, Any], model_type: str) -> Task:
     """Returns the task of the named architecture."""
-    named = told.get("architectures")
+    named = settings.get("architectures")
     for name in named if isinstance(named, list) else ():
         if (task := _task_of(str(name))) is not None:
             return task

@@ -66,7 +66,7 @@ def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
     if not any(isinstance(rule, loading.WeightConverter) for rule in rules):
         return {}
     try:
-        made, told = type(model).from_pretrained(
+        made, loading_info = type(model).from_pretrained(
             None,
             config=copy.deepcopy(model.config),
             state_dict=dict(state),
@@ -75,7 +75,9 @@ def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
         )
     except Exception:  # whatever the library makes of weights that it did not write
         return {}
-    whole = not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    whole = not any(
+        loading_info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    )
     return dict(made.state_dict()) if whole else {}
 
 

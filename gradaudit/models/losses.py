@@ -289,7 +289,7 @@ def classes_second(outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns outputs as (records, classes, …) with the positions of the targets.
 
     Args:
-        outputs: (records, classes, …), or (records, …, classes) where the targets tell so.
+        outputs: (records, classes, …), or (records, …, classes) where the targets show it.
         targets: (records, …) class indices, or (records, classes, …) real numbers.
 
     Raises:

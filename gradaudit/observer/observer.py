@@ -235,7 +235,7 @@ class Observer:
         todo = list(reading_units(update))
         self._rows = sum(len(piece.metrics) for piece in todo)
         reserved = spent() + self._rows * self._pace.expected("row", 0)
-        rows = list(self._told(todo, self.allowance.left - reserved))
+        rows = list(self._readings(todo, self.allowance.left - reserved))
         read = spent()
         facts: dict[str, JsonValue] = {
             "started": started,
@@ -254,9 +254,9 @@ class Observer:
         return Observation(Verdict.of(judged, taken), judged, file)
 
     def _report(
-        self, update: NamedUpdate, told: Sequence[ReadingValue], facts: Mapping[str, JsonValue]
+        self, update: NamedUpdate, values: Sequence[ReadingValue], facts: Mapping[str, JsonValue]
     ) -> Report:
-        return report_of(update, told, model=self.model, loss=self.loss, provenance=facts)
+        return report_of(update, values, model=self.model, loss=self.loss, provenance=facts)
 
     @property
     def _no_time(self) -> str:
@@ -275,7 +275,7 @@ class Observer:
             seconds = took()
         self._pace.took("row", seconds / len(rows))
 
-    def _told(self, todo: Iterable[ReadingUnit], left: float) -> Iterator[ReadingValue]:
+    def _readings(self, todo: Iterable[ReadingUnit], left: float) -> Iterator[ReadingValue]:
         """Yields the values of all readings, as long as there is time."""
         spent = stopwatch()
         for piece in todo:

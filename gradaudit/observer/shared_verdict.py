@@ -29,7 +29,7 @@ class Verdict:
         word: the verdict, ``passed``, ``failed`` or ``undecided``.
         fails: whether the policy does not let it leave, as the gate fails a report.
         shown: how many of its limits are exceeded.
-        unclear: of how many that cannot be told.
+        unclear: number for which that is undecided.
         left_out: how many things there was no time for.
         share_of_time: what observing took so far, over what training took.
         fault: why nothing could be observed; it stays with the report.
@@ -92,7 +92,7 @@ class Verdict:
 
 def report_of(
     update: NamedUpdate,
-    told: Sequence[ReadingValue],
+    values: Sequence[ReadingValue],
     *,
     model: str,
     loss: str,
@@ -102,7 +102,7 @@ def report_of(
 
     Args:
         update: what leaves.
-        told: all that was read, and what was left out, which ``details.left_out`` says.
+        values: all that was read, and what was left out, which ``details.left_out`` says.
         model: what to call the model.
         loss: its training loss, as far as it is known.
         provenance: when and how it was observed.
@@ -135,5 +135,5 @@ def report_of(
             "device": str(next(iter(update.after.values())).device),
             "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
         },
-        measurements=list(rows_of(Rows(Observe, facts={"kind": update.kind}), told)),
+        measurements=list(rows_of(Rows(Observe, facts={"kind": update.kind}), values)),
     )

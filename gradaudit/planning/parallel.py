@@ -77,7 +77,7 @@ class Share:
     How many tasks an audit has nobody knows beforehand, so each takes half of what is left.
 
     Args:
-        outer: who is told of tasks and lines.
+        outer: gets tasks and lines.
         advance: moves the outer task, by whole seconds.
         seconds: expected of the audit.
     """
@@ -85,7 +85,7 @@ class Share:
     def __init__(self, outer: Progress, advance: Advance, seconds: float) -> None:
         self._outer, self._advance = outer, advance
         self._seconds = self._left = seconds
-        self._done, self._told = 0.0, 0
+        self._done, self._reported = 0.0, 0
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Advance]:
@@ -106,16 +106,16 @@ class Share:
 
     def finish(self) -> None:
         """Advance by the expected seconds that no task took."""
-        self._tell(round(self._seconds))
+        self._report(round(self._seconds))
 
     def _move(self, seconds: float) -> None:
         self._done += seconds
-        self._tell(int(self._done))
+        self._report(int(self._done))
 
-    def _tell(self, whole: int) -> None:
-        if whole > self._told:
-            self._advance(whole - self._told)
-            self._told = whole
+    def _report(self, whole: int) -> None:
+        if whole > self._reported:
+            self._advance(whole - self._reported)
+            self._reported = whole
 
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def side_by_side(
         turns: the audits, the longest first.
         workers: at most.
         units: where finished work is kept.
-        done: told of each audit when it is done.
+        done: called with each audit when it is done.
 
     Raises:
         AuditError: an audit was lost with every worker that it was given to.

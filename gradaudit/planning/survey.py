@@ -99,7 +99,7 @@ class Survey:
         """Run audits until all are as exact as asked, the time is up, or the scan is stopped.
 
         Args:
-            progress: who is told how far the work is, and in a line what came out of each audit.
+            progress: shows how far the work is, and in a line what came out of each audit.
             units: where finished work is kept; a scan of the same budget that was interrupted
                 there goes on with the pace and the sizes that it had, and the time it had left.
             budget: seconds that the scan had in all.

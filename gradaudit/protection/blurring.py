@@ -143,13 +143,13 @@ class Levels:
         return max(-_FAR, min(spare, _FAR))
 
     def _of(self, names: Sequence[str], bound: FloorBound) -> Self:
-        """Some of the layers with one bound alone."""
+        """Returns the problem for some of the layers and a single bound."""
         kept = [self.layers.index(name) for name in names]
         parts = (self.weights[kept], self.sizes[kept], self.least[kept])
         return type(self)(tuple(names), *parts, (bound,), self.reserve)
 
     def _starts(self) -> list[Floats]:
-        """The same noise, the same loss, and about the same information from all."""
+        """Yields starts of equal noise, equal loss, and about equal information from all layers."""
         energy = np.zeros(len(self.layers))
         for bound in self.bounds:
             for place, name in enumerate(self.layers):

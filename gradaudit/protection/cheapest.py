@@ -156,7 +156,7 @@ _FINE = 1.1
 
 
 class _NoTrialsLeftError(Exception):
-    """No other trial may be begun."""
+    """Raised where no other trial may be begun."""
 
 
 @dataclass(frozen=True)
@@ -289,13 +289,13 @@ class Search:
         return min(passed, key=self.choices.cost, default=None)
 
     def passes(self, protection: Protection) -> bool:
-        """Whether it passes, and nothing was learned since that rules it out; tried if need be."""
+        """Whether a protection passes and no later lesson rules it out; it is tried if need be."""
         if protection not in self.tried and not self._more():
             return False
         return self.attempt(protection).passed and self.allowed(protection)
 
     def _implied(self, protection: Protection) -> bool:
-        """Whether it passes as something passed that it covers; else it is tried."""
+        """Whether a protection passes: it covers one that passed, or a trial shows it."""
         passed = (other for other, verdict in self.tried.items() if verdict.passed)
         covered = any(protection.covers(other) and self.allowed(other) for other in passed)
         return covered or self.passes(protection)

@@ -56,7 +56,7 @@ class FloorBound:
 
     def margin(self, noise: Noise) -> tuple[float, dict[str, float]]:
         """The margin of the mean information's number, and its slope by each layer's log σ."""
-        parts = self._told(noise)
+        parts = self._shared(noise)
         if not parts:
             return math.inf, {}
         value, slope = self.functional(sum_of_layers(parts.values()).mean, self.prior)
@@ -65,7 +65,7 @@ class FloorBound:
 
     def safe(self, noise: Noise) -> float:
         """Returns the margin of the floor's safe end, less its deviation on other records."""
-        parts = self._told(noise)
+        parts = self._shared(noise)
         if not parts:
             return math.inf
         floor = van_trees_bound(self.functional, sum_of_layers(parts.values()), self.prior)
@@ -84,7 +84,7 @@ class FloorBound:
         variance = (self.parts + 1) * sum(squares) / len(squares)
         return student_quantile(len(squares)) * math.sqrt(variance)
 
-    def _told(self, noise: Noise) -> dict[str, Information]:
+    def _shared(self, noise: Noise) -> dict[str, Information]:
         """Returns the information matrices of the shared layers under this noise."""
         if self.row is not None and self.row not in noise:
             return {}

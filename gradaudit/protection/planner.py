@@ -35,7 +35,8 @@ NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Noise deviations tried first, in root mean squares of the updates' elements."""
 _UTMOST = 10.0
 """The largest deviation that is tried, over the root mean square norm of whole updates. No attacker
-tells an update from none with an AUROC above Φ(0.1/√2) = 0.53 then: nothing useful is shared."""
+distinguishes an update from none with an AUROC above Φ(0.1/√2) = 0.53 then: nothing useful is
+shared."""
 PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried for pruning."""
 _UNIT = Guard("noise", 1.0)

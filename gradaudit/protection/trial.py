@@ -197,7 +197,7 @@ class Bench:
         subject = replace(subject, samples=subject.samples or size.samples)
         if self._separable(size.audit) and name not in self._of_models:
             outcome = self._by_layer(size, subject, dict(protection), seconds)
-            if not self._tells_of_model(size.audit, outcome):
+            if not self._judges_the_model(size.audit, outcome):
                 return outcome
             self._of_models.add(name)  # of all layers at once, as none was measured before
         else:
@@ -233,7 +233,7 @@ class Bench:
         ]
         return not self.subject.defenses and all(m.per_layer and not m.relative for m in asked)
 
-    def _tells_of_model(self, audit: Audit[Any], outcome: Outcome) -> bool:
+    def _judges_the_model(self, audit: Audit[Any], outcome: Outcome) -> bool:
         """Whether a rule judges a row of the whole model that the audit has."""
         rules = [rule for rule in self.policy.rules if asks(rule, audit)]
         asked = any(layer_matches(None, glob) for rule in rules for glob in rule.layers)

@@ -34,14 +34,14 @@ class Axis:
 
     @property
     def places(self) -> dict[str | int | float | bool, float]:
-        """Where each value stands on a picture's axis: numbers at themselves, texts in order."""
+        """Positions of the values on a picture's axis: numbers at themselves, texts in order."""
         values = [_number(value) for value in self.values]
         return {v: float(v) if self.numbers else float(i) for i, v in enumerate(values)}
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One point of the grid: ``values`` by the axes' names."""
+    """A point of the grid: ``values`` by the axes' names."""
 
     values: Mapping[str, str]
 

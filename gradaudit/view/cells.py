@@ -137,7 +137,7 @@ class Cell:
 
     @property
     def failed(self) -> bool:
-        """Whether its measurement failed."""
+        """Whether the cell's measurement failed."""
         return self.row is not None and self.row.status == "failed"
 
     @property

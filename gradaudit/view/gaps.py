@@ -16,7 +16,7 @@ MOST_LAYERS = 8
 
 @dataclass(frozen=True)
 class Gap:
-    """Something that no audit looked at, and the reason.
+    """A part of the subject that no audit looked at, and the reason.
 
     Attributes:
         what: audits, metrics, attributes, layers.

@@ -17,7 +17,7 @@ from gradaudit.view.cells import HEADINGS, Cell, LayerLine, MetricColumn, permut
 
 @dataclass(frozen=True)
 class ArrayLine:
-    """One array of a model's state dict, and whether it leaves changed.
+    """An array of a model's state dict, and whether it leaves changed.
 
     Attributes:
         key: its name in the state dict.
@@ -189,7 +189,7 @@ class Layers:
 
     @property
     def tally(self) -> str:
-        """How many layers have each risk, and for how many a higher one is not excluded.
+        """Counts layers by risk, and those for which a higher risk is not excluded.
 
         ``3 layers: 2 at high risk, 1 at low risk; for 1 of them high risk is not excluded``.
         """

@@ -26,7 +26,7 @@ NOTHING = "no attribute was attacked"
 
 @dataclass(frozen=True)
 class Scope:
-    """What the numbers of a report are about.
+    """The subject of a report's numbers: attributes, game, shared updates, model and data.
 
     Attributes:
         private: the attributes that were attacked, and those that were not.

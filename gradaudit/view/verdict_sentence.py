@@ -57,14 +57,14 @@ def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> R
         outcome=outcome,
         policy=policy,
         sha256=sha256,
-        worst=_said(outcome, judged, concerns, layers),
+        worst=_worst(outcome, judged, concerns, layers),
         warned=any(concern.shown for concern in concerns),
         tally=layers.tally + (f"; risk of the whole model: {whole}" if whole else ""),
         whole=str(whole) if whole else "",
     )
 
 
-def _said(outcome: Word, judged: Report, concerns: Sequence[Concern], layers: Layers) -> str:
+def _worst(outcome: Word, judged: Report, concerns: Sequence[Concern], layers: Layers) -> str:
     if outcome == "measured":
         return _amount(judged)
     if outcome == "undecided":
@@ -77,12 +77,12 @@ def _said(outcome: Word, judged: Report, concerns: Sequence[Concern], layers: La
 
 
 def _breaks(concern: Concern) -> bool:
-    """Whether it is what an error rule shows."""
+    """Whether an error rule shows the concern."""
     return concern.level == "high" and not concern.accepted
 
 
 def _questions(judged: Report) -> str:
-    """What is undecided, one clause for each question, with what would settle it."""
+    """Words each open question in a clause, with what would settle it."""
     asked = questions_of(judged)
     more = len(asked) - MOST_QUESTIONS
     said = [concern.asked for concern in asked[:MOST_QUESTIONS]]

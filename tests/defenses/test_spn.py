@@ -14,7 +14,7 @@ from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import attachments, private_names
 from gradaudit.defenses.spn import PolarizationHead, polarization_loss
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.federation.server import FederatedTraining
+from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Target, layers_of, shared_parameters

@@ -13,8 +13,8 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.federation.algorithms import algorithms, choose_algorithm
+from gradaudit.federation.federated_training import FederatedTraining, train_rounds
 from gradaudit.federation.partition import split
-from gradaudit.federation.server import FederatedTraining, train_rounds
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import Target
 

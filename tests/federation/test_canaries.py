@@ -16,7 +16,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.federation.canaries import FILE, CanaryScores
-from gradaudit.federation.server import FederatedTraining
+from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

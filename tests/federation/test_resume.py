@@ -14,8 +14,8 @@ from torch import Tensor
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import CheckpointError, NotApplicable, UsageError
+from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.resume import STATE, SUMMARY, RunFolder, RunRecord, train_into
-from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.federation.server import train_rounds
+from gradaudit.federation.federated_training import train_rounds
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.torch_losses import user_loss
 

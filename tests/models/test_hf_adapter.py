@@ -11,8 +11,8 @@ from language_models import Shelf, adapter_of, folder_of
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
+from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.resume import ROUND, RunFolder, RunRecord, train_into
-from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.huggingface import library

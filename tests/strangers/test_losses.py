@@ -21,7 +21,7 @@ from gradaudit.data import describe, load_records
 from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import AuditError, DataError, UsageError
-from gradaudit.federation.server import train_rounds
+from gradaudit.federation.federated_training import train_rounds
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import per_sample_gradients

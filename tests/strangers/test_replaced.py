@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from command_line import run
 
-from gradaudit.config import without_replaced
+from gradaudit.cli.flags import without_replaced
 
 FILE: dict[str, Any] = {
     "model": "zoo:mlp?inputs=10&classes=2",

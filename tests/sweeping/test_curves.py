@@ -12,7 +12,7 @@ from report_builder import make_report, row
 from gradaudit.report import Report
 from gradaudit.sweeping import curves
 from gradaudit.sweeping.curves import draw_sweep, loess
-from gradaudit.sweeping.table import write_table
+from gradaudit.sweeping.sweep_table import write_table
 
 VALUES = {("conv1", "sign", 1): 0.7, ("conv1", "sign", 4): 0.6, ("conv1", "prune:0.9", 1): 0.611}
 VALUES |= {("fc2", "sign", 1): 0.2, ("fc2", "sign", 4): 0.3, ("conv1", "prune:0.9", 4): 0.547}

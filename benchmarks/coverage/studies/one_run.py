@@ -19,8 +19,8 @@ from gradaudit.audits.dp_audit.law.theory import epsilon_composed, epsilon_gauss
 from gradaudit.audits.dp_audit.one_run import one_run_bounds
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
+from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.record_canaries import RecordCanaries
-from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

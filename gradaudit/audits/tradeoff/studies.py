@@ -23,8 +23,8 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.chain import Chain
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.partition import split
-from gradaudit.federation.server import FederatedTraining
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import Target, shared_parameters
 from gradaudit.progress import Advance, Progress

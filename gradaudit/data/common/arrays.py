@@ -159,7 +159,7 @@ def pictures(array: NDArray[np.uint8 | np.uint16], origin: str) -> NDArray[np.fl
 
 
 def pictures_in(array: NDArray[np.uint8], origin: str) -> list[tuple[str, Image.Image]]:
-    """The same bytes as pictures, each with its name for messages."""
+    """Returns an array's bytes as pictures, each with its name for messages."""
     last = np.ascontiguousarray(_channels_first(array, origin).transpose(0, 2, 3, 1))
     single = last[..., 0] if last.shape[3] == 1 else last
     return [(f"{origin}: picture {i}", Image.fromarray(one)) for i, one in enumerate(single)]

@@ -41,7 +41,7 @@ _DATA, _COMPRESSION = 1, 3
 
 
 def is_compressed(metadata: bytes) -> bool:
-    """Whether it is a batch whose buffers are compressed.
+    """Whether a message is a batch whose buffers are compressed.
 
     Raises:
         struct.error: the header is cut short.
@@ -61,12 +61,12 @@ def is_compressed(metadata: bytes) -> bool:
 
 
 def _offset(data: bytes, place: int) -> int:
-    """Where the table lies that is pointed to from a place."""
+    """Returns the offset of the table that a place points to."""
     return place + int(struct.unpack_from("<I", data, place)[0])
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Where a field of a table lies, None where it has none."""
+    """Returns the offset of a table's field; None where the table lacks it."""
     entries = table - int(struct.unpack_from("<i", data, table)[0])
     if entries < 0:
         raise struct.error("a table without entries")
@@ -224,7 +224,7 @@ def read_frames(
     """The columns of Parquet or Arrow files that go on one another.
 
     Args:
-        paths: of the files, at least one, which are told by their content.
+        paths: of the files, at least one, whose content says which they are.
         extra: of the distribution, which brings the library.
         origin: where they are, for messages.
         names: what whole numbers stand for, by column.

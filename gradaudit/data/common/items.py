@@ -50,11 +50,11 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ItemLayout:
-    """What is said, or known, of the parts of an item.
+    """The options and the model's facts that decide what the parts of an item are.
 
     Attributes:
         unlabelled: whether there are no labels, so that all arrays are inputs.
-        inputs: how many parts of a tuple are inputs; told by the model where it is not said.
+        inputs: how many parts of a tuple are inputs; the model decides where it is not given.
         takes: how many arguments the model takes by position, at least and at most, where known.
         records: how many are taken at most.
     """
@@ -65,7 +65,7 @@ class ItemLayout:
     takes: tuple[int, int] | None = None
 
     def inputs_of(self, item: Sequence[Any], origin: str) -> int:
-        """How many parts of a tuple are inputs.
+        """Returns the number of parts of a tuple that are inputs.
 
         Raises:
             DataError: both one and two may be.
@@ -87,7 +87,7 @@ class ItemLayout:
 
 
 def is_data_set(returned: object) -> bool:
-    """Whether it gives items: a loader, what has a length and a place for each, or a stream."""
+    """Whether an object gives items: a loader, an indexed data set with a length, or a stream."""
     if isinstance(returned, (np.ndarray, torch.Tensor, str, bytes, Mapping)):
         return False
     return _has_places(returned) or isinstance(returned, Iterable)
@@ -315,22 +315,22 @@ def _of_mapping(item: Mapping[Any, Any], origin: str, *, unlabelled: bool = Fals
 
 
 def _is_array(value: object) -> bool:
-    """Whether it is more than one value."""
+    """Whether an object holds more than one value."""
     return isinstance(value, (list, tuple, Image.Image)) or getattr(value, "ndim", 0) > 0
 
 
 def are_arrays(value: object) -> bool:
-    """Whether it is several arrays, as several inputs of a model are without their names."""
+    """Whether an object holds several arrays, as a model's inputs without their names are."""
     return isinstance(value, (list, tuple)) and any(map(_rows, value))
 
 
 def is_array_of_records(value: object) -> bool:
-    """Whether it is an array with a dimension of records."""
+    """Whether an object is an array with a dimension of records."""
     return isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim > 0
 
 
 def _rows(value: object) -> tuple[int, ...]:
-    """How many rows an array has; empty of what is none."""
+    """Returns the number of rows of an array as a shape; empty for other objects."""
     return tuple(getattr(value, "shape", ()))[:1]
 
 

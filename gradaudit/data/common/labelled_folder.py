@@ -37,7 +37,7 @@ class LabelledFolder(DataAdapter):
         attribute: columns of private attributes; a quantity is split in halves at its median.
         user: column that says whose record it is.
         member: column that says whether a record was trained on.
-        task: whether the label is a class or a number; told by its values if not said.
+        task: whether the label is a class or a number; its values decide where it is not given.
     """
 
     what: ClassVar[str]

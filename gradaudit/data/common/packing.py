@@ -19,7 +19,7 @@ Kind = Literal["numbers", "tokens", "flags"]
 
 @dataclass(frozen=True)
 class InputPart:
-    """One of a model's inputs as it lies in the records' inputs.
+    """The place and kind of one of a model's inputs in the records' inputs.
 
     Attributes:
         name: the keyword that the model takes it by; empty for its only argument, and the place,
@@ -34,7 +34,7 @@ class InputPart:
 
     @property
     def size(self) -> int:
-        """How many positions it takes."""
+        """Returns the number of positions that the input takes."""
         return prod(self.shape)
 
 

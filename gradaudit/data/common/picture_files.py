@@ -102,7 +102,7 @@ def _as_floats(picture: Image.Image) -> NDArray[np.float32]:
 
 
 def opened_pictures(pictures: Sequence[tuple[str, Picture]]) -> Iterator[Image.Image]:
-    """Each picture in turn, in its own size and 8 bits, all grey or else all in colour.
+    """Yields each picture in its own size and 8 bits, all grey or else all in colour.
 
     Raises:
         DataError: as above, or one is of 16 bits.

@@ -22,7 +22,7 @@ MISSING = "(missing)"
 MAX_VALUES = 1000
 """The most different values of an attribute or of a column that is encoded one-hot."""
 MAX_CLASSES = 1_000_000
-"""The most classes that labels may tell apart."""
+"""Largest number of classes of labels."""
 
 _MISSING_CELLS = frozenset({"", "?", "na", "n/a", "nan", "null"})
 _FEW_NUMBERS = 20
@@ -143,7 +143,7 @@ class DataColumn:
         return np.array_equal(known, np.arange(len(known)))
 
     def quantities(self) -> NDArray[np.float64]:
-        """Each record's number, (records,), NaN where missing.
+        """Returns each record's number, (records,); NaN where it is missing.
 
         Raises:
             UsageError: the column holds text.
@@ -255,7 +255,7 @@ def encode(
 
 
 def standardise(inputs: NDArray[Any]) -> NDArray[np.float32]:
-    """Each column of (records, positions) to mean 0, (population) deviation 1; a constant to 0."""
+    """Scales each column to mean 0 and (population) deviation 1; a constant one becomes 0."""
     wide = inputs.astype(np.float64)
     constant = wide.max(axis=0) == wide.min(axis=0)
     deviation = np.where(constant, 1.0, wide.std(axis=0))
@@ -321,7 +321,7 @@ def _write(inputs: NDArray[np.float32], column: DataColumn, start: int, scale: S
 def _notes(
     columns: Sequence[DataColumn], scale: Scale, categories: Categories
 ) -> dict[str, JsonValue]:
-    """What the encoding did, for the report: names of columns and counts of records."""
+    """Returns the report's notes on the encoding: names of columns and counts of records."""
     numeric = [column for column in columns if column.numbers is not None]
     text = [column for column in columns if column.numbers is None]
     notes: dict[str, JsonValue] = {

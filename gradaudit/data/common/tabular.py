@@ -33,7 +33,7 @@ class Tabular(DataAdapter):
             column is one.
         scale: ``none`` for numbers as the file has them, ``standard`` for mean 0 and deviation 1
             over these records.
-        task: whether the label is a class or a number; told by its values if not said.
+        task: whether the label is a class or a number; its values decide where it is not given.
     """
 
     label: str | None = None

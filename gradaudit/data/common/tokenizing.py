@@ -61,7 +61,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def vocabulary(self) -> int:
-        """How many different tokens there are; all are below it."""
+        """Number of different tokens; every token is below it."""
 
     @property
     @abstractmethod
@@ -146,23 +146,23 @@ class Pretrained(Tokenizer):
         padding: int | None = None,
         seconds: Sequence[str] | None = None,
     ) -> Tokens:
-        """With special tokens where it puts them; padded with its own padding, or its end."""
+        """Returns tokens with the special ones, padded with the padding token or the end token."""
         pair = [list(part) for part in (texts, seconds) if part is not None]
         tokens, vars(self)["_facts"] = self._read(pair, length, padding)
         return tokens
 
     @property
     def vocabulary(self) -> int:
-        """With the tokens that were added."""
+        """Number of different tokens, those that were added among them."""
         return self._facts.vocabulary
 
     @property
     def mask(self) -> int | None:
-        """Its own."""
+        """The tokenizer's own token for a masked one; None without any."""
         return self._facts.mask
 
     def notes(self) -> dict[str, JsonValue]:
-        """Its kind and the folder's name."""
+        """Returns the report's notes: the tokenizer's kind and its folder's name."""
         facts = self._facts
         kind = f"{facts.kind} of {self.folder.name}"
         return {"tokenizer": kind, "vocabulary": facts.vocabulary}
@@ -196,7 +196,7 @@ class Pretrained(Tokenizer):
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is known of a tokenizer without it."""
+    """Facts about a tokenizer that are kept without the tokenizer itself."""
 
     kind: str
     vocabulary: int
@@ -296,11 +296,11 @@ class TextModel:
 
     Attributes:
         tokenizer: the folder of its tokenizer.
-        task: what it was made to tell.
+        task: what it was made to predict.
         vocabulary: tokens that it has embeddings of.
         positions: tokens of a text that it can take; None without a limit.
         padding: the token that it takes for none.
-        classes: names of the classes that it tells apart, where it names them.
+        classes: names of the classes that it distinguishes, where it names them.
         types: whether it takes which of a pair's texts a token is of.
     """
 

@@ -61,7 +61,7 @@ def padded(
         inputs: arrays of each record by the names of the model's arguments.
         labels: of each record.
     """
-    made, told, notes = [dict(one) for one in inputs], list(labels), dict[str, JsonValue]()
+    made, targets, notes = [dict(one) for one in inputs], list(labels), dict[str, JsonValue]()
     for mask in [name for name, first in inputs[0].items() if "mask" in name and first.ndim == 1]:
         lengths = _lengths([one[mask] for one in inputs])
         if not lengths or len(set(lengths)) == 1:
@@ -72,16 +72,16 @@ def padded(
             for one in made:
                 one[name] = _wide(one[name], max(lengths), value, left)
         notes["padded_to"] = max(lengths)
-        if _lengths(told) == lengths and np.asarray(told[0]).dtype.kind in "iu":
-            told = [_wide(np.asarray(one), max(lengths), IGNORED, left) for one in told]
-    ragged = _lengths(told)
-    if notes and len(set(ragged)) > 1 and np.asarray(told[0]).dtype.kind in "iu":
-        told = [_wide(np.asarray(one), max(ragged), IGNORED, left=False) for one in told]
-    return made, told, notes
+        if _lengths(targets) == lengths and np.asarray(targets[0]).dtype.kind in "iu":
+            targets = [_wide(np.asarray(one), max(lengths), IGNORED, left) for one in targets]
+    ragged = _lengths(targets)
+    if notes and len(set(ragged)) > 1 and np.asarray(targets[0]).dtype.kind in "iu":
+        targets = [_wide(np.asarray(one), max(ragged), IGNORED, left=False) for one in targets]
+    return made, targets, notes
 
 
 def _lengths(values: Sequence[Any]) -> list[int]:
-    """How many positions each has; empty where one has none."""
+    """Returns the number of positions of each value; an empty list where one has none."""
     shapes = [np.shape(value) for value in values]
     return [shape[0] for shape in shapes] if all(shapes) else []
 
@@ -89,7 +89,7 @@ def _lengths(values: Sequence[Any]) -> list[int]:
 def _filling(
     inputs: Sequence[Mapping[str, NDArray[Any]]], mask: str, lengths: Sequence[int]
 ) -> dict[str, int]:
-    """What fills up each of the arrays that are as long as the mask."""
+    """Returns the padding value of each array that is as long as the mask, by name."""
     found = {}
     for name, first in inputs[0].items():
         if _lengths([one[name] for one in inputs]) != lengths:
@@ -185,9 +185,9 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
         raise DataError(f"{origin}: {what}{hint}; the parts are {', '.join(_PARTS)}")
     count = _count(parts["labels"])
     array, several = _inputs(parts["inputs"], f"{origin}: inputs", count)
-    labels, told = _labels(parts, f"{origin}: labels", len(array))
+    labels, label_parts = _labels(parts, f"{origin}: labels", len(array))
     notes: dict[str, JsonValue] = {}
-    for what, named in (("inputs", several), ("targets", told)):
+    for what, named in (("inputs", several), ("targets", label_parts)):
         if named:
             notes[what] = {part.name: list(part.shape) for part in named}
     records = assemble(
@@ -199,11 +199,11 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
         if "members" in parts
         else None,
     )
-    return replace(records, parts=several, label_parts=told)
+    return replace(records, parts=several, label_parts=label_parts)
 
 
 def _count(labels: Any) -> tuple[int, ...]:
-    """How many records labels are of, as a shape; empty where there are none."""
+    """Returns the number of labelled records as a shape; empty without labels."""
     if labels is None:
         return ()
     several = labels.values() if isinstance(labels, Mapping) else labels
@@ -226,8 +226,8 @@ def _labels(
     if is_several(given):
         named = given if isinstance(given, Mapping) else dict(enumerate(given))
         arrays = {str(name): array_of(part, f"{origin}: {name}") for name, part in named.items()}
-        block, told = packed_labels(arrays, origin)
-        return Labels(block, (), origin), told
+        block, label_parts = packed_labels(arrays, origin)
+        return Labels(block, (), origin), label_parts
     labels = array_of(given, origin)
     task: Task | None = "classification" if labels.dtype.kind in "iub" else None
     return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task), ()
@@ -271,9 +271,9 @@ def records_of_items(
         DataError: it is empty, an item cannot be understood, or the inputs differ in size.
     """
     columns, said = columns_of(dataset, origin, layout)
-    values, told, wide = _of_one_width(columns.pop("inputs"), columns.pop("labels", []), origin)
+    values, targets, wide = _of_one_width(columns.pop("inputs"), columns.pop("labels", []), origin)
     inputs, notes = _inputs_of_items(values, origin, prepare or _as_they_are)
-    labels = None if layout.unlabelled else _labels_of_items(told, f"{origin}: labels")
+    labels = None if layout.unlabelled else _labels_of_items(targets, f"{origin}: labels")
     names = getattr(getattr(dataset, "dataset", dataset), "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
     parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
@@ -298,7 +298,7 @@ def _of_one_width(
 
 
 def _labels_of_items(values: Sequence[Any], origin: str) -> Any:
-    """One array, or one by name (or place) for each part of a record's labels."""
+    """Returns an array of labels, or one for each part of a record's labels by name or place."""
     if not is_several(values[0]):
         return stacked([array_of(label, origin) for label in values], origin, "label")
     named = [one if isinstance(one, Mapping) else dict(enumerate(one)) for one in values]
@@ -311,7 +311,7 @@ def _labels_of_items(values: Sequence[Any], origin: str) -> Any:
 def _inputs_of_items(
     values: Sequence[Any], origin: str, prepare: Callable[[Named, str], Inputs]
 ) -> tuple[NDArray[Any] | dict[str, NDArray[Any]], Mapping[str, JsonValue]]:
-    """One array, or one for each of several inputs by name; and notes."""
+    """Returns an array of inputs, or one for each of several inputs by name; and notes."""
     if not isinstance(values[0], Mapping):
         inputs = _input_of_items(values, origin, prepare)
         return inputs.array, inputs.notes

@@ -22,7 +22,7 @@ class FedSgd(Algorithm):
     one_step: ClassVar[bool] = True
 
     def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
-        """One step of the server along the weighted mean of the clients' gradients."""
+        """Take one step of the server along the weighted mean of the clients' gradients."""
         state = server.state()
         sent = (workplace.gradient(client, state, number) for client in clients)
         mean = workplace.mean(sent, number)

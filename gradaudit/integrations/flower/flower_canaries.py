@@ -70,7 +70,7 @@ class CanaryStrategy(WrappedStrategy):
         mods: as of ``ClientApp(mods=…)``: canaries pass through the clients' mods too.
         weighted_by: the metric by which the strategy weights replies.
         state: ``model.state_dict()``, where arrays come without names.
-        kind: ``weights`` or ``difference``: what clients send, where comparing cannot tell.
+        kind: ``weights`` or ``difference``: what clients send, where comparing does not show it.
         parameters: names of what clients train; without it all but buffers.
 
     Raises:
@@ -124,7 +124,7 @@ class CanaryStrategy(WrappedStrategy):
 
         Raises:
             AuditError: names or shapes of what clients send are not those of what was sent, or its
-                kind cannot be told, or a mod refuses a canary.
+                kind is not known, or a mod refuses a canary.
         """
         arrived = list(replies)
         answers = [reply.content for reply in arrived if not reply.has_error()]

@@ -37,7 +37,7 @@ class ObserverMod:
     Args:
         observer: looks; one of the node's own, since it keeps time over rounds.
         state: ``model.state_dict()``, where arrays are sent without names (``NumPyClient``).
-        kind: ``weights`` or ``difference``: what leaves, where comparing cannot tell (of weights
+        kind: ``weights`` or ``difference``: what leaves, where comparing cannot show it (of weights
             that begin at zero).
     """
 
@@ -54,7 +54,7 @@ class ObserverMod:
 
         Raises:
             Blocked: the policy does not let it leave, and ``on_fail`` is ``raise``.
-            AuditError: it is withheld, and what could leave instead cannot be told.
+            AuditError: it is withheld, and what could leave instead is not known.
         """
         if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
@@ -92,7 +92,7 @@ class ObservedStrategy(WrappedStrategy):
         strategy: does everything else.
         observer: looks.
         state: ``model.state_dict()``, where arrays come without names.
-        kind: ``weights`` or ``difference``: what comes, where comparing cannot tell.
+        kind: ``weights`` or ``difference``: what comes, where comparing does not show it.
 
     Attributes:
         observations: of the last round, by the client's node.

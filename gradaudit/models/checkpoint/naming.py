@@ -27,7 +27,7 @@ Rename = tuple[str, str]
 
 @dataclass(frozen=True)
 class Naming:
-    """How a checkpoint's keys map to a model's.
+    """The rules by which a checkpoint's keys map to a model's.
 
     Attributes:
         rename: prefix of the checkpoint's keys, and what stands in its place in the model's.

@@ -34,7 +34,7 @@ def metadata_of(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
-    except Exception:  # whatever is wrong with it is told where its tensors are read
+    except Exception:  # whatever is wrong with it is reported where its tensors are read
         return {}
 
 

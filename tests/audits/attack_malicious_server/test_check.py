@@ -22,7 +22,7 @@ from gradaudit.audits.attack_malicious_server.sensing import gradients_of_record
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.federation.server import train_rounds
+from gradaudit.federation.federated_training import train_rounds
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target
