@@ -54,8 +54,13 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.ranks.convolution import LayerRank, convolution_rank
 from gradaudit.ranks.copa_metric import copa_metric, weakest_method
-from gradaudit.ranks.geometry import Convolution, geometry_of
-from gradaudit.ranks.observe import ConvolutionUse, plain_convolutions, uses
+from gradaudit.ranks.observe import (
+    Convolution,
+    ConvolutionUse,
+    geometry_of,
+    plain_convolutions,
+    uses,
+)
 
 SHAPE, PROBES, COLUMNS = (3, 32, 32), 64, 60
 CLIP, SIGMA, DELTA, SEEDS, TRIALS, ELEMENTS = 2.0, 0.5, 1e-5, 5, 5000, 30_000

@@ -9,8 +9,8 @@ from torch import Generator, Tensor
 
 from gradaudit.errors import NotApplicable
 from gradaudit.randomness import Seed, torch_rng
-from gradaudit.ranks.geometry import Geometry
 from gradaudit.ranks.matrix_free import Nullity, nullity
+from gradaudit.ranks.observe import Geometry
 from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, ReducedU, SpectralGap, row_basis
 from gradaudit.ranks.sides import RowSpace, confirmed, smaller_side
 

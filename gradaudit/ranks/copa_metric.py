@@ -14,9 +14,8 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, sequence
 from gradaudit.ranks.convolution import Evidence, LayerRank, Method, convolution_rank
-from gradaudit.ranks.geometry import Convolution, geometry_of
 from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
-from gradaudit.ranks.observe import ConvolutionUse, uses
+from gradaudit.ranks.observe import Convolution, ConvolutionUse, geometry_of, uses
 from gradaudit.ranks.operator import SpectralGap
 from gradaudit.workers import ALONE, Workers
 

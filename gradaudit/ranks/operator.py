@@ -30,7 +30,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gradaudit.ranks.geometry import Geometry
+from gradaudit.ranks.observe import Geometry
 
 EPSILON = torch.finfo(torch.float64).eps
 

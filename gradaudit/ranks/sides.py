@@ -38,7 +38,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 from torch import Tensor
 
-from gradaudit.ranks.geometry import Geometry
+from gradaudit.ranks.observe import Geometry
 from gradaudit.ranks.operator import (
     MOST_ELEMENTS,
     Equations,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
-from gradaudit.ranks.geometry import Convolution, geometry_of
+from gradaudit.ranks.observe import Convolution, geometry_of
 from gradaudit.ranks.operator import ReducedU, row_basis
 
 NULL = 1e-10

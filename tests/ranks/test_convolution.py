@@ -10,7 +10,7 @@ from torch import nn
 
 from gradaudit.errors import NotApplicable
 from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
-from gradaudit.ranks.geometry import geometry_of
+from gradaudit.ranks.observe import geometry_of
 
 SEEDS = (range(40), pytest.param(range(40, 150), marks=pytest.mark.slow))
 

@@ -5,7 +5,7 @@ import torch
 from ranks.reference import HAND_MADE, Case, plain
 from torch import nn
 
-from gradaudit.ranks.geometry import Geometry, geometry_of
+from gradaudit.ranks.observe import Geometry, geometry_of
 
 
 def patches(geometry: Geometry, inputs: torch.Tensor) -> torch.Tensor:

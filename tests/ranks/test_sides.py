@@ -9,7 +9,7 @@ from ranks.reference import HAND_MADE, Case, plain, reduced
 from torch import Tensor, nn
 
 from gradaudit.ranks import sides
-from gradaudit.ranks.geometry import geometry_of
+from gradaudit.ranks.observe import geometry_of
 from gradaudit.ranks.operator import ReducedU
 from gradaudit.ranks.sides import (
     RowSpace,

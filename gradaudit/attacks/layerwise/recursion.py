@@ -16,8 +16,13 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
-from gradaudit.attacks.layerwise.logits import LastLayer, fully_connected_input
+from gradaudit.attacks.layerwise.chain import (
+    Activation,
+    LastLayer,
+    LayerChain,
+    Stage,
+    fully_connected_input,
+)
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System, system_of
 from gradaudit.attacks.reconstruction.base import AttackerView

@@ -10,8 +10,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import LayerChain
-from gradaudit.attacks.layerwise.logits import LastLayer, with_bias, without_bias
+from gradaudit.attacks.layerwise.chain import LastLayer, LayerChain, with_bias, without_bias
 from gradaudit.attacks.layerwise.trace import chain_of
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels, infer_label

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gradaudit.attacks.layerwise.chain import Stage
 from gradaudit.errors import NotApplicable
-from gradaudit.ranks.geometry import Geometry, geometry_of
+from gradaudit.ranks.observe import Geometry, geometry_of
 
 Vector: TypeAlias = NDArray[np.float64]
 IntArray = NDArray[np.int64]

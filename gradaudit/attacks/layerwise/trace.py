@@ -16,7 +16,7 @@ from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
 from gradaudit.attacks.reconstruction.matching.replay import Recorder
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.ranks.geometry import Convolution
+from gradaudit.ranks.observe import Convolution
 
 _Make: TypeAlias = Callable[..., Activation]
 _KEEPS_ORDER = {

@@ -41,7 +41,7 @@ from gradaudit.attacks.reconstruction.base import (
 )
 from gradaudit.errors import NotApplicable
 from gradaudit.ranks.convolution import convolution_rank
-from gradaudit.ranks.geometry import geometry_of
+from gradaudit.ranks.observe import geometry_of
 
 _SAME = 1e-6
 _ROOM = 1e-2

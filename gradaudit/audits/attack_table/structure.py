@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.base import Update
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_text.inputs import InputCapture
+from gradaudit.audits.attack_text.view import InputCapture
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 

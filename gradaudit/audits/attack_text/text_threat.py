@@ -7,9 +7,15 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.audits.attack_text.inputs import TableLookups
 from gradaudit.audits.attack_text.presence import Texts
-from gradaudit.audits.attack_text.view import Task, TextView, mask_among, resized, tokens_among
+from gradaudit.audits.attack_text.view import (
+    TableLookups,
+    Task,
+    TextView,
+    mask_among,
+    resized,
+    tokens_among,
+)
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import NotApplicable
