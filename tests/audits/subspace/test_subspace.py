@@ -264,8 +264,10 @@ def test_without_an_attribute_there_is_nothing_to_do() -> None:
 
 def test_the_plan_counts_gradients() -> None:
     subject = subject_of(net(), net(1))
-    assert Subspace(SubspaceOptions()).cost(subject).passes == RECORDS * 2
-    assert Subspace(SubspaceOptions(reading="mean")).cost(subject).passes == RECORDS * 2 * 2
+    assert Subspace(SubspaceOptions()).cost(subject).passes == pytest.approx(RECORDS * 1.6)
+    assert Subspace(SubspaceOptions(reading="mean")).cost(subject).passes == pytest.approx(
+        RECORDS * 3.2
+    )
 
 
 @pytest.mark.parametrize("reading", ["mean", "samples"])
