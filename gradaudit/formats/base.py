@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from rich.console import Console
 
+from gradaudit.errors import UsageError
 from gradaudit.files import write_atomically
 from gradaudit.judging import Policy
 from gradaudit.report import Report
@@ -39,9 +40,13 @@ class Format(ABC):
         """Write the report to a file, completely or not at all.
 
         Raises:
-            UsageError: the folder is missing or cannot be written.
+            UsageError: the folder is missing or cannot be written, or the report does not fit.
         """
-        write_atomically(path, self.render(report, policy))
+        try:
+            content = self.render(report, policy)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+        write_atomically(path, content)
 
     def show(self, report: Report, policy: Policy | None = None) -> None:
         """Write the report to standard output, in UTF-8 whatever the terminal's encoding."""

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 from pydantic import JsonValue
 
+from gradaudit.errors import UsageError
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy
 from gradaudit.judging.policy import known_metrics
@@ -211,6 +212,8 @@ MOST_EXAMPLES = 8
 MOST_BYTES = 100_000
 _NAME = re.compile(r"[a-z][a-z0-9-]*-\d\d\.png")
 _PNG = b"\x89PNG\r\n\x1a\n"
+MAX_LAYERS = 40_000
+"""Largest number of layers of a page, which take 4 seconds."""
 MOST_ROWS = 1000
 """Most rows in the list of all measurements; a sweep may have many thousands."""
 MOST_LAYERS = 50
@@ -240,7 +243,16 @@ class Html(Format):
     summary = "one page with strips and intervals, for people and for print"
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
-        """The report as a page."""
+        """The report as a page.
+
+        Raises:
+            UsageError: it has more layers than a page can show.
+        """
+        if (count := len({row.layer for row in report.rows})) > MAX_LAYERS:
+            raise UsageError(
+                f"a page of {count:,} layers is too long to be shown (at most {MAX_LAYERS:,}); "
+                "write the report as .json or .md, or audit fewer layers by --layer"
+            )
         shown = view(report, policy)
         page = _PAGE.get_template("page.html.jinja").render(
             shown=shown,

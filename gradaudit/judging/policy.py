@@ -6,7 +6,7 @@ The default one holds the limits that the audits' metrics declare.
 import hashlib
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import date
 from fnmatch import translate
 from functools import cache, lru_cache
@@ -258,14 +258,19 @@ def known_metrics() -> Mapping[str, Metric]:
     return _metrics_of(tuple(audits().values()))
 
 
-def proxies() -> set[str]:
+def proxies() -> Set[str]:
     """Returns the metrics of audits that attack nothing, by ``audit.metric``."""
-    return {
+    return _proxies_of(tuple(audits().values()))
+
+
+@cache
+def _proxies_of(known: tuple[type[Audit[Any]], ...]) -> Set[str]:
+    return frozenset(
         f"{audit.reports_as()}.{metric.id}"
-        for audit in audits().values()
+        for audit in known
         if audit.proxy
         for metric in audit.metrics
-    }
+    )
 
 
 @cache

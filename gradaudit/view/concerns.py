@@ -1,6 +1,6 @@
 """Groups findings for reading: one concern for each metric and level, with its layers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -181,7 +181,7 @@ class _Facts(NamedTuple):
     """
 
     rows: Mapping[Key, Measurement]
-    standing: set[str]
+    standing: Set[str]
     layers: int
     answered: set[tuple[str, str | None]]
 

@@ -158,6 +158,13 @@ def other(**fields: object) -> bytes:
     return json.dumps({**sound(), **fields}).encode()
 
 
+def long(path: Path) -> None:
+    """A report of 100,000 rows, each of a layer of its own."""
+    (first, *_) = sound()["measurements"]  # type: ignore[misc]
+    rows = [{**first, "layer": f"l{number}"} for number in range(100_000)]
+    path.write_bytes(other(measurements=rows))
+
+
 REPORTS: dict[str, tuple[Content, str]] = {
     "nothing": (b"", "not a gradaudit report"),
     "half of one": (json.dumps(sound()).encode()[:300], "not a gradaudit report"),
@@ -273,6 +280,16 @@ DOCUMENTS = [
     *_cases(REPORT, "hostile.json", REPORTS, "report"),
     *_cases(BASELINE, "hostile.json", {n: REPORTS[n] for n in ("NaN", "deep lists")}, "baseline"),
     *_cases(SHOWN, "hostile.json", {n: REPORTS[n] for n in ("NaN", "deep lists")}, "shown"),
+    Case(
+        "shown, 100,000 layers",
+        "out.html",
+        lambda path: long(path.with_name("hostile.json")),
+        SHOWN,
+        "100,000 layers is too long",
+        2,
+        5,
+        500 << 20,
+    ),
     *_cases(COMPARED, "hostile.json", {n: REPORTS[n] for n in ("NaN", "deep lists")}, "compared"),
     *(
         Case(

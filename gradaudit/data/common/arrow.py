@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,14 @@ class Frame:
     def __len__(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
 
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Number of each column by its name; the library looks names up one after the other."""
+        return {name: place for place, name in enumerate(self.schema.names)}
+
     def chunks(self, name: str) -> list[Any]:
         """A column, in pieces; a UsageError where there is none."""
-        place = self.schema.names.index(choose(name, self.schema.names, self.origin, "column"))
+        place = self.places[choose(name, self.places, self.origin, "column")]
         return [batch.column(place) for batch in self.batches]
 
     def table(self) -> TextTable:
@@ -154,13 +160,13 @@ class _Cells(Mapping[str, Sequence[str]]):
         return self._frame.cells(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._frame.schema.names)
+        return iter(self._frame.places)
 
     def __len__(self) -> int:
-        return len(self._frame.schema.names)
+        return len(self._frame.places)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._frame.schema.names
+        return name in self._frame.places
 
 
 def _numbers(chunk: Any, kinds: Any, origin: str) -> NDArray[Any]:

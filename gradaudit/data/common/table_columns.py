@@ -312,7 +312,8 @@ def _write(inputs: NDArray[np.float32], column: DataColumn, start: int, scale: S
         positions = tuple(range(start, start + len(column.values)))
         return Feature(column.name, positions, values=column.values)
     numbers = column.quantities()
-    numbers = np.where(np.isnan(numbers), np.nanmedian(numbers), numbers)
+    if (missing := np.isnan(numbers)).any():
+        numbers = np.where(missing, np.nanmedian(numbers), numbers)
     inputs[:, start] = standardise(numbers[:, None])[:, 0] if scale == "standard" else numbers
     low, high = float(inputs[:, start].min()), float(inputs[:, start].max())
     return Feature(column.name, (start,), (low, high))
