@@ -55,22 +55,21 @@ def picture(path: Path, panels: int, *, shared: bool = False) -> Iterator[list[A
         shared: whether all panels have the same y axis; they then stand in rows of up to four, and
             else side by side.
     """
-    from matplotlib import figure as figures
-    from matplotlib import rc_context
+    from matplotlib import figure, rc_context
 
     with rc_context(_STYLE):
         columns = min(panels, _COLUMNS) if shared else panels
         rows = -(-panels // columns)
         width, height = _SHARED_INCHES if shared and panels > 1 else _INCHES
-        figure = figures.Figure(figsize=(width * columns, height * rows), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=shared).ravel()
+        drawn = figure.Figure(figsize=(width * columns, height * rows), layout="constrained")
+        grid = drawn.subplots(rows, columns, squeeze=False, sharey=shared).ravel()
         axes = list(grid[:panels])
         for unused in grid[panels:]:
             unused.remove()
         for panel in axes:
             panel.spines[["top", "right"]].set_visible(False)
         yield axes
-        write_atomically(path, _content(figure, path.suffix.lower().removeprefix(".")))
+        write_atomically(path, _content(drawn, path.suffix.lower().removeprefix(".")))
 
 
 def _content(figure: Figure, kind: str) -> bytes:

@@ -16,13 +16,14 @@ from gradaudit.errors import UsageError
 from gradaudit.files import read_file
 from gradaudit.judging import Policy, read_policy
 from gradaudit.measurement import Document
+from gradaudit.parts import library
 from gradaudit.report import Report, utc_now
 from gradaudit.text import printable
 
 MAX_BYTES = 1 << 20
 STAMPED = ".tsr"
 """Suffix that the file of a timestamp has after the commitment's name."""
-EXTRA = "pip install 'gradaudit[evidence]'"
+EXTRA = "evidence"
 
 
 class Commitment(Document):
@@ -116,12 +117,9 @@ def stamped_time(timestamp: Path, commitment: Path) -> datetime:
         UsageError: rfc3161-client is not installed, the response was refused or cannot be read,
             or it is of other content than this file's, by SHA-256.
     """
+    client = library("rfc3161_client", EXTRA, str(timestamp))
     try:
-        from rfc3161_client import decode_timestamp_response
-    except ImportError as error:
-        raise UsageError(f"{timestamp}: reading a timestamp needs an extra: {EXTRA}") from error
-    try:
-        answer = decode_timestamp_response(read_file(timestamp, MAX_BYTES)).tst_info
+        answer = client.decode_timestamp_response(read_file(timestamp, MAX_BYTES)).tst_info
     except ValueError as error:
         said = f"no timestamp of RFC 3161 ({printable(str(error))}); ask the authority anew"
         raise UsageError(f"{timestamp}: {said}") from error
@@ -129,7 +127,8 @@ def stamped_time(timestamp: Path, commitment: Path) -> datetime:
     if answer.message_imprint.message != imprint:
         said = f"is not of {commitment} as it is (SHA-256); ask the authority for one of it"
         raise UsageError(f"{timestamp}: {said}")
-    return answer.gen_time
+    time: datetime = answer.gen_time
+    return time
 
 
 def _digest(content: bytes) -> str:

@@ -4,15 +4,20 @@ DSSE: https://github.com/secure-systems-lab/dsse. Keys are PEM files: Ed25519, E
 """
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import EXTRA
 from gradaudit.files import read_file
+from gradaudit.parts import library
 
 PAYLOAD = "application/vnd.in-toto+json"
 MAX_KEY = 1 << 16
+_LIBRARIES = (
+    "securesystemslib.dsse",
+    "securesystemslib.signer",
+    "cryptography.hazmat.primitives.serialization",
+)
 
 
 class UnsignedError(Exception):
@@ -26,7 +31,7 @@ def sign(payload: bytes, key: Path) -> dict[str, Any]:
         UsageError: securesystemslib is not installed, or the file is no private key without a
             password.
     """
-    dsse, signer, pem = _libraries(key)
+    dsse, signer, pem = (library(name, EXTRA, str(key)) for name in _LIBRARIES)
     try:
         private = pem.load_pem_private_key(read_file(key, MAX_KEY), password=None)
         made = signer.CryptoSigner(private)
@@ -45,7 +50,7 @@ def signed(envelope: dict[str, Any], key: Path) -> bytes:
         UsageError: securesystemslib is not installed, or the file is no public key.
         UnsignedError: the envelope is malformed, or no signature is of this key.
     """
-    dsse, signer, pem = _libraries(key)
+    dsse, signer, pem = (library(name, EXTRA, str(key)) for name in _LIBRARIES)
     try:
         public = signer.SSlibKey.from_crypto(pem.load_pem_public_key(read_file(key, MAX_KEY)))
     except ValueError as error:
@@ -59,12 +64,3 @@ def signed(envelope: dict[str, Any], key: Path) -> bytes:
     if read.payload_type != PAYLOAD:
         raise UnsignedError
     return bytes(read.payload)
-
-
-def _libraries(key: Path) -> tuple[ModuleType, ModuleType, ModuleType]:
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from securesystemslib import dsse, signer
-    except ImportError as error:
-        raise UsageError(f"{key}: signatures need an extra: {EXTRA}") from error
-    return dsse, signer, serialization
