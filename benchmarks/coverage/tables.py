@@ -1,4 +1,4 @@
-"""Rows of Adult and German that `attack table` rebuilds and proves, cell by cell of a grid.
+"""Rows of three tables that `attack table` rebuilds and proves, cell by cell of a grid.
 
     python -m benchmarks.coverage.tables [--batches 10] [--only '']
 
@@ -12,8 +12,9 @@ hold, and CPU seconds.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ class Cell:
     rows: int
     data: str = "Adult"
     width: int = 100
+    layers: int = 2
     trained: bool = False
     dtype: str = "float64"
     noise: float = 0.0
@@ -63,7 +65,14 @@ GRID = [
     *(Cell("initial", rows) for rows in (1, 8, 32, 64, 80, 92)),
     *(Cell("initial", rows, "German") for rows in (8, 32, 64, 80)),
     *(Cell("initial", round(0.8 * width), width=width) for width in (50, 200)),
+    *(Cell("initial", rows, width=50) for rows in (20, 30, 35)),
     *(Cell("initial", rows, dtype="float32") for rows in (32, 80)),
+    *(
+        Cell("initial", rows, data, layers=1)
+        for data in ("Adult", "German")
+        for rows in (8, 16, 24)
+    ),
+    *(Cell("initial", rows, layers=3) for rows in (8, 32, 50)),
     *(Cell("trained", rows, trained=True) for rows in (32, 64, 80)),
     *(Cell("trained", rows, trained=True, dtype="float32") for rows in (8, 32, 64, 80)),
     *(Cell("trained", rows, "German", trained=True, dtype="float32") for rows in (32, 64)),
@@ -71,10 +80,11 @@ GRID = [
     *(Cell("fedavg", rows, averaged=True) for rows in (16, 24)),
     *(
         Cell("tableak", rows, data, method="tableak", known_labels=known, batches=5)
-        for data in SPECS
+        for data in (*SPECS, "Diabetes")
         for rows in (8, 32)
         for known in (True, False)
     ),
+    *(Cell("tableak", 32, data, method="tableak", ensemble=30) for data in (*SPECS, "Diabetes")),
     Cell("refused", 128, method="tableak", batches=2),
     Cell("refused", 128, method="tableak", ensemble=30, batches=1),
 ]
@@ -83,16 +93,19 @@ GRID = [
 @cache
 def records_of(data: str) -> Records:
     """A table, encoded."""
+    if data == "Diabetes":
+        records = load_records("diabetes")
+        return replace(records, inputs=records.inputs / records.inputs.std(dim=0))
     name, options = SPECS[data].split("?")
     return load_records(f"csv:{data_file(name)}?{options}")
 
 
 def model_of(records: Records, cell: Cell, seed: int) -> nn.Module:
-    """Two hidden layers, perhaps trained."""
+    """Some hidden layers, perhaps trained."""
     torch.manual_seed(seed)
-    inputs, width = records.inputs.shape[1], cell.width
-    layers = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.Linear(width, 2))
+    sizes = records.inputs.shape[1], *[cell.width] * cell.layers
+    hidden = [part for size in pairwise(sizes) for part in (nn.Linear(*size), nn.ReLU())]
+    model = nn.Sequential(*hidden, nn.Linear(cell.width, 2))
     sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     batches = drawn(len(records), 64, 300 if cell.trained else 0)
     return fit(model, records.inputs, records.labels, sgd, batches)
@@ -176,6 +189,7 @@ def _line(cell: Cell, done: list[Result]) -> str:
     scores = [result.scores for result in done]
     details = [
         f"width {cell.width}" if cell.width != 100 else "",
+        f"layers {cell.layers}" if cell.layers != 2 else "",
         cell.dtype if cell.dtype != "float64" else "",
         f"noise {cell.noise:g}" if cell.noise else "",
         f"ensemble {cell.ensemble}" if cell.method == "tableak" else "",
@@ -185,7 +199,7 @@ def _line(cell: Cell, done: list[Result]) -> str:
     right = np.concatenate([s.right.ravel() for s in scores])
     sure = certainty >= 0.9
     tried, false = (sum(r.decoys[k] for r in done) for k in (0, 1))
-    said, held = (sum(r.precise[k] for r in done) for k in (0, 1))
+    numbers, held = (sum(r.precise[k] for r in done) for k in (0, 1))
     parts = [
         " ".join(filter(None, [cell.name, *details])),
         cell.data,
@@ -195,13 +209,15 @@ def _line(cell: Cell, done: list[Result]) -> str:
         f"{np.mean([s.certified.mean() for s in scores]):.3f}",
         f"{sum(s.false for s in scores)} ({sum(s.false_certified for s in scores)})",
         f"{false} of {tried}",
-        f"{held} of {said}",
+        f"{held} of {numbers}",
         f"{np.mean([r.seconds for r in done]):.1f}, most {max(r.seconds for r in done):.1f}",
     ]
     if cell.method == "tableak":
-        share = right[sure].mean() if sure.any() else float("nan")
+        said, share = (x[sure].mean() if sure.any() else float("nan") for x in (certainty, right))
         error = calibration_error(certainty, right)
-        parts.append(f"{int(sure.sum())} cells sure, {share:.3f} right; error {error:.3f}")
+        parts.append(
+            f"{int(sure.sum())} cells {said:.3f} sure, {share:.3f} right; error {error:.3f}"
+        )
     return " | ".join(parts)
 
 
