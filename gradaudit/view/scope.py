@@ -225,9 +225,12 @@ def _times(epochs: JsonValue) -> str:
 
 
 def _options(report: Report) -> Iterator[dict[str, JsonValue]]:
+    """Yields the options of the audits, but of attacks that measured nothing."""
     audits = report.provenance.get("audits")
-    for options in (audits if isinstance(audits, dict) else {}).values():
-        if isinstance(options, dict):
+    attacks = {row.variant.get("attack") for row in report.rows}
+    idle = attacks - {row.variant.get("attack") for row in report.rows if row.status == "measured"}
+    for name, options in (audits if isinstance(audits, dict) else {}).items():
+        if isinstance(options, dict) and name.partition(" ")[2] not in idle:
             yield options
 
 

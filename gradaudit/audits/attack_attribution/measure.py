@@ -111,8 +111,7 @@ def _first_layer(subject: Subject) -> str:
         if reader.of_record and reader.bias and reader.times == 1 and shared:
             return reader.layer
     raise NotApplicable(
-        "rows are recovered through a fully connected layer with bias that reads the records as "
-        "they are and shares its update; the model has none"
+        "no fully connected layer with bias that shares its update reads the records as they are"
     )
 
 

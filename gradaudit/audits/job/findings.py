@@ -107,11 +107,11 @@ def _attribute(part: object, names: tuple[str, ...]) -> float | None:
 
 def _idle_links(chain: JobChain) -> Iterator[Fault]:
     """Privacy filters of NVFlare that leave a long update exactly as it is."""
-    for i, link in enumerate(chain.links):
+    for link in chain.links:
         kinds = getattr(link.part, "data_kinds", None)
         sent = "WEIGHT_DIFF" if chain.form == "differences" else "WEIGHTS"
         passed_over = kinds is not None and len(kinds) > 0 and sent not in kinds
-        if not (passed_over or (link.name in _IDLE and idle(chain, i, 0))):
+        if not (passed_over or (link.alone and link.name in _IDLE and idle(chain, link.alone, 0))):
             continue
         kept = "filter-passes-kind" if passed_over else _IDLE[link.name]
         yield _of_link(kept, chain, link, sent=sent)

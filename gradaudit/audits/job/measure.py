@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -243,13 +244,12 @@ def report_of(folder: Path, options: JobOptions, provenance: dict[str, JsonValue
 
 def target_of(job: LoadedJob) -> TargetRecord:
     """The job's model: its arrays gathered by the layer that holds them."""
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for key, array in job.layout.received.items():
-        name = layer_of(key)
-        sizes[name] = sizes.get(name, 0) + array.size
+        sizes[layer_of(key)] += array.size
     return TargetRecord(
         model=f"{job.framework}: {job.model}",
-        parameters=sum(sizes.values()),
+        parameters=sizes.total(),
         layers=[
             LayerRecord(name=name, kind="arrays", parameters=size, position=i)
             for i, (name, size) in enumerate(sizes.items())
@@ -267,7 +267,8 @@ def layer_of(key: str) -> str:
 def rows_of(found: Audited, options: JobOptions) -> Iterator[Measurement]:
     """Every row of the report."""
     rows = Rows(Job)
-    yield _faults_row(rows, found)
+    names: list[JsonValue] = [f"{fault.name} ({fault.level})" for fault in found.faults]
+    yield rows.measured("faults", float(len(found.errors)), details={"faults": names})
     for i, fault in enumerate(found.faults, start=1):
         variant: Variant = {"fault": fault.name, "number": i}
         yield rows.of(variant).measured("faults", 1.0, details=_json(asdict(fault)))
@@ -281,11 +282,6 @@ def rows_of(found: Audited, options: JobOptions) -> Iterator[Measurement]:
 
 def _json(value: object) -> dict[str, JsonValue]:
     return cast("dict[str, JsonValue]", json.loads(json.dumps(value)))
-
-
-def _faults_row(rows: Rows, found: Audited) -> Measurement:
-    names = [f"{fault.name} ({fault.level})" for fault in found.faults]
-    return rows.measured("faults", float(len(found.errors)), details={"faults": list(names)})
 
 
 def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator[Measurement]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, reproducible
 from gradaudit.audits.dp_audit.middleware.fates import LOOKS, Fate, fates
 from gradaudit.audits.dp_audit.middleware.payload import Layout
-from gradaudit.audits.job.loading.chains import JobChain, Outgoing
+from gradaudit.audits.job.loading.chains import Carry, JobChain, Outgoing
 from gradaudit.errors import AuditError
 from gradaudit.randomness import Seed, number, sequence
 
@@ -269,20 +269,16 @@ def _rounds_first(common: CommonNoise, update: Tensor) -> bool:
     return torch.equal(here, there)
 
 
-def idle(chain: JobChain, position: int, seed: Seed) -> bool:
-    """Whether one filter or mod leaves a long update exactly as it gets it."""
-    layout = chain.layout
-    update = simulated(layout, seed) * LENGTHS[-1]
-    payload = layout.payload(update.float(), chain.form)
+def idle(chain: JobChain, alone: Carry, seed: Seed) -> bool:
+    """Whether one filter or mod, as it is by itself, leaves a long update exactly as it gets it."""
+    payload = chain.layout.payload(simulated(chain.layout, seed).float() * LENGTHS[-1], chain.form)
     given = Outgoing(payload.arrays, chain.form, chain.numbers)
     copies = replace(given, arrays={key: np.array(a) for key, a in given.arrays.items()})
     try:
-        left = chain.links[position].alone(layout.received, copies)
-    except (AuditError, Exception):
+        left = alone(chain.layout.received, copies)
+    except Exception:  # whatever the user's code raises
         return False
-    return (
-        left.form == given.form
-        and left.numbers == given.numbers
-        and left.arrays.keys() == given.arrays.keys()
-        and all(np.array_equal(left.arrays[k], given.arrays[k]) for k in given.arrays)
+    same = (left.form, left.numbers, left.arrays.keys())
+    return same == (given.form, given.numbers, given.arrays.keys()) and all(
+        np.array_equal(left.arrays[key], array) for key, array in given.arrays.items()
     )

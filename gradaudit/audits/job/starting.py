@@ -58,12 +58,8 @@ def beginning(folder: Path, model: str | None = None) -> JobBeginning:
     told = _federation(job, untold)
     lines = [_HEAD.format(folder=folder, framework=job.framework)]
     lines += [yaml.safe_dump({key: value}) for key, value in told.items()]
-    return JobBeginning(spec, "".join([*lines, *_comments(untold)]), tuple(untold))
-
-
-def _comments(untold: list[str]) -> Iterator[str]:
-    for sentence in untold:
-        yield f"# Not known from the job: {sentence}\n"
+    lines += [f"# Not known from the job: {sentence}\n" for sentence in untold]
+    return JobBeginning(spec, "".join(lines), tuple(untold))
 
 
 def _model_of(job: LoadedJob, untold: list[str]) -> str | None:
@@ -98,11 +94,8 @@ def _federation(job: LoadedJob, untold: list[str]) -> dict[str, Any]:
         untold.append("clients: how many there are; add clients: N")
     if "records" not in told and not {"local-steps", "batch-size"} <= told.keys():
         untold.append("records: how many a client trains on in a round; add records: N")
-    return told if _trains(told) else {**told, "algorithm": "fedavg"}
-
-
-def _trains(told: Mapping[str, Any]) -> bool:
-    return not told.keys().isdisjoint({"records", "epochs", "local-steps", "optimizer"})
+    silent = told.keys().isdisjoint({"records", "epochs", "local-steps", "optimizer"})
+    return {**told, "algorithm": "fedavg"} if silent else told
 
 
 def _training(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

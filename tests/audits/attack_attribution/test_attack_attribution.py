@@ -185,7 +185,7 @@ def test_noise_on_updates_hides_all_rows() -> None:
     ("subject", "options", "why"),
     [
         (digits(records=20), {}, "the clients of a sum have 20 records, and the data has 20"),
-        (digits(hidden=("1",)), {}, "a fully connected layer with bias that reads the records"),
+        (digits(hidden=("1",)), {}, "no fully connected layer with bias that shares its update"),
     ],
 )
 def test_what_it_does_not_apply_to_is_said(

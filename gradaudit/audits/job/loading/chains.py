@@ -77,13 +77,13 @@ class Link:
         name: of its class or function.
         source: where it is configured: a file and a key.
         part: the object itself.
-        alone: what this filter or mod does by itself.
+        alone: what it does by itself, where that is looked at.
     """
 
     name: str
     source: str
     part: Any
-    alone: Carry
+    alone: Carry | None = None
 
 
 class JobChain(Middleware):

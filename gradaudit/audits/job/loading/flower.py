@@ -8,6 +8,7 @@ Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``) and ``clientapp/client
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,14 @@ from gradaudit.audits.dp_audit.mechanisms.flower import FlowerMod
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
 from gradaudit.audits.job.loading import fresh_imports, models_in
-from gradaudit.audits.job.loading.chains import Carry, Fault, JobChain, Link, LoadedJob, fault
+from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, fault
 from gradaudit.audits.job.loading.flower_messages import (
     MASKING,
     arrays_of,
     asked,
-    carrying,
     name_of,
     record_of,
+    through,
 )
 from gradaudit.audits.job.loading.flower_server import (
     FlowerServer,
@@ -156,12 +157,11 @@ def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
         task = name.removesuffix(".default")
         mods = mods_of(function)
         kind = "train" if task.startswith("train") else "evaluate"
-        through = carrying(job.config, _message(job, kind, legacy), kind, legacy=legacy)
         chain = JobChain(
             task,
-            [_link(mod, file, through([mod])) for mod in reversed(mods)],
+            [Link(name_of(mod), f"{file} mods", mod) for mod in reversed(mods)],
             "weights",
-            through(mods),
+            partial(through, mods, job.config, _message(job, kind, legacy), kind, legacy),
             carries="update" if kind == "train" else "numbers",
             numbers=count | (UPDATE_NUMBERS if kind == "train" else OTHER_NUMBERS),
             file=file,
@@ -170,10 +170,6 @@ def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
             masked=job.secure is not None and not {*map(name_of, mods)}.isdisjoint(MASKING),
         )
         yield chain.receiving(job.layout)
-
-
-def _link(mod: Any, file: str, alone: Carry) -> Link:
-    return Link(name_of(mod), f"{file} mods", mod, alone)
 
 
 def _law(mods: Sequence[Any]) -> ClippedGaussian | None:

@@ -5,7 +5,6 @@ Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``), ``compat/common/recor
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,22 +118,20 @@ def answered(message: Message, mods: Sequence[Any], config: Mapping[str, Any], c
     return make_ffn(trained, plain)(message, context_of(config, message.metadata.dst_node_id))
 
 
-def carrying(
+def through(
+    mods: Sequence[Any],
     config: Mapping[str, Any],
     message: Callable[[Arrays], Message],
     kind: str,
-    *,
     legacy: bool,
-) -> Callable[[Sequence[Any]], Callable[[Arrays, Outgoing], Outgoing]]:
-    """Of mods to what they make of a result, by Flower's own ``make_ffn``."""
-
-    def through(mods: Sequence[Any], received: Arrays, given: Outgoing) -> Outgoing:
-        content = reply_of(given, kind, legacy=legacy)
-        with quiet():
-            answer = answered(message(received), mods, config, content)
-        return outgoing(answer, tuple(given.arrays) if legacy else ())
-
-    return lambda mods: partial(through, mods)
+    received: Arrays,
+    given: Outgoing,
+) -> Outgoing:
+    """What mods make of a result, by Flower's own ``make_ffn``."""
+    content = reply_of(given, kind, legacy=legacy)
+    with quiet():
+        answer = answered(message(received), mods, config, content)
+    return outgoing(answer, tuple(given.arrays) if legacy else ())
 
 
 def replied(message: Message, chain: JobChain, config: Mapping[str, Any], content: Any) -> Message:

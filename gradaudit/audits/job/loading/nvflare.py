@@ -4,6 +4,7 @@ Source: NVFlare 2.9, ``private/fed_json_config.py``, ``apis/utils/task_utils.py`
 and ``private/fed/client/client_runner.py``, whose own code composes the chains here.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -31,8 +32,7 @@ from torch import nn
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
 from gradaudit.audits.job.loading import fresh_imports, models_in
-from gradaudit.audits.job.loading.chains import JobChain, Link, LoadedJob, Outgoing
-from gradaudit.audits.job.loading.nvflare_faults import dead_chains, swarm_of, unwired
+from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, Outgoing, fault
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
 from gradaudit.user_code import first_line
@@ -87,7 +87,7 @@ def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -
         for name, scope, chosen in scopes:
             for task in tasks:
                 job.chains.append(_chain(task, conf, client, layout, (name, scope, chosen), where))
-        job.faults += [*dead_chains(conf, client, tasks, where), *unwired(client, where)]
+        job.faults += [*_dead_chains(conf, client, tasks, where), *_unwired(client, where)]
         job.rounds, job.clients = _told(server, "num_rounds"), _told(server, "num_clients")
         job.clients = job.clients or _told(server, "min_clients")
     return job
@@ -211,12 +211,6 @@ def _tasks(client: Mapping[str, Any], conf: FilterTables, usual: Sequence[str]) 
     return list(dict.fromkeys(t for t in known if any(fnmatch(t, p) for p in patterns)))
 
 
-def _executors(client: Mapping[str, Any], task: str) -> Iterator[Mapping[str, Any]]:
-    for each in client.get("executors", []):
-        if any(fnmatch(task, pattern) for pattern in each.get("tasks", [])):
-            yield each.get("executor", {})
-
-
 def _chain(
     task: str,
     conf: FilterTables,
@@ -226,7 +220,7 @@ def _chain(
     where: str,
 ) -> JobChain:
     """The chain of one task under one scope."""
-    swarm = swarm_of(client)
+    swarm = _swarm_of(client)
     learns = swarm is not None and task == swarm.get("learn_task_name", "train")
     prefix = (swarm or {}).get("task_name_prefix", "swarm")
     sent_as = f"{prefix}_report_learn_result" if learns else task
@@ -264,7 +258,10 @@ def _form(client: Mapping[str, Any], task: str) -> Form:
     """The form in which the executor of a task answers."""
     if task == "submit_model":
         return "weights"
-    for executor in _executors(client, task):
+    for each in client.get("executors", []):
+        if not any(fnmatch(task, pattern) for pattern in each.get("tasks", [])):
+            continue
+        executor = each.get("executor", {})
         kind = (executor.get("args") or {}).get("params_transfer_type")
         kind = _usual_transfer(str(executor.get("path", ""))) if kind is None else kind
         if kind is not None:
@@ -343,3 +340,53 @@ def _told(server: Mapping[str, Any], key: str) -> int | None:
         if isinstance(value, int) and value > 0:
             return value
     return None
+
+
+def _swarm_of(client: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The arguments of the swarm's controller on the client, where there is one."""
+    for each in client.get("executors", []):
+        executor = each.get("executor", {})
+        if str(executor.get("path", "")).endswith("SwarmClientController"):
+            return dict(executor.get("args") or {})
+    return None
+
+
+def _dead_chains(
+    conf: Any, client: Mapping[str, Any], tasks: Sequence[str], where: str
+) -> Iterator[Fault]:
+    """Filters of the job that no result ever passes through."""
+    swarm = _swarm_of(client)
+    learn = None if swarm is None else swarm.get("learn_task_name", "train")
+    table = conf.result_filter_table  # one chain may be that of several tasks
+    for key, filters in table.items():
+        task, _, direction = key.rpartition("/")
+        names = ", ".join(type(each).__name__ for each in filters)
+        if direction == FilterKey.IN and f"{task}/{FilterKey.OUT}" not in table:
+            found = "filter-direction-in"
+        elif "*" in task:
+            found = "filter-task-wildcard"
+        elif learn is not None and task == learn:
+            found = "swarm-result-filters-dead"
+        elif task not in tasks and all(
+            table.get(f"{t}/{FilterKey.OUT}") is not filters for t in tasks
+        ):
+            found = "filter-wrong-task"
+        else:
+            continue
+        about = (where, f"task_result_filters of {task}", task)
+        yield fault(found, *about, names=names, tasks=json.dumps(list(tasks)))
+
+
+def _unwired(client: Mapping[str, Any], where: str) -> Iterator[Fault]:
+    """Filters among the components, which NVFlare builds and never runs."""
+    for i, component in enumerate(client.get("components", [])):
+        path = str(component.get("path", ""))
+        module, _, name = path.rpartition(".")
+        try:
+            found = getattr(__import__(module, fromlist=[name]), name, None) if module else None
+        except Exception:
+            continue
+        if name == "ConvertToFedEvent":
+            yield fault("events-in-clear", where, f"components[{i}]")
+        if isinstance(found, type) and issubclass(found, Filter):
+            yield fault("unwired-filter", where, f"components[{i}]", part=name)
