@@ -61,6 +61,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("attack user", USERS, {**GAME, "batch_size": 4}),
     ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 4}),
     ("attack table", TABLE, {"batch_size": 2, "batches": 1}),
+    ("attack attribution", TABLE, {"batch_size": 4, "others": 1, "rounds": 2, "repeats": 1}),
     (
         "tradeoff",
         TABLE,
