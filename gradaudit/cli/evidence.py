@@ -71,15 +71,17 @@ def attest(
         "commitment": commitment,
         "annex": with_annex,
     }
-    if commitment and stamp(commitment):
+    stamped = stamp(commitment) if commitment else None
+    if commitment and stamped:
         named["timestamp"] = commitment.with_name(commitment.name + STAMPED)
     files = {kind: path for kind, path in named.items() if path is not None}
     read = [*(path for kind, path in files.items() if kind != "annex"), key]
     expect_other_files([output, *([with_annex] if with_annex else [])], read)
     if with_annex is not None:
+        expect_other_files([output], [with_annex])
         statement_of({kind: path for kind, path in files.items() if kind != "annex"})
         committed = read_commitment(commitment) if commitment else None
-        write_atomically(with_annex, annex(Report.from_file(report), committed))
+        write_atomically(with_annex, annex(Report.from_file(report), committed, stamped))
     statement = statement_of(files)
     made = json.dumps(statement, indent=1, ensure_ascii=False)
     written = made if key is None else json.dumps(sign(made.encode(), key), indent=1)

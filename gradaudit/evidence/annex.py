@@ -6,6 +6,7 @@ The columns of standards name what each class answers: paragraph 55 of the EDPB'
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from gradaudit.audits import Metric
@@ -94,8 +95,10 @@ HEADINGS = (
 )
 
 
-def annex(report: Report, commitment: Commitment | None = None) -> str:
-    """Returns the annex of a report as Markdown."""
+def annex(
+    report: Report, commitment: Commitment | None = None, stamped: datetime | None = None
+) -> str:
+    """Returns the annex of a report as Markdown, with the commitment's time or its timestamp's."""
     target = report.target
     lines = [
         f"# Annex: attacks on {escape(target.model)}",
@@ -105,7 +108,7 @@ def annex(report: Report, commitment: Commitment | None = None) -> str:
         *table(HEADINGS, [_row(kind, report) for kind in CLASSES]),
     ]
     if commitment is not None:
-        lines += ["", f"The policy was {commitment.order(report)}."]
+        lines += ["", f"The policy was {commitment.order(report, stamped)}."]
     return "\n".join(lines) + "\n"
 
 

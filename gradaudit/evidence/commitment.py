@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import JsonValue, ValidationError
+from pydantic import AwareDatetime, JsonValue, ValidationError
 
 from gradaudit.errors import UsageError
 from gradaudit.files import read_file
@@ -36,7 +36,7 @@ class Commitment(Document):
     """
 
     gradaudit_commitment: Literal[1] = 1
-    time: datetime
+    time: AwareDatetime
     rules: str
     files: dict[str, str]
 
@@ -44,13 +44,22 @@ class Commitment(Document):
         """Returns whether the files were fixed before the report's numbers, as a clause."""
         time = stamped or self.time
         clock = "a timestamp authority" if stamped else "the clock of the machine that fixed it"
-        started = report.provenance.get("started")
-        if not isinstance(started, str):
+        first = self.came_first(report, stamped)
+        if first is None:
             return f"fixed {time.isoformat()} by {clock}; the report does not say when it began"
-        before = "before" if time <= datetime.fromisoformat(started) else "only after"
+        before = "before" if first else "only after"
+        started = report.provenance["started"]
         return printable(
             f"fixed {time.isoformat()} by {clock}, {before} the numbers, begun {started}"
         )
+
+    def came_first(self, report: Report, stamped: datetime | None = None) -> bool | None:
+        """Whether the files were fixed before the numbers; None where nobody can tell."""
+        try:
+            began = datetime.fromisoformat(str(report.provenance.get("started")))
+        except ValueError:
+            return None
+        return (stamped or self.time) <= began if began.tzinfo else None
 
 
 def with_order(judged: Report, commitment: Path, policy: Policy | None) -> Report:

@@ -140,6 +140,8 @@ def read_history(folder: Path, metric: str | None = None) -> History:
     Raises:
         UsageError: a report is broken, there are fewer than two, or nothing can be followed.
     """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is no folder; name the one that holds the reports")
     files = sorted(folder.glob("*.json"), key=lambda path: _natural(path.name))
     reports = {path.stem: Report.from_file(path) for path in files if _is_report(path)}
     if len(reports) < 2:
@@ -163,7 +165,7 @@ def _turns(rows: Sequence[tuple[str, Measurement]]) -> Iterator[Turn]:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Orders names by the numbers in them: ``round-2`` before ``round-10``."""
-    return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"([0-9]+)", name)]
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _is_report(path: Path) -> bool:

@@ -1,6 +1,8 @@
 """Verifies a folder that holds a statement and the files that it names."""
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -17,10 +19,12 @@ from gradaudit.evidence.statement import (
     digest_of,
     statement_of,
 )
-from gradaudit.files import read_file
+from gradaudit.files import once, read_file
 from gradaudit.report import Report
 
 MAX_BYTES = 64 << 20
+MAX_NAME = 255
+"""Most bytes that file systems let a name have."""
 
 
 class Check(NamedTuple):
@@ -45,7 +49,8 @@ def verify(folder: Path, key: Path | None = None) -> list[Check]:
         key: PEM file of the public key of whoever must have signed the statement.
 
     Raises:
-        UsageError: the folder holds no statement or several, or it is signed and no key is named.
+        UsageError: the folder holds no statement, several, or one with a key twice, or it is signed
+            and no key is named.
     """
     path, document = _statement_in(folder)
     if "payload" not in document:
@@ -57,7 +62,7 @@ def verify(folder: Path, key: Path | None = None) -> list[Check]:
     if key is None:
         raise UsageError(f"{path}: is signed; name the public key of who must have signed: --key")
     try:
-        statement = json.loads(signed(document, key))
+        statement = json.loads(signed(document, key), object_pairs_hook=once)
     except (UnsignedError, ValueError, RecursionError):
         return [Check(False, path.name, f"was altered, or was not signed by the owner of {key}")]
     sound = Check(True, path.name, f"signed by the owner of {key}")
@@ -65,6 +70,8 @@ def verify(folder: Path, key: Path | None = None) -> list[Check]:
 
 
 def _statement_in(folder: Path) -> tuple[Path, dict[str, Any]]:
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is no folder; name the one that holds the statement")
     found = [
         (path, document)
         for path in sorted(folder.glob("*.json"))
@@ -73,7 +80,13 @@ def _statement_in(folder: Path) -> tuple[Path, dict[str, Any]]:
     if len(found) != 1:
         said = f"holds {len(found)} statements; it must hold the one of `gradaudit attest`"
         raise UsageError(f"{folder}: {said}")
-    return found[0]
+    path, document = found[0]
+    try:
+        json.loads(read_file(path, MAX_BYTES), object_pairs_hook=once)
+    except ValueError as error:
+        said = "so that readers may differ about it; ask for a statement of `gradaudit attest`"
+        raise UsageError(f"{path}: has the {error}, {said}") from error
+    return path, document
 
 
 def read_json(path: Path) -> Any:
@@ -92,7 +105,7 @@ def _claims(folder: Path, own: Path, statement: Json) -> Iterator[Check]:
     """Yields a check of each file that the statement names, then of what it says of them."""
     try:
         named = _named(statement)
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         yield Check(False, "the statement", "is not as `gradaudit attest` writes it")
         return
     files: dict[Kind, Path] = {}
@@ -110,7 +123,11 @@ def _claims(folder: Path, own: Path, statement: Json) -> Iterator[Check]:
 
 
 def _named(statement: Json) -> list[tuple[str, str, str]]:
-    """Returns name, SHA-256 and kind of the subjects and of the configuration's files."""
+    """Returns name, SHA-256 and kind of the subjects and of the configuration's files.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: the statement has another form.
+    """
     every = cast("Any", statement)
     subjects = [(each["name"], each["digest"]["sha256"], "") for each in every["subject"]]
     configuration = [
@@ -118,7 +135,11 @@ def _named(statement: Json) -> list[tuple[str, str, str]]:
         for each in every["predicate"]["configuration"]
         if "sha256" in each["digest"]
     ]
-    return [*subjects, *configuration]
+    named = [*subjects, *configuration]
+    for name, digest, _ in named:
+        if not re.fullmatch("[0-9a-f]{64}", digest) or len(os.fsencode(name)) > MAX_NAME:
+            raise ValueError
+    return named
 
 
 def _of_file(path: Path, digest: str, *, subject: bool) -> Check:
@@ -142,13 +163,17 @@ def _of_result(files: Mapping[Kind, Path], statement: Json) -> Check:
         return Check(False, what, f"does not follow from the files: {error}")
     if made == statement:
         result = cast("Any", statement)["predicate"]["result"]
+        if "policy" not in files:
+            said = "is what the report says; no policy is named to judge its numbers by"
+            return Check(None, what, f"{result} {said}")
         return Check(True, what, f"{result} follows from the report and the policy")
     return Check(False, what, "is not what the report says")
 
 
 def _of_commitment(path: Path, report: Path) -> Check:
     try:
-        order = read_commitment(path).order(Report.from_file(report), stamp(path))
+        commitment, judged, stamped = read_commitment(path), Report.from_file(report), stamp(path)
     except UsageError as error:
         return Check(False, path.name, str(error))
-    return Check("only after" not in order or None, "the policy", order)
+    first = commitment.came_first(judged, stamped)
+    return Check(first or None, "the policy", commitment.order(judged, stamped))

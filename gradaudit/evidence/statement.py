@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import read_commitment
 from gradaudit.files import expect_file, read_file
-from gradaudit.judging import Word, read_policy, says, verdict
+from gradaudit.judging import Policy, Word, gate, is_known, read_policy, says, verdict
 from gradaudit.report import Finding, Report
 from gradaudit.text import variant_text
 
@@ -49,7 +49,8 @@ def statement_of(files: Mapping[Kind, Path]) -> Json:
 
     Raises:
         UsageError: a file cannot be read, the report is not judged or names no checkpoint, another
-            policy judged it, or the commitment is about other files.
+            policy judged it, its findings are not what the policy gives, or the commitment is
+            about other files or comes without the policy.
     """
     judged = Report.from_file(files["report"])
     if not judged.findings:
@@ -57,8 +58,11 @@ def statement_of(files: Mapping[Kind, Path]) -> Json:
         raise UsageError(f"{files['report']}: {said}")
     if not judged.target.checkpoints:
         raise UsageError(f"{files['report']}: names no checkpoint, and a statement is about one")
-    if len({path.name for path in files.values()}) < len(files):
-        raise UsageError("two files of a statement have one name; rename one of them")
+    names = [path.name for path in files.values()]
+    names += [Path(checkpoint.file).name for checkpoint in judged.target.checkpoints]
+    if len(set(names)) < len(names):
+        said = "rename one of them (audit checkpoints anew by their new names)"
+        raise UsageError(f"two files of a statement have one name; {said}")
     _expect_agreement(judged, files)
     subjects: list[JsonValue] = [
         _resource(Path(checkpoint.file).name, sha256=checkpoint.sha256)
@@ -122,19 +126,44 @@ def _expect_agreement(judged: Report, files: Mapping[Kind, Path]) -> None:
     """Raise an error where the policy did not judge the report, or other files are committed."""
     by = judged.provenance.get("policy")
     if "policy" in files:
-        policy = read_policy(files["policy"])
-        if not isinstance(by, dict) or by.get("sha256") not in (
-            policy.sha256,
-            policy.strict().sha256,
-        ):
+        read = read_policy(files["policy"])
+        sha256 = by.get("sha256") if isinstance(by, dict) else None
+        policy = next((each for each in (read, read.strict()) if each.sha256 == sha256), None)
+        if policy is None:
             raise UsageError(f"{files['policy']}: another policy judged {files['report']}")
+        if not _follows(judged, policy):
+            said = f"its findings are not those of {files['policy']}; judge it anew with that"
+            raise UsageError(f"{files['report']}: {said}")
     if "commitment" in files:
         committed = read_commitment(files["commitment"]).files
+        if "policy" not in files:
+            said = "is about a policy, which is not named; name it too, with --policy"
+            raise UsageError(f"{files['commitment']}: {said}")
         for kind in ("policy", "config"):
             path = files.get(kind)
             if path is not None and committed.get(path.name) != digest_of(path):
                 said = f"does not name {path.name} as it is; name the file as it was committed"
                 raise UsageError(f"{files['commitment']}: {said}")
+
+
+def _follows(judged: Report, policy: Policy) -> bool:
+    """Whether the policy gives the findings, but those that a baseline excuses.
+
+    An exception that has expired by now may have been in force when the report was judged.
+    """
+    unending = tuple(each.model_copy(update={"until": None}) for each in policy.ignore)
+    now = gate(judged, policy).findings
+    earlier = gate(judged, policy.model_copy(update={"ignore": unending})).findings
+    return len(now) == len(judged.findings) and all(
+        _claim(finding) in map(_claim, given)
+        or (is_known(finding) and finding.key == given[0].key and finding.rule == given[0].rule)
+        for finding, *given in zip(judged.findings, now, earlier, strict=True)
+    )
+
+
+def _claim(finding: Finding) -> Finding:
+    """Returns a finding without words, which may differ between versions of gradaudit."""
+    return finding.model_copy(update={"message": "", "times": None, "ends": None})
 
 
 def _facts(judged: Report) -> Iterator[Json]:

@@ -52,6 +52,7 @@ def test_only_what_the_intervals_show_is_flagged_a_drift_too(
 def test_reports_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     folder = reports(tmp_path, *range(1, 12))
     (folder / "statement.json").write_text("{}")
+    (folder / "²1.json").write_text("{}")
     history = read_history(folder)
     assert list(history.reports) == [f"round-{number}" for number in range(1, 12)]
     assert [row.variant["report"] for row in history.merged().rows[::3]] == list(range(1, 12))

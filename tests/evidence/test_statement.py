@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gradaudit.evidence import annex, statement_of
 from gradaudit.evidence.statement import checkpoint_digest
 from gradaudit.judging import gate, read_policy
 from gradaudit.models.checkpoint.state_dict import load_checkpoint
+from gradaudit.report import Report
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
@@ -63,16 +65,79 @@ def test_what_cannot_be_attested_is_refused(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY % 7)
     (tmp_path / "audit.yaml").write_text("data: diabetes\n")
     make_report().save(tmp_path / "report.json")
-    files = {"report": pack / "judged.json", "commitment": pack / "commitment.json"}
+    files = {
+        "report": pack / "judged.json",
+        "policy": pack / "policy.yaml",
+        "commitment": pack / "commitment.json",
+    }
+    edited = Report.from_file(pack / "judged.json")
+    findings = [each.model_copy(update={"outcome": "failed"}) for each in edited.findings]
+    edited.model_copy(update={"findings": findings}).save(tmp_path / "edited.json")
+    (pack / "naive.json").write_text((pack / "commitment.json").read_text().replace("Z", ""))
+    bare = {"report": pack / "judged.json", "commitment": pack / "commitment.json"}
+    with pytest.raises(UsageError, match="with --policy"):
+        statement_of(bare)  # type: ignore[arg-type]
     for changed, said in (
+        ({"report": tmp_path / "edited.json"}, "its findings are not those of"),
+        ({"config": tmp_path / "round-5.safetensors"}, "have one name"),
+        ({"commitment": pack / "naive.json"}, "no commitment"),
         ({"report": tmp_path / "report.json"}, "is not judged"),
         ({"policy": tmp_path / "policy.yaml"}, "another policy judged"),
         ({"config": tmp_path / "audit.yaml"}, "as it was committed"),
-        ({"commitment": pack / "policy.yaml"}, "no commitment"),
+        ({"commitment": pack / "audit.yaml"}, "no commitment"),
         ({"annex": tmp_path / "judged.json"}, "have one name"),
     ):
         with pytest.raises(UsageError, match=said):
             statement_of({**files, **changed})  # type: ignore[arg-type]
+
+
+def test_a_statement_of_another_form_is_altered(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    text = (pack / "statement.json").read_text()
+    subject = json.loads(text)["subject"][0]
+    for changed in (
+        {"name": "x" * 300},
+        {"name": 5},
+        {"digest": {"sha256": 5}},
+        {"digest": {"sha256": "ab"}},
+    ):
+        made = {**json.loads(text), "subject": [{**subject, **changed}]}
+        (pack / "statement.json").write_text(json.dumps(made))
+        done = run("verify", pack, width=1000)
+        assert (done.status, "is not as `gradaudit attest` writes it" in done.out) == (1, True)
+    twice = text.replace('"result": "PASSED"', '"result": "FAILED", "result": "PASSED"')
+    (pack / "statement.json").write_text(twice)
+    done = run("verify", pack, width=1000)
+    assert (done.status, "key 'result' twice" in done.err) == (2, True)
+    assert "is no folder" in run("verify", tmp_path / "none").err
+
+
+def test_findings_that_another_hand_wrote_are_altered(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=3)
+    judged = Report.from_file(pack / "judged.json")
+    passing = [each.model_copy(update={"outcome": "passed"}) for each in judged.findings]
+    judged.model_copy(update={"findings": passing}).save(pack / "judged.json")
+    made = statement_of({"report": pack / "judged.json"})
+    (pack / "statement.json").write_text(json.dumps(made))
+    done = run("verify", pack, width=1000)
+    assert (done.status, "no policy is named to judge its numbers by" in done.out) == (0, True)
+    refused = run("attest", pack / "judged.json", "--policy", pack / "policy.yaml")
+    assert (refused.status, "its findings are not those of" in refused.err) == (2, True)
+
+
+def test_an_expired_exception_and_a_baseline_still_give_the_result(tmp_path: Path) -> None:
+    text = POLICY % 2 + "ignore: [{metric: leak.bits, reason: known, until: 2001-02-03}]\n"
+    (tmp_path / "policy.yaml").write_text(text)
+    policy, report = read_policy(tmp_path / "policy.yaml"), report_of(b"", 3)
+    files = {"report": tmp_path / "judged.json", "policy": tmp_path / "policy.yaml"}
+    for judged in (
+        gate(report, policy, today=date(2001, 2, 3)),
+        gate(report, policy, today=date(2001, 2, 4)),
+        gate(report, policy, strict=True),
+        gate(report, policy, baseline=report),
+    ):
+        judged.save(tmp_path / "judged.json")
+        assert statement_of(files)["predicate"]  # type: ignore[arg-type]
 
 
 def test_a_report_says_whether_its_policy_was_fixed_first(tmp_path: Path) -> None:
@@ -88,6 +153,10 @@ def test_a_report_says_whether_its_policy_was_fixed_first(tmp_path: Path) -> Non
         )
         assert f", {word} the numbers, begun {started}" in done.out
         assert f", {word} the numbers" in (tmp_path / "page.html").read_text()
+    for started in ("yesterday", "2100-01-01T00:00:00"):
+        report_of(b"", 1, started).save(tmp_path / "report.json")
+        done = run("gate", tmp_path / "report.json", *options, width=500)
+        assert (done.status, "does not say when it began" in done.out) == (0, True)
     (tmp_path / "policy.yaml").write_text(POLICY % 7)
     done = run("gate", tmp_path / "report.json", "--policy", tmp_path / "policy.yaml", *options[2:])
     assert (done.status, "is about another policy" in done.err) == (2, True)
@@ -202,3 +271,6 @@ def test_the_statement_is_no_file_that_is_read(tmp_path: Path) -> None:
     done = run("attest", pack / "judged.json", "-o", pack / "judged.json")
     assert (done.status, (pack / "judged.json").read_text()) == (2, kept)
     assert json.loads(kept)["findings"]
+    one = tmp_path / "one.json"
+    done = run("attest", pack / "judged.json", "-o", one, "--annex", one)
+    assert (done.status, one.exists()) == (2, False)
