@@ -77,11 +77,20 @@ def test_errors_for_people_keep_their_kind() -> None:
         contained(lambda: fail(CheckpointError("x: is none")))
 
 
-def test_a_child_ends_where_its_parent_is_interrupted() -> None:
+def test_a_child_ends_where_its_parent_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, children = os.fork, list[int]()
+
+    def noted() -> int:
+        child = fork()
+        children.append(child)
+        return child
+
+    monkeypatch.setattr(os, "fork", noted)
     with pytest.raises(TimeIsUp), time_limit(0.2):
         contained(spin)
+    (child,) = children
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(child, os.WNOHANG)
 
 
 def test_whatever_code_of_others_raises_is_an_exception_of_that_name() -> None:

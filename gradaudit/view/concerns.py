@@ -56,9 +56,10 @@ def _corrected(finding: Finding) -> str:
 
 
 def _played(row: Measurement) -> str:
-    """Formats the row's variant; where it only names one of several audits, that name."""
-    only = row.variant.keys() == {row.audit}
-    words = str(row.variant[row.audit]) if only else variant_text(row.variant)
+    """Formats the row's variant; one of several audits is named without a key."""
+    member = str(row.variant.get(row.audit, ""))
+    rest = variant_text({key: value for key, value in row.variant.items() if key != row.audit})
+    words = ", ".join(filter(None, (member, rest)))
     return f" ({words})" if words else ""
 
 

@@ -60,7 +60,7 @@ def test_other_data_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monk
     told = ("scan", "--dry-run", "-m", "zoo:mlp?inputs=1&classes=2", "-d", "csv:t.csv?label=y")
     done = run(*told)
     assert done.status == 0, done.err
-    assert "attribute of gradaudit.yaml left out: said of what the command line" in done.err
+    assert "attribute of gradaudit.yaml left out: they describe what the command line" in done.err
     plain = run("scan", "--dry-run")
     assert plain.err == "gradaudit: options of gradaudit.yaml (flags win over it)\n"
     quiet = run(*told, "-q")
