@@ -48,7 +48,7 @@ def round_of(shares: Tensor, rows: Tensor, active: Tensor) -> RoundSum:
     shares = shares * torch.pi
     extended = torch.cat([rows, torch.ones(len(rows), 1).double()], dim=1)
     update = shares @ extended
-    both = torch.linalg.lstsq(extended, active.T).solution
+    both = torch.linalg.pinv(extended) @ active.T
     weight, bias = both[:-1].T, both[-1]
     return RoundSum.of(weight, bias, [update[:, :-1], update[:, -1]])
 
