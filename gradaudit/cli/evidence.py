@@ -80,6 +80,8 @@ def attest(
     if with_annex is not None:
         expect_other_files([output], [with_annex])
         statement_of({kind: path for kind, path in files.items() if kind != "annex"})
+        if key is not None:
+            sign(b"", key)  # a key that cannot sign is refused before anything is written
         committed = read_commitment(commitment) if commitment else None
         write_atomically(with_annex, annex(Report.from_file(report), committed, stamped))
     statement = statement_of(files)
@@ -151,8 +153,10 @@ def commit_files(
     if (kept.files, kept.rules) != (made.files, made.rules):
         raise UsageError(f"{output}: is about other files; commit to these first")
     stamped_time(timestamp, output)
-    content = read_file(timestamp, MAX_STAMP)
-    write_atomically(output.with_name(output.name + STAMPED), content)
+    content, beside = read_file(timestamp, MAX_STAMP), output.with_name(output.name + STAMPED)
+    if beside.exists() and read_file(beside, MAX_STAMP) != content:
+        raise UsageError(f"{beside}: is another answer, and its date counts; move it away first")
+    write_atomically(beside, content)
 
 
 def history(

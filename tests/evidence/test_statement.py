@@ -191,6 +191,8 @@ def test_an_authoritys_timestamp_is_kept_and_checked(tmp_path: Path) -> None:
     kept.write_bytes(timestamp(tmp_path, pack / "audit.yaml").read_bytes())
     done = run("verify", pack, width=1000)
     assert (done.status, "is not of" in done.out) == (1, True)
+    other = run("commit", *files, "--timestamp", timestamp(tmp_path, pack / "commitment.json"))
+    assert (other.status, "is another answer, and its date counts" in other.err) == (2, True)
     refused = run("commit", *files, "--timestamp", pack / "audit.yaml")
     assert (refused.status, "no timestamp of RFC 3161" in refused.err) == (2, True)
 
@@ -274,3 +276,14 @@ def test_the_statement_is_no_file_that_is_read(tmp_path: Path) -> None:
     one = tmp_path / "one.json"
     done = run("attest", pack / "judged.json", "-o", one, "--annex", one)
     assert (done.status, one.exists()) == (2, False)
+
+
+def test_a_key_that_cannot_sign_leaves_no_annex(tmp_path: Path) -> None:
+    pytest.importorskip("securesystemslib")
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    wrong, noted, made = (tmp_path / name for name in ("wrong.pem", "noted.md", "made.json"))
+    wrong.write_text("no key")
+    files = ("--annex", noted, "--sign", wrong, "-o", made)
+    assert run("attest", pack / "judged.json", *files).status == 2
+    assert not noted.exists()
+    assert not made.exists()
