@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 
-from gradaudit.stopping import stoppable
+from gradaudit.executors.stopping import stoppable
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from scipy.special import ndtri
 from torch import Tensor
 
+from gradaudit.core.text import listed
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import FunctionalModel
@@ -25,7 +26,6 @@ from gradaudit.models.target import Expected, Target
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.intervals import clustered, wilson
 from gradaudit.statistics.laws import binomial_at_least
-from gradaudit.text import listed
 
 MOST_RECORDS = 10_000
 FEWEST_RECORDS = 8

@@ -21,23 +21,23 @@ from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits import Audit, named
 from gradaudit.audits import audits as all_audits
 from gradaudit.config import SubjectSettings, settle
+from gradaudit.core.specs import pick, suggest
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense, parse_defense
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.errors import UsageError
 from gradaudit.executors import DEFAULT
+from gradaudit.executors.workers import use_cluster
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode, shared_parameters
-from gradaudit.opening import open_subject
 from gradaudit.progress import Progress
 from gradaudit.report import Report
-from gradaudit.runner import run
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import seen
-from gradaudit.specs import pick, suggest
 from gradaudit.subject import Subject
-from gradaudit.workers import use_cluster
 
 Data = Records | tuple[Tensor, Tensor] | str
 Chosen = Sequence[str | Audit[Any]] | Mapping[str, Mapping[str, Any]]

@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from gradaudit.audits import audits
 from gradaudit.audits.base import split_at_commas
 from gradaudit.audits.sizes import SizeName
+from gradaudit.core.parts import declared, forms
+from gradaudit.core.yaml_file import read_yaml
 from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.parts import declared, forms
 from gradaudit.presentation import STDOUT, Shape, shape_of
-from gradaudit.yaml_file import read_yaml
 
 
 class _Settings(BaseModel):

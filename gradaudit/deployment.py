@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gradaudit.core.yaml_file import read_yaml
 from gradaudit.errors import UsageError
-from gradaudit.yaml_file import read_yaml
 
 Setting = Literal["diagnostic", "deployed"]
 """Setting of a number: the attacker's best case, or the federation's."""

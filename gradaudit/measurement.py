@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from gradaudit.text import DOUBTED, UNBOUNDED, number
+from gradaudit.core.text import DOUBTED, UNBOUNDED, number
 
 Status = Literal["measured", "skipped", "failed"]
 RISKIEST_BY = "riskiest_by"

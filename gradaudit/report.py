@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from gradaudit.core.files import once, read_input
+from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
-from gradaudit.files import once, read_input
 from gradaudit.measurement import (
     LEARNERS,
     LINEAR,
@@ -33,7 +34,6 @@ from gradaudit.measurement import (
     singles,
 )
 from gradaudit.presentation import presentation
-from gradaudit.text import printable, variant_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -10,6 +10,8 @@ import torch
 from pydantic import JsonValue
 from torch import nn
 
+from gradaudit.core.latest import Latest
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, Defense, defenses
 from gradaudit.defenses.attachment import (
@@ -20,12 +22,10 @@ from gradaudit.defenses.attachment import (
 )
 from gradaudit.deployment import Deployment
 from gradaudit.errors import CheckpointError
-from gradaudit.latest import Latest
+from gradaudit.executors.units import NOTHING_KEPT, Units
+from gradaudit.executors.workers import Workers
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.target import Expected, Layer, Target
-from gradaudit.randomness import rng, torch_rng
-from gradaudit.units import NOTHING_KEPT, Units
-from gradaudit.workers import Workers
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gradaudit.core.files import read_file, state_folder
+from gradaudit.core.parts import declared
+from gradaudit.core.specs import parse_spec
+from gradaudit.core.text import printable
+from gradaudit.core.yaml_file import MAX_BYTES
 from gradaudit.errors import UsageError
-from gradaudit.files import read_file, state_folder
-from gradaudit.parts import declared
-from gradaudit.specs import parse_spec
-from gradaudit.text import printable
-from gradaudit.yaml_file import MAX_BYTES
 
 _TRUSTED = "trusted"
 _MODULE = re.compile(r"(?:(?:flower|nvflare|opacus):)?(\w+)[\w.]*:[\w.]+$")

@@ -24,7 +24,7 @@ settings.load_profile("untimed")
 TESTS = Path(__file__).parent
 SLOW = (
     "test_hostile.py",
-    "test_workers.py",
+    "executors/test_workers.py",
     "attacks/reconstruction/test_blocks.py",
     "attacks/reconstruction/test_replay.py",
     "audits/attack_inference/test_attack_inference.py",
@@ -63,7 +63,7 @@ LONGEST = (
     "executors/test_executors.py",
     "test_devices.py",
     "audits/test_language_models.py",
-    "test_workers.py",
+    "executors/test_workers.py",
     "cli/test_processes.py",
     "test_resuming.py",
     "test_processors.py",

@@ -13,10 +13,10 @@ from gradaudit.audits.dp_audit.game.sensitivity import (
     squared_gap,
 )
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.core.noise_laws import NoisePlace
 from gradaudit.data.records import Attribute, Feature, Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.noise_laws import NoisePlace
 from gradaudit.subject import Subject
 
 FEATURES = (

@@ -20,9 +20,9 @@ from gradaudit.attacks.reconstruction.matching import blocks
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
 from gradaudit.gradients.memory import _tensors
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
-from gradaudit.runner import measured
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import measured
 from gradaudit.subject import Subject
 
 DEVICE = "fake:0"

@@ -23,8 +23,8 @@ _FORKS = get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [
         "gradaudit.cli",
-        "gradaudit.runner",
-        "gradaudit.opening",
+        "gradaudit.run.runner",
+        "gradaudit.run.opening",
         "gradaudit.audits.dp_audit.measure",
         "gradaudit.data.diabetes",
         "gradaudit.executors.joblib",

@@ -198,7 +198,7 @@ def nvflare_recipe(folder: Path, transfer: str) -> Path:
     script = f"""
 import sys
 sys.path.insert(0, {str(folder)!r})
-from gradaudit.user_code import import_torchvision
+from gradaudit.core.user_code import import_torchvision
 import_torchvision("ops")
 from filters import DpFilter
 from net import Net

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradaudit.huggingface import library
+from gradaudit.core.huggingface import library
 
 SENTENCES = (
     "the quick brown fox jumps over the lazy dog",

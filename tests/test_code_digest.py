@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gradaudit.core.user_code import code_digest
 from gradaudit.models.building import load_loss
-from gradaudit.user_code import code_digest
 
 
 def test_it_is_that_of_the_file(tmp_path: Path) -> None:

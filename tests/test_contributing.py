@@ -15,7 +15,7 @@ from command_line import run
 
 from gradaudit.cli import build
 from gradaudit.config import file_model
-from gradaudit.parts import discover
+from gradaudit.core.parts import discover
 
 GUIDE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 RECIPES = dict(

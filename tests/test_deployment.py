@@ -24,7 +24,7 @@ from gradaudit.judging.policy import Rule
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.report import Measurement
-from gradaudit.runner import Outcome, left_out, passed_over
+from gradaudit.run.runner import Outcome, left_out, passed_over
 from gradaudit.sweeping.grid import ladder
 
 MODEL = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=4", "-d", "diabetes", "-q")

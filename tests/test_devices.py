@@ -16,9 +16,9 @@ from torch.utils import backend_registration
 
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
-from gradaudit.runner import measured
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import measured
 
 TESTS = Path(__file__).parent
 TABLE = {"model": "zoo:mlp?inputs=10&classes=2", "data": "diabetes", "attribute": ["sex"]}

@@ -23,7 +23,9 @@ from safetensors.numpy import save_file
 from gradaudit.cli import FAILED, build, listed_commands
 from gradaudit.cli.help import examples_in
 from gradaudit.cli.perform import GATE_FAILED
+from gradaudit.core.user_code import import_torchvision
 from gradaudit.errors import AuditError, UsageError
+from gradaudit.executors.stopping import Stopped
 from gradaudit.judging import Policy, gate
 from gradaudit.observer.observer import Allowance
 from gradaudit.planning.survey import Survey
@@ -31,8 +33,6 @@ from gradaudit.protection.cheapest import ProtectionVerdict
 from gradaudit.protection.guards import Protection, UndefendedUpdates
 from gradaudit.protection.planner import Plan, Planner
 from gradaudit.report import Report
-from gradaudit.stopping import Stopped
-from gradaudit.user_code import import_torchvision
 
 jobs, scripts = Late("nvflare.job_config.api"), Late("nvflare.job_config.script_runner")
 ROOT = Path(__file__).parents[1]
@@ -160,8 +160,8 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
     """All but the measuring itself, which the tests of the audits do."""
     monkeypatch.chdir(desk)
     (desk / "sweep.json").write_text(swept().to_json())  # as an example writes one over it
-    monkeypatch.setattr("gradaudit.runner.run", lambda *_, **__: canned())
-    monkeypatch.setattr("gradaudit.training.train", lambda *_, **__: [])
+    monkeypatch.setattr("gradaudit.run.runner.run", lambda *_, **__: canned())
+    monkeypatch.setattr("gradaudit.run.training.train", lambda *_, **__: [])
     monkeypatch.setattr(Planner, "__init__", lambda *_, **__: None)
     monkeypatch.setattr(Planner, "plan", lambda _: nothing_to_do())
     monkeypatch.setattr(Survey, "go", lambda *_: None)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_builder import infinite_row, row, skipped_row
 
-from gradaudit import text
+from gradaudit.core import text
+from gradaudit.core.text import number, variant_text
 from gradaudit.report import estimate
-from gradaudit.text import number, variant_text
 
 NUMBERS = [
     (0.0, "0"),

@@ -14,8 +14,8 @@ import pytest
 import torch
 from command_line import HANGS, run
 
+from gradaudit.core.parts import _GROUPS, discover
 from gradaudit.defenses import parse_defense
-from gradaudit.parts import _GROUPS, discover
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "rounding"

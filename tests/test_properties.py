@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from report_builder import make_report, row
 
 from gradaudit.config import read_file
+from gradaudit.core.specs import parse_spec
 from gradaudit.data import adapters, load_records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import GradauditError
 from gradaudit.formats import formats
 from gradaudit.judging import gate, passed, read_policy
 from gradaudit.report import Measurement, Report
-from gradaudit.specs import parse_spec
 
 FUZZ = settings(
     max_examples=50,

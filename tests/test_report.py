@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from report_builder import skipped
 
 import gradaudit
+from gradaudit.core.files import write_atomically
 from gradaudit.errors import UsageError
-from gradaudit.files import write_atomically
 from gradaudit.judging import gate
 from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord
 

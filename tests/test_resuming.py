@@ -29,13 +29,13 @@ from gradaudit.cli.perform import unfinished
 from gradaudit.config import OutputSettings
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import short_of_memory
-from gradaudit.fingerprint import fingerprint
+from gradaudit.executors.stopping import Stopped
+from gradaudit.executors.units import Units
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.runner import run
-from gradaudit.stopping import Stopped
+from gradaudit.run.fingerprint import fingerprint
+from gradaudit.run.runner import run
 from gradaudit.subject import Subject
-from gradaudit.units import Units
 
 TABLE = ("-m", "zoo:mlp?inputs=10&hidden=4&classes=2", "-d", "diabetes", "-a", "sex", "-q")
 AUDITS = [f"--audits={name}" for name in ("sensitivity", "vinfo", "subspace", "dp-audit")]

@@ -16,9 +16,9 @@ from gradaudit.audits.attack_text.recovery.recover import recover
 from gradaudit.audits.attack_text.structure import Structure, adapters, predicted
 from gradaudit.audits.attack_text.text_scores import scores_of
 from gradaudit.audits.attack_text.text_threat import TextThreat
+from gradaudit.core.huggingface import library
 from gradaudit.data.common.tokenizing import parts_of
 from gradaudit.data.records import IGNORED, Records
-from gradaudit.huggingface import library
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent

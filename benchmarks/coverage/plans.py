@@ -36,11 +36,11 @@ from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
 from gradaudit.judging import Policy
-from gradaudit.opening import open_subject
 from gradaudit.protection.asking import fitting, needed
 from gradaudit.protection.guards import OPEN
 from gradaudit.protection.planner import Planner
 from gradaudit.protection.protection_plan import Plan
+from gradaudit.run.opening import open_subject
 from gradaudit.zoo import build
 
 RECORDS, WORDS, LENGTH = 1200, 500, 32

@@ -16,8 +16,8 @@ from gradaudit.audits.sensitivity import READINGS, Sensitivity
 from gradaudit.audits.sensitivity.jacobian_sensitivity import DifferentiableTarget
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.gradients.differentiation import Variable
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
+from gradaudit.run.opening import open_subject
 from gradaudit.subject import Subject
 
 ZOO = {

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.harness import arguments, data_file
-from gradaudit.huggingface import library
+from gradaudit.core.huggingface import library
 
 SHAPES: dict[str, tuple[str, dict[str, int]]] = {
     "gpt2": ("GPT2", {}),

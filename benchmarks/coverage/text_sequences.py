@@ -25,8 +25,8 @@ from gradaudit.audits.attack_text.text_scores import scores_of
 from gradaudit.audits.attack_text.text_threat import TextThreat, texts_of
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import Records
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
+from gradaudit.run.opening import open_subject
 from gradaudit.sharing.protocol import SharingProtocol
 
 

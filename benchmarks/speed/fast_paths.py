@@ -45,12 +45,12 @@ from gradaudit.audits.attack_inference.user import (
 )
 from gradaudit.audits.sensitivity import jacobian
 from gradaudit.audits.sensitivity.jacobian import Jacobians
+from gradaudit.core.randomness import torch_rng
 from gradaudit.data.records import Records
 from gradaudit.families.base import Scale
 from gradaudit.gradients.norms import NORMS, exact_norms, norms_of, rank_two_norms
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents
-from gradaudit.randomness import torch_rng
 
 
 def tell(title: str, without: Work, with_it: Work, rounds: int) -> None:

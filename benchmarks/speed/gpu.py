@@ -32,10 +32,10 @@ import torch
 from benchmarks.harness import SAMPLES, arguments
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.runner import measured
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import measured
 from gradaudit.subject import Subject
 
 HERE = Path(__file__)

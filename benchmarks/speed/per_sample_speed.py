@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import arguments, heading, line, medians, timed
+from gradaudit.core.huggingface import library
 from gradaudit.data.common.tokenizing import Tokens, packed_tokens, parts_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
-from gradaudit.huggingface import library
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.outputs import unwrap

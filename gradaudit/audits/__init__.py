@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradaudit.audits.base import Audit, AuditCost, AuditOptions, Metric
-from gradaudit.parts import classes_of, discover
+from gradaudit.core.parts import classes_of, discover
 
 __all__ = ["Audit", "AuditCost", "AuditOptions", "Metric", "audits", "named"]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from gradaudit.core.parts import without_garbage_collection
+from gradaudit.core.specs import configured
 from gradaudit.deployment import Deployment
-from gradaudit.parts import without_garbage_collection
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.specs import configured
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradaudit.audits.base import Audit
+from gradaudit.core.specs import suggest
 from gradaudit.report import Measurement
-from gradaudit.specs import suggest
 
 MOST_NAMES = 5
 """Layers that a breach of the contract names."""

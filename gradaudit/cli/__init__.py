@@ -24,9 +24,9 @@ from gradaudit._version import __version__
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.help import HelpCommand, HelpGroup, whole_words, with_examples
 from gradaudit.cli.terminal import let_readers_go
+from gradaudit.core.text import printable
 from gradaudit.errors import GradauditError, PartWarning, one_line
-from gradaudit.stopping import Stopped
-from gradaudit.text import printable
+from gradaudit.executors.stopping import Stopped
 
 FAILED = 3
 INTERRUPTED = 130

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
+from gradaudit.audits.gathering import AuditRows, incomplete, merge
 from gradaudit.cli.flags import (
     CONFIG,
     configured,
@@ -44,19 +45,18 @@ from gradaudit.config import (
     section,
     settle,
 )
+from gradaudit.core.text import DOUBTS, variant_text
 from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
-from gradaudit.gathering import AuditRows, incomplete, merge
 from gradaudit.report import Report, Variant
 from gradaudit.sweeping.grid import NAME as RUNG
 from gradaudit.sweeping.grid import Axis, expect_known, ladder, points, read_axes
-from gradaudit.text import DOUBTS, variant_text
 from gradaudit.view.cells import SKIPPED, cell_text
 
 if TYPE_CHECKING:
-    from gradaudit.units import Units
+    from gradaudit.executors.units import Units
 
 WHOLE_MODEL = "(whole model)"
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gradaudit import config as config
-    from gradaudit import opening as opening
-    from gradaudit import runner as runner
-    from gradaudit import scaling as scaling
-    from gradaudit import training as training
-    from gradaudit import units as units
     from gradaudit.audits.job import measure as measure
     from gradaudit.audits.job import starting as starting
+    from gradaudit.executors import units as units
     from gradaudit.models import building as building
     from gradaudit.observer import saved_updates as saved_updates
     from gradaudit.planning import survey as survey
     from gradaudit.protection import asking as asking
     from gradaudit.protection import planner as planner
     from gradaudit.protection import protection_plan as protection_plan
+    from gradaudit.run import opening as opening
+    from gradaudit.run import runner as runner
+    from gradaudit.run import scaling as scaling
+    from gradaudit.run import training as training
     from gradaudit.sweeping import curves as curves
 else:
 
@@ -34,9 +34,11 @@ else:
 
 
 _PLACES = {
-    **dict.fromkeys(("config", "opening", "runner", "scaling", "training", "units"), "gradaudit"),
+    "config": "gradaudit",
+    **dict.fromkeys(("opening", "runner", "scaling", "training"), "gradaudit.run"),
     **dict.fromkeys(("measure", "starting"), "gradaudit.audits.job"),
     **dict.fromkeys(("asking", "planner", "protection_plan"), "gradaudit.protection"),
+    "units": "gradaudit.executors",
     "building": "gradaudit.models",
     "saved_updates": "gradaudit.observer",
     "survey": "gradaudit.planning",

@@ -13,9 +13,9 @@ from pydantic.fields import FieldInfo
 
 from gradaudit.cli.help import completer
 from gradaudit.config import deployed, read_file
+from gradaudit.core.files import FOUND
+from gradaudit.core.text import listed
 from gradaudit.deployment import Deployment, read_deployment
-from gradaudit.files import FOUND
-from gradaudit.text import listed
 from gradaudit.trust import expect_trusted, trust
 
 CONFIG = inspect.Parameter(

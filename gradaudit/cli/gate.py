@@ -18,8 +18,9 @@ from gradaudit.cli.reports import (
     remark,
     writers,
 )
+from gradaudit.core.files import FOUND
+from gradaudit.core.text import variant_text
 from gradaudit.errors import UsageError
-from gradaudit.files import FOUND
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import OUTCOMES, Page
@@ -46,7 +47,6 @@ from gradaudit.judging import gate as judge
 from gradaudit.judging import verdict as word
 from gradaudit.presentation import shape_of
 from gradaudit.report import Report
-from gradaudit.text import variant_text
 
 FAILED = 1
 _ORDER: tuple[Word, ...] = ("failed", "undecided", "measured", "passed")

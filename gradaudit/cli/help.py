@@ -20,12 +20,12 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
 from gradaudit.audits import audits
+from gradaudit.core.parts import declared, summaries
+from gradaudit.core.text import printable
 from gradaudit.errors import GradauditError
-from gradaudit.explaining import names
 from gradaudit.judging import known_metrics
-from gradaudit.parts import declared, summaries
 from gradaudit.report import Report
-from gradaudit.text import printable
+from gradaudit.view.explaining import names
 from gradaudit.zoo import zoo_names
 
 EXAMPLE = "gradaudit "

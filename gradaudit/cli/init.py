@@ -18,11 +18,11 @@ import gradaudit.cli.deferred as deferred
 from gradaudit.cli.flags import options_of, with_options
 from gradaudit.cli.perform import opened, stdout_for_the_report
 from gradaudit.config import ScanSettings, SubjectSettings, settle
+from gradaudit.core.files import FOUND
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import UsageError
-from gradaudit.files import FOUND
 from gradaudit.judging import default_policy_yaml
 from gradaudit.report import Report
-from gradaudit.text import listed, printable
 from gradaudit.trust import trust
 from gradaudit.view.facts import data_facts, preparation, title, warnings
 

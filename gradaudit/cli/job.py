@@ -18,9 +18,9 @@ from gradaudit.cli.perform import (
     stdout_for_the_report,
 )
 from gradaudit.config import OutputSettings, section, settle
+from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Report
-from gradaudit.text import printable
 
 FOLDER = inspect.Parameter(
     "place",

@@ -18,16 +18,16 @@ from gradaudit.audits import audits
 from gradaudit.cli.help import completer
 from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
+from gradaudit.core.parts import declared, summaries
+from gradaudit.core.specs import pick
 from gradaudit.deployment import Deployment
-from gradaudit.explaining import explain as explained
 from gradaudit.formats import formats
 from gradaudit.formats.base import Stdout, write_out
 from gradaudit.formats.explanation import explanation_lines, explanation_markdown
 from gradaudit.formats.page import Page
 from gradaudit.judging import Policy, known_metrics
-from gradaudit.parts import declared, summaries
 from gradaudit.report import Report
-from gradaudit.specs import pick
+from gradaudit.view.explaining import explain as explained
 from gradaudit.zoo import zoo_names
 
 SCHEMAS = ("report", "policy", "config", "deployment")

@@ -17,23 +17,23 @@ from pydantic import BaseModel, JsonValue
 
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
+from gradaudit.audits.gathering import incomplete
 from gradaudit.audits.sizes import OF_SUBJECT, SIZES, Size, SizeName
 from gradaudit.cli.reports import writers
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, SubjectSettings, settle
+from gradaudit.core.parts import without_garbage_collection
+from gradaudit.core.specs import files_in_spec
 from gradaudit.errors import AuditError, UsageError
+from gradaudit.executors.stopping import Stopped
 from gradaudit.formats import format_named
-from gradaudit.gathering import incomplete
 from gradaudit.judging import Policy
-from gradaudit.parts import without_garbage_collection
-from gradaudit.redaction import redact
 from gradaudit.report import Report
-from gradaudit.specs import files_in_spec
-from gradaudit.stopping import Stopped
+from gradaudit.view.redaction import redact
 
 if TYPE_CHECKING:
+    from gradaudit.executors.units import Units
     from gradaudit.subject import Subject
-    from gradaudit.units import Units
 
 
 GATE_FAILED = CLAIM_EXCEEDED = 1

@@ -31,7 +31,7 @@ from gradaudit.config import (
     SubjectSettings,
     settle,
 )
-from gradaudit.drawing import expect_picture
+from gradaudit.core.drawing import expect_picture
 from gradaudit.errors import UsageError
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
@@ -41,9 +41,9 @@ from gradaudit.report import Report
 
 if TYPE_CHECKING:
     from gradaudit.audits.sizes import Size
+    from gradaudit.executors.units import Units
     from gradaudit.protection.protection_plan import Plan
     from gradaudit.subject import Subject
-    from gradaudit.units import Units
 
 _DONE = {"open": "shared", "hide": "hidden", "noise": "noise", "prune": "pruned"}
 

@@ -10,9 +10,11 @@ import typer
 
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
-from gradaudit.drawing import expect_picture
+from gradaudit.core.drawing import expect_picture
+from gradaudit.core.files import expect_other_files
+from gradaudit.core.specs import suggest
+from gradaudit.core.text import inert_json, printable
 from gradaudit.errors import UsageError
-from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
 from gradaudit.formats.changes import (
@@ -24,11 +26,9 @@ from gradaudit.formats.changes import (
 )
 from gradaudit.judging import differences
 from gradaudit.presentation import STDOUT, Shape, shape_of
-from gradaudit.redaction import redact
 from gradaudit.report import Report
-from gradaudit.specs import suggest
 from gradaudit.sweeping.sweep_table import expect_table, write_table
-from gradaudit.text import inert_json, printable
+from gradaudit.view.redaction import redact
 
 ReportFile = Annotated[
     Path,

@@ -12,9 +12,9 @@ from gradaudit.cli.perform import stdout_for_the_report
 from gradaudit.cli.reports import Verbose
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import SubjectSettings, TrainSettings, settle
+from gradaudit.core.files import expect_other_files
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import UsageError
-from gradaudit.files import expect_other_files
-from gradaudit.text import listed, printable
 
 _PASSED_OVER = ("attribute", "layer", "hide", "samples", "expected_accuracy", "mode", "deployment")
 _OUTPUT = ("quiet", "verbose")

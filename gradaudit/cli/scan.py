@@ -33,11 +33,11 @@ from gradaudit.config import (
     section,
     settle,
 )
+from gradaudit.core.specs import suggest
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.judging import fails, gate, read_policy
 from gradaudit.progress import Silent
-from gradaudit.specs import suggest
-from gradaudit.text import listed, printable
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject

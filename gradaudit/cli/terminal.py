@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 from typing_extensions import Buffer
 
+from gradaudit.core.text import printable
 from gradaudit.progress import Advance, Progress, Silent
-from gradaudit.text import printable
 
 PATIENCE = 2.0
 """Seconds that a task may take before its progress is shown."""

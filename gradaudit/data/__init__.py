@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradaudit.core.parts import discover
+from gradaudit.core.specs import Spec, parse_spec, suggest
+from gradaudit.core.text import listed
 from gradaudit.data.base import MEMBER, DataAdapter
 from gradaudit.data.common.roles import in_class_order
 from gradaudit.data.common.tokenizing import TextModel
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
-from gradaudit.parts import discover
-from gradaudit.specs import Spec, parse_spec, suggest
-from gradaudit.text import listed
 
 __all__ = [
     "DataAdapter",

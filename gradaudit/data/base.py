@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
+from gradaudit.core.specs import Spec, arguments
 from gradaudit.data.common.tokenizing import TextModel
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-from gradaudit.specs import Spec, arguments
 
 MEMBER = "member"
 """The attribute that stands for membership in the training set, where that is known."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import JsonValue
 
+from gradaudit.core.files import read_file
 from gradaudit.data.common.arrays import as_inputs
 from gradaudit.data.common.arrow import Frame, read_frames
 from gradaudit.data.common.checks import choose, quote
@@ -22,7 +23,6 @@ from gradaudit.data.common.tables import TextTable
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
-from gradaudit.files import read_file
 
 IMAGE, CLASS_LABEL = "Image", "ClassLabel"
 _MAX_BYTES = 16 << 20

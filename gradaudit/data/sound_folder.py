@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.core.files import expect_file
+from gradaudit.core.parts import library
+from gradaudit.core.text import printable
+from gradaudit.core.user_code import first_line
 from gradaudit.data.common.checks import expect_finite, expect_to_fit
 from gradaudit.data.common.labelled_folder import LabelledFolder
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.errors import DataError, GradauditError, UsageError
-from gradaudit.files import expect_file
-from gradaudit.parts import library
-from gradaudit.text import printable
-from gradaudit.user_code import first_line
 
 _SMALLEST_VARIANCE = 1e-7
 """What is added to a wave's variance before its root, as transformers' feature extractors do."""

@@ -6,12 +6,12 @@ from inspect import isclass, signature
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gradaudit.core.user_code import first_line, import_torchvision
 from gradaudit.data.common.checks import choose
 from gradaudit.data.common.picture_files import PictureAdapter
 from gradaudit.data.common.user_data import records_of_items
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-from gradaudit.user_code import first_line, import_torchvision
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
+from gradaudit.core.specs import Spec, arguments
+from gradaudit.core.user_code import first_line, load_callable
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, GradauditError, foreign
-from gradaudit.specs import Spec, arguments
-from gradaudit.user_code import first_line, load_callable
 
 
 def _layout(

@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gradaudit.core.parts import classes_of, discover
+from gradaudit.core.specs import pick, suggest
 from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.defenses.chain import Chain
 from gradaudit.errors import UsageError
-from gradaudit.parts import classes_of, discover
-from gradaudit.specs import pick, suggest
 
 __all__ = ["Chain", "Defense", "DefenseOptions", "defenses", "parse_defense"]
 

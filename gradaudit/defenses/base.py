@@ -11,9 +11,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from gradaudit.core.specs import configured
 from gradaudit.errors import UsageError
 from gradaudit.models.losses import Loss
-from gradaudit.specs import configured
 
 Scope = Literal["tensor", "update"]
 

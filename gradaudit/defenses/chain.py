@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradaudit.core.text import listed
 from gradaudit.defenses.base import Defense, module_of
 from gradaudit.errors import UsageError
-from gradaudit.text import listed
 
 Update = dict[str, Tensor]
 Generators = Callable[[int, str], torch.Generator]

@@ -6,9 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from gradaudit.core.noise_laws import Noise, NoisePlace
 from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.gradients.noise import clip_factors, noise_of_mean
-from gradaudit.noise_laws import Noise, NoisePlace
 
 
 class DpOptions(DefenseOptions):

@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from gradaudit.audits import Metric
+from gradaudit.audits.gathering import member_of
+from gradaudit.core.text import number
 from gradaudit.evidence.commitment import Commitment
 from gradaudit.formats.markdown import escape, table
-from gradaudit.gathering import member_of
 from gradaudit.judging import known_metrics, verdict
 from gradaudit.report import Measurement, Report, estimate
-from gradaudit.text import number
 from gradaudit.view.signoff import given, unit_of, worst_record
 
 MOST_NUMBERS = 3

@@ -12,13 +12,13 @@ from typing import Literal
 
 from pydantic import AwareDatetime, JsonValue, ValidationError
 
+from gradaudit.core.files import read_file
+from gradaudit.core.parts import library
+from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
-from gradaudit.files import read_file
 from gradaudit.judging import Policy, read_policy
 from gradaudit.measurement import Document
-from gradaudit.parts import library
 from gradaudit.report import Report, utc_now
-from gradaudit.text import printable
 
 MAX_BYTES = 1 << 20
 STAMPED = ".tsr"

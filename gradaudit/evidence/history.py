@@ -16,13 +16,13 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
+from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
 from gradaudit.evidence.pack import read_json
 from gradaudit.formats.changes import Change
 from gradaudit.judging import known_metrics
 from gradaudit.report import Key, Measurement, Report, estimate
 from gradaudit.sweeping.grid import Axis, points
-from gradaudit.text import printable
 
 BY_LUCK = 0.0056
 """Share of comparisons without a change in which two intervals at 95 % lie apart."""

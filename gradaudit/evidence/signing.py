@@ -6,10 +6,10 @@ DSSE: https://github.com/secure-systems-lab/dsse. Keys are PEM files: Ed25519, E
 from pathlib import Path
 from typing import Any
 
+from gradaudit.core.files import read_file
+from gradaudit.core.parts import library
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import EXTRA
-from gradaudit.files import read_file
-from gradaudit.parts import library
 
 PAYLOAD = "application/vnd.in-toto+json"
 MAX_KEY = 1 << 16

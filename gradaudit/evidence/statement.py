@@ -12,12 +12,12 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from gradaudit.core.files import expect_file, read_file
+from gradaudit.core.text import variant_text
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import read_commitment
-from gradaudit.files import expect_file, read_file
 from gradaudit.judging import Policy, Word, gate, is_known, read_policy, says, verdict
 from gradaudit.report import Finding, Report
-from gradaudit.text import variant_text
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"

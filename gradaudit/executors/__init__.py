@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
+from gradaudit.core.parts import discover
+from gradaudit.core.specs import suggest
 from gradaudit.errors import UsageError
 from gradaudit.executors.base import Cluster, GivenExecutor
-from gradaudit.parts import discover
-from gradaudit.specs import suggest
 
 __all__ = ["DEFAULT", "Cluster", "GivenExecutor", "clusters", "load_cluster"]
 

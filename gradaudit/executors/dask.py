@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from typing import Any
 
+from gradaudit.core.parts import library
 from gradaudit.executors.base import Cluster
-from gradaudit.parts import library
 
 _PATIENCE = 30
 """Seconds within which a scheduler has to answer."""

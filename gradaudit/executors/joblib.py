@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from gradaudit.core.parts import library
 from gradaudit.errors import UsageError
 from gradaudit.executors.base import Cluster
-from gradaudit.parts import library
 
 _IDLE = 600
 """Seconds after which idle workers end."""

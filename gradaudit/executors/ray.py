@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
+from gradaudit.core.parts import library
 from gradaudit.executors.base import Cluster
-from gradaudit.parts import library
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gradaudit.core.parts import library
 from gradaudit.errors import UsageError
 from gradaudit.executors.base import Cluster
-from gradaudit.parts import library
 
 T = TypeVar("T")
 _POLL = 0.5

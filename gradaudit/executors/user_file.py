@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 from concurrent.futures import Executor
 
+from gradaudit.core.user_code import first_line, load_callable
 from gradaudit.errors import UsageError, foreign
 from gradaudit.executors.base import GivenExecutor
-from gradaudit.user_code import first_line, load_callable
 
 
 class UserFile(GivenExecutor):

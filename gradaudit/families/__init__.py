@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from pydantic import JsonValue
 
+from gradaudit.core.parts import discover
+from gradaudit.core.specs import pick
 from gradaudit.families.base import Family, Fitted, log_loss, under_prior
-from gradaudit.parts import discover
-from gradaudit.specs import pick
 
 __all__ = ["Family", "Fitted", "families", "family", "log_loss", "sizes", "under_prior"]
 

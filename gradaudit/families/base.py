@@ -14,8 +14,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from gradaudit.core.randomness import Seed
 from gradaudit.errors import AuditError
-from gradaudit.randomness import Seed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -27,8 +27,8 @@ from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.errors import CheckpointError
-from gradaudit.randomness import rng, torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 
 FILE = "canaries.safetensors"

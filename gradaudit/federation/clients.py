@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradaudit.core.randomness import torch_rng
 from gradaudit.data.common.packing import arguments
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_names
@@ -21,7 +22,6 @@ from gradaudit.gradients.functional import drawing_from, running
 from gradaudit.models.hf_adapter import frozen_below
 from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import BATCH_NORMS, Target
-from gradaudit.randomness import torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 

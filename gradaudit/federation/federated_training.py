@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_names, private_parts
 from gradaudit.defenses.base import Defense
@@ -20,7 +21,6 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress, Silent
-from gradaudit.randomness import rng, torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.subject import defended_target
 

@@ -4,10 +4,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from gradaudit.core.randomness import rng
+from gradaudit.core.specs import suggest
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-from gradaudit.randomness import rng
-from gradaudit.specs import suggest
 
 Indices = NDArray[np.int64]
 Labels = NDArray[np.generic]

@@ -31,9 +31,9 @@ from scipy.linalg import hadamard
 from scipy.stats import chi2
 from torch import Tensor
 
+from gradaudit.core.randomness import rng
 from gradaudit.errors import UsageError
 from gradaudit.federation.canaries import CanaryScores, Facts
-from gradaudit.randomness import rng
 
 _LONG = 100.0
 """Norm of a canary's gradient in clips, so that a step that does not clip it stands out."""

@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from gradaudit.core.files import clear_temporaries, write_atomically
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.canaries import FILE as CANARIES
 from gradaudit.federation.federated_training import FederatedTraining, Round
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.files import clear_temporaries, write_atomically
 from gradaudit.progress import Progress, Silent
 
 SUMMARY, STATE = "run.json", "resume.safetensors"

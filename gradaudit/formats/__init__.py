@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from gradaudit.core.parts import discover
+from gradaudit.core.specs import pick
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Format
-from gradaudit.parts import discover
-from gradaudit.specs import pick
 
 __all__ = ["Format", "format_for", "format_named", "formats"]
 

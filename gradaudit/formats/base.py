@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from rich.console import Console
 
+from gradaudit.core.files import write_atomically
 from gradaudit.errors import UsageError
-from gradaudit.files import write_atomically
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 

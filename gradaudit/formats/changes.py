@@ -8,12 +8,12 @@ from typing import Literal
 from pydantic import JsonValue
 from rich.console import Console
 
+from gradaudit.core.text import DOUBTED, DOUBTS, number, variant_text
 from gradaudit.formats.markdown import code, table
 from gradaudit.formats.page import GAP, Column, Page, grid
 from gradaudit.judging import known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Key, Measurement, Report, Variant, marked
-from gradaudit.text import DOUBTED, DOUBTS, number, variant_text
 
 ABSENT = "absent"
 LEAST_SHARE = 0.01

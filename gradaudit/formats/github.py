@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from gradaudit.core.text import printable
 from gradaudit.formats.base import Format
 from gradaudit.formats.results import Result, artifact, by_finding, line_of, summary
 from gradaudit.judging import Policy, Word, fails, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
-from gradaudit.text import printable
 from gradaudit.view.facts import abridged
 
 _COMMANDS = {"error": "error", "warning": "warning"}

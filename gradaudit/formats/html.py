@@ -19,13 +19,13 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 from pydantic import JsonValue
 
+from gradaudit.core.text import UNBOUNDED, printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy
 from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report, marked
-from gradaudit.text import UNBOUNDED, printable, variant_text
 from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
 from gradaudit.view.signoff import sign_off
 

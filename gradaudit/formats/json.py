@@ -1,9 +1,9 @@
 """The report as one JSON document, as its published schema describes it."""
 
+from gradaudit.core.text import inert_json
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy
 from gradaudit.report import Report
-from gradaudit.text import inert_json
 
 
 class Json(Format):

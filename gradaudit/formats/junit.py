@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree as ET
 
+from gradaudit.core.text import printable, variant_text
 from gradaudit.formats.base import Format
 from gradaudit.formats.results import policy_name, summary
 from gradaudit.judging import Policy, says, verdict
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
-from gradaudit.text import printable, variant_text
 from gradaudit.view.facts import preparation
 
 

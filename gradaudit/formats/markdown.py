@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gradaudit.core.text import DOUBTED, printable
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy, Word
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
-from gradaudit.text import DOUBTED, printable
 from gradaudit.view import ArrayLine, Cell, Concern, Gap, LayerLine, MetricColumn, View, view
 from gradaudit.view.cells import MARKS
 from gradaudit.view.gaps import in_brief

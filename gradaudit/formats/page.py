@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gradaudit.core.text import printable
 from gradaudit.judging import Word
 from gradaudit.judging.risk import Level
-from gradaudit.text import printable
 
 GAP = 2
 LEAST_WIDTH = 20

@@ -6,12 +6,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradaudit.core.parts import library
+from gradaudit.core.text import printable, variant_text
 from gradaudit.formats import format_for
 from gradaudit.formats.results import summary
 from gradaudit.judging.risk import LEVELS, Risk, risks_of, sign_of, with_findings
-from gradaudit.parts import library
 from gradaudit.report import Measurement, Report
-from gradaudit.text import printable, variant_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from gradaudit.core.files import read_file
+from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
-from gradaudit.files import read_file
 from gradaudit.judging import says
 from gradaudit.judging.risk import BEYOND, OPEN, why
 from gradaudit.report import Finding, Report
-from gradaudit.text import printable, variant_text
 from gradaudit.view import view
 from gradaudit.view.verdict_sentence import policy_of
 

@@ -18,8 +18,8 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from gradaudit.audits import Metric
+from gradaudit.core.text import inert_json, printable
 from gradaudit.errors import UsageError
-from gradaudit.explaining import Explanation, explain
 from gradaudit.formats.base import Format
 from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.formats.results import (
@@ -35,7 +35,7 @@ from gradaudit.formats.results import (
 from gradaudit.judging import Policy, is_known, known_metrics, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
-from gradaudit.text import inert_json, printable
+from gradaudit.view.explaining import Explanation, explain
 from gradaudit.view.facts import preparation
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

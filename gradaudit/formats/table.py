@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from gradaudit.core.text import DOUBTED
 from gradaudit.formats.base import Format, Stdout
 from gradaudit.formats.page import OUTCOMES, STYLES, Column, Page, grid
 from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
-from gradaudit.text import DOUBTED
 from gradaudit.view import Cell, Concern, LayerLine, View, view
 from gradaudit.view.cells import MARKS
 from gradaudit.view.gaps import in_brief

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradaudit.core.randomness import Seed
 from gradaudit.errors import NotApplicable
-from gradaudit.randomness import Seed
 
 IntArray = NDArray[np.int64]
 Users = NDArray[np.str_]

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradaudit.core.text import listed
 from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.capture import FunctionMode
@@ -23,7 +24,6 @@ from gradaudit.gradients.substitutes import OBSERVING, substituting, without_rec
 from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import BATCH_NORMS, Mode, Target
-from gradaudit.text import listed
 
 Parameters = Mapping[str, Tensor]
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor
 
-from gradaudit.noise_laws import Noise, NoisePlace, noise_scale
+from gradaudit.core.noise_laws import Noise, NoisePlace, noise_scale
 
 _GROUP = 16
 """torch fills normal numbers in groups of this size; rows of whole groups are drawn alike in

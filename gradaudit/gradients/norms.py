@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gradaudit.randomness import Seed, Word, rng
+from gradaudit.core.randomness import Seed, Word, rng
 
 Norm = Literal["f", "1", "inf"]
 Norms = dict[Norm, Tensor]

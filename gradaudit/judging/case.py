@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
 
+from gradaudit.core.text import UNBOUNDED, deciding_remedy, number
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
 from gradaudit.report import Measurement, estimate
-from gradaudit.text import UNBOUNDED, deciding_remedy, number
 
 _NORMAL = NormalDist()
 

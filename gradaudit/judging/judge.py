@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from gradaudit.audits.gathering import members
 from gradaudit.errors import UsageError
-from gradaudit.gathering import members
 from gradaudit.judging.case import Case, correct, ends_of
 from gradaudit.judging.policy import (
     Ignore,

@@ -26,10 +26,10 @@ from pydantic import (
 )
 
 from gradaudit.audits import Audit, Metric, audits
+from gradaudit.core.yaml_file import read_yaml
 from gradaudit.deployment import Setting
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Report, Unclear, Variant
-from gradaudit.yaml_file import read_yaml
 
 DEFAULT = "the default policy"
 _HEADER = """\

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gradaudit.gathering import incomplete
+from gradaudit.audits.gathering import incomplete
 from gradaudit.judging.judge import gate
 from gradaudit.judging.policy import Policy, default_policy, known_metrics, proxies
 from gradaudit.report import Finding, Report

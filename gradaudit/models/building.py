@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from gradaudit.core.specs import Spec, arguments, parse_spec, suggest
+from gradaudit.core.user_code import first_line, import_torchvision, load_callable
 from gradaudit.errors import GradauditError, UsageError, foreign
 from gradaudit.models import hf_folder
 from gradaudit.models.checkpoint.kinds import convert_onnx, is_onnx
@@ -18,8 +20,6 @@ from gradaudit.models.exported import load_exported
 from gradaudit.models.hf_folder import load_folder
 from gradaudit.models.losses import BUILT_IN, Loss
 from gradaudit.models.torch_losses import user_loss
-from gradaudit.specs import Spec, arguments, parse_spec, suggest
-from gradaudit.user_code import first_line, import_torchvision, load_callable
 from gradaudit.zoo import factory as zoo_factory
 from gradaudit.zoo import zoo_names
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gradaudit.core.text import listed
 from gradaudit.data.common.packing import InputPart, in_order, unpacked
 from gradaudit.errors import AuditError, one_line
 from gradaudit.models.losses import (
@@ -24,7 +25,6 @@ from gradaudit.models.losses import (
     mean_of,
 )
 from gradaudit.models.outputs import EachOutput, OutputBranch, packed_outputs, unwrap
-from gradaudit.text import listed
 
 _LOSSES = tuple(kind for name, kind in vars(nn).items() if name.endswith("Loss"))
 """Losses of torch that take a prediction and its targets."""

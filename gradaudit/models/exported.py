@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph
 
+from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, CheckpointError, UsageError
 from gradaudit.models.exported_graph import as_layers, follow_the_run, keep_plain
-from gradaudit.text import printable
 
 REMEDY = "export the model and save it with torch.export.save again"
 

@@ -19,8 +19,8 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from gradaudit.core.text import printable
 from gradaudit.errors import CheckpointError
-from gradaudit.text import printable
 
 _CHECKS = re.compile(r"aten::(_assert_\w+|sym_constrain_range\w*)")
 _MODE_IS_BAKED_IN = re.compile(

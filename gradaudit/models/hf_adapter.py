@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradaudit.contained import contained
+from gradaudit.core.contained import contained
+from gradaudit.core.huggingface import expect_held, library, reason, settings_of
+from gradaudit.core.text import printable
 from gradaudit.errors import CheckpointError, UsageError, foreign
-from gradaudit.huggingface import expect_held, library, reason, settings_of
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.report import CheckpointRecord
-from gradaudit.text import printable
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gradaudit.contained import contained
+from gradaudit.core.contained import contained
+from gradaudit.core.huggingface import expect_held, library, reason, settings_of
 from gradaudit.data.common.tokenizing import ReadingTask, TextModel
 from gradaudit.errors import GradauditError, UsageError, foreign
-from gradaudit.huggingface import expect_held, library, reason, settings_of
 from gradaudit.models import hf_adapter
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 from gradaudit.models.hf_adapter import with_adapter

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradaudit.huggingface import library
+from gradaudit.core.huggingface import library
+from gradaudit.core.text import listed
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.hf_adapter import with_frozen
-from gradaudit.text import listed
 
 _WEIGHTS = (
     "model.safetensors.index.json",

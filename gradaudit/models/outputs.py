@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradaudit.core.text import listed
 from gradaudit.errors import AuditError
-from gradaudit.text import listed
 
 PREDICTIONS = ("logits", "out", "outputs", "output", "predictions", "prediction")
 """Names that models give to their prediction among other outputs."""

@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from gradaudit.core.files import write_atomically
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import AuditError, CheckpointError
-from gradaudit.files import write_atomically
 from gradaudit.models.checkpoint import LoadedCheckpoint, load_checkpoint
 from gradaudit.models.checkpoint.naming import in_order_of
 from gradaudit.sharing.named import Kind, NamedUpdate, named_update
-from gradaudit.text import listed, printable
 
 
 def captured(

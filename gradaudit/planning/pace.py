@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits import Audit
+from gradaudit.core.parts import without_garbage_collection
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.precision import slowness_of_double
-from gradaudit.parts import without_garbage_collection
 from gradaudit.subject import Subject
 
 log = logging.getLogger(__name__)

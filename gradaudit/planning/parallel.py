@@ -17,13 +17,13 @@ from pickle import PicklingError
 from tempfile import TemporaryDirectory
 
 from gradaudit.audits.sizes import Size
+from gradaudit.executors.units import Units
+from gradaudit.executors.workers import on_this_machine, received, shared_out, shipped
 from gradaudit.models.target import Layer
 from gradaudit.planning.schedule import ScheduledRun
 from gradaudit.progress import Advance, Progress, Silent
-from gradaudit.runner import Outcome, measured
+from gradaudit.run.runner import Outcome, measured
 from gradaudit.subject import Subject
-from gradaudit.units import Units
-from gradaudit.workers import on_this_machine, received, shared_out, shipped
 
 Subjects = Mapping[bool, Subject]
 """The subject in single precision (True), and in its own."""

@@ -11,7 +11,9 @@ from pydantic import JsonValue
 from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import AuditError
-from gradaudit.fingerprint import fingerprint
+from gradaudit.executors.stopping import Stopped, reporting
+from gradaudit.executors.units import NOTHING_KEPT, Units
+from gradaudit.executors.workers import COSTS
 from gradaudit.planning.pace import Pace
 from gradaudit.planning.parallel import (
     Share,
@@ -24,11 +26,9 @@ from gradaudit.planning.parallel import (
 from gradaudit.planning.schedule import Schedule, ScheduledRun, in_turn
 from gradaudit.progress import Advance, Progress
 from gradaudit.report import Report, estimate
-from gradaudit.runner import Outcome, Run, left_out, measured, of_sample, passed_over
-from gradaudit.stopping import Stopped, reporting
+from gradaudit.run.fingerprint import fingerprint
+from gradaudit.run.runner import Outcome, Run, left_out, measured, of_sample, passed_over
 from gradaudit.subject import Subject
-from gradaudit.units import NOTHING_KEPT, Units
-from gradaudit.workers import COSTS
 
 SAMPLE_ALONE = "there was time for a sample of the layers alone (a longer --budget runs all)"
 NO_TIME = "there was no time for it (a longer --budget runs it)"

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.defenses.base import module_of
 from gradaudit.defenses.prune import keep_largest
-from gradaudit.randomness import rng, torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.subject import Subject

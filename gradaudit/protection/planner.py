@@ -8,6 +8,7 @@ from gradaudit.audits.floor import Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.judging import Policy
 from gradaudit.progress import Progress
 from gradaudit.protection.asking import is_floor
@@ -29,7 +30,6 @@ from gradaudit.protection.trial import (
 )
 from gradaudit.report import Report
 from gradaudit.subject import Subject
-from gradaudit.units import NOTHING_KEPT, Units
 
 NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Noise deviations tried first, in root mean squares of the updates' elements."""

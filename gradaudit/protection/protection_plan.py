@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import JsonValue
 from torch import nn
 
+from gradaudit.core.drawing import picture
 from gradaudit.defenses.base import module_of
-from gradaudit.drawing import picture
 from gradaudit.protection.cheapest import ProtectionVerdict
 from gradaudit.protection.guards import OPEN, Guard, Protection, UndefendedUpdates
 from gradaudit.report import Measurement, Report

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.audits import Audit
+from gradaudit.audits.gathering import AuditRows
 from gradaudit.audits.sizes import Size
+from gradaudit.core.randomness import rng
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import AuditError
-from gradaudit.gathering import AuditRows
+from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.judging import Policy, Rule, gate, known_metrics
 from gradaudit.judging.policy import layer_matches
 from gradaudit.models.target import Layer, shared_parameters
@@ -24,11 +26,9 @@ from gradaudit.protection.asking import asks, is_floor, judges
 from gradaudit.protection.cheapest import ProtectionVerdict
 from gradaudit.protection.guards import Guard, Protection, UndefendedUpdates
 from gradaudit.protection.protection_plan import defense_specs
-from gradaudit.randomness import rng
 from gradaudit.report import Finding, Measurement, Report
-from gradaudit.runner import Outcome, Run, measured
+from gradaudit.run.runner import Outcome, Run, measured
 from gradaudit.subject import Subject
-from gradaudit.units import NOTHING_KEPT, Units
 
 
 class Clock:

@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Generator, Tensor
 
+from gradaudit.core.randomness import Seed, torch_rng
 from gradaudit.errors import NotApplicable
-from gradaudit.randomness import Seed, torch_rng
 from gradaudit.ranks.matrix_free import Nullity, nullity
 from gradaudit.ranks.observe import Geometry
 from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, ReducedU, SpectralGap, row_basis

@@ -9,15 +9,15 @@ from functools import partial
 from pydantic import JsonValue
 from torch import Tensor
 
+from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Advance
-from gradaudit.randomness import Seed, sequence
 from gradaudit.ranks.convolution import Evidence, LayerRank, Method, convolution_rank
 from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
 from gradaudit.ranks.observe import Convolution, ConvolutionUse, geometry_of, uses
 from gradaudit.ranks.operator import SpectralGap
-from gradaudit.workers import ALONE, Workers
 
 _MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",

@@ -24,11 +24,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 
+from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.capture import padding_sides
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import CONVOLUTIONS, TRANSPOSED
-from gradaudit.randomness import torch_rng
 
 Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

@@ -13,6 +13,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
+from gradaudit.core.text import listed
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint import (
     LoadedCheckpoint,
@@ -23,7 +24,6 @@ from gradaudit.models.checkpoint import (
 from gradaudit.models.checkpoint.shards import metadata_of
 from gradaudit.models.target import Target, shared_parameters
 from gradaudit.report import CheckpointRecord
-from gradaudit.text import listed
 
 OPTION = "--update"
 

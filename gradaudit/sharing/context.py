@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradaudit.core.latest import Latest
+from gradaudit.core.randomness import torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.latest import Latest
 from gradaudit.models.target import Layer, Target
-from gradaudit.randomness import torch_rng
 from gradaudit.sharing.draws import shares_of
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.rows import (

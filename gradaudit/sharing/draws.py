@@ -5,8 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradaudit.core.randomness import rng
 from gradaudit.errors import UsageError
-from gradaudit.randomness import rng
 
 Indices = NDArray[np.int64]
 

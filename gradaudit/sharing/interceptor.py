@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.core.randomness import number, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
-from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing import draws
 from gradaudit.sharing.context import Context, Indices
 from gradaudit.sharing.principal import KnownProjections, Projection

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import AuditError
-from gradaudit.text import listed, printable
 
 Kind = Literal["weights", "difference", "gradient"]
 """Kinds of what leaves: the weights after training, after − before, or a gradient."""

@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gradaudit.core.randomness import rng
 from gradaudit.defenses import Chain, Defense
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, layers_of, shared_parameters
-from gradaudit.randomness import rng
 from gradaudit.sharing.reduction import Reduction, reduction_for
 from gradaudit.sharing.rows import GradientRows
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from gradaudit.core.specs import suggest
 from gradaudit.errors import UsageError
-from gradaudit.specs import suggest
 
 Kind = Literal["none", "maxpool", "pca", "subset"]
 _SIZES: dict[str, int | None] = {"none": None, "maxpool": 3, "pca": 50, "subset": 48}

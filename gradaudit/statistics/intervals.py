@@ -43,10 +43,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, betainccinv, betaincinv
 
-from gradaudit.randomness import rng
+from gradaudit.core.randomness import rng
+from gradaudit.core.text import UNBOUNDED
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.laws import student_quantile
-from gradaudit.text import UNBOUNDED
 
 FloatArray = NDArray[np.float64]
 DRAWS = 5000

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.drawing import picture
+from gradaudit.core.drawing import picture
+from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Report, Variant
 from gradaudit.sweeping.grid import Axis, axes_of, points
-from gradaudit.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

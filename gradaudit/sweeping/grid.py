@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from gradaudit.core.specs import suggest
 from gradaudit.deployment import RUNGS
 from gradaudit.errors import UsageError
 from gradaudit.report import Report
-from gradaudit.specs import suggest
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z][\w-]*)\}")
 _MANY = 1000

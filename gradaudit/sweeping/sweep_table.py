@@ -5,12 +5,12 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gradaudit.core.files import write_atomically
+from gradaudit.core.text import number, printable
 from gradaudit.errors import UsageError
-from gradaudit.files import write_atomically
 from gradaudit.formats.markdown import escape, table
 from gradaudit.report import Measurement, Report
 from gradaudit.sweeping.grid import axes_of
-from gradaudit.text import number, printable
 
 SUFFIXES = (".csv", ".md", ".tex")
 _TIDY = ("variant", "layer", "metric", "value", "low", "high", "confidence", "n", "status")

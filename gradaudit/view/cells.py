@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from gradaudit.audits import Metric
 from gradaudit.audits.base import Question
+from gradaudit.core.text import DOUBTED, number
 from gradaudit.judging.risk import Level, sign_of
 from gradaudit.report import Key, Measurement, estimate, marked
-from gradaudit.text import DOUBTED, number
 from gradaudit.view.facts import abridged
 
 PERMUTED = "attribute_permuted"

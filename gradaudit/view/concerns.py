@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from gradaudit.core.text import number, variant_text
 from gradaudit.judging.case import ends_of, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import open_findings, says
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
-from gradaudit.text import number, variant_text
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import Place, clause
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from gradaudit.audits import Metric
+from gradaudit.core.text import listed, number
 from gradaudit.report import Measurement, Report
-from gradaudit.text import listed, number
 
 WHOLE_UPDATE = "the whole update"
 EVERY_LAYER = "every layer"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradaudit.audits import audits
-from gradaudit.gathering import member_of
+from gradaudit.audits.gathering import member_of
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import LayerLine
 from gradaudit.view.facts import abridged

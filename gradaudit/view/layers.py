@@ -7,11 +7,11 @@ from typing import Any, Self
 
 from gradaudit.audits import Audit, Metric, audits
 from gradaudit.audits.base import Question
+from gradaudit.core.text import number
 from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import BEYOND, LEVELS, Level, Risk, level_of, risks_of
 from gradaudit.judging.verdict import ANSWERED
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.text import number
 from gradaudit.view.cells import HEADINGS, Cell, LayerLine, MetricColumn, permuted
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gradaudit.audits.base import Question
-from gradaudit.gathering import members
+from gradaudit.audits.gathering import members
+from gradaudit.core.text import variant_text
 from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Measurement, Report
-from gradaudit.text import variant_text
 from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import provenance_facts

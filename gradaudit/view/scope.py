@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from gradaudit.gathering import member_of
+from gradaudit.audits.gathering import member_of
+from gradaudit.core.text import listed
 from gradaudit.report import LEARNERS, Measurement, Report
-from gradaudit.text import listed
 from gradaudit.view.facts import (
     abridged,
     batch_size,

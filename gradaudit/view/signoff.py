@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import JsonValue
 
+from gradaudit.core.text import listed, number
 from gradaudit.judging.policy import known_metrics
 from gradaudit.report import Measurement, Report, estimate
-from gradaudit.text import listed, number
 from gradaudit.view.model import View
 
 BLANK = ""

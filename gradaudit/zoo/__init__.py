@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradaudit.core.parts import parsed
+from gradaudit.core.specs import suggest
 from gradaudit.errors import UsageError
-from gradaudit.parts import parsed
-from gradaudit.specs import suggest
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,15 +15,15 @@ from torch import nn
 
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
 from gradaudit.audits.contract import breaches
-from gradaudit.gathering import incomplete
+from gradaudit.audits.gathering import incomplete
+from gradaudit.executors.units import Units
 from gradaudit.judging import gate, passed
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.runner import run
+from gradaudit.run.runner import run
 from gradaudit.subject import Subject
-from gradaudit.units import Units
 
 ATTACK = {
     "batch_size": 5,

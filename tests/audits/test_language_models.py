@@ -15,9 +15,9 @@ from torch import Tensor
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.records import IGNORED
-from gradaudit.opening import open_subject
 from gradaudit.report import Report
-from gradaudit.runner import run
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run
 from gradaudit.subject import Subject
 
 LENGTH = 5

@@ -16,9 +16,9 @@ from gradaudit.data.records import Records
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.outputs import unwrap
 from gradaudit.models.target import layers_of
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
-from gradaudit.runner import run
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run
 from gradaudit.subject import Subject
 from tests.shapes import COUNT, SHAPES, Shape
 

@@ -11,8 +11,8 @@ from command_line import run
 
 from gradaudit.cli.init import SpecCandidates, configuration
 from gradaudit.config import ScanSettings, read_file, settle
+from gradaudit.core.text import REPLACEMENT
 from gradaudit.judging import Policy, default_policy, read_policy
-from gradaudit.text import REPLACEMENT
 
 SAMPLE = Path(__file__).parents[2] / "sample_models"
 CONFIG, POLICY = Path("gradaudit.yaml"), Path("policy.yaml")

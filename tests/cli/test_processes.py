@@ -15,7 +15,7 @@ from forked import Forked
 from report_builder import make_report, row
 
 import gradaudit
-from gradaudit.files import write_atomically
+from gradaudit.core.files import write_atomically
 
 DATA = ("-d", "diabetes", "--device", "cpu")
 

@@ -12,10 +12,10 @@ from fake_command_line import only_counting, run
 from gradaudit.audits import Audit, AuditCost
 from gradaudit.cli.scan import _why_idle, sample_folder
 from gradaudit.config import SubjectSettings
+from gradaudit.core.parts import discover
 from gradaudit.judging import gate, passed, read_policy, says
-from gradaudit.opening import load
-from gradaudit.parts import discover
 from gradaudit.report import Report
+from gradaudit.run.opening import load
 from gradaudit.subject import Subject
 from gradaudit.view.facts import warnings
 

@@ -57,7 +57,7 @@ def test_every_adapter_says_what_it_is(adapter: type[DataAdapter]) -> None:
 def test_listing_the_adapters_imports_nothing_heavy() -> None:
     script = (
         "import sys\n"
-        "from gradaudit.parts import summaries\n"
+        "from gradaudit.core.parts import summaries\n"
         "assert len(summaries('gradaudit.data', by='example')) >= 8\n"
         "print(sorted({'torch', 'numpy', 'sklearn', 'scipy', 'PIL'} & set(sys.modules)))"
     )

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
+from gradaudit.core.user_code import import_torchvision
 from gradaudit.data import load_records
 from gradaudit.errors import DataError, UsageError
-from gradaudit.user_code import import_torchvision
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
 LABELS = np.array([0, 1, 2, 1])

@@ -13,8 +13,8 @@ from torch import nn
 from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
 from gradaudit.errors import AuditError, DataError, UsageError
-from gradaudit.opening import open_subject
-from gradaudit.runner import run
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run
 
 LARGEST = {1: 127, 2: 32767, 3: (1 << 23) - 1, 4: (1 << 31) - 1}
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import pytest
 from language_models import SENTENCES, tokenizer_in
 
+from gradaudit.core.huggingface import library
 from gradaudit.data.common.tokenizing import Pretrained, first_tokens
-from gradaudit.huggingface import library
 
 LENGTH = 6
 LONG = " ".join(SENTENCES)

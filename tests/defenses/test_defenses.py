@@ -295,7 +295,7 @@ def test_every_example_is_a_spec_of_its_own(name: str) -> None:
 def test_listing_them_and_options_of_sharing_import_no_torch() -> None:
     script = (
         "import sys\n"
-        "from gradaudit.parts import summaries\n"
+        "from gradaudit.core.parts import summaries\n"
         "from gradaudit.audits.sharing_options import SharingOptions\n"
         "summaries('gradaudit.defenses'), SharingOptions(reduce='pca:3')\n"
         "assert not {'torch', 'scipy'} & set(sys.modules)\n"

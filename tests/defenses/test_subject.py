@@ -5,7 +5,7 @@ from command_line import run
 
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.errors import UsageError
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 
 
 def subject(*specs: str, hide: tuple[str, ...] = ()):

@@ -16,12 +16,11 @@ import pytest
 import torch
 
 import gradaudit
-from gradaudit import workers
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import UsageError
-from gradaudit.executors import DEFAULT, dask, load_cluster
+from gradaudit.executors import DEFAULT, dask, load_cluster, workers
+from gradaudit.executors.workers import Task, perform, shared_out, use_cluster
 from gradaudit.progress import Advance
-from gradaudit.workers import Task, perform, shared_out, use_cluster
 
 ROOT = Path(__file__).parents[2]
 FACTORY = """

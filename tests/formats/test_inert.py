@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_builder import failed_row, make_report, row
 
+from gradaudit.core.text import inert_json, printable
 from gradaudit.formats import formats
 from gradaudit.formats.github import Github
 from gradaudit.judging import Policy
 from gradaudit.report import CheckpointRecord, Report
-from gradaudit.text import inert_json, printable
 from gradaudit.view import view
 
 pytestmark = pytest.mark.usefixtures("two_audits")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from report_builder import infinite_row, row, skipped_row
 
+from gradaudit.core.text import UNBOUNDED
 from gradaudit.formats.html import StripAxis, axis_of, cell_words, shape, strip
-from gradaudit.text import UNBOUNDED
 from gradaudit.view import Cell, LayerLine, MetricColumn
 from gradaudit.view.cells import PermutationFloor
 

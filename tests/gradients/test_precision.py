@@ -17,10 +17,10 @@ from gradaudit.audits.sensitivity import Sensitivity
 from gradaudit.config import SubjectSettings
 from gradaudit.gradients import precision
 from gradaudit.gradients.precision import full_single_precision, usual_precision
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.runner import measured
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import measured
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 SAMPLE, WEIGHTS = SAMPLES / "models.py", SAMPLES / "digits" / "round-10.safetensors"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from report_builder import make_report, row
 
-from gradaudit.files import write_atomically
+from gradaudit.core.files import write_atomically
 
 CANARY = "ran"
 """The file that code in a hostile file makes where it is run."""

@@ -86,8 +86,8 @@ def _main(asked: Path, told: Path) -> None:
     import PIL.Image
     import safetensors.torch  # noqa: F401 - imported for the forks
 
-    from gradaudit import contained
-    from gradaudit.huggingface import library
+    from gradaudit.core import contained
+    from gradaudit.core.huggingface import library
 
     PIL.Image.init()
     for name in ("transformers", "peft", "transformers.models.gpt2.modeling_gpt2"):

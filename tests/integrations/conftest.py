@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradaudit.user_code import import_torchvision
+from gradaudit.core.user_code import import_torchvision
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from report_builder import infinite_row, make_report, row
 
+from gradaudit.core.text import UNBOUNDED
 from gradaudit.judging import Policy, Rule, gate
 from gradaudit.judging.case import Case, Claim, correct, corrected_ends
 from gradaudit.report import Report
-from gradaudit.text import UNBOUNDED
 
 Z = NormalDist().inv_cdf
 M = "leak.bits"

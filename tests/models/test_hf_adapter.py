@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from language_models import Shelf, adapter_of, folder_of
 
 from gradaudit.config import SubjectSettings
+from gradaudit.core.huggingface import library
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.resume import ROUND, RunFolder, RunRecord, train_into
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.huggingface import library
 from gradaudit.models.checkpoint import load_checkpoint
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 from gradaudit.subject import Subject
 
 GPT2, BERT = "GPT2LMHeadModel", "BertForSequenceClassification"

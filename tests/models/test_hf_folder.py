@@ -16,14 +16,14 @@ from language_models import Shelf
 from safetensors.torch import load_file, save_file
 
 from gradaudit.config import SubjectSettings
+from gradaudit.core.huggingface import library
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.huggingface import library
 from gradaudit.models.building import load_model
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 from gradaudit.models.hf_weights import as_named_here
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 from gradaudit.subject import Subject
 
 MODELS = {

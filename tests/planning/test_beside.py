@@ -13,13 +13,13 @@ from fake_audit import Counting
 
 from gradaudit.audits import AuditCost, audits
 from gradaudit.audits.sizes import Size
+from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.planning.parallel import side_by_side
 from gradaudit.planning.schedule import Schedule, ScheduledRun
 from gradaudit.planning.survey import Survey
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement, Report
-from gradaudit.runner import Outcome
-from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.run.runner import Outcome
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject

@@ -15,10 +15,10 @@ from gradaudit.audits.sizes import Size
 from gradaudit.config import SubjectSettings
 from gradaudit.data.common.user_data import records_of
 from gradaudit.gradients.precision import slowness_of_double
-from gradaudit.opening import open_subject
 from gradaudit.planning.pace import Pace, Passes
 from gradaudit.planning.parallel import sampled
 from gradaudit.planning.survey import _in_precisions
+from gradaudit.run.opening import open_subject
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject

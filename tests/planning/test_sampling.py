@@ -15,7 +15,7 @@ from gradaudit.planning.parallel import sample_of, sampled
 from gradaudit.planning.schedule import in_turn
 from gradaudit.planning.survey import NO_TIME, SAMPLE_ALONE, Survey
 from gradaudit.progress import Silent
-from gradaudit.runner import Outcome, measured, of_sample
+from gradaudit.run.runner import Outcome, measured, of_sample
 from gradaudit.subject import Subject
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from dp_subject import subject
 from fake_audit import Counting, Trouble
 
 from gradaudit.audits import AuditCost
+from gradaudit.audits.gathering import incomplete
 from gradaudit.audits.sizes import Size, SizeName
-from gradaudit.gathering import incomplete
+from gradaudit.executors.stopping import Stopped
+from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.planning.survey import Survey
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement, Report
-from gradaudit.stopping import Stopped
-from gradaudit.units import NOTHING_KEPT, Units
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject

@@ -22,7 +22,6 @@ from gradaudit.config import PlanSettings, SubjectSettings, settle
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.judging import Policy, default_policy_yaml, gate
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
 from gradaudit.protection import trial
 from gradaudit.protection.asking import needed, out_of_reach
@@ -32,6 +31,7 @@ from gradaudit.protection.planner import Planner
 from gradaudit.protection.protection_plan import framework_settings, options
 from gradaudit.protection.trial import Bench, half_of, split_records, verdict_of
 from gradaudit.report import Measurement, Report
+from gradaudit.run.opening import open_subject
 from gradaudit.subject import Subject
 
 MODEL = "zoo:mlp?inputs=10&hidden=8,6&classes=2"

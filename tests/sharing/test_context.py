@@ -3,7 +3,7 @@ from dataclasses import replace
 import torch
 from audits.attack_inference.people import people, subject
 
-from gradaudit.latest import Latest
+from gradaudit.core.latest import Latest
 from gradaudit.sharing.context import context_of
 from gradaudit.sharing.protocol import SharingProtocol
 

@@ -6,8 +6,8 @@ from math import comb
 import numpy as np
 import pytest
 
+from gradaudit.core.text import UNBOUNDED
 from gradaudit.statistics.intervals import fewest_values, order_statistics, quantile_interval
-from gradaudit.text import UNBOUNDED
 from tests.coverage import assert_covers
 
 TAIL = 0.025

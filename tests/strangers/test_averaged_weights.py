@@ -10,7 +10,7 @@ from gradaudit.config import SubjectSettings
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.models.checkpoint import load_checkpoint
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 
 LAST = {"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}
 MEAN = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}

@@ -14,9 +14,9 @@ from gradaudit.config import read_file
 from gradaudit.data import describe, load_records
 from gradaudit.errors import UsageError
 from gradaudit.formats import format_named
-from gradaudit.redaction import redact
 from gradaudit.report import Report
 from gradaudit.view import view
+from gradaudit.view.redaction import redact
 
 TABLE = (
     "age,joined,job,height,y",

@@ -15,7 +15,7 @@ from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import DataError
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 
 N, NODES = 5, 6
 generator = torch.Generator().manual_seed(0)

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from gradaudit.accuracy import task_accuracy
 from gradaudit.config import SubjectSettings
+from gradaudit.core.huggingface import library
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.huggingface import library
 from gradaudit.models.building import load_model
 from gradaudit.models.custom_loss import CustomLoss
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 from gradaudit.subject import Subject
 
 pytestmark = pytest.mark.slow

@@ -27,7 +27,7 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.subject import Subject

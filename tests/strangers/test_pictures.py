@@ -14,8 +14,8 @@ from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import AuditError, DataError, UsageError
-from gradaudit.opening import open_subject
-from gradaudit.runner import run
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run
 from gradaudit.view.facts import preparation
 
 generator = np.random.default_rng(0)

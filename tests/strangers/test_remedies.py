@@ -14,18 +14,18 @@ from torch import nn
 from torch.distributed.checkpoint import format_utils
 
 from gradaudit.accuracy import task_accuracy
+from gradaudit.audits.gathering import incomplete
 from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import AuditError, CheckpointError, UsageError
-from gradaudit.gathering import incomplete
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.building import load_model
 from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.opening import open_subject
 from gradaudit.report import Report
-from gradaudit.runner import run as run_audits
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run as run_audits
 
 generator = np.random.default_rng(0)
 N = 40

@@ -18,7 +18,7 @@ from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import DataError
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.outputs import positional_arguments
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 
 N = 6
 generator = torch.Generator().manual_seed(0)

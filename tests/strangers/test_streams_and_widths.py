@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from gradaudit.config import SubjectSettings
+from gradaudit.core.huggingface import library
 from gradaudit.data import load_records
 from gradaudit.data.common import items
 from gradaudit.data.common.items import ItemLayout
@@ -20,8 +21,7 @@ from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.huggingface import library
-from gradaudit.opening import open_subject
+from gradaudit.run.opening import open_subject
 
 
 class Numbers(IterableDataset[Any]):

@@ -11,12 +11,12 @@ from language_models import SENTENCES, Shelf
 
 from gradaudit.audits.attack_text.text_threat import texts_of
 from gradaudit.config import SubjectSettings
+from gradaudit.core.huggingface import library
 from gradaudit.data import load_records
 from gradaudit.errors import DataError, NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.huggingface import library
-from gradaudit.opening import open_subject
-from gradaudit.runner import run
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run
 from gradaudit.view.facts import preparation
 
 ROWS: list[dict[str, Any]] = [

@@ -14,8 +14,8 @@ from gradaudit.config import SubjectSettings
 from gradaudit.data.records import Records
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.substitutes import recomputes
-from gradaudit.opening import open_subject
-from gradaudit.runner import run
+from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run
 from gradaudit.sharing.protocol import LocalTraining
 from gradaudit.subject import Subject
 

@@ -34,8 +34,8 @@ from gradaudit.audits.dp_audit.law.bounds import LowerBound
 from gradaudit.audits.dp_audit.law.decision import ProjectionLaw
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism
+from gradaudit.core.randomness import Seed, rng, sequence
 from gradaudit.progress import Advance
-from gradaudit.randomness import Seed, rng, sequence
 
 DELTA, ELEMENTS = 1e-5, 40
 HOLDS, NEVER = (0.95, 1.0), (1.0, 1.0)

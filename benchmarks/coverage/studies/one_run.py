@@ -17,6 +17,7 @@ from benchmarks.coverage.studies.base import Cell, Outcome, Study
 from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
 from gradaudit.audits.dp_audit.law.theory import epsilon_composed, epsilon_gaussian
 from gradaudit.audits.dp_audit.one_run import one_run_bounds
+from gradaudit.core.randomness import rng
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.federation.federated_training import FederatedTraining
@@ -24,7 +25,6 @@ from gradaudit.federation.record_canaries import RecordCanaries
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.randomness import rng
 
 ALPHA, DELTA = 0.05, 1e-5
 HOLDS, ALL_HOLD = (0.95, 1.0), (0.85, 1.0)

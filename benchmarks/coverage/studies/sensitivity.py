@@ -18,10 +18,10 @@ from gradaudit.audits.sensitivity.jacobian_sensitivity import (
 )
 from gradaudit.audits.sensitivity.measure import rows_of
 from gradaudit.config import SubjectSettings, settle
+from gradaudit.core.text import UNBOUNDED
 from gradaudit.gradients.norms import Norm
-from gradaudit.opening import open_subject
 from gradaudit.progress import Silent
-from gradaudit.text import UNBOUNDED
+from gradaudit.run.opening import open_subject
 
 Array = NDArray[np.float64]
 

@@ -19,9 +19,9 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
+from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.randomness import torch_rng
 from gradaudit.ranks.observe import watching
 
 

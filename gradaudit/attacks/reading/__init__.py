@@ -6,7 +6,7 @@ Each reading is a file. All of them together cost about as much as a few passes 
 from collections.abc import Iterator
 
 from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue
-from gradaudit.parts import discover
+from gradaudit.core.parts import discover
 from gradaudit.sharing.named import NamedUpdate
 
 __all__ = ["Reading", "ReadingUnit", "ReadingValue", "reading_units", "readings"]

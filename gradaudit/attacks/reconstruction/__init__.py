@@ -13,10 +13,10 @@ from gradaudit.attacks.reconstruction.base import (
     Execution,
     Reconstruction,
 )
+from gradaudit.core.parts import classes_of, discover
+from gradaudit.core.specs import pick, suggest
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.parts import classes_of, discover
-from gradaudit.specs import pick, suggest
 
 __all__ = [
     "AttackerView",

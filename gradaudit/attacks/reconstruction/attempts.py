@@ -23,10 +23,10 @@ from gradaudit.attacks.reconstruction.scores import (
     ssim,
     window_for,
 )
+from gradaudit.core.randomness import sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.randomness import sequence, torch_rng
-from gradaudit.workers import one_thread
+from gradaudit.executors.workers import one_thread
 
 FloatArray = NDArray[np.float64]
 

@@ -10,13 +10,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, JsonValue
 from torch import Tensor
 
+from gradaudit.core.randomness import Seed, torch_rng
+from gradaudit.core.specs import configured
 from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
-from gradaudit.randomness import Seed, torch_rng
 from gradaudit.sharing.protocol import LocalTraining
 from gradaudit.sharing.share import mean_of
-from gradaudit.specs import configured
 
 Update = dict[str, Tensor]
 """A shared update by parameter name, in the shapes of the parameters."""

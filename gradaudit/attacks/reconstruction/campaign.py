@@ -18,15 +18,15 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, AttackedBatches, ThreatModel
+from gradaudit.core.files import write_atomically
+from gradaudit.core.randomness import rng, sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.files import write_atomically
+from gradaudit.executors.units import NOTHING_KEPT, Units
+from gradaudit.executors.workers import shared_out
 from gradaudit.progress import Advance, Progress
-from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import CapturedUpdate, captured_update
 from gradaudit.subject import Subject
-from gradaudit.units import NOTHING_KEPT, Units
-from gradaudit.workers import shared_out
 
 T = TypeVar("T")
 Attack = Callable[[Method, AttackedBatch, Execution], T]

@@ -37,9 +37,9 @@ from gradaudit.attacks.reconstruction.base import (
     Execution,
     Reconstruction,
 )
+from gradaudit.core.randomness import torch_rng
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import CONVOLUTIONS
-from gradaudit.randomness import torch_rng
 from gradaudit.ranks.observe import watching
 
 JACOBIAN_ELEMENTS = 20_000_000

@@ -17,11 +17,11 @@ from gradaudit.audits.attack_attribution.recovery import RoundSum, ValueGrid, re
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import RATE
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
-from gradaudit.randomness import rng, torch_rng
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import seen

@@ -20,14 +20,14 @@ from gradaudit.audits.attack_inference.game import Answers, InferenceGame
 from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.readers import Guesses, calibrated, combine, pool, pooled
 from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
+from gradaudit.core.randomness import Seed, number
+from gradaudit.core.specs import suggest
+from gradaudit.core.text import listed
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.executors.workers import Task, one_thread, shared_out
 from gradaudit.families.base import Features
 from gradaudit.progress import Advance
-from gradaudit.randomness import Seed, number
-from gradaudit.specs import suggest
-from gradaudit.text import listed
-from gradaudit.workers import Task, one_thread, shared_out
 
 LABEL = "label"
 """The name by which the task label counts as a column, where no column is called so."""

@@ -25,13 +25,13 @@ from gradaudit.audits.attack_inference.split import (
     split_parts,
     trials_of,
 )
+from gradaudit.core.randomness import rng
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family, Fitted, family
 from gradaudit.families.base import Above, Features, FloatArray, Training
 from gradaudit.games.scores import ENOUGH
 from gradaudit.games.splits import Batches, draw_any
-from gradaudit.randomness import rng
 
 _FEWEST = 8
 

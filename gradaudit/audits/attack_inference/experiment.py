@@ -28,16 +28,16 @@ from gradaudit.audits.attack_inference.game import InferenceGame
 from gradaudit.audits.attack_inference.observation import RoundObservation, prepared_for
 from gradaudit.audits.attack_inference.readers import Guesses
 from gradaudit.audits.attack_inference.split import Design, GameSplit
+from gradaudit.core.randomness import number, sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.executors.workers import Workers
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Progress
-from gradaudit.randomness import number, sequence, torch_rng
 from gradaudit.report import LEARNERS
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.subject import Subject
-from gradaudit.workers import Workers
 
 _BATCH = 32
 

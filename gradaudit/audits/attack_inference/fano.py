@@ -26,10 +26,10 @@ from scipy.optimize import brentq
 
 from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.split import GameSplit
+from gradaudit.core.noise_laws import noise_scale
+from gradaudit.core.randomness import rng, sequence
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.models.target import Layer
-from gradaudit.noise_laws import noise_scale
-from gradaudit.randomness import rng, sequence
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.laws import entropy

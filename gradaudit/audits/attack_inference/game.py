@@ -28,13 +28,13 @@ from gradaudit.audits.attack_inference.split import (
     split_parts,
     trials_of,
 )
+from gradaudit.core.randomness import rng
 from gradaudit.data.records import Attribute, Records, merge_rare
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family, family, sizes
 from gradaudit.families.base import Features
 from gradaudit.games.scores import ROOM
 from gradaudit.games.splits import Batches, draw_any, draw_batches, shuffled
-from gradaudit.randomness import rng
 
 HELD = "held at its mean in every record, since the model takes it"
 

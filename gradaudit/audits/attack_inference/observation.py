@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.audits.attack_inference.split import GameSplit, IntArray
+from gradaudit.core.latest import Latest
+from gradaudit.core.randomness import number, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.defenses.perturb import Perturb
 from gradaudit.errors import UsageError
-from gradaudit.latest import Latest
 from gradaudit.models.target import Layer, Target
-from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing.context import Context, context_of
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol, Visibility

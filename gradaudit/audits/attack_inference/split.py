@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.core.randomness import rng, sequence
 from gradaudit.errors import NotApplicable
 from gradaudit.games.splits import Batches, Users, expect_enough, owners, split
-from gradaudit.randomness import rng, sequence
 from gradaudit.sharing.protocol import SharingProtocol
 
 IntArray = NDArray[np.int64]

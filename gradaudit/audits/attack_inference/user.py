@@ -32,11 +32,11 @@ from torch import Tensor, nn
 
 from gradaudit.audits.attack_inference.game import Answers, InferenceGame
 from gradaudit.audits.attack_inference.split import Design, GameSplit, IntArray, Parts, no_batches
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.families.base import Features, Scale
 from gradaudit.games.splits import Batches, draw_any, draw_batches
-from gradaudit.randomness import rng, torch_rng
 
 DIMENSIONS = 50
 HIDDEN = 128

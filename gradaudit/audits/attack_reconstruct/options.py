@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from gradaudit.audits.sharing_options import ClientOptions
-from gradaudit.parts import declared
+from gradaudit.core.parts import declared
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject

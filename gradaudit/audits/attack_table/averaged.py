@@ -20,9 +20,9 @@ from gradaudit.audits.attack_table.peeling import Peeling
 from gradaudit.audits.attack_table.polishing import SpanTest
 from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed, starts
 from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
+from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Advance, Progress
-from gradaudit.randomness import torch_rng
 
 _LIKELY = 0.9
 """The certainty of a cell of a row that is ranked and not tested."""

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.core.specs import suggest
 from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
-from gradaudit.specs import suggest
 
 _NEIGHBOURS = 25
 """Records by which a column is imputed from others."""

@@ -32,14 +32,14 @@ from gradaudit.audits.attack_table.scores import (
 )
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
+from gradaudit.core.parts import discover
+from gradaudit.core.randomness import number as number_of
+from gradaudit.core.randomness import rng
+from gradaudit.core.specs import pick
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.parts import discover
 from gradaudit.progress import Progress
-from gradaudit.randomness import number as number_of
-from gradaudit.randomness import rng
 from gradaudit.report import Measurement
-from gradaudit.specs import pick
 from gradaudit.statistics.intervals import clopper_pearson, clustered
 from gradaudit.subject import Subject
 

@@ -13,9 +13,9 @@ from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSe
 from gradaudit.audits.attack_table.peeling import Peeling
 from gradaudit.audits.attack_table.polishing import SpanTest, decoys_of, limit_of
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
+from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
-from gradaudit.randomness import torch_rng
 
 _NAMED = 0.99
 """The certainty of a cell of a row that is named without a certificate."""

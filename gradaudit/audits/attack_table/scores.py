@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradaudit.audits.attack_table.base import TableAnswer
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.files import write_atomically
+from gradaudit.core.files import write_atomically
 
 _BINS = 10
 _SIDE, _GAP = 14, 2

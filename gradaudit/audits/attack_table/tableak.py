@@ -14,9 +14,9 @@ from gradaudit.attacks.reconstruction.matching.unknowns import infer_counts
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.scores import right_cells
+from gradaudit.core.randomness import sequence, torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
-from gradaudit.randomness import sequence, torch_rng
 
 _RATE = 0.06
 _DOUBT = 8.0

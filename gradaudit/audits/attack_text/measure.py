@@ -31,11 +31,11 @@ from gradaudit.audits.attack_text.text_threat import TextThreat, texts_of
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
+from gradaudit.core.randomness import number as number_of
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
-from gradaudit.randomness import number as number_of
-from gradaudit.randomness import rng, torch_rng
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import CapturedUpdate, captured_update
 from gradaudit.subject import Subject

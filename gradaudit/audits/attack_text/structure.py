@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gradaudit.audits.attack_text.span import Span
 from gradaudit.audits.attack_text.view import TextView
-from gradaudit.randomness import torch_rng
+from gradaudit.core.randomness import torch_rng
 
 _BLOCK = 4
 """Maps behind attention up to the next block's: its output, a network of two, the next block."""

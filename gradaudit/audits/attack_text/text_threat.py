@@ -16,6 +16,7 @@ from gradaudit.audits.attack_text.view import (
     resized,
     tokens_among,
 )
+from gradaudit.core.text import listed
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import NotApplicable
@@ -24,7 +25,6 @@ from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import seen
 from gradaudit.subject import seen_by_outsiders
-from gradaudit.text import listed
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from gradaudit.audits.base import AuditCost
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable
+from gradaudit.executors.stopping import TimeIsUp
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
@@ -22,7 +23,6 @@ from gradaudit.ranks.observe import (
     unsuitable,
 )
 from gradaudit.report import Measurement
-from gradaudit.stopping import TimeIsUp
 from gradaudit.subject import Subject, defenses_note
 
 _PASSES_A_RANK = 20.0

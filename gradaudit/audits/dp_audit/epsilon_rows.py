@@ -14,9 +14,9 @@ from gradaudit.audits.dp_audit.law.estimates import GaussianBound
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_classical, epsilon_composed
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.rows import Rows
+from gradaudit.core.text import listed
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Variant
-from gradaudit.text import listed
 
 BINS = 40
 UNLIKELY = 1e-4

@@ -26,7 +26,7 @@ from gradaudit.audits.dp_audit.middleware.fates import key_rows
 from gradaudit.audits.dp_audit.one_run import of_a_run, one_run_rows, recorded_scores
 from gradaudit.audits.dp_audit.record_run import record_scores
 from gradaudit.audits.rows import Rows
-from gradaudit.drawing import expect_picture, picture
+from gradaudit.core.drawing import expect_picture, picture
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import layers_of
 from gradaudit.progress import Progress

@@ -8,13 +8,13 @@ import torch
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.mechanisms import load_mechanism
 from gradaudit.audits.dp_audit.mechanisms.opacus import OpacusMechanism
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.common.packing import arguments
 from gradaudit.errors import UsageError
 from gradaudit.federation.canaries import CanaryScores
 from gradaudit.federation.record_canaries import RecordCanaries
 from gradaudit.models.outputs import returned_by
 from gradaudit.progress import Progress
-from gradaudit.randomness import rng, torch_rng
 from gradaudit.subject import Subject
 
 

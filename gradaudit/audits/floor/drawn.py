@@ -43,9 +43,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradaudit.audits.floor.functionals import share
 from gradaudit.audits.floor.jacobians import JacobianProducts
 from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.randomness import torch_rng
 
 _QUANTILES = (0.1, 0.3, 0.6)
 """Quantiles of other records' ‖G‖², at which records weigh one half."""

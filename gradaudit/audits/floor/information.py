@@ -18,14 +18,14 @@ from gradaudit.audits.floor.drawn import PriorSample, WeightedAverages, Weights
 from gradaudit.audits.floor.jacobians import JacobianProducts, jacobian_products
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release, clipped
+from gradaudit.core.randomness import torch_rng
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Advance
-from gradaudit.randomness import torch_rng
-from gradaudit.workers import ALONE, Workers
 
 _HELD = 1 << 30
 """Bytes that all layers' information may take; more records then go into each unit."""

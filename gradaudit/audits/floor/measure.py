@@ -19,17 +19,17 @@ from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
 from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.audits.rows import Rows, by_round
+from gradaudit.core.randomness import rng
 from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
 from gradaudit.errors import NotApplicable
+from gradaudit.executors.workers import Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance, Progress
-from gradaudit.randomness import rng
 from gradaudit.report import Measurement
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.subject import Subject
-from gradaudit.workers import Workers
 
 _DRAWS, _MOST_DRAWS, _FEWEST = 64, 1024, 4
 _CHEAP = 1e8

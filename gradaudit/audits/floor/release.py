@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.floor.jacobians import JacobianProducts, sum_of
+from gradaudit.core.noise_laws import Noise, noise_scale
 from gradaudit.defenses import Chain, Defense
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.errors import NotApplicable
-from gradaudit.noise_laws import Noise, noise_scale
 
 
 @dataclass(frozen=True)

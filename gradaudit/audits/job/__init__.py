@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
-from gradaudit.noise_laws import Noise
+from gradaudit.core.noise_laws import Noise
 
 
 class JobOptions(AuditOptions):

@@ -10,7 +10,7 @@ from scipy.stats import chi2
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_composed
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
 from gradaudit.audits.job.probing import Probe
-from gradaudit.noise_laws import Noise
+from gradaudit.core.noise_laws import Noise
 
 RELATIONS: tuple[Relation, ...] = ("remove", "replace")
 UNKNOWN = "unbounded by what is known: "

@@ -6,7 +6,7 @@ from typing import Any
 from gradaudit.audits.job.epsilon import epsilon_laplace_composed
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Level, Link, LoadedJob, fault
 from gradaudit.audits.job.probing import Probe, idle
-from gradaudit.text import listed
+from gradaudit.core.text import listed
 
 _DECLARED = ("noise_multiplier", "sigma_multiplier", "multiplier")
 _CLIPS = ("clip", "clipping_norm", "max_grad_norm", "max_norm", "clip_norm")

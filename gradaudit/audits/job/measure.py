@@ -30,12 +30,12 @@ from gradaudit.audits.job.findings import faults_of, weaker_scope
 from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing
 from gradaudit.audits.job.probing import Probe, left_numbers, probe, simulated
 from gradaudit.audits.rows import Rows
+from gradaudit.core.randomness import sequence
+from gradaudit.core.text import listed
 from gradaudit.errors import AuditError, NotApplicable, UsageError, one_line
 from gradaudit.progress import Progress
-from gradaudit.randomness import sequence
 from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord, Variant, utc_now
 from gradaudit.subject import Subject
-from gradaudit.text import listed
 
 _ROUNDING = 1e-3
 """Relative distance of two releases of the same noise, around other weights of single precision."""

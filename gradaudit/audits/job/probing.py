@@ -16,8 +16,8 @@ from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, reproducible
 from gradaudit.audits.dp_audit.middleware.fates import LOOKS, Fate, fates
 from gradaudit.audits.dp_audit.middleware.payload import Layout
 from gradaudit.audits.job.loading.chains import Carry, JobChain, Outgoing
+from gradaudit.core.randomness import Seed, number, sequence
 from gradaudit.errors import AuditError
-from gradaudit.randomness import Seed, number, sequence
 
 LENGTHS = (1e-2, 1.0, 1e2, 1e4)
 """L2 norms of the simulated updates: a clip that lies between two of them shows."""

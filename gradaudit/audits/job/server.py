@@ -16,8 +16,8 @@ from gradaudit.audits.dp_audit.middleware.payload import Payload
 from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing, fault
 from gradaudit.audits.job.loading.flower_messages import COUNTS, arrays_of, replied, reply_of
 from gradaudit.audits.job.probing import simulated
+from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
-from gradaudit.randomness import Seed, sequence
 
 _LONG, _HEAVY = 1e3, 9
 """Norm of the updates, and examples of the heaviest client as a multiple of the others'."""

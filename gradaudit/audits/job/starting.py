@@ -11,9 +11,9 @@ import yaml
 from gradaudit.audits.job import JobOptions
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
 from gradaudit.audits.job.measure import load
+from gradaudit.core.user_code import first_line
 from gradaudit.errors import GradauditError
 from gradaudit.models.building import load_model
-from gradaudit.user_code import first_line
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "records": ("num-examples", "samples-per-client", "records"),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.sensitivity.piecewise import PiecewiseLinear, tables_pay, tabulated
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
 from gradaudit.gradients.memory import device_memory
 from gradaudit.gradients.norms import (
@@ -31,7 +32,6 @@ from gradaudit.gradients.sources import FactoredGradients, General, is_formed
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
-from gradaudit.workers import ALONE, Workers
 
 Source = General | PiecewiseLinear
 """Gives every parameter's tangents in some directions."""

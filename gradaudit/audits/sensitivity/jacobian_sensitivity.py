@@ -25,6 +25,7 @@ from torch import Tensor
 from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import Batch, Mapped, Variable, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exact_norms
@@ -35,7 +36,6 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.intervals import Interval
-from gradaudit.workers import ALONE, Workers
 
 Array = NDArray[np.float64]
 

@@ -28,6 +28,7 @@ from gradaudit.audits.sensitivity.jacobian_sensitivity import (
     VariableSensitivity,
     joined,
 )
+from gradaudit.core.text import UNBOUNDED
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
 from gradaudit.models.target import Target, layers_of
@@ -42,7 +43,6 @@ from gradaudit.statistics.intervals import (
     student,
 )
 from gradaudit.subject import Subject, defenses_note
-from gradaudit.text import UNBOUNDED
 
 _UNSHOWN = {
     "1": "the 1-norm was not estimated beside {} probes; --one-norm does",

@@ -33,11 +33,11 @@ from gradaudit.audits.subspace.groups import Orders, Split
 from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
+from gradaudit.executors.workers import ALONE, Task, Workers
 from gradaudit.gradients.memory import column_blocks
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Advance, Progress
-from gradaudit.workers import ALONE, Task, Workers
 
 Outcome = Mapping[int, PrincipalAngles | GradauditError]
 """What was found of each split of a layer, by the split's number, or why nothing was."""

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from gradaudit.core.randomness import rng
 from gradaudit.data.records import Attribute, Records
-from gradaudit.randomness import rng
 
 FEWEST = 5
 """Records, or users, that a group needs: ten can be split into two groups of five in 252 ways."""

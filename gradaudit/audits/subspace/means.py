@@ -26,10 +26,10 @@ from gradaudit.audits.subspace.comparing import (
 )
 from gradaudit.audits.subspace.groups import Split
 from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.memory import ColumnRange, Stream, as_array, counted, names, passes
 from gradaudit.models.target import Layer, outputs_second
 from gradaudit.progress import Advance
-from gradaudit.workers import ALONE, Workers
 
 Array = NDArray[np.float64]
 NOT_FINITE = "its gradients are not finite; look at the weights and the inputs"

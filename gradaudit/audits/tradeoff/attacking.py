@@ -31,17 +31,17 @@ from gradaudit.attacks.reconstruction.scores import (
     relative_error,
     trace,
 )
+from gradaudit.core.randomness import sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_parts
+from gradaudit.executors.workers import one_thread
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
-from gradaudit.randomness import sequence, torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.statistics.laws import student_quantile
 from gradaudit.subject import seen_by_outsiders
-from gradaudit.workers import one_thread
 
 FloatArray = NDArray[np.float64]
 

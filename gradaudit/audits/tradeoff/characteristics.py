@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradaudit.drawing import picture
+from gradaudit.core.drawing import picture
+from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
-from gradaudit.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -30,7 +30,7 @@ from gradaudit.audits.tradeoff.characteristics import (
 from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, read_mechanism
 from gradaudit.audits.tradeoff.property import pairs, play, property_rows
 from gradaudit.audits.tradeoff.studies import AttackedModel, Study, StudyPlan, Weights, study
-from gradaudit.drawing import expect_picture
+from gradaudit.core.drawing import expect_picture
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.progress import Progress

@@ -19,20 +19,20 @@ from gradaudit.audits.tradeoff.attacking import (
     has_secret,
 )
 from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, DefenseSetting
+from gradaudit.core.randomness import number as seed_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.chain import Chain
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.executors.units import NOTHING_KEPT, Units
+from gradaudit.executors.workers import shared_out
 from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.partition import split
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import Target, shared_parameters
 from gradaudit.progress import Advance, Progress
-from gradaudit.randomness import number as seed_of
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.subject import Subject, defended_target
-from gradaudit.units import NOTHING_KEPT, Units
-from gradaudit.workers import shared_out
 
 Weights = Literal["initial", "trained"]
 

@@ -35,14 +35,16 @@ from gradaudit.audits.vinfo.original import original_passes, original_rows
 from gradaudit.audits.vinfo.repetitions import FOLDS, Repetition
 from gradaudit.audits.vinfo.spread import RecordUse
 from gradaudit.audits.vinfo.v_information import Estimator, FeatureRows, UsableInformation, estimate
+from gradaudit.core.randomness import number, rng, sequence
 from gradaudit.data.records import Records, with_rare_merged
 from gradaudit.errors import NotApplicable
+from gradaudit.executors.units import NOTHING_KEPT, Units
+from gradaudit.executors.workers import Task, Workers, shared_out
 from gradaudit.families import family, sizes
 from gradaudit.families.forest import ceiling
 from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
-from gradaudit.randomness import number, rng, sequence
 from gradaudit.report import LEARNERS, Measurement, Variant
 from gradaudit.sharing.context import context_of
 from gradaudit.sharing.draws import draws_of_others
@@ -50,8 +52,6 @@ from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import Reduction, parse_reduction
 from gradaudit.subject import Subject
-from gradaudit.units import NOTHING_KEPT, Units
-from gradaudit.workers import Task, Workers, shared_out
 
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gradaudit.core.randomness import Word, rng, sequence
 from gradaudit.errors import NotApplicable
 from gradaudit.games import splits
 from gradaudit.games.splits import Batches, IntArray, Users
-from gradaudit.randomness import Word, rng, sequence
 
 FOLDS = 3
 """Folds of the adversary's records: each chooses in turn among members that the others fitted."""

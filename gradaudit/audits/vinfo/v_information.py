@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.audits.vinfo.repetitions import Repetition
+from gradaudit.core.randomness import sequence
+from gradaudit.executors.workers import one_thread
 from gradaudit.families import family
 from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
 from gradaudit.families.calibration import calibration
 from gradaudit.families.forest import FittedForest, PaperForest
 from gradaudit.games.scores import auroc, log_odds
 from gradaudit.progress import Advance
-from gradaudit.randomness import sequence
 from gradaudit.statistics.laws import entropy
-from gradaudit.workers import one_thread
 
 
 @dataclass(frozen=True)

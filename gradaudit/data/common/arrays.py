@@ -13,6 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gradaudit.core.files import expect_file
+from gradaudit.core.npz import SUFFIX, NpzArchive, opened
+from gradaudit.core.text import printable
+from gradaudit.core.user_code import first_line
 from gradaudit.data.common.checks import (
     MAX_COLUMN_BYTES,
     choose,
@@ -23,10 +27,6 @@ from gradaudit.data.common.checks import (
     quote,
 )
 from gradaudit.errors import DataError, GradauditError, UsageError
-from gradaudit.files import expect_file
-from gradaudit.npz import SUFFIX, NpzArchive, opened
-from gradaudit.text import printable
-from gradaudit.user_code import first_line
 
 _KINDS = "biufU"
 _CHANNELS = (1, 3, 4)

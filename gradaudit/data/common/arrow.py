@@ -21,6 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradaudit.core.files import expect_file
+from gradaudit.core.parts import library
+from gradaudit.core.text import printable
+from gradaudit.core.user_code import first_line
 from gradaudit.data.common.checks import (
     choose,
     expect_few_cells,
@@ -31,10 +35,6 @@ from gradaudit.data.common.checks import (
 )
 from gradaudit.data.common.tables import TextTable
 from gradaudit.errors import DataError, GradauditError, UsageError
-from gradaudit.files import expect_file
-from gradaudit.parts import library
-from gradaudit.text import printable
-from gradaudit.user_code import first_line
 
 _HEADER_TYPE, _HEADER = 1, 2
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradaudit.core.specs import suggest
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import DataError, UsageError
-from gradaudit.specs import suggest
-from gradaudit.text import listed, printable
 
 _LISTED = 20
 

@@ -25,9 +25,9 @@ from PIL import Image
 from pydantic import JsonValue
 from torch.utils.data import DataLoader, IterableDataset
 
+from gradaudit.core.text import listed
 from gradaudit.data.common.checks import MAX_BYTES
 from gradaudit.errors import DataError
-from gradaudit.text import listed
 
 INPUTS = ("inputs", "input", "image", "img", "pixel_values", "x", "input_ids", "features")
 LABELS = ("labels", "label", "y", "target", "targets")

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import JsonValue
 
+from gradaudit.core.text import printable
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
@@ -17,7 +18,6 @@ from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import TextTable, read_table
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
-from gradaudit.text import printable
 
 _MOST_NAMED = 20
 

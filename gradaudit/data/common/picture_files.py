@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import JsonValue
 
+from gradaudit.core.files import expect_file
+from gradaudit.core.specs import suggest
+from gradaudit.core.text import printable
+from gradaudit.core.user_code import first_line, import_torchvision, load_callable
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import pictures
 from gradaudit.data.common.checks import expect_finite, expect_to_fit
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.errors import DataError, GradauditError, UsageError
-from gradaudit.files import expect_file
-from gradaudit.specs import suggest
-from gradaudit.text import printable
-from gradaudit.user_code import first_line, import_torchvision, load_callable
 
 Size = tuple[int, int]
 """(height, width) in pixels."""

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.core.files import read_file
+from gradaudit.core.specs import suggest
+from gradaudit.core.text import listed
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.table_columns import MAX_CLASSES, MISSING, DataColumn, Inputs, spell
 from gradaudit.data.records import IGNORED, Attribute, Records
 from gradaudit.errors import DataError, UsageError
-from gradaudit.files import read_file
-from gradaudit.specs import suggest
-from gradaudit.text import listed
 
 Task = Literal["classification", "regression"]
 

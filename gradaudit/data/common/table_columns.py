@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.core.text import printable
 from gradaudit.data.common.checks import expect_to_fit, quote
 from gradaudit.data.records import Feature
 from gradaudit.errors import DataError, UsageError
-from gradaudit.text import printable
 
 MISSING = "(missing)"
 MAX_VALUES = 1000

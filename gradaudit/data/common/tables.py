@@ -16,12 +16,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from gradaudit.core.files import expect_file, once
+from gradaudit.core.text import printable
 from gradaudit.data.common import checks
 from gradaudit.data.common.checks import choose, choose_all, expect_few_cells, expect_names, quote
 from gradaudit.data.common.table_columns import DataColumn
 from gradaudit.errors import DataError, UsageError
-from gradaudit.files import expect_file, once
-from gradaudit.text import printable
 
 MAX_LINE = 4 << 20
 """Characters in a line."""

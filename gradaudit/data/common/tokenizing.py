@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.contained import ContainedError, contained
+from gradaudit.core.contained import ContainedError, contained
+from gradaudit.core.huggingface import library, reason, settings_of
+from gradaudit.core.randomness import rng
 from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import UsageError
-from gradaudit.huggingface import library, reason, settings_of
-from gradaudit.randomness import rng
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _TOKEN_BYTES = 8

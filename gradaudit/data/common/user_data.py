@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import JsonValue
 
+from gradaudit.core.specs import suggest
 from gradaudit.data.common.arrays import as_inputs, pictures
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.items import (
@@ -43,7 +44,6 @@ from gradaudit.data.common.roles import (
 from gradaudit.data.common.table_columns import DataColumn, Inputs, numeric_features
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import DataError
-from gradaudit.specs import suggest
 
 _NO_TOKENS = ("mask", "type", "position")
 """Words in the names of whole numbers that are no tokens, which are padded with zeros."""

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from gradaudit.core.parts import discover
+from gradaudit.core.specs import pick
 from gradaudit.federation.clients import Clients, Server, Workplace
-from gradaudit.parts import discover
-from gradaudit.specs import pick
 
 
 class Algorithm(ABC):

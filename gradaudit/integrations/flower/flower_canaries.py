@@ -23,12 +23,12 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradaudit.core.files import write_atomically
+from gradaudit.core.randomness import number, rng
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.federation.canaries import FILE, Canaries, coins, pieces
 from gradaudit.federation.settings import MOST_CANARIES
-from gradaudit.files import write_atomically
 from gradaudit.integrations.flower.wrapping import Form, WrappedStrategy, typical
-from gradaudit.randomness import number, rng
 from gradaudit.sharing.named import Kind, NamedUpdate, named_update
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.naming import (
     COMPILED,
@@ -17,7 +18,6 @@ from gradaudit.models.checkpoint.naming import (
 )
 from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint
 from gradaudit.report import CheckpointRecord
-from gradaudit.text import listed, printable
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -4,8 +4,8 @@ import stat
 from pathlib import Path
 from typing import Literal
 
+from gradaudit.core.text import printable
 from gradaudit.errors import CheckpointError, UsageError
-from gradaudit.text import printable
 
 Kind = Literal["safetensors", "torch", "npz", "shards"]
 

@@ -8,9 +8,9 @@ from itertools import islice
 
 from torch import Tensor
 
+from gradaudit.core.text import printable
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint
-from gradaudit.text import printable
 
 PREFIXES = ("module.", "model.", "net.", "_module.")
 """Known prefixes: DataParallel and DDP, attributes in which Lightning keeps a model, Opacus."""

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.core.npz import SUFFIX, NpzArchive, opened
+from gradaudit.core.text import printable
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import describe
-from gradaudit.npz import SUFFIX, NpzArchive, opened
-from gradaudit.text import printable
 
 MAX_UNPACKED_BYTES = 1 << 28
 MAX_RATIO = 50

@@ -8,10 +8,10 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from gradaudit.core.files import once
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import CheckpointError
-from gradaudit.files import once
 from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe, expect_not_distributed
-from gradaudit.text import listed, printable
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

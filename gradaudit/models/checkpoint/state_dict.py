@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gradaudit.core.text import listed
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
 from gradaudit.models.checkpoint.npz_weights import in_order, read_npz
@@ -21,7 +22,6 @@ from gradaudit.models.checkpoint.shards import (
 )
 from gradaudit.models.checkpoint.torch_file import read_torch
 from gradaudit.report import CheckpointRecord
-from gradaudit.text import listed
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "weights")
 """Keys under which scripts save a state dict: Lightning and the ImageNet example, PyTorch's

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
+from gradaudit.core.text import listed
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import REMEDY, convert_script, describe
 from gradaudit.models.checkpoint.pickled import RefusedError, UnsafeGlobalsError, follow, stand_ins
-from gradaudit.text import listed
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_DIRECTORY_BYTES = 16 << 20

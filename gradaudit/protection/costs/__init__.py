@@ -1,8 +1,8 @@
 """Costs of protecting a layer: its weight in the model, one measure a file."""
 
-from gradaudit.parts import discover
+from gradaudit.core.parts import discover
+from gradaudit.core.specs import pick
 from gradaudit.protection.costs.base import Cost
-from gradaudit.specs import pick
 
 __all__ = ["Cost", "choose_cost", "costs"]
 

@@ -11,19 +11,19 @@ from audits.attack_inference.people import people, subject, with_users
 from subjects import one
 from torch import nn
 
-from gradaudit import workers
 from gradaudit.audits import audits
 from gradaudit.audits.attack_inference import experiment
+from gradaudit.core.latest import Latest
 from gradaudit.data.records import Records
 from gradaudit.errors import GradauditError, NotApplicable, UsageError
-from gradaudit.latest import Latest
+from gradaudit.executors import workers
+from gradaudit.executors.units import Units
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.context import Context
 from gradaudit.subject import Subject
-from gradaudit.units import Units
 
 SMALL: dict[str, Any] = {
     "batch_size": 8,

@@ -17,7 +17,7 @@ from gradaudit.audits.attack_inference.readers import (
 )
 from gradaudit.audits.attack_inference.split import Design, GameSplit, no_batches
 from gradaudit.audits.vinfo.v_information import macro_auroc
-from gradaudit.randomness import sequence
+from gradaudit.core.randomness import sequence
 
 DESIGN = Design(batch_size=4, shadow=160, batches=200, trials=400, prior="uniform")
 

@@ -13,8 +13,8 @@ from gradaudit.audits.attack_inference.user import (
     Encoder,
     candidate_posterior,
 )
+from gradaudit.core.randomness import torch_rng
 from gradaudit.families.base import Scale
-from gradaudit.randomness import torch_rng
 
 
 def users(count: int, batches: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -29,17 +29,17 @@ from gradaudit.audits.attack_reconstruct.options import (
     names_in_words,
 )
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
+from gradaudit.core.parts import declared
+from gradaudit.core.user_code import load_callable
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import MeanSquaredError
-from gradaudit.parts import declared
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.subject import Subject, defended_target
-from gradaudit.user_code import load_callable
 from tests.attacks.reconstruction.scenes import cnn, mlp, records
 from tests.attacks.reconstruction.scenes import observed as scene_observed
 from tests.command_line import run

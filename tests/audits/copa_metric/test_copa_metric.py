@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.executors.stopping import TimeIsUp
 from gradaudit.measurement import singles
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers
@@ -20,8 +21,7 @@ from gradaudit.progress import Silent
 from gradaudit.ranks import copa_metric as model
 from gradaudit.ranks.convolution import LayerRank, convolution_rank
 from gradaudit.report import Measurement
-from gradaudit.runner import measured
-from gradaudit.stopping import TimeIsUp
+from gradaudit.run.runner import measured
 from gradaudit.subject import Subject
 from gradaudit.zoo import build
 

@@ -22,7 +22,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement, Report
-from gradaudit.runner import run
+from gradaudit.run.runner import run
 from gradaudit.subject import Subject
 
 QUICK = {"trials": 400, "restarts": 2, "iterations": 6}

@@ -22,7 +22,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement, Report
-from gradaudit.runner import run
+from gradaudit.run.runner import run
 from gradaudit.subject import Subject
 
 MOD = "flower:flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity={}&epsilon={}&delta=1e-5"

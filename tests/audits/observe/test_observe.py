@@ -15,7 +15,7 @@ from gradaudit.models.torch_losses import user_loss
 from gradaudit.observer.saved_updates import captured, save_update
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.runner import run
+from gradaudit.run.runner import run
 from gradaudit.subject import Subject
 
 

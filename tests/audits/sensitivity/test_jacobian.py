@@ -13,6 +13,8 @@ from torch.autograd.function import once_differentiable
 from gradaudit.audits.sensitivity import jacobian
 from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
 from gradaudit.errors import AuditError
+from gradaudit.executors.units import Units
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import (
     Batch,
     Differentiation,
@@ -27,8 +29,6 @@ from gradaudit.gradients.norms import by_probes, exact_norms
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
-from gradaudit.units import Units
-from gradaudit.workers import ALONE, Workers
 from tests.cases import CASES, Case
 from tests.gradients.dense import jacobians as dense_jacobians
 

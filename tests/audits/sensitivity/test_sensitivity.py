@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gradaudit.audits import audits
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
 from gradaudit.audits.sensitivity import jacobian_sensitivity as sensitivity
+from gradaudit.core.text import UNBOUNDED
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.custom_loss import CustomLoss
@@ -26,7 +27,6 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers, layers_of
 from gradaudit.report import estimate
 from gradaudit.subject import Subject
-from gradaudit.text import UNBOUNDED
 from tests.cases import CASES, Case
 from tests.gradients.dense import jacobians as dense_jacobians
 

@@ -23,9 +23,9 @@ from gradaudit.attacks.reconstruction.matching.convolutions import ConvolutionsA
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEvaluation
+from gradaudit.executors.workers import COSTS, shared_out
 from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.progress import Advance
-from gradaudit.workers import COSTS, shared_out
 
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take on a CPU."""

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
+from gradaudit.core.files import expect_file
 from gradaudit.errors import NotApplicable, UsageError, one_line
-from gradaudit.files import expect_file
 from gradaudit.gradients.functional import running
 from gradaudit.gradients.noise import draw_noise
 from gradaudit.models.custom_loss import CustomLoss

@@ -27,8 +27,8 @@ from gradaudit.audits.attack_text.recovery.decoder import Continuations, search_
 from gradaudit.audits.attack_text.recovery.encoder import ROUNDS, TextSearch
 from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
+from gradaudit.core.randomness import torch_rng
 from gradaudit.progress import Progress
-from gradaudit.randomness import torch_rng
 
 _SHOWN = 0.5
 """Share of a text's last h that a row must hold."""

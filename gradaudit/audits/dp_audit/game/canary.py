@@ -26,11 +26,11 @@ from gradaudit.audits.dp_audit.game.sensitivity import (
     between_two_values,
 )
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
+from gradaudit.core.randomness import Seed, rng
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.progress import Advance
-from gradaudit.randomness import Seed, rng
-from gradaudit.workers import ALONE, Workers
 
 STAGES = 2
 """Times that the pair of values is chosen anew in the course of crafting."""

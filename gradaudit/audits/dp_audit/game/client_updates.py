@@ -15,16 +15,16 @@ from gradaudit.audits.dp_audit.game.canary import CanaryPairs, Pair
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, owner_of
+from gradaudit.core.randomness import Seed, number, rng, sequence
+from gradaudit.core.specs import suggest
+from gradaudit.core.text import listed
 from gradaudit.errors import UsageError
 from gradaudit.federation.clients import Client, Server, Workplace
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import layers_of
 from gradaudit.progress import Advance
-from gradaudit.randomness import Seed, number, rng, sequence
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.specs import suggest
 from gradaudit.subject import Subject
-from gradaudit.text import listed
 
 NONE = "no update"
 OPPOSITE = "its opposite"

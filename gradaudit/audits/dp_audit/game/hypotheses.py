@@ -16,11 +16,11 @@ from torch import Generator, Tensor
 from gradaudit.audits.dp_audit.law.decision import DistanceLaw, Laws, ProjectionLaw
 from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, ReleaseLaw
+from gradaudit.core.randomness import Seed, number, sequence, torch_rng
 from gradaudit.errors import AuditError
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.functional import drawing_from
 from gradaudit.progress import Advance
-from gradaudit.randomness import Seed, number, sequence, torch_rng
-from gradaudit.workers import ALONE, Workers
 
 IntArray = NDArray[np.intp]
 

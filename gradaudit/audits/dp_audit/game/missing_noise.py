@@ -33,8 +33,8 @@ from torch import Tensor
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, Ruler, reproducible, shifts
 from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
+from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
-from gradaudit.randomness import Seed, sequence
 
 _ELEMENTS = 256
 """Elements that are looked at, those that the two values move most."""

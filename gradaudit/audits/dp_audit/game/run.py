@@ -38,11 +38,11 @@ from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, Promise
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.fates import Fate, fates, verdict_of_untouched
+from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import UsageError
+from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.progress import Progress
-from gradaudit.randomness import Seed, sequence
 from gradaudit.subject import Subject
-from gradaudit.workers import ALONE, Workers
 
 Swept = Literal["clip", "sigma"]
 Setting = tuple[Swept, float, Mechanism]

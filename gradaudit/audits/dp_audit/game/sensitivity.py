@@ -14,11 +14,11 @@ from gradaudit.audits.dp_audit.game.domain import PrivateColumn
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, Noiseless
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.core.randomness import Seed, rng, sequence
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target, shared_parameters
-from gradaudit.randomness import Seed, rng, sequence
 
 _CLOSE = 1e-6
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri
 
+from gradaudit.core.noise_laws import NoisePlace
 from gradaudit.errors import UsageError
-from gradaudit.noise_laws import NoisePlace
 
 FloatArray = NDArray[np.float64]
 Relation = Literal["replace", "remove"]

@@ -13,13 +13,13 @@ import torch
 from torch import Generator, Tensor
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, epsilon_laplace
+from gradaudit.core.noise_laws import Noise
+from gradaudit.core.parts import discover
+from gradaudit.core.specs import Spec, arguments, suggest
+from gradaudit.core.text import listed
+from gradaudit.core.user_code import first_line, load_callable
 from gradaudit.defenses import Chain, Defense, defenses, parse_defense
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.noise_laws import Noise
-from gradaudit.parts import discover
-from gradaudit.specs import Spec, arguments, suggest
-from gradaudit.text import listed
-from gradaudit.user_code import first_line, load_callable
 
 Unit = Literal["client", "record"]
 """Whose data may differ between neighbours."""

@@ -14,9 +14,9 @@ from gradaudit.audits.dp_audit.law.theory import (
     mu_of_mechanism,
 )
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, Promise, ReleaseLaw, Sampler
+from gradaudit.core.noise_laws import Noise, NoisePlace, noise_scale
 from gradaudit.errors import UsageError
 from gradaudit.gradients.noise import clipped, draw_each, draw_noise
-from gradaudit.noise_laws import Noise, NoisePlace, noise_scale
 
 
 class ClippedNoise(Mechanism):

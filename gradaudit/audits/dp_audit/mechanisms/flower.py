@@ -18,11 +18,11 @@ from gradaudit.audits.dp_audit.middleware import (
     named_object,
 )
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
+from gradaudit.core.noise_laws import Noise
+from gradaudit.core.parts import library
+from gradaudit.core.specs import Spec, arguments
+from gradaudit.core.text import listed
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.noise_laws import Noise
-from gradaudit.parts import library
-from gradaudit.specs import Spec, arguments
-from gradaudit.text import listed
 
 _A_MOD_TAKES = 3
 _DAY = 86400.0

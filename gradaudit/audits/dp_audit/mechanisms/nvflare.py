@@ -12,9 +12,9 @@ from gradaudit.audits.dp_audit.middleware import (
     quiet,
 )
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
+from gradaudit.core.noise_laws import Noise
+from gradaudit.core.parts import library
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.noise_laws import Noise
-from gradaudit.parts import library
 
 _KINDS: dict[Form, str] = {"differences": "WEIGHT_DIFF", "weights": "WEIGHTS"}
 

@@ -10,9 +10,9 @@ from torch import Generator, Tensor, nn
 
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.core.parts import library
+from gradaudit.core.user_code import first_line
 from gradaudit.errors import UsageError
-from gradaudit.parts import library
-from gradaudit.user_code import first_line
 
 
 class OpacusMechanism(ClippedNoise):

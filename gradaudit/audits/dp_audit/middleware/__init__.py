@@ -21,12 +21,12 @@ from torch import Generator, Tensor
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, mu_of_mechanism
 from gradaudit.audits.dp_audit.mechanisms import OPTION, Mechanism, Promise, ReleaseLaw, Unit
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
+from gradaudit.core.noise_laws import Noise
+from gradaudit.core.specs import Spec, arguments, parse_spec
+from gradaudit.core.text import listed
+from gradaudit.core.user_code import first_line, load_callable
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.gradients.noise import clipped
-from gradaudit.noise_laws import Noise
-from gradaudit.specs import Spec, arguments, parse_spec
-from gradaudit.text import listed
-from gradaudit.user_code import first_line, load_callable
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.payload import Payload, owner_of
 from gradaudit.audits.rows import Details, Rows
-from gradaudit.randomness import Seed, sequence
+from gradaudit.core.randomness import Seed, sequence
+from gradaudit.core.text import listed
 from gradaudit.report import RISKIEST_BY, Measurement
-from gradaudit.text import listed
 
 LOOKS = 16
 """Messages that are looked at."""

@@ -41,9 +41,9 @@ from gradaudit.audits.job.loading.flower_server import (
     secure_sum_faults,
     started,
 )
+from gradaudit.core.user_code import first_line
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
-from gradaudit.user_code import first_line
 
 UPDATE_NUMBERS, OTHER_NUMBERS = {"train_loss": 0.3}, {"eval_loss": 0.3, "loss": 0.3}
 """What Flower's templates send beside their count of records."""

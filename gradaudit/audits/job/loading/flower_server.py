@@ -33,8 +33,8 @@ from flwr.serverapp.strategy import Strategy
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.job.loading.chains import Fault, fault
 from gradaudit.audits.job.loading.flower_messages import arrays_of, asked, context_of, record_of
+from gradaudit.core.user_code import first_line
 from gradaudit.errors import AuditError
-from gradaudit.user_code import first_line
 
 _MOST_WAITED_FOR = 1000
 _LARGE, _SAME = 0.9875, 0.01

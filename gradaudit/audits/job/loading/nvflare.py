@@ -33,9 +33,9 @@ from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
 from gradaudit.audits.job.loading import fresh_imports, models_in
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, Outgoing, fault
+from gradaudit.core.user_code import first_line
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
-from gradaudit.user_code import first_line
 
 RESULTS, DATA = Scope.TASK_RESULT_FILTERS_NAME, Scope.TASK_DATA_FILTERS_NAME
 STEPS = MetaKey.NUM_STEPS_CURRENT_ROUND

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from gradaudit.audits.attack_text.recovery.decoder import Continuations
 from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
+from gradaudit.core.huggingface import library
 from gradaudit.data.common.packing import InputPart
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import mean_gradient
-from gradaudit.huggingface import library
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 

@@ -13,8 +13,8 @@ from gradaudit.audits.dp_audit.law.decision import best_decision
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.core.randomness import Seed, Word, sequence
 from gradaudit.errors import UsageError
-from gradaudit.randomness import Seed, Word, sequence
 
 DELTA = 1e-5
 

@@ -18,9 +18,9 @@ from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
+from gradaudit.executors.units import Units
 from gradaudit.progress import Advance
 from gradaudit.subject import Subject
-from gradaudit.units import Units
 
 DELTA = 1e-5
 RULES = Rules(200, DELTA)

@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gradaudit.core.files import read_file
+from gradaudit.core.parts import library as installed
+from gradaudit.core.text import printable
+from gradaudit.core.user_code import import_torchvision
 from gradaudit.errors import UsageError
-from gradaudit.files import read_file
-from gradaudit.parts import library as installed
-from gradaudit.text import printable
-from gradaudit.user_code import import_torchvision
 
 MAX_BYTES = 16 << 20
 """Largest size of a settings file, in bytes."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gradaudit.core.user_code import load_callable
 from gradaudit.errors import UsageError
-from gradaudit.user_code import load_callable
 
 
 def write(file: Path, text: str) -> Path:

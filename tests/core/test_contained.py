@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradaudit import contained as module
-from gradaudit.contained import ContainedError, contained
+from gradaudit.core import contained as module
+from gradaudit.core.contained import ContainedError, contained
 from gradaudit.errors import CheckpointError, foreign
-from gradaudit.stopping import TimeIsUp, time_limit
+from gradaudit.executors.stopping import TimeIsUp, time_limit
 
 
 class Panic(BaseException):

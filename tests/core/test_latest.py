@@ -1,6 +1,6 @@
 import pickle
 
-from gradaudit.latest import Latest
+from gradaudit.core.latest import Latest
 
 
 class Thing:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from gradaudit.stopping import Stopped, TimeIsUp, _stop, reporting, time_limit
+from gradaudit.executors.stopping import Stopped, TimeIsUp, _stop, reporting, time_limit
 
 
 def test_work_ends_when_its_time_is_up() -> None:
@@ -18,7 +18,7 @@ def test_work_ends_when_its_time_is_up() -> None:
 
 
 def test_whoever_swallows_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradaudit.stopping._AGAIN", 0.05)
+    monkeypatch.setattr("gradaudit.executors.stopping._AGAIN", 0.05)
     with pytest.raises(TimeIsUp):
         _work_within(0.02, swallowed=2)
 

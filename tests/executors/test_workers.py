@@ -21,19 +21,18 @@ from sessions import ends_within, in_session
 from subjects import seeded
 from torch import nn
 
-from gradaudit import workers
 from gradaudit.audits import audits
 from gradaudit.audits.dp_audit.game import hypotheses
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.executors import joblib
+from gradaudit.executors import joblib, workers
+from gradaudit.executors.units import NOTHING_KEPT, Units
+from gradaudit.executors.workers import TRIES, Task, one_thread, shared_out
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Silent
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
-from gradaudit.units import NOTHING_KEPT, Units
-from gradaudit.workers import TRIES, Task, one_thread, shared_out
 
 
 def telling(number: int) -> Task[tuple[int, int]]:
@@ -151,8 +150,8 @@ WAITING = """
     import os, sys, time
     from functools import partial
     from pathlib import Path
-    from gradaudit.stopping import stoppable
-    from gradaudit.workers import shared_out
+    from gradaudit.executors.stopping import stoppable
+    from gradaudit.executors.workers import shared_out
 
     def wait(folder, number, advance):
         (folder / f"{os.getpid()}.pid").touch()
@@ -210,7 +209,7 @@ def test_workers_of_a_killed_process_end_by_themselves(tmp_path: Path) -> None:
 IMPORTING = """
     import sys
     from pathlib import Path
-    from gradaudit.workers import shared_out
+    from gradaudit.executors.workers import shared_out
 
     sys.path.append(Path("scripts"))  # which Python passes over
 
@@ -227,7 +226,7 @@ def test_workers_import_nothing_from_the_folder_that_a_command_runs_in(tmp_path:
     (tmp_path / "scripts").mkdir()
     script = tmp_path / "scripts" / "importing.py"
     script.write_text(dedent(IMPORTING))
-    environment = {**os.environ, "PYTHONPATH": str(Path(workers.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(workers.__file__).parents[2])}
     told = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
@@ -243,8 +242,8 @@ def test_workers_import_nothing_from_the_folder_that_a_command_runs_in(tmp_path:
 
 ENDING = """
     import os, sys
-    from gradaudit.stopping import stoppable
-    from gradaudit.workers import shared_out
+    from gradaudit.executors.stopping import stoppable
+    from gradaudit.executors.workers import shared_out
 
     how = sys.argv[1]
     with stoppable():  # without asking for __main__, which no worker runs

@@ -8,11 +8,11 @@ from command_line import invoke
 from report_builder import make_report, skipped
 
 from gradaudit.audits import Audit, AuditOptions, Metric
+from gradaudit.audits.gathering import AuditRows, gather, member_of, members
 from gradaudit.cli import build
 from gradaudit.cli.scan import choose_audits
 from gradaudit.config import ScanSettings, file_model, section
 from gradaudit.errors import UsageError
-from gradaudit.gathering import AuditRows, gather, member_of, members
 from gradaudit.report import Measurement
 
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
+from gradaudit.core.files import read_file
+from gradaudit.core.specs import parse_spec, suggest
 from gradaudit.errors import UsageError, foreign
-from gradaudit.files import read_file
-from gradaudit.specs import parse_spec, suggest
 
 MAX_BYTES = 16 << 20
 """Largest size of a file of code, in bytes."""

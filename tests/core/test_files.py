@@ -11,16 +11,16 @@ import pytest
 from command_line import run
 from report_builder import make_report, row
 
-from gradaudit.data import load_records
-from gradaudit.data.common import arrays, checks, tables
-from gradaudit.errors import DataError, GradauditError, UsageError
-from gradaudit.files import (
+from gradaudit.core.files import (
     destination,
     expect_file,
     expect_other_files,
     read_file,
     write_atomically,
 )
+from gradaudit.data import load_records
+from gradaudit.data.common import arrays, checks, tables
+from gradaudit.errors import DataError, GradauditError, UsageError
 
 
 @pytest.fixture

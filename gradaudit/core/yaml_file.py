@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from gradaudit.core.files import read_file
+from gradaudit.core.specs import suggest
 from gradaudit.errors import UsageError
-from gradaudit.files import read_file
-from gradaudit.specs import suggest
 
 MAX_BYTES, MAX_NODES = 1 << 20, 30_000
 """Largest size of a file in bytes, and number of its keys, values and lists."""

@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from gradaudit.config import TrainSettings
+from gradaudit.core.text import printable
+from gradaudit.core.user_code import code_digest
 from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import private_names
+from gradaudit.executors.units import locked
 from gradaudit.federation.canaries import CanaryScores
 from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.opening import load
 from gradaudit.progress import Progress
+from gradaudit.run.opening import load
 from gradaudit.subject import Subject
-from gradaudit.text import printable
-from gradaudit.units import locked
-from gradaudit.user_code import code_digest
 
 
 def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:

@@ -13,8 +13,8 @@ import torch
 
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.errors import UsageError
+from gradaudit.executors.units import FOLDER, NOTHING_KEPT, Units, locked, units_beside
 from gradaudit.report import Measurement
-from gradaudit.units import FOLDER, NOTHING_KEPT, Units, locked, units_beside
 
 
 class Counted:
@@ -101,7 +101,7 @@ def test_a_full_disk_loses_nothing_but_the_unit(
     def full(path: Path, content: bytes) -> None:
         raise UsageError(f"{path}: cannot be written: No space left on device")
 
-    monkeypatch.setattr("gradaudit.units.write_atomically", full)
+    monkeypatch.setattr("gradaudit.executors.units.write_atomically", full)
     assert Units(tmp_path).once(lambda: 5) == 5
 
 

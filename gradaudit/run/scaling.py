@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.config import SubjectSettings
+from gradaudit.core.specs import parse_spec
+from gradaudit.core.text import number
 from gradaudit.data import adapters
 from gradaudit.errors import AuditError
-from gradaudit.opening import open_subject
-from gradaudit.specs import parse_spec
-from gradaudit.text import number
+from gradaudit.run.opening import open_subject
 
 SCALES = ("none", "standard")
 _RANDOM = ("zoo:", "torchvision:")

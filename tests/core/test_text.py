@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradaudit.text import listed, printable
+from gradaudit.core.text import listed, printable
 
 
 def test_printable_keeps_ordinary_names():

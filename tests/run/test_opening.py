@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "gradaudit"
+PACKAGE = Path(__file__).parents[2] / "gradaudit"
 TREES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): ast.parse(path.read_text())
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -21,15 +21,15 @@ OPENED_IN = {
         "gradaudit.federation.canaries",
         "gradaudit.federation.resume",
     },
-    "pickle.load": {"gradaudit.contained"},
-    "pickle.loads": {"gradaudit.units"},
-    "cloudpickle.loads": {"gradaudit.workers"},
+    "pickle.load": {"gradaudit.core.contained"},
+    "pickle.loads": {"gradaudit.executors.units"},
+    "cloudpickle.loads": {"gradaudit.executors.workers"},
     "joblib.load": set(),
     "np.load": {"gradaudit.attacks.reconstruction.matching.unknowns"},
-    "npy.read_array": {"gradaudit.npz"},
+    "npy.read_array": {"gradaudit.core.npz"},
     "zipfile.ZipFile": {
         "gradaudit.models.exported",
-        "gradaudit.npz",
+        "gradaudit.core.npz",
     },
     "tarfile.open": set(),
     "csv.reader": {"gradaudit.data.common.tables", "gradaudit.cli.init"},
@@ -37,7 +37,7 @@ OPENED_IN = {
     "yaml.load": set(),
     "yaml.safe_load": {"gradaudit.audits.job.loading.chains"},
     "eval": set(),
-    "exec": {"gradaudit.user_code", "gradaudit.models.exported"},
+    "exec": {"gradaudit.core.user_code", "gradaudit.models.exported"},
     "os.system": set(),
 }
 """Where each kind of file is opened and code is run: nowhere else.

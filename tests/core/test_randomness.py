@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gradaudit.randomness import number, rng, sequence, torch_rng
+from gradaudit.core.randomness import number, rng, sequence, torch_rng
 
 NAMES = [("a",), ("b",), ("a", "b"), ("ab",), ("a", 1), ("a", "1"), (1,), (1, 2), (12,)]
 

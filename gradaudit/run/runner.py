@@ -18,6 +18,7 @@ from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
 from gradaudit.audits.deployment_setting import with_setting
+from gradaudit.audits.gathering import AuditRows, as_few, gather
 from gradaudit.audits.rows import Rows
 from gradaudit.data import describe
 from gradaudit.errors import (
@@ -29,17 +30,16 @@ from gradaudit.errors import (
     one_line,
     short_of_memory,
 )
-from gradaudit.fingerprint import fingerprint
-from gradaudit.gathering import AuditRows, as_few, gather
+from gradaudit.executors.stopping import TimeIsUp, time_limit
+from gradaudit.executors.units import NOTHING_KEPT, Units
+from gradaudit.executors.workers import one_thread
 from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.substitutes import recomputes
 from gradaudit.measurement import singles
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
-from gradaudit.stopping import TimeIsUp, time_limit
+from gradaudit.run.fingerprint import fingerprint
 from gradaudit.subject import Subject
-from gradaudit.units import NOTHING_KEPT, Units
-from gradaudit.workers import one_thread
 
 log = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from gradaudit._version import __version__
 from gradaudit.errors import AuditError, UsageError, one_line
 from gradaudit.executors import DEFAULT, Cluster, load_cluster
+from gradaudit.executors.units import NOTHING_KEPT, Units, Word
 from gradaudit.progress import Advance
-from gradaudit.units import NOTHING_KEPT, Units, Word
 
 log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-import gradaudit.parts
+import gradaudit.core.parts
 from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.audits.dp_audit.mechanisms import mechanisms
+from gradaudit.core.parts import discover, parsed, summaries, without_garbage_collection
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses
 from gradaudit.errors import PartWarning
 from gradaudit.families import families
 from gradaudit.federation.algorithms import algorithms
-from gradaudit.parts import discover, parsed, summaries, without_garbage_collection
 
 
 class Fruit(ABC):
@@ -59,7 +59,7 @@ def orchard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def offer(monkeypatch: pytest.MonkeyPatch, group: str, value: str) -> None:
     entry = EntryPoint("offered", value, group)
-    monkeypatch.setattr(gradaudit.parts, "_entry_points", lambda _: EntryPoints([entry]))
+    monkeypatch.setattr(gradaudit.core.parts, "_entry_points", lambda _: EntryPoints([entry]))
 
 
 def test_a_part_is_found_by_living_in_the_package(orchard: str) -> None:
@@ -161,7 +161,7 @@ def test_one_thread_at_a_time_parses(monkeypatch: pytest.MonkeyPatch) -> None:
         running.remove(source)
         return source
 
-    monkeypatch.setattr(gradaudit.parts.ast, "parse", slow)
+    monkeypatch.setattr(gradaudit.core.parts.ast, "parse", slow)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(parsed, "abcdefgh")) == [*"abcdefgh"]
     assert max(together) == 1

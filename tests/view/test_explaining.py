@@ -8,9 +8,9 @@ from command_line import run
 from markdown_it import MarkdownIt
 
 from gradaudit.audits import audits
-from gradaudit.explaining import explain, limits_of, names
 from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.judging import default_policy, known_metrics
+from gradaudit.view.explaining import explain, limits_of, names
 
 
 @pytest.mark.parametrize("audit", audits())

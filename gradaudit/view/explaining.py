@@ -8,9 +8,9 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from gradaudit.audits import Audit, Metric, audits, named
+from gradaudit.core.specs import suggest
+from gradaudit.core.text import number
 from gradaudit.errors import UsageError
-from gradaudit.specs import suggest
-from gradaudit.text import number
 
 Entry = tuple[str, str]
 """A term and its explanation."""

@@ -20,9 +20,9 @@ from torch import nn
 
 from gradaudit._version import __version__
 from gradaudit.audits import Audit
+from gradaudit.core.specs import files_in_spec
 from gradaudit.data.records import fingerprint as fingerprint_of_records
 from gradaudit.models.target import Target
-from gradaudit.specs import files_in_spec
 from gradaudit.subject import Subject
 
 
@@ -126,7 +126,7 @@ def _digest(path: Path) -> str:
 def _versions() -> list[str]:
     """Returns the versions of numerical libraries, and a digest of this package's code."""
     ours = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         ours.update(path.read_bytes())
     used = [version(name) for name in ("numpy", "scipy", "scikit-learn", "torch")]
     return [__version__, ours.hexdigest(), *used, torch.__config__.show()]

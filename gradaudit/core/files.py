@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
-from gradaudit.text import printable
 
 FOUND = Path("gradaudit.yaml")
 """Configuration file that commands read from the working directory where none is named."""

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
+from gradaudit.core.specs import Spec, arguments, parse_spec
 from gradaudit.errors import UsageError
-from gradaudit.specs import Spec, arguments, parse_spec
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_annotations_that_cannot_be_evaluated_are_guessed() -> None:
 
 
 def test_specs_do_not_import_torch() -> None:
-    code = "import gradaudit.specs, sys; print('torch' in sys.modules)"
+    code = "import gradaudit.core.specs, sys; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
     )

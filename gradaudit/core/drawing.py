@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradaudit.core.files import write_atomically
 from gradaudit.errors import UsageError
-from gradaudit.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

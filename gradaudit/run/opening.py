@@ -18,6 +18,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, Defense, parse_defense
 from gradaudit.deployment import read_deployment
 from gradaudit.errors import UsageError
+from gradaudit.executors.workers import use_cluster
 from gradaudit.gradients.precision import usual_precision
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
@@ -35,7 +36,6 @@ from gradaudit.models.target import (
     shared_parameters,
 )
 from gradaudit.subject import Subject, defended_target, with_private_part
-from gradaudit.workers import use_cluster
 
 
 def load(settings: SubjectSettings) -> Subject:

@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gradaudit.core.files import clear_temporaries, read_file, state_folder, write_atomically
 from gradaudit.errors import UsageError
-from gradaudit.files import clear_temporaries, read_file, state_folder, write_atomically
-from gradaudit.stopping import removing
+from gradaudit.executors.stopping import removing
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""From settings to a report: opens the subject, runs the audits and fingerprints what was run."""
