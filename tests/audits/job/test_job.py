@@ -246,7 +246,6 @@ def test_a_correct_job_gives_no_finding(name: str, tmp_path: Path) -> None:
 
 
 def test_a_job_of_yaml_is_read_as_one_of_json(tmp_path: Path) -> None:
-    pytest.importorskip("omegaconf")
     folder = nvflare_job(tmp_path, [chain(dp("buffers"))])
     for path in (folder / "meta.json", *(folder / "app" / "config").glob("*.json")):
         text = yaml.safe_dump(json.loads(path.read_text(encoding="utf-8")))
