@@ -22,6 +22,8 @@ LEARNERS = "learners"
 """Detail that lists the predictive families of an adversary, each with its size."""
 LINEAR = "linear"
 """Size that is written for a family whose members are linear functions of the gradient."""
+CLOSED_FORM = "closed_form"
+"""Detail of a skipped row: no number is needed, as the gradient gives the layer's input exactly."""
 UNMEASURED = "unmeasured"
 """Key in the variant of a row that stands for several rows."""
 NAMES = ("layers", "metrics", "model_metrics")

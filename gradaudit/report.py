@@ -19,6 +19,7 @@ from gradaudit.core.files import once, read_input
 from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.measurement import (
+    CLOSED_FORM,
     LEARNERS,
     LINEAR,
     RISKIEST_BY,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
+    "CLOSED_FORM",
     "LEARNERS",
     "LINEAR",
     "RISKIEST_BY",

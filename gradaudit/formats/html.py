@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report, marked
 from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
+from gradaudit.view.explaining import explain, names
+from gradaudit.view.heat_map import QUESTIONS
 from gradaudit.view.signoff import sign_off
 
 MOST_TICKS = 4
@@ -257,6 +260,9 @@ class Html(Format):
         page = _PAGE.get_template("page.html.jinja").render(
             shown=shown,
             charts=_charts(shown),
+            map=shown.heat_map,
+            questions=QUESTIONS,
+            explained={column.metric: _explained(column.metric) for column in _columns(shown)},
             shape=shape,
             breakable=breakable,
             prose=prose,
@@ -273,6 +279,22 @@ class Html(Format):
             most_layers=MOST_LAYERS,
         )
         return f"{page}\n"
+
+
+def _columns(shown: View) -> Iterator[MetricColumn]:
+    """Yields the columns of the heat map's cells."""
+    whole = shown.heat_map.whole
+    for line in (*shown.heat_map.lines, *([whole] if whole else ())):
+        yield from (answer.column for each in line.cells for answer in each.answers)
+
+
+@cache
+def _explained(metric: str) -> str:
+    """Explains a metric in a paragraph; empty where its audit is not installed."""
+    if metric not in names():
+        return ""
+    explained = explain(metric)
+    return " ".join([explained.lead, *explained.parts[0].paragraphs])
 
 
 class Chart(NamedTuple):

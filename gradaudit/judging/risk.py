@@ -33,6 +33,11 @@ class Risk:
     reasons: tuple[str, ...] = ()
     possible: Level | None = None
 
+    @property
+    def sign(self) -> Level | None:
+        """The level to colour, if any."""
+        return sign_of(self.level, self.possible)
+
     def __str__(self) -> str:
         """Formats the risk: ``low, high not excluded``."""
         return self.level + (f", {self.possible} not excluded" if self.possible else "")

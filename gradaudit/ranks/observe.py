@@ -157,6 +157,9 @@ class ConvolutionUse:
     deltas: Tensor
 
 
+SOLVED = "fully connected: its gradient gives its input in closed form (COPA, lemma A.1)"
+
+
 def convolutions(model: nn.Module) -> dict[str, nn.Module]:
     """Every convolution of a model by layer name, transposed ones included."""
     return _named(model, CONVOLUTIONS)
@@ -223,7 +226,7 @@ def _in_closed_form(layer: nn.Module, rows: int) -> str:
             "fully connected without a bias: its gradient gives its input in closed form up to a "
             "factor (COPA, lemma A.1 needs the bias)"
         )
-    return "fully connected: its gradient gives its input in closed form (COPA, lemma A.1)"
+    return SOLVED
 
 
 def _computes_plainly(module: nn.Module) -> bool:

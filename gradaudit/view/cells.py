@@ -9,7 +9,7 @@ from gradaudit.audits import Metric
 from gradaudit.audits.base import Question
 from gradaudit.core.text import DOUBTED, number
 from gradaudit.judging.risk import Level, sign_of
-from gradaudit.report import Key, Measurement, estimate, marked
+from gradaudit.report import CLOSED_FORM, Key, Measurement, estimate, marked
 from gradaudit.view.facts import abridged
 
 PERMUTED = "attribute_permuted"
@@ -67,13 +67,15 @@ def _from_row(row: Measurement, rows: Mapping[Key, Measurement]) -> PermutationF
 
 SKIPPED = "–"
 FAILED = "failed"
+SOLVED = "worst"
 OPEN = "?"
 UNJUDGED = "~"
 MARKS = {
     OPEN: f"{OPEN} undecided: neither beyond a limit nor within it",
     UNJUDGED: f"{UNJUDGED} no rule judged it",
+    SOLVED: f"{SOLVED}: the layer's gradient gives its input in closed form",
 }
-"""Marks behind numbers that exclude no risk, with their meaning."""
+"""Marks behind numbers that exclude no risk, and in their place, with their meaning."""
 MOST_LAYERS = 8
 HEADINGS: Mapping[Question, str] = {
     "records": "records?",
@@ -139,6 +141,16 @@ class Cell:
     def failed(self) -> bool:
         """Whether the cell's measurement failed."""
         return self.row is not None and self.row.status == "failed"
+
+    @property
+    def solved(self) -> bool:
+        """Whether there is no number because the gradient gives the input in closed form."""
+        return self.row is not None and self.row.details.get(CLOSED_FORM) is True
+
+    @property
+    def told(self) -> bool:
+        """Whether there is a number, or none is needed."""
+        return self.measured or self.solved
 
     @property
     def brief(self) -> str:
@@ -216,6 +228,8 @@ def cell_text(row: Measurement | None, without: str = "") -> str:
         return without
     if row.status == "measured":
         return marked(row)
+    if row.details.get(CLOSED_FORM) is True:
+        return SOLVED
     return SKIPPED if row.status == "skipped" else FAILED
 
 

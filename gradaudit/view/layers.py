@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from gradaudit.audits import Audit, Metric, audits
@@ -146,7 +146,8 @@ class Lookup:
         Where it answers a question of a report that somebody judged, it says whether a rule did.
         """
         if row is None or row.status != "measured":
-            return Cell(row)
+            cell = Cell(row)
+            return replace(cell, level="high") if cell.solved else cell
         findings = self.findings.get((row.id, row.layer), ())
         level = _gravest([x for x in findings if x.outcome in BEYOND])
         open_ = _gravest([x for x in findings if x.outcome == "unclear"])

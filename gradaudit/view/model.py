@@ -13,6 +13,7 @@ from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import provenance_facts
 from gradaudit.view.gaps import Gap, gaps_of
+from gradaudit.view.heat_map import HeatMap, heat_map_of
 from gradaudit.view.layers import ArrayLine, Layers, Lookup, arrays_of, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
 from gradaudit.view.verdict_sentence import ReportVerdict, verdict_of
@@ -43,6 +44,7 @@ class View:
         scope: what the numbers are about.
         concerns: every finding worth a sentence, the gravest first; ``findings`` are the first.
         layers: risk and numbers of each layer.
+        heat_map: the same as levels, by questions, from input to output.
         model: numbers of the whole model.
         arrays: what becomes of each array of a client's update.
         gaps: what was not looked at.
@@ -57,6 +59,7 @@ class View:
     scope: Scope
     concerns: tuple[Concern, ...]
     layers: Layers
+    heat_map: HeatMap
     model: tuple[ModelLine, ...]
     arrays: tuple[ArrayLine, ...]
     gaps: tuple[Gap, ...]
@@ -94,6 +97,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         scope=scope_of(judged),
         concerns=concerns,
         layers=layers,
+        heat_map=heat_map_of(judged, layers, lookup),
         model=tuple(_model_line(row, lookup) for row in model),
         arrays=arrays_of(judged),
         gaps=gaps_of(judged, layers.lines),

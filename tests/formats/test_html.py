@@ -106,6 +106,18 @@ def test_everything_is_said(tmp_path: Path) -> None:
     assert "bit" in page.words
 
 
+def test_each_cell_of_the_heat_map_opens_what_it_rests_on() -> None:
+    page = Page(Html().render(report()))
+    links = [value or "" for name, value in page.attributes if name == "href"]
+    ids = {value for name, value in page.attributes if name == "id"}
+    assert {link.removeprefix("#") for link in links} <= ids
+    assert sum(link.startswith("#cell-") for link in links) == 6
+    assert "The worst layer is conv1" in page.words.replace(" :", ":")
+    assert "95 % interval 2.90 to 3.30" in page.words
+    assert "input ↓ conv1" in page.words
+    assert "not looked at" in page.words
+
+
 def test_nothing_is_fetched_or_run() -> None:
     text = Html().render(report())
     page = Page(text)
@@ -186,7 +198,7 @@ def test_a_large_model_has_a_small_page() -> None:
     assert len(text.encode()) < 2_000_000
     assert "<summary>1,150 more layers</summary>" in text
     assert text.count('class="strip"') == 2 * MOST_STRIPS
-    assert text.partition("more layers")[0].count('<tr><th scope="row">') == MOST_LAYERS
+    assert text.partition("more layers")[0].count('<tr id="layer-') == MOST_LAYERS
 
 
 @pytest.mark.slow

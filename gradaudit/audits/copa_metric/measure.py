@@ -16,13 +16,14 @@ from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.ranks.copa_metric import LayerRanks, account, copa_metric, ranks_of, weakest_method
 from gradaudit.ranks.observe import (
+    SOLVED,
     chain_of_convolutions,
     convolutions,
     fully_connected,
     plain_convolutions,
     unsuitable,
 )
-from gradaudit.report import Measurement
+from gradaudit.report import CLOSED_FORM, Measurement
 from gradaudit.subject import Subject, defenses_note
 
 _PASSES_A_RANK = 20.0
@@ -77,7 +78,8 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
             yield from _layer_rows(rows, ranks[layer.name], subject.seed)
         else:
             reason = reasons.get(layer.name) or _not_a_convolution(layer)
-            yield from rows.skipped(reason, of_layers, [layer.name])
+            solved = {CLOSED_FORM: True} if reason == SOLVED else None
+            yield from rows.skipped(reason, of_layers, [layer.name], solved)
     try:
         chain = chain_of_convolutions(model, inputs[:1], subject.seed)
     except NotApplicable as why:
