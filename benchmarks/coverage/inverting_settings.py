@@ -45,10 +45,10 @@ from torch import Tensor
 from benchmarks.harness import arguments, cifar10, epochs_of, fit, scaled, seen_of, stored
 from benchmarks.nets import small_residual
 from gradaudit import zoo
+from gradaudit.attacks.reconstruction.closeness import scores_of
 from gradaudit.attacks.reconstruction.matching.folded import folded
 from gradaudit.attacks.reconstruction.matching.objectives import Objective, total_variation
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
-from gradaudit.attacks.reconstruction.scores import scores_of
 from gradaudit.data.records import Records
 
 RATE, WARM_UP = 0.1, 50

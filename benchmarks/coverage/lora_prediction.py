@@ -12,8 +12,8 @@ import statistics
 import torch
 from torch import Tensor, nn
 
+from gradaudit.audits.attack_text.linear_maps import Structure, adapters, predicted
 from gradaudit.audits.attack_text.recovery.recover import recover
-from gradaudit.audits.attack_text.structure import Structure, adapters, predicted
 from gradaudit.audits.attack_text.text_scores import scores_of
 from gradaudit.audits.attack_text.text_threat import TextThreat
 from gradaudit.core.huggingface import library

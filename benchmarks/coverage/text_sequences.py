@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from benchmarks.harness import arguments, data_file, peak
+from gradaudit.audits.attack_text.linear_maps import Structure
 from gradaudit.audits.attack_text.recovery.recover import recover
-from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.text_scores import scores_of
 from gradaudit.audits.attack_text.text_threat import TextThreat, texts_of
 from gradaudit.config import SubjectSettings

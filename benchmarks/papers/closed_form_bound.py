@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import arguments, cifar10
-from gradaudit.attacks.layerwise.chain import fully_connected_input
-from gradaudit.attacks.layerwise.closed_form import conditions, least_squares_bound
+from gradaudit.attacks.layerwise.fully_connected import conditions, least_squares_bound
+from gradaudit.attacks.layerwise.layer_chain import fully_connected_input
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

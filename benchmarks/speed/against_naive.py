@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from benchmarks.harness import arguments, medians, peak, seen_of, timed
 from gradaudit import zoo
-from gradaudit.attacks.layerwise.chain import Activation, Stage
+from gradaudit.attacks.layerwise.layer_chain import Activation, Stage
 from gradaudit.attacks.layerwise.recursion import SolvedLayer, Solver, best_of
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System
@@ -46,8 +46,8 @@ from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.data.records import Records
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.jacobian_norms import Gaussian, Pass, by_probes, exact_norms
 from gradaudit.gradients.memory import peak_bytes
-from gradaudit.gradients.norms import Gaussian, Pass, by_probes, exact_norms
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy

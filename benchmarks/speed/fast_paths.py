@@ -48,7 +48,7 @@ from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.core.randomness import torch_rng
 from gradaudit.data.records import Records
 from gradaudit.families.base import Scale
-from gradaudit.gradients.norms import NORMS, exact_norms, norms_of, rank_two_norms
+from gradaudit.gradients.jacobian_norms import NORMS, exact_norms, norms_of, rank_two_norms
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents
 

@@ -39,12 +39,12 @@ from torch import Tensor, nn
 
 from benchmarks.harness import SAMPLES, arguments, drawn, fit, seen_of
 from gradaudit import zoo
+from gradaudit.attacks.reconstruction.closeness import scores_of
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching import blocks
 from gradaudit.attacks.reconstruction.matching.objectives import Objective
 from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions, Precision
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
-from gradaudit.attacks.reconstruction.scores import scores_of
 from gradaudit.data.records import Records
 
 STEPS_OF_TRAINING = 600

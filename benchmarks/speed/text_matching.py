@@ -19,8 +19,8 @@ from torch import Tensor
 
 from benchmarks.coverage.text_sequences import opened
 from benchmarks.harness import arguments
+from gradaudit.audits.attack_text.linear_maps import Structure
 from gradaudit.audits.attack_text.recovery.recover import recover
-from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.text_scores import scores_of
 from gradaudit.audits.attack_text.text_threat import texts_of
 from gradaudit.audits.attack_text.view import TextView

@@ -21,6 +21,7 @@ from gradaudit.cli.reports import (
 from gradaudit.core.files import FOUND
 from gradaudit.core.text import variant_text
 from gradaudit.errors import UsageError
+from gradaudit.evidence.commitment import with_order
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import OUTCOMES, Page
@@ -148,8 +149,6 @@ def gate(
                 remark(f"{baseline} {note}", quiet)
         judged = judge(audited, rules, baseline=earlier, strict=strict)
         if commitment is not None:
-            from gradaudit.evidence.commitment import with_order
-
             judged = with_order(judged, commitment, rules)
         failed += fails(judged) or (strict and not passed(judged))
         verdicts.append((word(judged), f"{name}: {summary(judged)}"))

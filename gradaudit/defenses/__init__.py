@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gradaudit.core.parts import classes_of, discover
 from gradaudit.core.specs import pick, suggest
 from gradaudit.defenses.base import Defense, DefenseOptions
-from gradaudit.defenses.chain import Chain
+from gradaudit.defenses.defense_chain import Chain
 from gradaudit.errors import UsageError
 
 __all__ = ["Chain", "Defense", "DefenseOptions", "defenses", "parse_defense"]

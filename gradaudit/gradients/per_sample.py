@@ -27,7 +27,6 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -254,8 +253,7 @@ class _Trial(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of one record's."""
-        tensors: list[Tensor] = tree_leaves(self.gradients)
-        return sum(tensor.nbytes // len(tensor) for tensor in tensors)
+        return sum(tensor.nbytes // len(tensor) for tensor in self.gradients.tensors)
 
 
 def _sized(gradients: PerSampleGradients, trial: _Trial, memory: int) -> PerSampleGradients:

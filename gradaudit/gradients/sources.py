@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Variable, at_records
-from gradaudit.gradients.norms import (
+from gradaudit.gradients.jacobian_norms import (
     Directions,
     Norm,
     Norms,

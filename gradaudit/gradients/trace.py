@@ -30,6 +30,11 @@ class Gradients(NamedTuple):
     seen: dict[int, Tensor]
     whole: dict[str, Tensor]
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them."""
+        return (*self.deltas, *self.seen.values(), *self.whole.values())
+
 
 @dataclass(frozen=True)
 class Trace:

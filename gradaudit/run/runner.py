@@ -17,7 +17,6 @@ from gradaudit._version import __version__
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
-from gradaudit.audits.deployment_setting import with_setting
 from gradaudit.audits.gathering import AuditRows, as_few, gather
 from gradaudit.audits.rows import Rows
 from gradaudit.data import describe
@@ -38,6 +37,7 @@ from gradaudit.gradients.substitutes import recomputes
 from gradaudit.measurement import singles
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
+from gradaudit.run.deployment_setting import with_setting
 from gradaudit.run.fingerprint import fingerprint
 from gradaudit.subject import Subject
 

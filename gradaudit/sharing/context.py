@@ -16,8 +16,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.draws import shares_of
-from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.rows import (
+from gradaudit.sharing.gradient_rows import (
     QUICK_BYTES,
     Dense,
     GradientRows,
@@ -26,6 +25,7 @@ from gradaudit.sharing.rows import (
     joined,
     weighted_sums,
 )
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import Clients, parameters_as_layers
 
 Indices = NDArray[np.int64]

@@ -12,10 +12,17 @@ from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing import draws
 from gradaudit.sharing.context import Context, Indices
+from gradaudit.sharing.gradient_rows import (
+    Dense,
+    GradientRows,
+    RecordRows,
+    empty_rows,
+    joined,
+    together,
+)
 from gradaudit.sharing.principal import KnownProjections, Projection
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
-from gradaudit.sharing.rows import Dense, GradientRows, RecordRows, empty_rows, joined, together
 
 _COPIES = 4
 """Copies of features while noise is added to them."""

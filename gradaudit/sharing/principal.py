@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gradaudit.models.target import Layer
 from gradaudit.sharing.context import Stream
+from gradaudit.sharing.gradient_rows import FactoredRows, GradientRows, joined, together
 from gradaudit.sharing.protocol import Visibility
-from gradaudit.sharing.rows import FactoredRows, GradientRows, joined, together
 
 _BLOCK = 8192
 _NARROWEST = 256

@@ -25,8 +25,8 @@ from gradaudit.core.randomness import rng
 from gradaudit.defenses import Chain, Defense
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, layers_of, shared_parameters
+from gradaudit.sharing.gradient_rows import GradientRows
 from gradaudit.sharing.reduction import Reduction, reduction_for
-from gradaudit.sharing.rows import GradientRows
 
 Update = dict[str, Tensor]
 OptimizerName = Literal["sgd", "adam"]

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.defenses.chain import squared_norms
+from gradaudit.defenses.defense_chain import squared_norms
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import mean_gradient, per_sample_gradients
 from gradaudit.models.target import Layer, Target
+from gradaudit.sharing.gradient_rows import QUICK_BYTES
 from gradaudit.sharing.protocol import LocalTraining, SharingProtocol
-from gradaudit.sharing.rows import QUICK_BYTES
 
 _COPIES = 6
 """Copies of a client's weights while it trains, with gradients and an optimizer's memory."""

@@ -11,7 +11,7 @@ from command_line import HANGS
 from scipy.stats import kstest
 
 from gradaudit.defenses import Chain, defenses, parse_defense, prune
-from gradaudit.defenses.chain import squared_norms
+from gradaudit.defenses.defense_chain import squared_norms
 from gradaudit.defenses.prune import bounds
 from gradaudit.errors import UsageError
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.gradients import norms
-from gradaudit.gradients.norms import Norms, rank_two_norms
+from gradaudit.gradients import jacobian_norms
+from gradaudit.gradients.jacobian_norms import Norms, rank_two_norms
 
 RECORDS, DIRECTIONS = 2, 3
 
@@ -39,9 +39,9 @@ def assert_same(found: Norms, expected: Norms) -> None:
 @pytest.fixture(params=["formed", "not formed"])
 def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "not formed":
-        monkeypatch.setattr(norms, "_FORMED_UP_TO", 0)
-    monkeypatch.setattr(norms, "_BLOCK", 20)
-    monkeypatch.setattr(norms, "_PAIRS", 3)
+        monkeypatch.setattr(jacobian_norms, "_FORMED_UP_TO", 0)
+    monkeypatch.setattr(jacobian_norms, "_BLOCK", 20)
+    monkeypatch.setattr(jacobian_norms, "_PAIRS", 3)
 
 
 @pytest.mark.usefixtures("_both_ways")

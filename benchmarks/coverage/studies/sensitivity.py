@@ -19,7 +19,7 @@ from gradaudit.audits.sensitivity.jacobian_sensitivity import (
 from gradaudit.audits.sensitivity.measure import rows_of
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.core.text import UNBOUNDED
-from gradaudit.gradients.norms import Norm
+from gradaudit.gradients.jacobian_norms import Norm
 from gradaudit.progress import Silent
 from gradaudit.run.opening import open_subject
 

@@ -16,7 +16,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import (
+from gradaudit.attacks.layerwise.layer_chain import (
     Activation,
     LastLayer,
     LayerChain,

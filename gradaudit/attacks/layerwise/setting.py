@@ -10,8 +10,8 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import LastLayer, LayerChain, with_bias, without_bias
-from gradaudit.attacks.layerwise.trace import chain_of
+from gradaudit.attacks.layerwise.chain_recording import chain_of
+from gradaudit.attacks.layerwise.layer_chain import LastLayer, LayerChain, with_bias, without_bias
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels, infer_label
 from gradaudit.errors import AuditError, NotApplicable

@@ -21,7 +21,7 @@ from scipy.sparse import coo_array, csr_array, vstack
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import Stage
+from gradaudit.attacks.layerwise.layer_chain import Stage
 from gradaudit.errors import NotApplicable
 from gradaudit.ranks.observe import Geometry, geometry_of
 

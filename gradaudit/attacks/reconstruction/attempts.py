@@ -13,16 +13,16 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Execution, Update
-from gradaudit.attacks.reconstruction.matching.restarts import GradientMatching
-from gradaudit.attacks.reconstruction.matching.unknowns import starts
-from gradaudit.attacks.reconstruction.observing import AttackedBatch, value_range
-from gradaudit.attacks.reconstruction.scores import (
+from gradaudit.attacks.reconstruction.closeness import (
     assigned,
     labels_in_common,
     scores_of,
     ssim,
     window_for,
 )
+from gradaudit.attacks.reconstruction.matching.restarts import GradientMatching
+from gradaudit.attacks.reconstruction.matching.unknowns import starts
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, value_range
 from gradaudit.core.randomness import sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable

@@ -25,8 +25,8 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.attacks.layerwise.chain import fully_connected_input
-from gradaudit.attacks.layerwise.closed_form import SingleLayer, readers
+from gradaudit.attacks.layerwise.fully_connected import SingleLayer, readers
+from gradaudit.attacks.layerwise.layer_chain import fully_connected_input
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
 from gradaudit.attacks.layerwise.systems import LeastSquaresMinimum, Vector, float64, minimise

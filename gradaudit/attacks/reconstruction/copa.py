@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, splu
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
+from gradaudit.attacks.layerwise.layer_chain import Activation, LayerChain, Stage
 from gradaudit.attacks.layerwise.recursion import (
     RecoveredRecord,
     SolvedLayer,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from pydantic import Field
 
-from gradaudit.attacks.layerwise.chain import Activation, Stage
+from gradaudit.attacks.layerwise.layer_chain import Activation, Stage
 from gradaudit.attacks.layerwise.recursion import SolvedLayer, Solver, best_of, share_outside
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System, solve

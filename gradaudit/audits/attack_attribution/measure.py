@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.closed_form import readers
+from gradaudit.attacks.layerwise.fully_connected import readers
 from gradaudit.audits.attack_attribution import AttackAttribution, AttributionOptions
 from gradaudit.audits.attack_attribution.grouping import groups
 from gradaudit.audits.attack_attribution.recovery import RoundSum, ValueGrid, recovered

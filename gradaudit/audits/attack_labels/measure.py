@@ -10,8 +10,8 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Campaign, attack_batch
+from gradaudit.attacks.reconstruction.closeness import categorical_distance
 from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels
-from gradaudit.attacks.reconstruction.scores import categorical_distance
 from gradaudit.audits.attack_labels import AttackLabels, LabelsOptions
 from gradaudit.audits.attack_reconstruct.measure import (
     NO_TRUTH,

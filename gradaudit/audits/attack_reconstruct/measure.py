@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.closed_form import under_noise
+from gradaudit.attacks.layerwise.fully_connected import under_noise
 from gradaudit.attacks.layerwise.setting import prospects
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attempt

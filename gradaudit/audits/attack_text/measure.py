@@ -11,10 +11,10 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
 from gradaudit.audits.attack_text import AttackText, TextOptions
+from gradaudit.audits.attack_text.linear_maps import Structure, adapters, predicted
 from gradaudit.audits.attack_text.presence import Presence, Texts, decoys_of, p_value, wins
 from gradaudit.audits.attack_text.recovery.recover import Answer, recover
 from gradaudit.audits.attack_text.span import most_tokens
-from gradaudit.audits.attack_text.structure import Structure, adapters, predicted
 from gradaudit.audits.attack_text.text_scores import (
     GIVEN,
     NO_OTHERS,

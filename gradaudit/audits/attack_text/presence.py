@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.audits.attack_text.linear_maps import MapsOfOneInput
 from gradaudit.audits.attack_text.recovery.candidates import row_strengths
 from gradaudit.audits.attack_text.span import Span
-from gradaudit.audits.attack_text.structure import MapsOfOneInput
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.models.target import Layer
 from gradaudit.statistics.correlation import rank

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import rebuilt
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, attack_batch
-from gradaudit.attacks.reconstruction.scores import own_items, trace
+from gradaudit.attacks.reconstruction.closeness import own_items, trace
 from gradaudit.audits.attack_reconstruct.measure import threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions

@@ -7,7 +7,7 @@ import torch
 
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.mechanisms import load_mechanism
-from gradaudit.audits.dp_audit.mechanisms.opacus import OpacusMechanism
+from gradaudit.audits.dp_audit.mechanisms.opacus_optimizer import OpacusMechanism
 from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.common.packing import arguments
 from gradaudit.errors import UsageError

@@ -120,23 +120,28 @@ def load(folder: Path, options: JobOptions) -> LoadedJob:
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; name that of a Flower app or an NVFlare job")
     if any(folder.glob("meta.*")):
-        loader = _loader("nvflare", "NVFlare")
+        loader = _loader("NVFlare", "nvflare_job")
         return cast("LoadedJob", loader.load(folder, options.site, options.model, options.client))
     if (folder / "pyproject.toml").is_file():
-        loader = _loader("flower", "Flower")
+        loader = _loader("Flower", "flower_app")
         return cast("LoadedJob", loader.load(folder, options.model, options.clients))
     raise UsageError(
         f"{folder}: neither meta.json (an NVFlare job) nor pyproject.toml (a Flower app) is there"
     )
 
 
-def _loader(name: str, title: str) -> ModuleType:
+def _loader(framework: str, name: str) -> ModuleType:
     try:
-        return import_module(f"gradaudit.audits.job.loading.{name}")
+        return _with_framework(f"loading.{name}")
     except ImportError as error:
         raise UsageError(
-            f"job: {title} is not installed ({error}); install gradaudit[{name}]"
+            f"job: {framework} is not installed ({error}); install gradaudit[{framework.lower()}]"
         ) from error
+
+
+def _with_framework(name: str) -> ModuleType:
+    """A module of this folder that imports the framework of a job."""
+    return import_module(f"gradaudit.audits.job.{name}")
 
 
 def audited(folder: Path, options: JobOptions) -> Audited:
@@ -161,7 +166,7 @@ def audited(folder: Path, options: JobOptions) -> Audited:
 def _central(job: LoadedJob) -> bool:
     if job.server is None:
         return False
-    return bool(import_module("gradaudit.audits.job.server").adds_noise(job))
+    return bool(_with_framework("server").adds_noise(job))
 
 
 def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, private: bool) -> None:
@@ -201,7 +206,7 @@ def _same_again(found: Audited, i: int, options: JobOptions) -> bool:
 
 def _look_at_server(found: Audited, options: JobOptions) -> None:
     """Measure what the strategy releases, and name its faults."""
-    server, file = import_module("gradaudit.audits.job.server"), "the ServerApp"
+    server, file = _with_framework("server"), "the ServerApp"
     chain = next((c for c in found.job.chains if c.carries == "update"), None)
     if chain is None:
         return

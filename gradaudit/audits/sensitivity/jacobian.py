@@ -16,8 +16,7 @@ from torch import Tensor
 from gradaudit.audits.sensitivity.piecewise import PiecewiseLinear, tables_pay, tabulated
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
-from gradaudit.gradients.memory import device_memory
-from gradaudit.gradients.norms import (
+from gradaudit.gradients.jacobian_norms import (
     Directions,
     Norm,
     Norms,
@@ -28,6 +27,7 @@ from gradaudit.gradients.norms import (
     over_directions,
     side_by_side,
 )
+from gradaudit.gradients.memory import device_memory
 from gradaudit.gradients.sources import FactoredGradients, General, is_formed
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer

@@ -28,7 +28,7 @@ from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import Batch, Mapped, Variable, fastest
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exact_norms
+from gradaudit.gradients.jacobian_norms import Columns, Norm, Pass, by_probes, exact_norms
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, at_records
-from gradaudit.gradients.norms import Directions, Norm
+from gradaudit.gradients.jacobian_norms import Directions, Norm
 from gradaudit.gradients.operations import Convolution
 from gradaudit.gradients.sources import (
     FactoredGradients,

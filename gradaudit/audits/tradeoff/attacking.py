@@ -23,14 +23,14 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.base import Execution
-from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
-from gradaudit.attacks.reconstruction.scores import (
+from gradaudit.attacks.reconstruction.closeness import (
     categorical_distance,
     order_of,
     paired_distance,
     relative_error,
     trace,
 )
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.core.randomness import sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_parts

@@ -22,7 +22,7 @@ from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, DefenseSetting
 from gradaudit.core.randomness import number as seed_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
-from gradaudit.defenses.chain import Chain
+from gradaudit.defenses.defense_chain import Chain
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import shared_out

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.chain import LayerChain
-from gradaudit.attacks.layerwise.trace import chain_of
+from gradaudit.attacks.layerwise.chain_recording import chain_of
+from gradaudit.attacks.layerwise.layer_chain import LayerChain
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from gradaudit.attacks.layerwise.chain import (
+from gradaudit.attacks.layerwise.layer_chain import (
     Activation,
     composed,
     elu,

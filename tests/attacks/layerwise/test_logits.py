@@ -6,7 +6,7 @@ import torch
 from attacks.layerwise.nets import functional, gradient, net, record
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.chain import (
+from gradaudit.attacks.layerwise.layer_chain import (
     fully_connected_input,
     roots,
     with_bias,

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import fully_connected_input
-from gradaudit.attacks.layerwise.closed_form import (
+from gradaudit.attacks.layerwise.fully_connected import (
     conditions,
     least_squares_bound,
     under_noise,
 )
+from gradaudit.attacks.layerwise.layer_chain import fully_connected_input
 
 
 def noisy(noise: float, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise import systems
-from gradaudit.attacks.layerwise.chain import Stage
+from gradaudit.attacks.layerwise.layer_chain import Stage
 from gradaudit.attacks.layerwise.systems import (
     gradients_matrix,
     solve,

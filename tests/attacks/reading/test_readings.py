@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reading import ReadingValue, reading_units
 from gradaudit.attacks.reading.labels import estimated_counts
-from gradaudit.attacks.reading.span import sketched_rank
+from gradaudit.attacks.reading.sketched_span import sketched_rank
 from gradaudit.judging import gate
 from gradaudit.sharing.named import NamedUpdate, named_update
 

@@ -19,8 +19,8 @@ from gradaudit.attacks.reconstruction.base import (
     Reconstruction,
     ReconstructionOptions,
 )
+from gradaudit.attacks.reconstruction.closeness import ssim
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
-from gradaudit.attacks.reconstruction.scores import ssim
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy

@@ -3,8 +3,8 @@
 import pytest
 from audits.attack_text.sentences import low_rank_view, texts
 
+from gradaudit.audits.attack_text.linear_maps import Structure, adapters, predicted
 from gradaudit.audits.attack_text.recovery.recover import recover
-from gradaudit.audits.attack_text.structure import Structure, adapters, predicted
 from gradaudit.audits.attack_text.text_scores import scores_of
 from gradaudit.progress import Silent
 

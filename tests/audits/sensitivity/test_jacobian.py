@@ -25,7 +25,7 @@ from gradaudit.gradients.differentiation import (
     fastest,
 )
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import by_probes, exact_norms
+from gradaudit.gradients.jacobian_norms import by_probes, exact_norms
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of

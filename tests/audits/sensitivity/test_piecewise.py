@@ -10,7 +10,15 @@ from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.audits.sensitivity.piecewise import PiecewiseLinear, tabulated
 from gradaudit.gradients.differentiation import Batch, Mapped
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.norms import NORMS, Columns, Directions, Gaussian, Norms, Pass, exact_norms
+from gradaudit.gradients.jacobian_norms import (
+    NORMS,
+    Columns,
+    Directions,
+    Gaussian,
+    Norms,
+    Pass,
+    exact_norms,
+)
 from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError

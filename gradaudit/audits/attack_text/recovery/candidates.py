@@ -22,8 +22,8 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from gradaudit.audits.attack_text.linear_maps import Structure
 from gradaudit.audits.attack_text.span import Span
-from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
 
 _FALSE = 0.01

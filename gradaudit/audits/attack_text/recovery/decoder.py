@@ -18,8 +18,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from gradaudit.audits.attack_text.linear_maps import MapsOfOneInput
 from gradaudit.audits.attack_text.recovery.candidates import SEPARATE, TokenCandidates, limit_of
-from gradaudit.audits.attack_text.structure import MapsOfOneInput
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.progress import Advance
 

@@ -17,9 +17,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from gradaudit.audits.attack_text.linear_maps import MapsOfOneInput, Structure
 from gradaudit.audits.attack_text.recovery.candidates import TokenCandidates, limit_of
 from gradaudit.audits.attack_text.recovery.decoder import DecodedText
-from gradaudit.audits.attack_text.structure import MapsOfOneInput, Structure
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.progress import Advance
 

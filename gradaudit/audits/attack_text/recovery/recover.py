@@ -18,6 +18,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
+from gradaudit.audits.attack_text.linear_maps import Structure
 from gradaudit.audits.attack_text.recovery.candidates import (
     TokenCandidates,
     candidates,
@@ -25,7 +26,6 @@ from gradaudit.audits.attack_text.recovery.candidates import (
 )
 from gradaudit.audits.attack_text.recovery.decoder import Continuations, search_prefixes
 from gradaudit.audits.attack_text.recovery.encoder import ROUNDS, TextSearch
-from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.core.randomness import torch_rng
 from gradaudit.progress import Progress

@@ -5,8 +5,8 @@ import itertools
 import torch
 from audits.attack_text.sentences import view
 
+from gradaudit.audits.attack_text.linear_maps import Structure
 from gradaudit.audits.attack_text.recovery.encoder import Exchanges
-from gradaudit.audits.attack_text.structure import Structure
 
 
 def test_the_least_text_of_a_form_is_that_of_all_texts() -> None:

@@ -8,8 +8,8 @@ import torch
 from audits.attack_text.sentences import view
 from torch import Tensor, nn
 
+from gradaudit.audits.attack_text.linear_maps import Structure
 from gradaudit.audits.attack_text.recovery.decoder import Continuations
-from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.core.huggingface import library
 from gradaudit.data.common.packing import InputPart

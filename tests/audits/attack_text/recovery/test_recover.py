@@ -5,9 +5,9 @@ import torch
 from audits.attack_text.sentences import LENGTH, texts, transformer, view
 from torch import Tensor, nn
 
+from gradaudit.audits.attack_text.linear_maps import Structure
 from gradaudit.audits.attack_text.recovery.decoder import Continuations
 from gradaudit.audits.attack_text.recovery.recover import recover
-from gradaudit.audits.attack_text.structure import Structure
 from gradaudit.audits.attack_text.text_threat import TextThreat
 from gradaudit.defenses import parse_defense
 from gradaudit.models.losses import CrossEntropy

@@ -6,7 +6,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from gradaudit.attacks.reconstruction.scores import (
+from gradaudit.attacks.reconstruction.closeness import (
     assigned,
     categorical_distance,
     labels_in_common,

@@ -22,7 +22,7 @@ from flwr.common.config import flatten_dict, get_project_config
 from flwr.compat.common import recorddict_compat as compat
 from flwr.supercore.object_ref import load_app
 
-from gradaudit.audits.dp_audit.mechanisms.flower import FlowerMod
+from gradaudit.audits.dp_audit.mechanisms.flower_mods import FlowerMod
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
 from gradaudit.audits.job.loading import fresh_imports, models_in

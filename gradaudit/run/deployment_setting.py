@@ -1,16 +1,14 @@
 """Whether numbers are of the attacker's best case, or of the federation that the user described."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradaudit.audits.base import Audit, AuditOptions
+from gradaudit.defenses import parse_defense
 from gradaudit.deployment import Deployment, Setting
+from gradaudit.models.target import hidden_layers
 from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from gradaudit.subject import Subject
+from gradaudit.subject import Subject
 
 
 def with_setting(
@@ -38,9 +36,6 @@ def setting_of(options: AuditOptions, subject: Subject) -> Setting:
 
 
 def _same_subject(described: Deployment, subject: Subject) -> bool:
-    from gradaudit.defenses import parse_defense
-    from gradaudit.models.target import hidden_layers
-
     hidden = hidden_layers(subject.target.layers, described.hide)
     defenses = [str(parse_defense(text)) for text in described.defense]
     return (described.mode, defenses, hidden) == (

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
-from gradaudit.attacks.layerwise import chain
-from gradaudit.attacks.layerwise.chain import Activation, LayerChain, Stage
+from gradaudit.attacks.layerwise import layer_chain
+from gradaudit.attacks.layerwise.layer_chain import Activation, LayerChain, Stage
 from gradaudit.attacks.reconstruction.matching.replay import Recorder
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -24,13 +24,13 @@ _KEEPS_ORDER = {
     "_to_copy", "contiguous", "lift_fresh_copy",
 }  # fmt: skip
 _ACTIVATIONS: dict[str, _Make] = {
-    "tanh": chain.tanh,
-    "sigmoid": chain.sigmoid,
-    "leaky_relu": lambda negative=0.01: chain.leaky_relu(_rising(negative)),
+    "tanh": layer_chain.tanh,
+    "sigmoid": layer_chain.sigmoid,
+    "leaky_relu": lambda negative=0.01: layer_chain.leaky_relu(_rising(negative)),
     "elu": lambda alpha=1.0, *scales: (
-        chain.elu(_rising(alpha)) if set(scales) <= {1} else _refused("elu")
+        layer_chain.elu(_rising(alpha)) if set(scales) <= {1} else _refused("elu")
     ),
-    "softplus": lambda beta=1.0, threshold=20.0: chain.softplus(beta),
+    "softplus": lambda beta=1.0, threshold=20.0: layer_chain.softplus(beta),
 }
 _REASONS = {
     "relu": "a ReLU has no inverse where it gives zero",
@@ -143,10 +143,10 @@ def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> LayerChain:
         reader.meet(node, before)
         before = node
     stages = tuple(
-        Stage(**fields, activation=chain.composed(passed)) for fields, passed in reader.layers
+        Stage(**fields, activation=layer_chain.composed(passed)) for fields, passed in reader.layers
     )
     _check(stages)
-    return LayerChain(chain.composed(reader.entrance), stages, input_shape)
+    return LayerChain(layer_chain.composed(reader.entrance), stages, input_shape)
 
 
 def _path(start: fx.Node) -> Iterator[fx.Node]:

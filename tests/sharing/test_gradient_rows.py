@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradaudit.sharing.gradient_rows import Dense, FactoredRows, weighted_sums
 from gradaudit.sharing.principal import axes_of_narrow, components_of, gram_of
-from gradaudit.sharing.rows import Dense, FactoredRows, weighted_sums
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

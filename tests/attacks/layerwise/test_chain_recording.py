@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from attacks.layerwise.nets import ACTIVATIONS, chain, functional, net, record
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.chain import composed, leaky_relu, sigmoid, tanh
+from gradaudit.attacks.layerwise.layer_chain import composed, leaky_relu, sigmoid, tanh
 from gradaudit.errors import NotApplicable
 
 CHAINS = {
