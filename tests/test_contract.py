@@ -192,7 +192,7 @@ def test_its_name_is_its_command_and_help_shows_its_options(part: Part) -> None:
         assert module == part.name.replace(" ", "_").replace("-", "_")
     else:
         assert {audit.reports_as() for audit in together} == {module.partition("_")[0]}
-    done = run(*part.name.split(), "--help", width=200)
+    done = run(*part.name.split(), "--help-all", width=200)
     assert done.status == 0
     for name in part.cls.Options.model_fields:
         assert f"--{name.replace('_', '-')}" in done.out

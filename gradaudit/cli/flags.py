@@ -17,6 +17,7 @@ from gradaudit.core.files import FOUND
 from gradaudit.core.text import listed
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.trust import expect_trusted, trust
+from gradaudit.view.explaining import described
 
 CONFIG = inspect.Parameter(
     "config",
@@ -26,7 +27,8 @@ CONFIG = inspect.Parameter(
         Path | None,
         typer.Option(
             "--config",
-            help=f"YAML file of options; flags win over it (default: {FOUND} if it exists).",
+            help="YAML file of options; flags win over it, and --no-NAME turns off an option that "
+            f"it turns on (default: {FOUND} if it exists).",
         ),
     ],
 )
@@ -121,16 +123,20 @@ def options_of(
 ) -> list[inspect.Parameter]:
     """Returns one keyword option for each field; None stands for "not given".
 
+    Fields of a class come before those that it inherits, as they are its own.
+
     Args:
         model: settings whose fields have descriptions.
         panel: the heading under which ``--help`` shows them.
         renames: other names for some fields.
         without: fields that get no option.
     """
+    fields = model.model_fields
+    declared = (name for kind in model.__mro__ for name in inspect.get_annotations(kind))
     return [
-        _option(renames.get(name, name), field, panel)
-        for name, field in model.model_fields.items()
-        if name not in without
+        _option(renames.get(name, name), fields[name], panel)
+        for name in dict.fromkeys(declared)
+        if name in fields and name not in without
     ]
 
 
@@ -150,11 +156,8 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     if kind is bool and "short" not in extra:
         flag += "/--no-" + name.replace("_", "-")
     flags = [flag, *([str(extra["short"])] if "short" in extra else [])]
-    text = field.description or ""
-    if field.default not in (None, (), False) and not field.is_required():
-        values = field.default if isinstance(field.default, tuple) else (field.default,)
-        text = f"{text} (default: {', '.join(map(str, values))})"
     completes = completer(name) if kind in (str, list[str]) else None
+    text = described(name, field)
     option = typer.Option(
         *flags, help=text, rich_help_panel=panel, show_default=False, autocompletion=completes
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.models import ArgumentInfo
 
 from gradaudit.audits import audits
@@ -31,35 +31,91 @@ from gradaudit.zoo import zoo_names
 EXAMPLE = "gradaudit "
 FIRST = ("model", "checkpoint", "data", "attribute", "out", "policy", "baseline", "quick", "output")
 """Options that help shows first, in this order."""
+COMMON = (
+    "help", "help-all", "dry-run", "budget", "config", "format", "defense", "layer", "samples",
+    "seed", "batch-size", "update",
+)  # fmt: skip
+"""Options that help shows of every command that has them, before the command's own options."""
+SHARED = ("Subject", "Output")
+"""Headings of the options that commands share, which help shows after the command's own ones."""
+MOST_OPTIONS = 25
+"""Largest number of options that ``--help`` shows; ``--help-all`` shows all."""
 NEEDED_FIRST = "Needed first"
 _AS_IT_IS = "\b\n"
 """Mark before a paragraph that click must not wrap, as it would break names at hyphens."""
 
 
 class HelpCommand(TyperCommand):
-    """A command whose help lists the options under headings, those needed first at the top."""
+    """A command whose help lists the options under headings, those needed first at the top.
+
+    ``--help`` shows at most ``MOST_OPTIONS``: those needed first, those common to all commands, and
+    of the rest the first ones as the command declares them.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for argument in self.params:
             if isinstance(argument, TyperArgument) and not argument.help:
                 argument.help = _help_of_argument(self, str(argument.name))
+        self.params.append(
+            TyperOption(
+                param_decls=["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_help_all,
+                help="Show every option and exit.",
+            )
+        )
+
+    def format_arguments(self, ctx: Any, formatter: Any) -> None:
+        """Write nothing, as ``format_options`` lists the arguments too."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, and the commands of a group, each under its heading."""
         sections = defaultdict(list)
-        for heading, name, text in (*_options(self, ctx), *_commands(self)):
+        shown, left_out = _chosen(self.get_params(ctx), every=_HELP_ALL in ctx.meta)
+        for heading, name, text in (*_options(shown, ctx), *_commands(self)):
             lines = _wrapped(text.replace("\\[", "["), 50)  # Typer escapes for rich in any case
             sections[heading].append((name, _AS_IT_IS + "\n".join(lines)))
         for heading, entries in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(entries, col_max=24)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left_out} more options: {ctx.command_path} --help-all")
 
 
 class HelpGroup(TyperGroup):
     """A group of commands whose help lists them under headings too."""
 
     format_options = HelpCommand.format_options
+
+
+_HELP_ALL = "gradaudit.help_all"
+"""Key of a command's context under which it is noted that every option is shown."""
+
+
+def _help_all(ctx: Any, _: object, value: bool) -> None:
+    """Print the help with every option, and exit."""
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_HELP_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+def _chosen(params: Sequence[Any], *, every: bool) -> tuple[list[Any], int]:
+    """Returns the parameters that help shows, in their order, and how many it leaves out."""
+    first = {f"--{name}": place for place, name in enumerate((*FIRST, *COMMON))}
+
+    def rank(option: Any) -> int:
+        later = getattr(option, "rich_help_panel", None) in SHARED
+        return first.get(max(option.opts, key=len), len(first) + later)
+
+    options = [each for each in params if each.param_type_name == "option" and not each.hidden]
+    ranked = sorted(options, key=rank)
+    left_out = [] if every else ranked[MOST_OPTIONS:]
+    return [each for each in params if each not in left_out], len(left_out)
 
 
 def examples_in(text: str) -> list[str]:
@@ -78,14 +134,20 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
-def _options(command: Any, ctx: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields heading, flags and help of each option, arguments first."""
+def _options(params: Sequence[Any], ctx: Any) -> Iterator[tuple[str, str, str]]:
+    """Yields heading, flags and help of each parameter, arguments first.
+
+    The flag that turns an option off is left out; the help names it where it does something.
+    """
     order = {name: place for place, name in enumerate(FIRST)}
-    options = sorted(command.get_params(ctx), key=lambda each: order.get(each.name, len(order)))
+    options = sorted(params, key=lambda each: order.get(each.name, len(order)))
     for option in sorted(options, key=lambda each: str(each.param_type_name)):
-        panel = getattr(option, "rich_help_panel", None) or f"{option.param_type_name}s".title()
+        kind = str(option.param_type_name)
+        panel = getattr(option, "rich_help_panel", None) or f"{kind}s".title()
         if entry := option.get_help_record(ctx):
-            yield NEEDED_FIRST if option.name in order else panel, *entry
+            needed = kind == "option" and option.name in order
+            flags = entry[0].partition(" / --no-")[0]
+            yield NEEDED_FIRST if needed else panel, flags, entry[1]
 
 
 def _help_of_argument(command: Any, name: str) -> str | None:

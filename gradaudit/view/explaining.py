@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -86,7 +86,7 @@ def _measuring() -> dict[str, list[tuple[type[Audit[Any]], Metric]]]:
 def _of_audit(audit: type[Audit[Any]]) -> Explanation:
     shown = [(f"{audit.reports_as()}.{m.id}", _about(m)) for m in audit.metrics]
     options = [
-        (f"--{name.replace('_', '-')}", _option(field))
+        (f"--{name.replace('_', '-')}", described(name, field))
         for name, field in audit.Options.model_fields.items()
     ]
     parts = (
@@ -133,7 +133,18 @@ def _facts(metric: Metric) -> Iterator[str]:
         yield f"Its interval narrows with the root of the number of {metric.counts}."
 
 
-def _option(field: FieldInfo) -> str:
-    default = field.get_default(call_default_factory=True)
-    given = field.default not in (None, (), False) and not field.is_required()
-    return (field.description or "") + (f" (default: {default})" if given else "")
+def described(name: str, field: FieldInfo) -> str:
+    """Returns an option's description with its default in words, for help and explanations."""
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    off = f"--no-{name.replace('_', '-')} turns it off"
+    if default is True:
+        said = f" (default: on; {off})"
+    elif default is None and bool in get_args(field.annotation):
+        said = f" ({off})"
+    elif default in (None, (), False):
+        said = ""
+    else:
+        values = default if isinstance(default, tuple) else (default,)
+        texts = [f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for v in values]
+        said = f" (default: {', '.join(texts)})"
+    return f"{field.description or ''}{said}"

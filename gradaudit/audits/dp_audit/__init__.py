@@ -22,14 +22,6 @@ class DpAuditOptions(AuditOptions):
         "The noise is absolute, and by default on the sum of clipped gradients. Laplace noise per "
         "record is refused beside --companions: their mean has no simple law.",
     )
-    clip: float | None = Field(
-        None,
-        gt=0,
-        description="L2 norm that a mechanism from a file clips to; crafted records depend on it.",
-    )
-    noise: Literal["unknown", "gaussian"] = Field(
-        "unknown", description="Law of the noise that a mechanism from a file declares to add."
-    )
     claimed_epsilon: float | None = Field(
         None,
         ge=0,
@@ -39,8 +31,30 @@ class DpAuditOptions(AuditOptions):
     trials: int = Field(
         5000, ge=100, description="Expected number of releases under each hypothesis."
     )
+    mode: Literal["implementation", "exact", "one-run"] = Field(
+        "implementation",
+        description="Mode of the audit: run the mechanism (implementation), sample the law of its "
+        "statistic (exact), or guess from a single training which canaries took part (one-run): "
+        "clients of --canaries RUN, or records of a training by --mechanism opacus:… for --steps "
+        "at --sampling-rate and --rate.",
+    )
     record: str = Field(
         "crafted", description="Canary record (or client): random, crafted, or an index."
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        description="L2 norm that a mechanism from a file clips to; crafted records depend on it.",
+    )
+    noise: Literal["unknown", "gaussian"] = Field(
+        "unknown", description="Law of the noise that a mechanism from a file declares to add."
+    )
+    companions: int = Field(0, ge=0, description="Number of other records in the batch.")
+    relation: Literal["replace", "remove"] = Field(
+        "replace",
+        description="Neighbour relation: a record's value (or a client's update) is replaced by "
+        "another, or the record (or the update) is removed. Removed records are "
+        "played for a mechanism from a file, beside --companions.",
     )
     domain: Literal["feasible", "free"] = Field(
         "feasible",
@@ -53,19 +67,11 @@ class DpAuditOptions(AuditOptions):
         description="Choice of the neighbour's value: the one that moves the gradient most, or a "
         "random one.",
     )
-    companions: int = Field(0, ge=0, description="Number of other records in the batch.")
     statistic: Literal["projection", "distance"] = Field(
         "projection",
         description="Statistic that distinguishes the two hypotheses: the likelihood ratio, or the "
         "paper's distance; the other one is reported beside it, with a tenth of the "
         "error probability.",
-    )
-    mode: Literal["implementation", "exact", "one-run"] = Field(
-        "implementation",
-        description="Mode of the audit: run the mechanism (implementation), sample the law of its "
-        "statistic (exact), or guess from a single training which canaries took part (one-run): "
-        "clients of --canaries RUN, or records of a training by --mechanism opacus:… for --steps "
-        "at --sampling-rate and --rate.",
     )
     canaries: Path | None = Field(
         None, description="Folder of a training with --canaries, for --mode one-run."
@@ -76,12 +82,6 @@ class DpAuditOptions(AuditOptions):
     )
     iterations: int = Field(
         200, ge=2, description="Number of optimiser steps for crafting the canary."
-    )
-    relation: Literal["replace", "remove"] = Field(
-        "replace",
-        description="Neighbour relation: a record's value (or a client's update) is replaced by "
-        "another, or the record (or the update) is removed. Removed records are "
-        "played for a mechanism from a file, beside --companions.",
     )
     clients: int = Field(8, ge=2, description="Number of clients that train, for middleware.")
     client_records: int = Field(32, ge=1, description="Number of records of each of these clients.")
