@@ -15,7 +15,7 @@ import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -102,10 +102,17 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
             _leave_out(what, "repair the distribution that offers it")
 
 
-def _loaded(package: str) -> Iterator[tuple[EntryPoint, Any]]:
-    """Yields the entry points of a package's group, each with the object that it names."""
+def _loaded(package: str, besides: Collection[str] = ()) -> Iterator[tuple[EntryPoint, Any]]:
+    """Yields entry points of a package's group, each with the object that it names.
+
+    Args:
+        package: full name of the package.
+        besides: ``MODULE:CLASS`` of those that are left aside.
+    """
     group = _GROUPS.get(package, package)
-    for entry in _entry_points(tuple(sys.path)).select(group=group):
+    for entry in _of_group(package):
+        if f"{entry.module}:{entry.attr}" in besides:
+            continue
         try:
             with foreign():
                 part = entry.load()
@@ -116,6 +123,11 @@ def _loaded(package: str) -> Iterator[tuple[EntryPoint, Any]]:
             )
         else:
             yield entry, part
+
+
+def _of_group(package: str) -> Any:
+    """Returns the entry points of a package's group."""
+    return _entry_points(tuple(sys.path)).select(group=_GROUPS.get(package, package))
 
 
 @cache
@@ -161,10 +173,18 @@ def _leave_out(what: str, remedy: str) -> None:
     warnings.warn(f"{what}, and is left out; {remedy}", PartWarning, stacklevel=2)
 
 
+def part_named(package: str, name: str) -> type[Any] | None:
+    """Returns the part of ``package`` or of its entry points with this name; None for no part."""
+    if found := offered(package).get(name):
+        part: type[Any] = getattr(importlib.import_module(found["module"]), found["class"])
+        return part
+    return next((part for _, part in _loaded(package) if part.name == name), None)
+
+
 def summaries(package: str, by: str = "name") -> dict[str, str]:
     """Returns each part of ``package`` with its ``summary``, read from the source.
 
-    Parts of other distributions are imported, since their source may lie anywhere.
+    Of other distributions those parts are imported whose source does not declare both.
 
     Args:
         package: full name of the package that holds them.
@@ -173,36 +193,73 @@ def summaries(package: str, by: str = "name") -> dict[str, str]:
     Returns:
         The summaries, sorted by the parts' names.
     """
-    ours = ((name, part[by], part["summary"]) for name, part in declared(package).items())
+    read = offered(package)
+    known = {f"{part['module']}:{part['class']}" for part in read.values()}
     others = (
-        (part.name, getattr(part, by), part.summary)
-        for _, part in _loaded(package)
-        if all(hasattr(part, name) for name in ("name", by, "summary"))
+        {key: getattr(part, key) for key in ("name", by, "summary")}
+        for _, part in _loaded(package, known)
+        if all(hasattr(part, key) for key in ("name", by, "summary"))
     )
-    return {word: summary for _, word, summary in sorted([*others, *ours])}
+    parts = {part["name"]: part for part in (*others, *read.values())}
+    return {parts[name].get(by, name): parts[name]["summary"] for name in sorted(parts)}
+
+
+def offered(package: str) -> dict[str, dict[str, Any]]:
+    """Returns what ``declared`` does, and then what entry points' own source declares.
+
+    Nothing is imported: a part of another distribution stands here where its class holds its
+    ``name`` and its ``summary`` as plain strings.
+    """
+    parts = dict(declared(package))
+    for entry in _of_group(package):
+        source = _source_of(entry)
+        for part in _declared_in(source) if source else ():
+            if part["class"] == entry.attr:
+                parts.setdefault(part["name"], {**part, "module": entry.module})
+    return parts
+
+
+def _source_of(entry: EntryPoint) -> Path | None:
+    """Returns the file of an entry point's module, whose packages are not imported."""
+    first, *rest = entry.module.split(".")
+    try:
+        spec = find_spec(first)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not (folders := spec.submodule_search_locations):
+        files = [Path(spec.origin)] if spec and spec.origin and not rest else []
+    else:
+        places = [Path(folder, *rest) for folder in folders]
+        files = [file for p in places for file in (p / "__init__.py", p.with_suffix(".py"))]
+    return next((file for file in files if file.suffix == ".py" and file.is_file()), None)
 
 
 def declared(package: str) -> dict[str, dict[str, Any]]:
     """Returns class attributes of a package's own parts by part name, read from the source.
 
-    It is not imported, so that parts that need torch are listed without it. The parts of a single
-    module stand in the order of its source.
+    Beside them stand the names of the ``module`` and of the ``class``. It is not imported, so that
+    parts that need torch are listed without it. The parts of a single module stand in the order of
+    its source.
     """
     spec = find_spec(package)
     assert spec is not None
     if spec.submodule_search_locations is None:
-        parts = [*_declared_in(Path(str(spec.origin)))]
+        parts = [{**part, "module": package} for part in _declared_in(Path(str(spec.origin)))]
     else:
         folders = map(Path, spec.submodule_search_locations)
         files = sorted(file for folder in folders for file in folder.glob("*.py"))
-        parts = [part for file in files for part in _declared_in(file)]
+        parts = [
+            {**part, "module": f"{package}.{file.stem}"}
+            for file in files
+            for part in _declared_in(file)
+        ]
         parts.sort(key=lambda part: str(part["name"]))
     return {part["name"]: part for part in parts}
 
 
 def forms(package: str) -> str:
-    """Lists specs of the package's own parts for help: their examples, or their names."""
-    return ", ".join(str(part.get("example", part["name"])) for part in declared(package).values())
+    """Lists specs of the parts for help: their examples, or their names."""
+    return ", ".join(str(part.get("example", part["name"])) for part in offered(package).values())
 
 
 def parsed(source: str) -> ast.Module:
@@ -220,7 +277,9 @@ def _declared_in(file: Path) -> list[dict[str, Any]]:
     if not _SUMMARY.search(source):
         return []  # a module without parts need not be parsed, which takes time
     classes = [
-        dict(_constants(node)) for node in parsed(source).body if isinstance(node, ast.ClassDef)
+        {"class": node.name, **dict(_constants(node))}
+        for node in parsed(source).body
+        if isinstance(node, ast.ClassDef)
     ]
     return [constants for constants in classes if constants.keys() >= {"name", "summary"}]
 

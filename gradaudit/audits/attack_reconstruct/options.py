@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from gradaudit.audits.sharing_options import ClientOptions
-from gradaudit.core.parts import declared
+from gradaudit.core.parts import offered
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject
@@ -27,14 +27,14 @@ PACKAGE = "gradaudit.attacks.reconstruction"
 
 def names_in_words() -> str:
     """The names of the reconstruction attacks: A, B or C."""
-    *names, last = declared(PACKAGE)
+    *names, last = offered(PACKAGE)
     return f"{', '.join(names)} or {last}"
 
 
 def default_steps_in_words() -> str:
     """How many steps attacks take by default: 300 for A and B, 2400 for C."""
     by_steps: dict[int, list[str]] = defaultdict(list)
-    for name, attack in declared(PACKAGE).items():
+    for name, attack in offered(PACKAGE).items():
         if (steps := attack.get("default_steps")) is not None:
             by_steps[steps].append(name)
     return ", ".join(
