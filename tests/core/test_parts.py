@@ -11,8 +11,17 @@ import pytest
 
 import gradaudit.core.parts
 from gradaudit.attacks.reconstruction import reconstructions
+from gradaudit.audits.attack_reconstruct.options import PACKAGE, names_in_words
 from gradaudit.audits.dp_audit.mechanisms import mechanisms
-from gradaudit.core.parts import discover, parsed, summaries, without_garbage_collection
+from gradaudit.core.parts import (
+    discover,
+    forms,
+    offered,
+    parsed,
+    part_named,
+    summaries,
+    without_garbage_collection,
+)
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses
 from gradaudit.errors import PartWarning
@@ -136,6 +145,44 @@ def test_summaries_of_another_distribution_are_imported(
     monkeypatch.setattr(Plum, "summary", "a stone fruit", raising=False)
     offer(monkeypatch, orchard, f"{__name__}:Plum")
     assert summaries(orchard) == {"plum": "a stone fruit"}
+
+
+@pytest.mark.parametrize("place", ["nursery.py", "nursery/sour.py", "nursery/sour/__init__.py"])
+def test_a_part_of_another_distribution_is_read_and_not_imported(
+    orchard: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / place.replace("nursery", f"nursery_{tmp_path.name}")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text(
+        "class Other:\n    name, summary = 'other', ''\n"
+        "class Quince:\n    name = 'quince'\n    summary = 'sour'\n    example = 'quince:2'\n"
+        "raise ImportError\n"
+    )
+    module = ".".join(source.relative_to(tmp_path).with_suffix("").parts)
+    offer(monkeypatch, orchard, f"{module.removesuffix('.__init__')}:Quince")
+    assert list(offered(orchard)) == ["quince"]
+    assert forms(orchard) == "quince:2"
+    assert summaries(orchard, "example") == {"quince:2": "sour"}
+
+
+def test_a_part_is_imported_by_its_name(orchard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, orchard, f"{__name__}:Plum")
+    assert part_named(orchard, "plum") is Plum
+    assert part_named(orchard, "medlar") is None
+    own = part_named("gradaudit.defenses", "prune")
+    assert own is defenses()["prune"]
+    assert part_named("gradaudit.models.losses", "mse") is not None
+
+
+def test_help_names_the_methods_of_other_distributions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"methods_{tmp_path.name}.py").write_text(
+        "class Zero:\n    name = 'zero'\n    summary = 'Hand in nothing.'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    offer(monkeypatch, PACKAGE, f"methods_{tmp_path.name}:Zero")
+    assert names_in_words().endswith("r-gap or zero")
 
 
 @pytest.mark.parametrize("enabled", [True, False])
