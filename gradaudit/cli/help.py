@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -169,6 +169,8 @@ Completion = tuple[str, str]
 """A completed word and its explanation."""
 REPORT = Path("report.json")
 """Report whose layers are offered where the command line names none."""
+_LONGEST_HEADER = 1 << 16
+"""Most characters of a table's first line that are read."""
 
 
 def completer(option: str) -> Callable[[typer.Context, str], list[Completion]] | None:
@@ -202,7 +204,7 @@ def _audits(ctx: typer.Context) -> Iterator[Completion]:
 def _explained(ctx: typer.Context) -> Iterator[Completion]:
     titles = {name: metric.title for name, metric in known_metrics().items()}
     said = {**{name: audit.summary for name, audit in audits().items()}, **titles}
-    return ((name.replace(" ", "-"), said[name]) for name in names())
+    return ((name.replace(" ", "-"), said.get(name, "")) for name in names())
 
 
 def _parts(package: str, by: str = "name") -> Callable[[typer.Context], Iterable[Completion]]:
@@ -226,6 +228,26 @@ def _attributes(ctx: typer.Context) -> Iterator[Completion]:
         yield from (
             (printable(name), "") for name in (attributes if isinstance(attributes, dict) else ())
         )
+    data = str(ctx.params.get("data") or "")
+    yield from ((name, "") for name in dict.fromkeys((*_bundled(data), *_header(data))))
+
+
+def _bundled(data: str) -> list[str]:
+    """Returns the attributes of data that comes with gradaudit, as its summary names them."""
+    said = summaries("gradaudit.data").get(data.partition("?")[0], "")
+    found = re.search(r"attributes? ([\w ]+)$", said)
+    return found[1].split(" and ") if found else []
+
+
+def _header(data: str) -> list[str]:
+    """Returns the columns in the first line of the CSV file that a spec names."""
+    kind, _, rest = data.partition(":")
+    if kind != "csv":
+        return []
+    with suppress(OSError, ValueError), Path(rest.partition("?")[0]).expanduser().open() as file:
+        line = file.readline(_LONGEST_HEADER).rstrip("\r\n")
+        return [printable(name.strip('"')) for name in line.split(max(",;\t", key=line.count))]
+    return []
 
 
 def _reports(ctx: typer.Context) -> Iterator[Report]:
@@ -291,4 +313,5 @@ _COMPLETED: Mapping[str, Callable[[typer.Context], Iterable[Completion]]] = {
     "family": _parts("gradaudit.families"),
     "algorithm": _parts("gradaudit.federation.algorithms"),
     "executor": _parts("gradaudit.executors", "example"),
+    "cost": _parts("gradaudit.protection.costs"),
 }

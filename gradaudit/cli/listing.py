@@ -7,6 +7,7 @@ NaN does: it is neither below the one nor above the other.
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
@@ -18,7 +19,7 @@ from gradaudit.audits import audits
 from gradaudit.cli.help import completer
 from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
-from gradaudit.core.parts import declared, summaries
+from gradaudit.core.parts import summaries
 from gradaudit.core.specs import pick
 from gradaudit.deployment import Deployment
 from gradaudit.formats import formats
@@ -27,6 +28,7 @@ from gradaudit.formats.explanation import explanation_lines, explanation_markdow
 from gradaudit.formats.page import Page
 from gradaudit.judging import Policy, known_metrics
 from gradaudit.report import Report
+from gradaudit.view.explaining import PARTS
 from gradaudit.view.explaining import explain as explained
 from gradaudit.zoo import zoo_names
 
@@ -94,16 +96,11 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
         for name, metric in known_metrics().items()
     },
     "zoo": zoo_names,
-    "data": lambda: summaries("gradaudit.data", by="example"),
-    "losses": lambda: {
-        name: loss["summary"] for name, loss in declared("gradaudit.models.losses").items()
+    "attacks": lambda: {
+        **{name: audit.summary for name, audit in audits().items() if name.startswith("attack ")},
+        **{f"--method {name}": text for name, text in summaries(PARTS["reconstructions"]).items()},
     },
-    "reconstructions": lambda: summaries("gradaudit.attacks.reconstruction"),
-    "families": lambda: summaries("gradaudit.families"),
-    "defenses": lambda: summaries("gradaudit.defenses", by="example"),
-    "mechanisms": lambda: summaries("gradaudit.audits.dp_audit.mechanisms", by="example"),
-    "executors": lambda: summaries("gradaudit.executors", by="example"),
-    "algorithms": lambda: summaries("gradaudit.federation.algorithms"),
+    **{kind: partial(summaries, package, "example") for kind, package in PARTS.items()},
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }
 
@@ -111,7 +108,10 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
 def list_parts(
     kind: Annotated[
         str | None,
-        typer.Argument(help=f"Kind to list (without it all): {', '.join(KINDS)}."),
+        typer.Argument(
+            help=f"Kind to list (without it all): {', '.join(KINDS)}.",
+            autocompletion=lambda: list(KINDS),
+        ),
     ] = None,
     shape: Annotated[
         Literal["table", "json"],
@@ -139,7 +139,8 @@ def explain(
     name: Annotated[
         list[str],
         typer.Argument(
-            help="Name of an audit or a metric, as in `attack property` or vinfo.auroc.",
+            help="Name of an audit, a metric, a part that `gradaudit list` lists or an error, as "
+            "in `attack property`, vinfo.auroc, prune or CheckpointError.",
             autocompletion=completer("explained"),
         ),
     ],
@@ -148,10 +149,13 @@ def explain(
         typer.Option("-f", "--format", help="Format of what is printed."),
     ] = "table",
 ) -> None:
-    """Explain an audit or a metric: its question, equation, source and limits.
+    """Explain an audit, a metric, an attack, a defense, data or an error, from its declaration.
 
     gradaudit explain sensitivity
-    gradaudit explain vinfo.auroc
+    gradaudit explain prune
+
+    What is printed is the question it answers, its equation, source and limits, and its options.
+    Where parts of two kinds share a name, put the kind before it, as in `mechanisms dp`.
     """
     explanation = explained(" ".join(name))
     if shape == "markdown":

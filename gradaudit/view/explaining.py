@@ -1,16 +1,19 @@
-"""Explanations of audits and metrics from their declarations: question, equation, limits."""
+"""Explanations of audits, metrics, other parts and errors, from their declarations."""
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
+import gradaudit.errors as errors
 from gradaudit.audits import Audit, Metric, audits, named
+from gradaudit.core.parts import offered, part_named
 from gradaudit.core.specs import suggest
 from gradaudit.core.text import number
-from gradaudit.errors import UsageError
+from gradaudit.errors import GradauditError, UsageError
 
 Entry = tuple[str, str]
 """A term and its explanation."""
@@ -39,27 +42,108 @@ class Explanation:
     address: str = ""
 
 
+PARTS = {
+    "reconstructions": "gradaudit.attacks.reconstruction",
+    "defenses": "gradaudit.defenses",
+    "data": "gradaudit.data",
+    "families": "gradaudit.families",
+    "mechanisms": "gradaudit.audits.dp_audit.mechanisms",
+    "executors": "gradaudit.executors",
+    "algorithms": "gradaudit.federation.algorithms",
+    "losses": "gradaudit.models.losses",
+    "costs": "gradaudit.protection.costs",
+}
+"""Packages of the parts that are listed without being imported, by their kind in ``list``."""
+
+
 def names() -> list[str]:
-    """Returns all names that can be explained: audits, then metrics."""
-    return [*audits(), *_measuring()]
+    """Returns all names that can be explained: audits, metrics, other parts and errors."""
+    return list(dict.fromkeys([*audits(), *_measuring(), *_parts(), *_errors()]))
 
 
 def explain(name: str) -> Explanation:
-    """Explains an audit by its name, or a metric as policies name it.
+    """Explains an audit, a metric as policies name it, a part as ``list`` names it, or an error.
+
+    Where parts of several kinds have the name, the kind before it decides: ``mechanisms dp``.
 
     Raises:
-        UsageError: there is neither.
+        UsageError: there is none.
     """
     spoken = [*audits(), *(alias for audit in audits().values() for alias in audit.aliases)]
     known = {one.replace(" ", "-"): named(one) for one in spoken}
-    known |= {one: named(one) for one in (*spoken, *names())}
-    meant = known.get(name)
-    if meant is None:
-        raise UsageError(
-            f"explain {name}: no audit or metric of this name{suggest(name, known)}; "
-            "`gradaudit list audits` and `gradaudit list metrics` have them"
-        )
-    return _of_audit(audits()[meant]) if meant in audits() else _of_metric(meant)
+    known |= {one: named(one) for one in (*spoken, *_measuring())}
+    if meant := known.get(name):
+        return _of_audit(audits()[meant]) if meant in audits() else _of_metric(meant)
+    if error := _errors().get(name):
+        return _of_error(error)
+    others = _parts()
+    if kind := others.get(name):
+        return _of_part(kind, name.rpartition(" ")[2])
+    raise UsageError(
+        f"explain {name}: no audit, metric, part or error of this name"
+        f"{suggest(name, [*known, *others, *_errors()])}; `gradaudit list` has them"
+    )
+
+
+def _parts() -> dict[str, str]:
+    """Returns the kind of every part that is not imported, by its name and by kind and name."""
+    kinds: dict[str, str] = {}
+    for kind, package in PARTS.items():
+        for name in offered(package):
+            kinds.setdefault(name, kind)
+            kinds[f"{kind} {name}"] = kind
+    return kinds
+
+
+def _errors() -> dict[str, type[GradauditError]]:
+    """Returns the errors that a command may end with, by the names of their classes."""
+    return {
+        name: kind
+        for name, kind in vars(errors).items()
+        if inspect.isclass(kind) and issubclass(kind, GradauditError)
+    }
+
+
+def _of_part(kind: str, name: str) -> Explanation:
+    """Explains a part by its summary, its docstring and the options in its specs."""
+    part = part_named(PARTS[kind], name)
+    assert part is not None  # it was found under this name
+    fields = part.Options.model_fields if hasattr(part, "Options") else {}
+    options = [(option, described(option, field)) for option, field in fields.items()]
+    also = [other for other in PARTS if other != kind and name in offered(PARTS[other])]
+    parts = [
+        Section("What it does", _paragraphs(part)),
+        Section("Options of its spec", entries=options or list(_fields(part))),
+    ]
+    if also:
+        others = " or ".join(f"`gradaudit explain {other} {name}`" for other in also)
+        parts.append(Section("Others of this name", [f"See {others}."]))
+    shown = f", as in `{part.example}`" if getattr(part, "example", "") else ""
+    summary = str(part.summary).rstrip(".")
+    return Explanation(f"{name} ({kind})", f"{summary[:1].upper()}{summary[1:]}{shown}.", parts)
+
+
+def _of_error(error: type[GradauditError]) -> Explanation:
+    paragraphs = _paragraphs(error)
+    status = f"A command that ends with it exits with {error.exit_status}."
+    return Explanation(error.__name__, paragraphs[0], [Section("More", [*paragraphs[1:], status])])
+
+
+def _fields(part: type[Any]) -> Iterator[Entry]:
+    """Yields the fields that a spec may set, as the docstrings of a class and its bases say."""
+    taken_by_a_spec = inspect.signature(part).parameters.keys() - {"source", "target"}
+    for base in part.__mro__:
+        below = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
+        for names, said in re.findall(r"^    ([\w, ]+): (.*(?:\n     .*)*)", below, re.MULTILINE):
+            taken = names.split(", ")[0] in taken_by_a_spec
+            if taken and "no option" not in said:
+                yield names, " ".join(said.split())
+
+
+def _paragraphs(part: type[Any]) -> list[str]:
+    """Splits a docstring into paragraphs and points, without its list of attributes."""
+    text = inspect.cleandoc(part.__doc__ or part.summary).partition("Attributes:\n")[0]
+    return [" ".join(paragraph.split()) for paragraph in re.split(r"\n\n|\n(?=- )", text.strip())]
 
 
 def limits_of(metric: Metric) -> str:
@@ -107,9 +191,7 @@ def _of_metric(name: str) -> Explanation:
 
 def _measure(audit: type[Audit[Any]]) -> Section:
     """Splits the docstring into paragraphs: the equation, its source and its limits."""
-    text = inspect.cleandoc(audit.__doc__ or audit.summary)
-    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
-    return Section(f"What {audit.name} measures", paragraphs)
+    return Section(f"What {audit.name} measures", _paragraphs(audit))
 
 
 def _about(metric: Metric) -> str:

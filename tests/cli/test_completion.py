@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import HANGS
+from command_line import HANGS, command
 from report_builder import make_report, row
 
 from gradaudit.audits import audits
+from gradaudit.cli import build
 from gradaudit.cli.help import completer, whole_words
 from gradaudit.families import families
 from gradaudit.zoo import zoo_names
@@ -37,7 +38,26 @@ def test_names_of_parts() -> None:
     assert {"digits", "csv:", "hf-datasets:"} <= set(asked("data"))
     assert asked("explained", "vinfo.au") == ["vinfo.auroc"]
     assert {name.replace(" ", "-") for name in audits()} <= set(asked("explained"))
+    assert asked("explained", "prune") == ["prune"]
+    assert asked("cost", "by") == ["bytes"]
     assert completer("seed") is None
+
+
+def test_kinds_of_list() -> None:
+    (kind,) = (each for each in command(build()).commands["list"].params if each.name == "kind")
+    words = [item.value for item in kind.shell_complete(Context({}), "de")]
+    assert words == ["defenses"]
+
+
+def test_attributes_are_those_of_the_data_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert asked("attribute", data="digits") == ["slant", "ink"]
+    assert asked("attribute", data="diabetes?scale=standard") == ["sex"]
+    Path("people.csv").write_text('age;"sex";job, held\n1;f;2\n', encoding="utf-8")
+    assert asked("attribute", "s", data="csv:people.csv?label=age") == ["sex"]
+    assert asked("attribute", data="csv:missing.csv") == []
 
 
 def test_layers_and_attributes_are_those_of_a_named_report(

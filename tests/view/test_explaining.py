@@ -7,10 +7,11 @@ import pytest
 from command_line import run
 from markdown_it import MarkdownIt
 
-from gradaudit.audits import audits
+from gradaudit.audits import AuditOptions, audits
+from gradaudit.core.parts import offered, part_named
 from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.judging import default_policy, known_metrics
-from gradaudit.view.explaining import explain, limits_of, names
+from gradaudit.view.explaining import PARTS, explain, limits_of, names
 
 
 @pytest.mark.parametrize("audit", audits())
@@ -45,6 +46,47 @@ def test_markdown_is_read_as_the_docstring_was_written(audit: str) -> None:
     text = " ".join(unescape(re.sub("<[^>]+>", "", page)).split())
     for paragraph in (audits()[audit].__doc__ or "").split("\n\n"):
         assert " ".join(paragraph.replace("`", "").split()) in text
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_part_has_its_summary_its_docstring_and_its_options(kind: str) -> None:
+    for name, declaration in offered(PARTS[kind]).items():
+        done = run("explain", kind, name, width=100)
+        assert done.status == 0, done.err
+        printed = " ".join(done.out.split())
+        assert printed.startswith(f"{name} ({kind}) ")
+        part = part_named(PARTS[kind], name)
+        assert part is not None
+        assert str(declaration["summary"])[1:].rstrip(".").replace("`", "") in printed
+        first = (part.__doc__ or "").partition("\n\n")[0]
+        assert " ".join(first.replace("`", "").split()) in printed
+        for option, field in getattr(part, "Options", AuditOptions).model_fields.items():
+            assert f" {option} {field.description}" in printed
+
+
+def test_the_fields_of_a_data_spec_are_its_options() -> None:
+    printed = run("explain", "csv", width=100).out
+    for option in ("label", "attribute", "drop", "delimiter"):
+        assert f"\n  {option}\n" in printed
+    assert "\n  source\n" not in printed
+
+
+def test_a_name_of_two_kinds_names_the_other() -> None:
+    assert run("explain", "dp").out == run("explain", "defenses", "dp").out
+    assert "See gradaudit explain mechanisms dp." in run("explain", "dp").out
+
+
+def test_an_error_has_its_exit_status() -> None:
+    printed = " ".join(run("explain", "CheckpointError").out.split())
+    assert "A checkpoint is refused, unreadable or does not fit the model." in printed
+    assert "exits with 3" in printed
+    assert "exits with 2" in run("explain", "UsageError").out
+
+
+def test_attacks_are_listed_as_commands_and_as_methods() -> None:
+    listed = run("list", "attacks").out
+    assert re.search(r"^  attack property +Guess", listed, re.MULTILINE)
+    assert re.search(r"^  --method dlg +Match", listed, re.MULTILINE)
 
 
 def test_what_is_not_there_is_suggested() -> None:
