@@ -8,6 +8,8 @@ from pydantic import Field, field_validator
 from gradaudit.audits.base import Audit, MergeRare, Metric, split_at_commas
 from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.audits.sizes import SAMPLED_LAYERS
+from gradaudit.core.parts import summaries
+from gradaudit.core.specs import pick
 from gradaudit.errors import UsageError
 
 LATENT = ("vinfo", "vinfo_fraction", "auroc")
@@ -129,11 +131,10 @@ class VinfoOptions(SharingOptions):
     @field_validator("family")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        from gradaudit.families import family
-
+        known = summaries("gradaudit.families")
         for name in names:
             try:
-                family(name)
+                pick(name, known, name, "predictive family")
             except UsageError as error:
                 raise ValueError(str(error)) from error
         return names
