@@ -1,6 +1,7 @@
 """Every audit keeps the contract of its rows; one that breaks it is broken, and keeps its rows."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ CASES: dict[str, list[Case]] = {
             {"mechanism": "dp:clip=1,sigma=1", "trials": 100, "restarts": 1, "iterations": 2},
         )
     ],
-    "floor": [(pictures, {"sigma": 0.1, "directions": 8})],
+    "floor": [(lambda: replace(pictures(), samples=16), {"sigma": 0.1, "directions": 8})],
     "observe": [(pictures, {"update": UPDATE})],
     "forward": [(rounds, {}), (pictures, {})],
     "sensitivity": [(pictures, {"probes": 0}), (rounds, {"probes": 8})],

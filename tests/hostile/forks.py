@@ -1,27 +1,31 @@
 """Runs command lines in forks of one process that has imported what they need.
 
-So a row costs what its command does, and a crash, a hang and the memory are its own. Run as a
-program: ``forks.py JOBS RESULTS``, two JSON files; a job is ``[folder, words]``.
+So a row costs what its command does. A fork runs one command after the other, and ends with the
+one that needs much memory, crashes or hangs; the next one has a fork of its own. Run as a program:
+``forks.py JOBS RESULTS``, two JSON files; a job is ``[folder, words]``.
 """
 
 import json
+import math
 import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from warmed import run, warm
 
 SECONDS = 20
 ADDRESSES = 4 << 30
-"""What a fork may use at most: processor seconds, and bytes beyond what it starts with."""
+"""What a command may use at most: processor seconds, and bytes beyond what is there before."""
+GROWN = 30 << 20
+"""Bytes that a fork's command may hold where another one follows it in the same fork."""
 
 _ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
 _MODEL = "-m zoo:mlp?inputs=2&hidden=3&classes=2"
@@ -61,7 +65,7 @@ class Outcome(NamedTuple):
         out: what it wrote to standard output.
         err: what it wrote to standard error.
         seconds: of the processor, its children's included.
-        peak: bytes of memory, beyond those of a fork that does nothing.
+        peak: bytes of memory, its children's or its own, beyond those that are held before.
     """
 
     status: int
@@ -73,7 +77,7 @@ class Outcome(NamedTuple):
 
 def run_all(jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[Outcome]:
     """Run each command in its folder, one after the other."""
-    with TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         asked, told = Path(folder) / "jobs", Path(folder) / "results"
         asked.write_text(json.dumps([(str(place), list(words)) for place, words in jobs]))
         own = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -98,28 +102,75 @@ def _main(asked: Path, told: Path) -> None:
     with chdir(nothing):
         Path("table.csv").write_text("a,b,y\n" + "1,2,no\n3,5,yes\n" * 8)
         warm(words.split() for words in _WARMING)
-    baseline = _forked(nothing, ["--version"]).peak
-    jobs = json.loads(asked.read_text())
-    outcomes = [_forked(Path(folder), words) for folder, words in jobs]
-    told.write_text(json.dumps([o._replace(peak=o.peak - baseline) for o in outcomes]))
+    jobs = [(Path(folder), words) for folder, words in json.loads(asked.read_text())]
+    outcomes: list[Outcome] = []
+    while len(outcomes) < len(jobs):
+        outcomes += _forked(jobs[len(outcomes) :])
+    told.write_text(json.dumps(outcomes))
 
 
-def _forked(folder: Path, words: Sequence[str]) -> Outcome:
-    streams = [folder.with_suffix(suffix) for suffix in (".out", ".err")]
+def _forked(jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[Outcome]:
+    """The outcomes of the first commands, at least of one: as many as a fork takes on."""
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os._exit(_run(folder, words, streams))
+        os.close(reading)
+        os._exit(_run_each(jobs, writing))
+    os.close(writing)
+    with open(reading) as told:
+        outcomes = [Outcome(*json.loads(line)) for line in told]
     _, status, used = os.wait4(child, 0)
-    out, err = (stream.read_text(errors="backslashreplace") for stream in streams)
-    seconds = used.ru_utime + used.ru_stime
-    return Outcome(os.waitstatus_to_exitcode(status), out, err, seconds, used.ru_maxrss << 10)
+    if status == 0:
+        return outcomes
+    folder, _ = jobs[len(outcomes)]
+    seconds = used.ru_utime + used.ru_stime - sum(outcome.seconds for outcome in outcomes)
+    ended = os.waitstatus_to_exitcode(status)
+    return [*outcomes, Outcome(ended, *_written(folder), seconds, used.ru_maxrss << 10)]
 
 
-def _run(folder: Path, words: Sequence[str], streams: Sequence[Path]) -> int:
-    for number, file in ((0, Path(os.devnull)), *enumerate(streams, start=1)):
-        os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+def _run_each(jobs: Sequence[tuple[Path, Sequence[str]]], writing: int) -> int:
+    """Run commands and write their outcomes, until one has held more than ``GROWN`` bytes."""
+    for folder, words in jobs:
+        Path("/proc/self/clear_refs").write_text("5")  # the most memory is counted anew
+        begun, before = _seconds(), _memory("VmRSS")
+        status = _run(folder, words)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+        grown = max(_memory("VmHWM"), children) - before
+        outcome = Outcome(status, *_written(folder), _seconds() - begun, grown)
+        os.write(writing, json.dumps(outcome).encode() + b"\n")
+        if grown > GROWN:
+            break
+    return 0
+
+
+def _seconds() -> float:
+    return sum(os.times()[:4])
+
+
+def _memory(name: str) -> int:
+    """Bytes of this process by a field of its status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) << 10
+
+
+def _written(folder: Path) -> tuple[str, str]:
+    """What a command wrote to standard output and error."""
+    out, err = (stream.read_text(errors="backslashreplace") for stream in _streams(folder))
+    return out, err
+
+
+def _streams(folder: Path) -> list[Path]:
+    return [folder.with_suffix(suffix) for suffix in (".out", ".err")]
+
+
+def _run(folder: Path, words: Sequence[str]) -> int:
+    """The exit status of a command that runs in a folder."""
+    for number, file in ((0, Path(os.devnull)), *enumerate(_streams(folder), start=1)):
+        opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.dup2(opened, number)
+        os.close(opened)
     os.chdir(folder)
-    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = str(folder)
     _limit()
     try:
         status = run(words)
@@ -134,8 +185,9 @@ def _run(folder: Path, words: Sequence[str], streams: Sequence[Path]) -> int:
 def _limit() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     addresses = pages * resource.getpagesize() + ADDRESSES
-    resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    seconds = math.ceil(_seconds()) + SECONDS
+    resource.setrlimit(resource.RLIMIT_AS, (addresses, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
     signal.alarm(3 * SECONDS)
 
 

@@ -201,7 +201,6 @@ CORRECT: dict[str, Make] = {
     "NVFlare's template sag_pt_mlflow": lambda folder: nvflare_template(
         folder, "sag_pt_mlflow", dp()
     ),
-    "NVFlare's recipe of FedAvg": lambda folder: nvflare_recipe(folder, "DIFF"),
     "a mod": app("DpMod()"),
     "a mod of the app": app(app_mods="DpMod()"),
     "local": app(LOCAL, app_mods="even", client=EVEN),
@@ -216,12 +215,6 @@ CORRECT: dict[str, Make] = {
     ),
     "a legacy app": lambda folder: legacy_app(
         folder, "even", strategy="DifferentialPrivacyServerSideFixedClipping({}, 1.0, 0.5, 4)"
-    ),
-    "Flower's example of secure aggregation, with even counts": lambda folder: legacy_app(
-        folder,
-        "secaggplus_mod, fixedclipping_mod, even",
-        strategy="DifferentialPrivacyClientSideFixedClipping({}, 1.0, 0.5, 4)",
-        secure="SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=0.5)",
     ),
 }
 
@@ -257,7 +250,7 @@ def test_a_job_of_yaml_is_read_as_one_of_json(tmp_path: Path) -> None:
 
 
 def test_what_is_logged_by_events_passes_no_filter(tmp_path: Path) -> None:
-    """It costs privacy only where the training logs anything, so it is a note."""
+    """It costs privacy only where the training logs anything, so it is a note, and all there is."""
     found = audited(nvflare_recipe(tmp_path, "DIFF"), JobOptions())
     assert [(fault.name, fault.level) for fault in found.faults] == [("events-in-clear", "note")]
 

@@ -1,5 +1,6 @@
 """Loads job folders as NVFlare and Flower compose them, without training or traces left behind."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,6 @@ def models_in(folders: Sequence[Path]) -> list[tuple[Path, type]]:
 
 def _modules_in(folders: Sequence[Path]) -> list[tuple[str, Path]]:
     """Names and files of the imported modules that lie in these folders."""
-    roots = [folder.resolve() for folder in folders]
+    roots = tuple(f"{folder.resolve()}{os.sep}" for folder in folders)
     files = [(n, getattr(module, "__file__", None)) for n, module in list(sys.modules.items())]
-    found = [(name, Path(file).resolve()) for name, file in files if file]
-    return [(name, file) for name, file in found if any(root in file.parents for root in roots)]
+    return [(name, Path(file)) for name, file in files if file and file.startswith(roots)]
