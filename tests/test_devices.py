@@ -67,8 +67,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         TABLE,
         {
             "defense": ["dp:clip=1e6,sigma=0.001|10,per=release"],
+            "method": "dlg:optimiser=adam",
             "iterations": 2,
-            "rounds": 4,
+            "rounds": 2,
             "clients": 2,
             "batches": 2,
             "participants": 2,

@@ -16,7 +16,8 @@ PACKAGE = str(Path(gradaudit.__file__).parent)
 TABLE = "-m zoo:mlp?inputs=10 -d diabetes --seed 7 --samples 60 --jobs 1"
 PICTURES = "-m zoo:cnn3?shape=1x8x8&activation=tanh -d digits --seed 7 --jobs 1"
 ATTACK = f"{TABLE} --batches 1 --restarts 1 --method dlg:iterations=1"
-GAME = f"{TABLE} -a sex --shadow 200 --batches 20"
+FEW = "--family logistic --repeats 1"
+GAME = f"{TABLE} -a sex {FEW} --shadow 40 --batches 10 --trials 20"
 NUMBERS = {
     "attack reconstruct": (ATTACK, "attacks.reconstruction.matching.lbfgs:_Search.tick"),
     "attack labels": (ATTACK, "attacks.reconstruction.matching.lbfgs:_Search.tick"),
@@ -30,7 +31,7 @@ NUMBERS = {
     "attack malicious-server": (PICTURES, "audits.attack_malicious_server.check:signs_of"),
     "copa-metric": (PICTURES, "ranks.copa_metric:copa_metric"),
     "dp-audit": (
-        f"{TABLE} -a sex --mechanism dp:clip=1,sigma=2 --trials 100",
+        f"{TABLE} -a sex --mechanism dp:clip=1,sigma=2 --trials 100 --restarts 1 --iterations 2",
         "audits.dp_audit.law.bounds:lower_bound",
     ),
     "floor": (
@@ -42,11 +43,12 @@ NUMBERS = {
     "subspace": (f"{TABLE} -a sex", "audits.subspace.comparing:quick_angles"),
     "tradeoff": (
         f"{TABLE} --defense dp:clip=1,sigma=0.01 --rounds 1 --batches 2 --participants 2 "
-        "--iterations 1",
+        "--method dlg:optimiser=adam --iterations 1 --repeats 1",
         "attacks.reconstruction.scores:relative_error",
     ),
     "vinfo": (
-        f"{TABLE} -a sex --samples 300 --repeats 2",
+        f"{TABLE} -a sex --samples 200 --batches 10 --batch-size 4 --family logistic "
+        "--repeats 2 --no-correlation",
         "audits.vinfo.v_information:v_information",
     ),
 }
