@@ -13,6 +13,7 @@ from fake_audit import Counting
 
 from gradaudit.audits import AuditCost, audits
 from gradaudit.audits.sizes import Size
+from gradaudit.executors import workers
 from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.planning.parallel import side_by_side
 from gradaudit.planning.schedule import Schedule, ScheduledRun
@@ -156,7 +157,10 @@ class Lost(Where):
         return AuditCost(passes=1e-9, seconds=2)
 
 
-def test_an_audit_that_is_lost_with_its_workers_has_its_turn() -> None:
+def test_an_audit_that_is_lost_with_its_workers_has_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "TRIES", 1)
     lost = Size("plain", Lost(Lost.Options(scale=os.getpid())))
     survey = Survey(
         replace(subject(), jobs=2), [[lost], [sized(2, Second)], [sized(2, Third)]], lambda: 90
