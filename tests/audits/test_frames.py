@@ -44,7 +44,7 @@ NUMBERS = {
     "tradeoff": (
         f"{TABLE} --defense dp:clip=1,sigma=0.01 --rounds 1 --batches 2 --participants 2 "
         "--method dlg:optimiser=adam --iterations 1 --repeats 1",
-        "attacks.reconstruction.scores:relative_error",
+        "attacks.reconstruction.closeness:relative_error",
     ),
     "vinfo": (
         f"{TABLE} -a sex --samples 200 --batches 10 --batch-size 4 --family logistic "
