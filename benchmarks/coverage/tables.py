@@ -23,6 +23,7 @@ from torch import nn
 from benchmarks.harness import arguments, data_file, drawn, fit
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.observing import ThreatModel
+from gradaudit.audits.attack_table import TableOptions
 from gradaudit.audits.attack_table.base import TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
@@ -150,7 +151,8 @@ def attacked(cell: Cell, seed: int) -> Result | str:
     columns = TableColumns.of(records, records.inputs[torch.from_numpy(others)])
     tolerance = 0.319 if cell.method == "tableak" else 0.02
     truth = columns.cells(batch.inputs)
-    setting = TableSetting(columns, seed, ensemble=cell.ensemble, tolerance=tolerance, batch=truth)
+    options = TableOptions(ensemble=cell.ensemble, iterations=1500, tolerance=tolerance)
+    setting = TableSetting(columns, seed, options, truth)
     method: TableAttack = TabLeak() if cell.method == "tableak" else RowSpaceAttack()
     begun = time.process_time()
     try:

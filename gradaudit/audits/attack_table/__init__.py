@@ -14,19 +14,11 @@ class TableOptions(UpdateOptions):
     """Options of the attack on tables."""
 
     batch_size: int = Field(32, ge=1, description="Number of rows behind a client's update.")
-    batches: int = Field(
-        4, ge=1, description="Number of updates to attack; --samples only lowers it."
-    )
     method: tuple[str, ...] = Field(
         (),
         description="Attack that rebuilds rows: row-space (whole rows with proof) or tableak "
         "(cells by optimisation); repeat it to compare both (without it row-space, "
         "and tableak where that does not apply).",
-    )
-    patience: int = Field(
-        12,
-        ge=1,
-        description="Number of rounds of 64 starts without a new row after which row-space stops.",
     )
     ensemble: int = Field(
         4, ge=1, description="Number of optimisations that tableak pools (30 in its paper)."
@@ -35,12 +27,6 @@ class TableOptions(UpdateOptions):
         1000,
         ge=1,
         description="Number of steps of each of tableak's optimisations (1500 in its paper).",
-    )
-    decoys: int = Field(
-        256,
-        ge=8,
-        description="Number of rows outside the batch on which an update's "
-        "certificates are tested.",
     )
     tolerance: float = Field(
         0.02,
@@ -142,4 +128,4 @@ class AttackTable(Audit[TableOptions]):
     least: ClassVar = {"batches": 1, "ensemble": 1, "iterations": 100}
     quick: ClassVar = {"batches": 2, "ensemble": 1, "iterations": 200}
     plain: ClassVar = {"batches": 4, "ensemble": 2, "iterations": 500}
-    thorough: ClassVar = {"batches": 20, "patience": 24}
+    thorough: ClassVar = {"batches": 20}

@@ -11,15 +11,13 @@ x₁ − x₂ + x₃ may be whole as well.
 from dataclasses import replace
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.audits.attack_table.base import TableAnswer, TableSetting, guessed
 from gradaudit.audits.attack_table.peeling import Peeling
-from gradaudit.audits.attack_table.polishing import SpanTest
-from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed, starts
-from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision
+from gradaudit.audits.attack_table.search import CandidateSearch, allowed, starts
+from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision, SpanTest, with_one
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Advance, Progress
@@ -70,69 +68,51 @@ def of_several_steps(peeling: Peeling, setting: TableSetting, progress: Progress
     test, answer = SpanTest(layers, columns, first, second), guessed(columns, batch)
     with progress.task("attack table", _ROUNDS) as advance:
         accept = _EXACT if precision.exact else _ROUNDED
-        generator = torch_rng(setting.seed, "starts")
-        cells, misfit = _ranked(test, accept, batch, generator, advance)
+        cells = _whole(test, accept, torch_rng(setting.seed, "starts"), advance)
+    if second is not None:
+        misfit = second.outside(layers.hidden(cells)).norm(dim=1)
+        cells = cells[misfit.argsort()]
+    cells = cells[independent(layers.entered(cells), batch)]
     count = len(cells)
     answer.cells[:count], answer.named[:count], answer.certainty[:count] = cells, True, _LIKELY
     if second is not None and count:
         answer.labels[:count] = peeling.terms.nearest(test, cells).double()
-    facts: dict[str, JsonValue] = {"ranks": [first.rank, None], "misfit": misfit.tolist()}
-    return replace(answer, facts=facts)
+    return replace(answer, facts={"ranks": [first.rank, None]})
 
 
-def _ranked(
-    test: SpanTest, accept: float, count: int, generator: torch.Generator, advance: Advance
-) -> tuple[Tensor, Tensor]:
-    """The rows that fit best.
+def _whole(test: SpanTest, accept: float, draws: torch.Generator, advance: Advance) -> Tensor:
+    """Rows (rows, cells) of the first span whose residual there is less than ``accept``.
 
-    Args:
-        test: of both layers, the second cut off at as many dimensions as there are records.
-        accept: the residual up to which a row is in the first span.
-        count: of rows to give at most.
-        generator: of starts.
-        advance: told of every round; every other round is drawn to the second span.
-
-    Returns:
-        (rows, cells), and (rows,) the shares of the second layer's inputs outside of its span.
+    Every other round is drawn to the second span, which is cut off at as many dimensions as there
+    are records.
     """
-    layers, columns, second = test.layers, test.columns, test.second
     alone, place = replace(test, second=None), allowed(test.layers, test.columns, test.first)
-    found = [columns.known[:0]]
+    found = [test.columns.known[:0]]
     for number in range(_ROUNDS if place is not None else 0):
         assert place is not None
-        z = starts(layers, columns, place, None if number % 4 == 3 else second, generator)
-        guide = second if number % 2 else None
-        cells = CandidateSearch(layers, place, guide, _SCALE).run(z, ANNEALED)[0]
-        polished, residual = alone.polished(columns.rounded(cells))
+        z = starts(alone if number % 4 == 3 else test, place, draws)
+        guide = test.second if number % 2 else None
+        cells = CandidateSearch(test.layers, place, guide, _SCALE).run(z)[0]
+        polished, residual = alone.polished(test.columns.rounded(cells))
         moved = test.polished(polished[residual < accept])[0]
         polished, residual = alone.polished(moved)
         found.append(polished[residual < accept])
         advance(1)
     cells = torch.cat(found)
-    cells = cells[columns.first_of_each(cells)]
-    misfit = cells.new_zeros(len(cells))
-    if second is not None:
-        hidden = layers.hidden(layers.entered(cells))
-        misfit = torch.linalg.vector_norm(second.outside(hidden), dim=1)
-    order = misfit.argsort()
-    order = order[independent(layers.entered(cells[order]), count)]
-    return cells[order], misfit[order]
+    return cells[test.columns.first_of_each(cells)]
 
 
 def independent(vectors: Tensor, count: int) -> Tensor:
-    """Places of the first vectors that are affinely independent of those before, at most so many.
+    """Places of the first vectors (rows, inputs) that are affinely independent of those before.
 
-    Args:
-        vectors: (rows, inputs).
-        count: how many there are at most.
+    There are at most ``count``.
     """
     kept: list[int] = []
     basis = vectors.new_zeros(0, vectors.shape[1] + 1)
-    for place, vector in enumerate(vectors):
-        extended = torch.cat([vector, vector.new_ones(1)])
-        rest = extended - extended @ basis.T @ basis
+    for place, vector in enumerate(with_one(vectors)):
+        rest = vector - vector @ basis.T @ basis
         rest = rest - rest @ basis.T @ basis
-        if float(rest.norm()) > _INDEPENDENT * float(extended.norm()) and len(kept) < count:
+        if float(rest.norm()) > _INDEPENDENT * float(vector.norm()) and len(kept) < count:
             basis = torch.cat([basis, (rest / rest.norm())[None]])
             kept.append(place)
     return torch.tensor(kept, dtype=torch.long)

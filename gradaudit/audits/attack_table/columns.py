@@ -28,56 +28,60 @@ class TableColumns:
     Attributes:
         features: the columns; positions that belong to none are numeric columns of their own.
         shape: of one record.
-        off, on: (positions,) a one-hot position's value without and with its category.
-        mean, deviation: (positions,) of numeric positions among the attacker's records.
+        base, step: (positions,) a position that holds no code is base + step times its cell: a
+            one-hot position's value without its category and what the category adds, or a number's
+            mean and deviation among the attacker's records.
         whole: whether records are whole numbers.
         known: the attacker's records in cell space, (records, cells).
     """
 
     features: tuple[Feature, ...]
     shape: tuple[int, ...]
-    off: Tensor
-    on: Tensor
-    mean: Tensor
-    deviation: Tensor
+    base: Tensor
+    step: Tensor
     whole: bool
     known: Tensor
 
     @classmethod
     def of(cls, records: Records, others: Tensor) -> Self:
-        """The columns of a data set.
-
-        Args:
-            records: whose schema is taken.
-            others: (records, …) inputs that the attacker has, for the columns' marginals.
-        """
-        shape = tuple(records.inputs.shape[1:])
+        """The columns of a data set's schema, with marginals of inputs that the attacker has."""
         flat = others.flatten(1).double()
         covered = {p for feature in records.features for p in feature.positions}
         rest = (Feature(str(p), (p,)) for p in range(flat.shape[1]) if p not in covered)
         features = (*records.features, *rest)
-        low, high = flat.aminmax(dim=0)
-        deviation = flat.std(dim=0, correction=0)
-        deviation = torch.where(deviation > 0, deviation, 1.0)
-        whole = records.discrete
-        made = cls(features, shape, low, high, flat.mean(dim=0), deviation, whole, flat[:0])
+        onehot = [p for feature in features if feature.values for p in feature.positions]
+        low, high = flat[:, onehot].aminmax(dim=0)
+        base, step = flat.mean(dim=0), flat.std(dim=0, correction=0)
+        base[onehot], step[onehot] = low, high - low
+        step = torch.where(step > 0, step, 1.0)
+        shape = tuple(records.inputs.shape[1:])
+        made = cls(features, shape, base, step, records.discrete, flat[:0])
         return replace(made, known=made.cells(flat))
+
+    @cached_property
+    def placed(self) -> tuple[tuple[Feature, slice], ...]:
+        """Each column with its cells."""
+        placed, start = [], 0
+        for feature in self.features:
+            stop = start + max(1, len(feature.values))
+            placed.append((feature, slice(start, stop)))
+            start = stop
+        return tuple(placed)
 
     @cached_property
     def groups(self) -> tuple[Tensor, ...]:
         """The cells of each categorical column, in the columns' order."""
-        return tuple(torch.arange(*ends) for f, ends in self.placed if is_categorical(f))
+        return tuple(torch.arange(at.start, at.stop) for f, at in self.placed if f.values)
 
     @cached_property
     def numeric(self) -> Tensor:
         """The cells of the numeric columns, in the columns' order."""
-        starts = [ends[0] for f, ends in self.placed if not is_categorical(f)]
-        return torch.tensor(starts, dtype=torch.long)
+        return torch.tensor([at.start for f, at in self.placed if not f.values]).long()
 
     @property
     def cells_in_all(self) -> int:
         """How many coordinates cell space has."""
-        return self.placed[-1][1][1]
+        return int(self.placed[-1][1].stop)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -88,33 +92,25 @@ class TableColumns:
     def cells(self, inputs: Tensor) -> Tensor:
         """Records (records, …) in cell space, (records, cells); rounded to their categories."""
         flat = inputs.flatten(1).double()
-        u = flat.new_zeros(len(flat), self.cells_in_all)
-        for feature, (start, stop) in self.placed:
+        cells = flat.new_zeros(len(flat), self.cells_in_all)
+        for feature, at in self.placed:
             places = list(feature.positions)
             if feature.coded:
-                code = flat[:, places[0]].long().clamp(0, stop - start - 1)
-                u[torch.arange(len(flat)), start + code] = 1
-            elif feature.values:
-                weight = (flat[:, places] - self.off[places]) / self._step[places]
-                u[torch.arange(len(flat)), start + weight.argmax(dim=1)] = 1
+                code = flat[:, places].long().clamp(0, at.stop - at.start - 1)
+                cells[:, at].scatter_(1, code, 1.0)
             else:
-                u[:, start] = (flat[:, places[0]] - self.mean[places[0]]) / self.deviation[
-                    places[0]
-                ]
-        return u
+                cells[:, at] = (flat[:, places] - self.base[places]) / self.step[places]
+        return self.rounded(cells)
 
     def inputs(self, cells: Tensor) -> Tensor:
         """Points of cell space as records (points, …); a code is its column's largest weight."""
-        x = cells.new_zeros(len(cells), self.off.numel())
-        for feature, (start, stop) in self.placed:
+        x = cells.new_zeros(len(cells), self.base.numel())
+        for feature, at in self.placed:
             places = list(feature.positions)
-            block = cells[:, start:stop]
             if feature.coded:
-                x[:, places[0]] = block.argmax(dim=1).to(x)
-            elif feature.values:
-                x[:, places] = self.off[places] + self._step[places] * block
+                x[:, places[0]] = cells[:, at].argmax(dim=1).to(x)
             else:
-                x[:, places[0]] = self.mean[places[0]] + self.deviation[places[0]] * block[:, 0]
+                x[:, places] = self.base[places] + self.step[places] * cells[:, at]
         x = x.reshape(-1, *self.shape)
         return x.long() if self.whole else x
 
@@ -129,46 +125,40 @@ class TableColumns:
             raise NotApplicable(
                 f"column {coded[0]} holds codes, between which there is nothing to optimise"
             )
-        count = self.cells_in_all
-        points = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
-        made = self.inputs(points).flatten(1)
+        made = self.inputs(self.corners).flatten(1)
         return made[1:] - made[0], made[0]
+
+    @property
+    def corners(self) -> Tensor:
+        """The origin of cell space and its unit vectors, (1 + cells, cells)."""
+        count = self.cells_in_all
+        return torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
 
     def rounded(self, cells: Tensor) -> Tensor:
         """Each categorical column with its largest weight as 1, the numbers as they are."""
         whole = cells.clone()
         for group in self.groups:
             whole[:, group] = 0
-            largest = group[cells[:, group].argmax(dim=1)]
-            whole[torch.arange(len(cells)), largest] = 1
+            whole[torch.arange(len(cells)), group[cells[:, group].argmax(dim=1)]] = 1
         return whole
 
     def codes(self, cells: Tensor) -> Tensor:
         """The category of each categorical column, (points, groups)."""
-        if not self.groups:
-            return torch.zeros(len(cells), 0, dtype=torch.long)
-        return torch.stack([cells[:, group].argmax(dim=1) for group in self.groups], dim=1)
+        codes = [cells[:, group].argmax(dim=1) for group in self.groups]
+        return torch.stack(codes, dim=1) if codes else torch.zeros(len(cells), 0).long()
 
     def spelled(self, cells: Tensor) -> list[list[str]]:
         """Rows as text: names of categories, and numbers as the records hold them."""
         numbers = self.inputs(self.rounded(cells)).flatten(1)
-        rows = []
-        for row, flat in zip(cells, numbers, strict=True):
-            text = []
-            for feature, (start, stop) in self.placed:
-                if feature.values:
-                    text.append(feature.values[int(row[start:stop].argmax())])
-                else:
-                    text.append(f"{float(flat[feature.positions[0]]):.6g}")
-            rows.append(text)
-        return rows
-
-    def as_single(self, cells: Tensor) -> Tensor:
-        """The points whose numbers are rounded to what single precision holds of an input."""
-        single = self.cells(self.inputs(cells).float())
-        rounded = cells.clone()
-        rounded[:, self.numeric] = single[:, self.numeric]
-        return rounded
+        return [
+            [
+                feature.values[int(row[at].argmax())]
+                if feature.values
+                else f"{float(flat[feature.positions[0]]):.6g}"
+                for feature, at in self.placed
+            ]
+            for row, flat in zip(cells, numbers, strict=True)
+        ]
 
     @cached_property
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -181,13 +171,19 @@ class TableColumns:
         """The different numbers of each numeric column among the attacker's records, rising."""
         return tuple(torch.unique(self.known[:, place]) for place in self.numeric.tolist())
 
+    def as_single(self, cells: Tensor) -> Tensor:
+        """The points whose numbers are rounded to what single precision holds of an input."""
+        single = self.cells(self.inputs(cells).float())
+        rounded = cells.clone()
+        rounded[:, self.numeric] = single[:, self.numeric]
+        return rounded
+
     def as_known(self, cells: Tensor) -> Tensor:
         """The points with each number moved to the nearest that the attacker's records have."""
         moved = cells.clone()
         for place, values in zip(self.numeric.tolist(), self.values, strict=True):
             behind = torch.searchsorted(values, cells[:, place].contiguous())
-            low = values[(behind - 1).clamp(min=0)]
-            high = values[behind.clamp(max=len(values) - 1)]
+            low, high = values[(behind - 1).clamp(min=0)], values[behind.clamp(max=len(values) - 1)]
             nearer = (high - cells[:, place]).abs() < (cells[:, place] - low).abs()
             moved[:, place] = torch.where(nearer, high, low)
         return moved
@@ -195,9 +191,7 @@ class TableColumns:
     def first_of_each(self, cells: Tensor, decimals: int = 3) -> Tensor:
         """Places of rows of which none before has the same categories and about the same numbers.
 
-        Args:
-            cells: (rows, cells).
-            decimals: of numbers, in deviations, in which two rows differ.
+        Numbers are about the same in deviations of so many decimals.
         """
         numbers = (cells[:, self.numeric] * 10**decimals).round()
         keys = torch.cat([self.codes(cells).to(numbers), numbers], dim=1).tolist()
@@ -217,27 +211,8 @@ class TableColumns:
 
     def drawn(self, count: int, generator: torch.Generator) -> Tensor:
         """Points whose columns are drawn independently from the attacker's records."""
-        u = self.known.new_zeros(count, self.cells_in_all)
-        for _, (start, stop) in self.placed:
+        cells = self.known.new_zeros(count, self.cells_in_all)
+        for _, at in self.placed:
             rows = torch.randint(len(self.known), (count,), generator=generator)
-            u[:, start:stop] = self.known[rows, start:stop]
-        return u
-
-    @property
-    def _step(self) -> Tensor:
-        return torch.where(self.on > self.off, self.on - self.off, 1.0)
-
-    @cached_property
-    def placed(self) -> tuple[tuple[Feature, tuple[int, int]], ...]:
-        """Each column with the first of its cells and the one behind its last."""
-        placed, start = [], 0
-        for feature in self.features:
-            stop = start + (len(feature.values) if is_categorical(feature) else 1)
-            placed.append((feature, (start, stop)))
-            start = stop
-        return tuple(placed)
-
-
-def is_categorical(feature: Feature) -> bool:
-    """Whether a column holds categories."""
-    return bool(feature.values)
+            cells[:, at] = self.known[rows, at]
+        return cells

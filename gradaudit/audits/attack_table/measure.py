@@ -1,6 +1,6 @@
 """Tables: rows that attacks rebuild from some updates, scored, beside the best guess without."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -8,19 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
+from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, expect_folder
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
 from gradaudit.audits.attack_table import AttackTable, TableOptions
-from gradaudit.audits.attack_table.base import (
-    TableAnswer,
-    TableAttack,
-    TableSetting,
-    guessed,
-    imputed,
-)
+from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.scores import (
     TableScores,
@@ -35,9 +30,9 @@ from gradaudit.audits.rows import Rows
 from gradaudit.core.parts import discover
 from gradaudit.core.randomness import number as number_of
 from gradaudit.core.randomness import rng
-from gradaudit.core.specs import pick
+from gradaudit.core.specs import pick, suggest
 from gradaudit.data.records import Records
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clopper_pearson, clustered
@@ -46,19 +41,29 @@ from gradaudit.subject import Subject
 SHARES = ("cell_accuracy", "row_accuracy", "rows_certified")
 METRICS = (*SHARES, "false_rows", "certainty_error")
 _AUTOMATIC = ("row-space", "tableak")
+"""Attacks without --method; the second needs a schema of categories."""
 _KNOWN = 5_000
 """Records that the attacker has of the same kind, at most."""
+_NEIGHBOURS = 25
+"""Records by which a column is imputed from others."""
 _SEARCH = 1_000.0
 """Gradient passes over one record that rebuilding a row takes about as long as."""
 
 
 @dataclass(frozen=True)
 class AttackedTable:
-    """What a method made of one update; a reason where it does not apply."""
+    """What a method made of one update; a reason where it does not apply.
 
-    answer: TableAnswer | None
-    scores: TableScores | None
-    other: TableScores | None
+    Attributes:
+        answer: None where the method does not apply.
+        scores: beside the truth, where it is known.
+        other: beside the next batch, which is the floor.
+        reason: why there is no answer.
+    """
+
+    answer: TableAnswer | None = None
+    scores: TableScores | None = None
+    other: TableScores | None = None
     reason: str = ""
 
 
@@ -74,11 +79,6 @@ def cost(audit: AttackTable, subject: Subject) -> AuditCost:
     return AuditCost(rows * _SEARCH, calls=options.count(subject))
 
 
-def table_attacks() -> dict[str, type[TableAttack]]:
-    """Every attack on tables by its name."""
-    return discover("gradaudit.audits.attack_table", TableAttack)
-
-
 def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Measurement]:
     """Attack; older checkpoints are the variants ``round``, columns the variants ``column``.
 
@@ -91,7 +91,12 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
     _expect_table(subject.records)
     if options.save_examples is not None:
         expect_folder(options.save_examples)
-    methods = {name: _attack_named(name) for name in options.method or _usual(subject.records)}
+    known = discover("gradaudit.audits.attack_table", TableAttack)
+    usual = _AUTOMATIC if subject.records.features else _AUTOMATIC[:1]
+    methods = {
+        name: pick(name, known, f"--method {name}", "attack on tables")()
+        for name in options.method or usual
+    }
     for target, variant in attacked_rounds(subject, options):
         sharing = options.sharing(subject.defenses, subject.hidden)
         threat = ThreatModel(target, sharing, subject.layers, options.known_labels)
@@ -103,21 +108,12 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
         yield from attack.rows(Rows(type(audit), variant), methods)
 
 
-def _usual(records: Records) -> tuple[str, ...]:
-    """Names of the attacks without ``--method``; tableak needs a schema of categories."""
-    return _AUTOMATIC if records.features else _AUTOMATIC[:1]
-
-
 def _expect_table(records: Records) -> None:
     if records.discrete and not records.features:
         raise NotApplicable("the records are no table: they are of tokens, and have no columns")
 
 
-def _attack_named(name: str) -> TableAttack:
-    return pick(name, table_attacks(), f"--method {name}", "attack on tables")()
-
-
-def _others(subject: Subject, batches: Sequence[Records]) -> torch.Tensor:
+def _others(subject: Subject, batches: Sequence[Records]) -> Tensor:
     """Inputs of records that are in none of the batches: what the attacker has of the kind."""
     inputs = subject.records.inputs
     rows = inputs.flatten(1).contiguous().numpy()
@@ -140,39 +136,36 @@ class _Attack:
 
     def rows(self, rows: Rows, methods: dict[str, TableAttack]) -> Iterator[Measurement]:
         """Of the method that answers, and of each where several are compared."""
-        named = bool(self.options.method)
+        compared = len(methods) > 1 and bool(self.options.method)
         results: dict[str, list[AttackedTable]] = {}
         reasons: dict[str, str] = {}
         for name, method in methods.items():
-            if results and not named:
+            if results and not compared:
                 break
-            outcomes = self._outcomes(name, method)
-            if outcomes[0].answer is None:
+            task = partial(_attacked, method, self.options, self.columns, self.campaign)
+            options = self.options.model_dump_json()
+            outcomes = self.campaign.outcomes(task, "table", name, options)
+            if all(outcome.answer is None for outcome in outcomes):
                 reasons[name] = outcomes[0].reason
             else:
                 results[name] = outcomes
                 self._save(name, outcomes)
         if not results:
-            told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-            raise NotApplicable(told)
+            raise NotApplicable("; ".join(f"{name}: {why}" for name, why in reasons.items()))
         best = max(results, key=lambda name: _row_share(results[name]))
-        yield from self._of_method(
-            rows.of({}, {"method": best, "refused": dict(reasons)}), results[best]
-        )
-        if len(methods) > 1 and named:
-            for name, outcomes in results.items():
-                yield from self._of_method(rows.of({"method": name}), outcomes)
-            for name, why in reasons.items():
-                yield from rows.of({"method": name}).skipped(why, METRICS)
-
-    def _outcomes(self, name: str, method: TableAttack) -> list[AttackedTable]:
-        campaign = self.campaign
-        task = partial(_attacked, method, self.options, self.columns, campaign)
-        return campaign.outcomes(task, "table", name, self.options.model_dump_json())
+        facts: dict[str, JsonValue] = {"method": best, "refused": dict(reasons)}
+        yield from self._of_method(rows.of({}, facts), results[best])
+        for name in methods if compared else ():
+            rows_of = rows.of({"method": name})
+            if name in results:
+                yield from self._of_method(rows_of, results[name])
+            else:
+                yield from rows_of.skipped(reasons[name], METRICS)
 
     def _of_method(self, rows: Rows, outcomes: Sequence[AttackedTable]) -> Iterator[Measurement]:
         answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
-        rows = rows.of({}, {**self.campaign.facts, **_facts(answers)})
+        refused = [outcome.reason for outcome in outcomes if outcome.answer is None]
+        rows = rows.of({}, {**self.campaign.facts, **_facts(answers, refused)})
         scores = [outcome.scores for outcome in outcomes if outcome.scores is not None]
         if not scores:  # a proof needs no truth
             proved = torch.cat([answer.certified for answer in answers]).double()
@@ -180,14 +173,14 @@ class _Attack:
             yield from rows.skipped(NO_TRUTH, [m for m in METRICS if m != "rows_certified"])
             return
         others = [outcome.other for outcome in outcomes if outcome.other is not None]
-        guesses = self._guesses()
+        guesses = [_guess(self.columns, batch, self.options) for batch in self.campaign.drawn]
         for metric in SHARES:
             details: dict[str, JsonValue] = {
                 **self._imputation(metric),
-                "floor": _mean([_share(metric, s) for s in others])[0] if others else None,
-                "guess": _mean([_share(metric, s) for s in guesses])[0],
+                "floor": _mean([s.counted(metric) for s in others])[0] if others else None,
+                "guess": _mean([s.counted(metric) for s in guesses])[0],
             }
-            yield _measured(rows, metric, [_share(metric, s) for s in scores], details)
+            yield _measured(rows, metric, [s.counted(metric) for s in scores], details)
         yield _false_rows(rows, scores)
         certainty = np.concatenate([s.certainty.ravel() for s in scores])
         right = np.concatenate([s.right.ravel() for s in scores])
@@ -218,23 +211,42 @@ class _Attack:
         folder = self.options.save_examples
         for number, outcome in enumerate(outcomes if folder else (), start=1):
             assert folder is not None
-            if outcome.answer is None:
-                continue
             file, reveal = f"{name}-{number:02d}", self.options.reveal
-            write_cells(folder, file, self.columns, outcome.answer, reveal=reveal)
+            if outcome.answer is not None:
+                write_cells(folder, file, self.columns, outcome.answer, reveal=reveal)
             if outcome.scores is not None:
                 draw_cells(folder, file, outcome.scores)
 
-    def _guesses(self) -> list[TableScores]:
-        """Scores of the best guess without an update, by batch."""
-        scores = []
-        for batch in self.campaign.drawn:
-            mode = torch.full((len(batch),), float(batch.labels.double().mode().values))
-            answer = replace(guessed(self.columns, len(batch)), labels=mode)
-            truth = self.columns.cells(batch.inputs)
-            made = scores_of(self.columns, answer, truth, batch.labels, self.options.tolerance)
-            scores.append(made)
-        return scores
+
+def _guess(columns: TableColumns, batch: Records, options: TableOptions) -> TableScores:
+    """Scores of the best guess without an update."""
+    mode = torch.full((len(batch),), float(batch.labels.double().mode().values))
+    answer, truth = guessed(columns, len(batch)), columns.cells(batch.inputs)
+    answer = replace(answer, labels=mode)
+    return scores_of(columns, answer, truth, batch.labels, options.tolerance)
+
+
+def imputed(columns: TableColumns, rows: Tensor, names: Collection[str]) -> Tensor:
+    """Rows (rows, cells) of which the named columns are known, the others guessed.
+
+    Each other cell is the most frequent category, or the median, of the attacker's records that
+    are nearest by the columns that are known.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    if missing := [name for name in names if name not in columns.names]:
+        raise UsageError(
+            f"--knows {missing[0]}: no such column{suggest(missing[0], columns.names)}"
+        )
+    cells = torch.arange(columns.cells_in_all)
+    told = torch.cat([cells[at] for feature, at in columns.placed if feature.name in names])
+    distance = torch.cdist(rows[:, told], columns.known[:, told])
+    near = columns.known[distance.topk(min(_NEIGHBOURS, len(columns.known)), largest=False).indices]
+    guess = columns.rounded(near.mean(dim=1))
+    guess[:, columns.numeric] = near[:, :, columns.numeric].median(dim=1).values
+    guess[:, told] = rows[:, told]
+    return guess
 
 
 def _attacked(
@@ -247,34 +259,27 @@ def _attacked(
     execution: Execution,
 ) -> AttackedTable:
     """One update attacked and scored, with the next batch's truth for the floor."""
-    seed = number_of(execution.seed, "table", number)
-    drawn = campaign.drawn
+    seed, drawn = number_of(execution.seed, "table", number), campaign.drawn
     truth = columns.cells(drawn[number].inputs) if campaign.scored else None
-    how = options.patience, options.ensemble, options.iterations, options.decoys, options.tolerance
     try:
-        setting = TableSetting(columns, seed, *how, truth)
+        setting = TableSetting(columns, seed, options, truth)
         answer = method.run(observed.view, setting, execution.progress)
     except NotApplicable as error:
-        return AttackedTable(None, None, None, str(error))
+        return AttackedTable(reason=str(error))
+
+    def scores(batch: Records) -> TableScores:
+        truth = columns.cells(batch.inputs)
+        return scores_of(columns, answer, truth, batch.labels, options.tolerance)
+
     if not campaign.scored:
-        return AttackedTable(answer, None, None)
-    scored = [
-        scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, options.tolerance)
-        for batch in (drawn[number], drawn[(number + 1) % len(drawn)])
-    ]
-    return AttackedTable(answer, scored[0], scored[1] if len(drawn) > 1 else None)
+        return AttackedTable(answer)
+    other = scores(drawn[(number + 1) % len(drawn)]) if len(drawn) > 1 else None
+    return AttackedTable(answer, scores(drawn[number]), other)
 
 
 def _row_share(outcomes: Sequence[AttackedTable]) -> float:
     scores = [outcome.scores for outcome in outcomes if outcome.scores is not None]
     return float(np.mean([s.rows.mean() for s in scores])) if scores else 0.0
-
-
-def _share(metric: str, scores: TableScores) -> NDArray[np.bool_]:
-    """Of each cell or row, whether it counts for a metric."""
-    if metric == "cell_accuracy":
-        return scores.right.ravel()
-    return scores.rows if metric == "row_accuracy" else scores.certified
 
 
 def _mean(shares: Sequence[NDArray[np.bool_]]) -> tuple[float, tuple[float, float]]:
@@ -287,17 +292,10 @@ def _measured(
     rows: Rows, metric: str, shares: Sequence[NDArray[np.bool_]], details: dict[str, JsonValue]
 ) -> Measurement:
     value, interval = _mean(shares)
-    count = len(shares)
     if metric == "rows_certified":  # a proof of these rows, and no estimate of others
         details = {**details, "interval_of_others": list(interval)}
         return rows.measured(metric, value, n=sum(map(len, shares)), details=details)
-    return rows.measured(
-        metric,
-        value,
-        interval=interval,
-        n=count,
-        details=details,
-    )
+    return rows.measured(metric, value, interval=interval, n=len(shares), details=details)
 
 
 def _false_rows(rows: Rows, scores: Sequence[TableScores]) -> Measurement:
@@ -317,9 +315,17 @@ def _sure(certainty: NDArray[np.float64], right: NDArray[np.bool_]) -> JsonValue
     return {"cells": int(sure.sum()), "right": share, "said": said}
 
 
-def _facts(answers: Sequence[TableAnswer]) -> dict[str, JsonValue]:
-    """What the attack says of every update, and decoys over all of them."""
+def _facts(answers: Sequence[TableAnswer], refused: Sequence[str]) -> dict[str, JsonValue]:
+    """What the attack says of every update, and decoys over all of them.
+
+    Shares are of the updates that are not refused; how many others there are stands beside them.
+    """
     facts: dict[str, JsonValue] = {"updates": [dict(answer.facts) for answer in answers]}
+    if refused:
+        facts |= {
+            "updates_refused": len(refused),
+            "refused_because": list[JsonValue](sorted(set(refused))),
+        }
     tried, false = _total(answers, "decoys"), _total(answers, "decoys_certified")
     for reason in ("not_found", "below_precision", "below_noise"):
         if count := _total(answers, reason):

@@ -48,21 +48,22 @@ class TableScores:
         """(rows,) whether every cell and the label are right."""
         return np.asarray(self.right.all(axis=1) & self.labels)
 
+    def counted(self, metric: str) -> NDArray[np.bool_]:
+        """Of each cell or row, whether it counts for a metric's share."""
+        if metric == "cell_accuracy":
+            return self.right.ravel()
+        return self.rows if metric == "row_accuracy" else self.certified
+
 
 def scores_of(
     columns: TableColumns, answer: TableAnswer, truth: Tensor, labels: Tensor, tolerance: float
 ) -> TableScores:
-    """Score an answer.
+    """Score an answer by a batch's cells (rows, cells) and labels (rows,).
 
-    Args:
-        columns: of the table.
-        answer: of an attack.
-        truth: (rows, cells) of the batch.
-        labels: (rows,).
-        tolerance: deviations that a number or a real target may be off.
+    A number or a real target may be off by ``tolerance`` deviations.
     """
     hits = right_cells(columns, answer.cells, truth, tolerance)
-    there = hits.all(dim=2) | _within_spread(columns, answer, truth)
+    there = hits.all(dim=2) | columns.alike(answer.cells, truth, answer.spread[:, None])
     off = (answer.labels[:, None] - labels[None].double().reshape(1, -1)).abs()
     named = (off <= _label_room(labels, tolerance)).double()
     worth = hits.double().sum(dim=2) + 0.5 * named + 100 * (there & answer.named[:, None])
@@ -94,20 +95,13 @@ def _label_room(labels: Tensor, tolerance: float) -> float:
 def right_cells(columns: TableColumns, cells: Tensor, truth: Tensor, tolerance: float) -> Tensor:
     """Whether each cell of rows would be right for each true row, (rows, truths, columns)."""
     hits = []
-    for feature, (start, stop) in columns.placed:
-        one, other = cells[:, None, start:stop], truth[None, :, start:stop]
+    for feature, at in columns.placed:
+        one, other = cells[:, None, at], truth[None, :, at]
         if feature.values:
             hits.append(one.argmax(dim=2) == other.argmax(dim=2))
         else:
             hits.append((one - other).abs()[:, :, 0] <= tolerance)
     return torch.stack(hits, dim=2)
-
-
-def _within_spread(columns: TableColumns, answer: TableAnswer, truth: Tensor) -> Tensor:
-    """Whether rows have the categories of true rows, and numbers within their own precision."""
-    same = (columns.codes(answer.cells)[:, None] == columns.codes(truth)[None]).all(dim=2)
-    gap = (answer.cells[:, None, columns.numeric] - truth[None, :, columns.numeric]).abs()
-    return same & (gap <= answer.spread[:, None]).all(dim=2)
 
 
 def calibration_error(certainty: NDArray[np.float64], right: NDArray[np.bool_]) -> float:
@@ -148,15 +142,7 @@ def draw_cells(folder: Path, name: str, scores: TableScores) -> None:
 def write_cells(
     folder: Path, name: str, columns: TableColumns, answer: TableAnswer, *, reveal: bool
 ) -> None:
-    """Write ``NAME.csv``: the answer's rows with their certainty, and values only where asked.
-
-    Args:
-        folder: exists.
-        name: of the file.
-        columns: of the table.
-        answer: of an attack.
-        reveal: whether values stand in the cells; else the certainty of each.
-    """
+    """Write ``NAME.csv``: the answer's rows, with values where asked, else the cells' certainty."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow([*columns.names, "named", "certified"])

@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.spans import GradientRowSpace
+from gradaudit.audits.attack_table.spans import GradientRowSpace, SpanTest, with_one
 from gradaudit.audits.attack_table.structure import TwoLayers
 
 _BOX = 3.0
@@ -29,8 +29,7 @@ _STARTS, _POOL = 64, 1024
 """Starts of a round, and the rows that they are chosen from."""
 _DAMPING, _AGAIN = 1e-2, 1e-3
 _SMALLER, _LARGER = 0.3, 5.0
-PLAIN = (0.0,) * 40
-ANNEALED = (*PLAIN[:30], *np.geomspace(0.05, 1.0, 40).tolist(), *PLAIN[:10])
+ANNEALED = (*[0.0] * 30, *np.geomspace(0.05, 1.0, 40).tolist(), *[0.0] * 10)
 """The weight of the pull at each step: none, rising geometrically, and none again."""
 
 
@@ -40,34 +39,28 @@ class Allowed:
 
     Attributes:
         cells, cells_step: u = cells + z cells_step, (cells,) and (free, cells).
-        entered, entered_step: the same of what comes in at the first layer.
         present: cells of categories that are not zero everywhere.
         groups: the present cells of each categorical column, as places in ``present``.
     """
 
     cells: Tensor
     cells_step: Tensor
-    entered: Tensor
-    entered_step: Tensor
     present: Tensor
     groups: tuple[Tensor, ...]
-
-    @property
-    def free(self) -> int:
-        """Coordinates that are left."""
-        return len(self.cells_step)
 
     def at(self, z: Tensor) -> Tensor:
         """Cells at points, (points, cells)."""
         return self.cells + z @ self.cells_step
 
-    def nearest(self, entered: Tensor) -> Tensor:
-        """The points that come nearest to what comes in at the first layer, (points, free).
+    def nearest(self, layers: TwoLayers, cells: Tensor) -> Tensor:
+        """The points that come nearest to rows at the first layer, (points, free).
 
-        Each input counts by its spread over these.
+        Each input of the layer counts by its spread over these.
         """
+        entered = layers.entered(cells)
         weight = 1 / (entered.std(dim=0, correction=0) + _SPREAD)
-        step, wanted = (self.entered_step * weight).T, ((entered - self.entered) * weight).T
+        step = (self.cells_step @ layers.entry.T * weight).T
+        wanted = ((entered - layers.entered(self.cells[None])) * weight).T
         z: Tensor = torch.linalg.lstsq(step, wanted, driver="gelsd").solution.T
         return z
 
@@ -75,25 +68,20 @@ class Allowed:
 def allowed(layers: TwoLayers, columns: TableColumns, space: GradientRowSpace) -> Allowed | None:
     """The records that a row space allows; None where it holds none."""
     last = space.rows[:, -1]
-    length = float(last.norm())
-    if space.rank == 0 or length < _ABSENT:
+    if space.rank == 0 or float(last.norm()) < _ABSENT:
         return None
-    basis = torch.linalg.svd(last[None])[2][1:]
-    entered = (last / length**2) @ space.rows[:, :-1]
-    step = basis @ space.rows[:, :-1]
     if _invertible(layers.entry):
+        basis = torch.linalg.svd(last[None])[2][1:]
+        entered = (last / last.square().sum()) @ space.rows[:, :-1]
         back = torch.linalg.inv(layers.entry).T
-        cells, cells_step = (entered - layers.offset) @ back, step @ back
+        cells, step = (entered - layers.offset) @ back, basis @ space.rows[:, :-1] @ back
     else:
-        cells, cells_step = _constrained(layers, columns, space)
-        entered, step = layers.entered(cells), cells_step @ layers.entry.T
-    size = cells.abs() + (cells_step.abs().amax(dim=0) if len(cells_step) else 0)
-    there = size > _ABSENT
+        cells, step = _constrained(layers, columns, space)
+    there = cells.abs() + (step.abs().amax(dim=0) if len(step) else 0) > _ABSENT
     groups = [group[there[group]] for group in columns.groups]
-    present = torch.cat([*groups, groups[0][:0]]) if groups else torch.zeros(0, dtype=torch.long)
-    sizes = [len(group) for group in groups]
-    places = torch.split(torch.arange(len(present)), sizes) if groups else ()
-    return Allowed(cells, cells_step, entered, step, present, tuple(places))
+    present = torch.cat([torch.zeros(0, dtype=torch.long), *groups])
+    places = torch.split(torch.arange(len(present)), [len(group) for group in groups])
+    return Allowed(cells, step, present, places if groups else ())
 
 
 def _invertible(entry: Tensor) -> bool:
@@ -107,43 +95,35 @@ def _constrained(
 ) -> tuple[Tensor, Tensor]:
     """Cells whose entry lies in the row space, each categorical column adding up to one."""
     outside, there = space.rest[:, :-1], (~layers.absent).nonzero()[:, 0]
-    left = [(outside @ layers.entry)[:, there]]
-    right = [-(outside @ layers.offset + space.rest[:, -1])]
-    for group in columns.groups:
-        row = layers.entry.new_zeros(1, layers.entry.shape[1])
-        row[0, group] = 1
-        left.append(row[:, there])
-        right.append(row.new_ones(1))
-    u, values, v = torch.linalg.svd(torch.cat(left))
+    sums = layers.entry.new_zeros(len(columns.groups), layers.entry.shape[1])
+    for row, group in zip(sums, columns.groups, strict=True):
+        row[group] = 1
+    left = torch.cat([outside @ layers.entry, sums])[:, there]
+    right = torch.cat([-(outside @ layers.offset + space.rest[:, -1]), sums.new_ones(len(sums))])
+    u, values, v = torch.linalg.svd(left)
     rank = int((values > 1e-9 * values[0]).sum())
     cells = layers.entry.new_zeros(layers.entry.shape[1])
     steps = layers.entry.new_zeros(len(there) - rank, len(cells))
-    cells[there] = (torch.cat(right) @ u[:, :rank] / values[:rank]) @ v[:rank]
+    cells[there] = (right @ u[:, :rank] / values[:rank]) @ v[:rank]
     steps[:, there] = v[rank:]
     return cells, steps
 
 
-def starts(
-    layers: TwoLayers,
-    columns: TableColumns,
-    place: Allowed,
-    second: GradientRowSpace | None,
-    generator: torch.Generator,
-) -> Tensor:
+def starts(test: SpanTest, place: Allowed, generator: torch.Generator) -> Tensor:
     """The points (starts, free) of a pool whose residual at the second layer is least.
 
     Half of the pool are the attacker's records, half are rows whose columns are independent. For 80
     rows of Adult 64 starts name half as many rows again as starts that are not chosen.
     """
-    if second is None and columns.groups and place.free:
+    layers, columns, second = test.layers, test.columns, test.second
+    if second is None and columns.groups and len(place.cells_step):
         return _corners(columns, place, generator)
     known = columns.known
     rows = known[torch.randint(len(known), (_POOL // 2,), generator=generator)]
-    z = place.nearest(layers.entered(torch.cat([rows, columns.drawn(_POOL // 2, generator)])))
+    z = place.nearest(layers, torch.cat([rows, columns.drawn(_POOL // 2, generator)]))
     if second is None:
         return z[:: _POOL // _STARTS]
-    hidden = layers.hidden(place.entered + z @ place.entered_step)
-    residual = torch.linalg.vector_norm(second.outside(hidden), dim=1)
+    residual = second.outside(layers.hidden(place.at(z))).norm(dim=1)
     return z[residual.argsort()[:_STARTS]]
 
 
@@ -164,7 +144,7 @@ def _corners(columns: TableColumns, place: Allowed, generator: torch.Generator) 
     limits = sides.numpy(), most.numpy()
     solved = [linprog(way, *limits, bounds=(None, None)).x for way in ways.numpy()]
     corners = [torch.from_numpy(z) for z in solved if z is not None]
-    return torch.stack(corners) if corners else at.new_zeros(0, place.free)
+    return torch.stack(corners) if corners else at.new_zeros(0, len(step))
 
 
 @dataclass(frozen=True)
@@ -183,98 +163,77 @@ class CandidateSearch:
     second: GradientRowSpace | None
     scale: float = _SCALE
 
-    def run(self, z: Tensor, pulls: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Descend from starts (starts, free); the cells reached, and the second layer's residual.
-
-        Args:
-            z: the starts.
-            pulls: see ``ANNEALED``.
+    def run(self, z: Tensor, pulls: Sequence[float] = ANNEALED) -> tuple[Tensor, Tensor]:
+        """Descend from starts (starts, free), with the pull of each step.
 
         Returns:
-            (starts, cells) not rounded, and (starts,) the relative residual.
+            (starts, cells) not rounded, and (starts,) the second layer's relative residual.
         """
         damping = z.new_full((len(z),), _DAMPING)
         for step, pull in enumerate(pulls):
             if step and bool(pull) != bool(pulls[step - 1]):
                 damping.fill_(_AGAIN)
             z, damping = self._step(z, damping, pull)
-        hidden = self._hidden(z)[0]
-        residual = self._missed(hidden) / self._length(hidden)
-        return self.place.at(z), residual.norm(dim=1)
+        hidden = with_one(self.layers.value(self._base + z @ self._entry.T))
+        residual = (hidden @ self._outside.T).norm(dim=1) / hidden.norm(dim=1)
+        return self.place.at(z), residual
 
     def _step(self, z: Tensor, damping: Tensor, pull: float) -> tuple[Tensor, Tensor]:
-        hidden, before = self._hidden(z)
-        factor = self.scale / self._length(hidden)
-        slope = self.layers.slope(before)
-        missed = self._missed(hidden) * factor
-        jacobian = (self._outside[:, :-1] * slope[:, None, :]) @ self._entry * factor[:, :, None]
-        v = self._categories(z)
-        towards = self._onehot(v) if pull else None
-        beyond = ((v < 0) | (v > 1)).to(v)
-        outside = (v - v.clamp(0, 1)) * _BOX
-        cost = missed.square().sum(1) + outside.square().sum(1)
+        before = self._base + z @ self._entry.T
+        factor = self.scale / with_one(self.layers.value(before)).norm(dim=1, keepdim=True)
+        towards = self._onehot(self._categories(z))
+        missed, boxed, pulled = residuals = self._residuals(z, towards, pull, factor)
+        slope = self._outside[:, :-1] * self.layers.slope(before)[:, None, :]
+        jacobian = slope @ self._entry * factor[:, :, None]
+        beyond = (boxed != 0).to(z) * _BOX
         gradient = torch.einsum("bkn,bk->bn", jacobian, missed)
-        gradient = gradient + (outside * beyond * _BOX) @ self._cells.T
-        weighted = (beyond * _BOX**2)[:, None, :] * self._cells[None]
+        gradient = gradient + (boxed * beyond + pulled * pull) @ self._cells.T
+        weighted = (beyond.square() + pull**2)[:, None, :] * self._cells[None]
         normal = jacobian.mT @ jacobian + weighted @ self._cells.T
-        if towards is not None:
-            pulled = (v - towards) * pull
-            cost = cost + pulled.square().sum(1)
-            gradient = gradient + pull * pulled @ self._cells.T
-            normal = normal + pull**2 * (self._cells @ self._cells.T)
         diagonal = normal.diagonal(dim1=1, dim2=2)
         floor = 1e-9 * diagonal.mean(dim=1, keepdim=True)
         normal = normal + torch.diag_embed(damping[:, None] * (diagonal + floor) + 1e-14)
         moved = z - torch.linalg.solve(normal, gradient)
-        better = self._cost(moved, towards, pull, factor) < cost
+        better = _cost(self._residuals(moved, towards, pull, factor)) < _cost(residuals)
         damping = torch.where(better, damping * _SMALLER, damping * _LARGER).clamp(1e-13, 1e6)
         return torch.where(better[:, None], moved, z), damping
 
-    def _cost(self, z: Tensor, towards: Tensor | None, pull: float, factor: Tensor) -> Tensor:
+    def _residuals(
+        self, z: Tensor, towards: Tensor, pull: float, factor: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What is made small: outside the second span, outside the box, and against the pull."""
+        hidden = with_one(self.layers.value(self._base + z @ self._entry.T))
         v = self._categories(z)
-        missed = self._missed(self._hidden(z)[0]) * factor
-        cost = missed.square().sum(1) + ((v - v.clamp(0, 1)) * _BOX).square().sum(1)
-        return cost if towards is None else cost + ((v - towards) * pull).square().sum(1)
-
-    def _hidden(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """What comes in at the second layer at points, and the same before the activation."""
-        before = self._base + z @ self._entry.T
-        return self.layers.value(before), before
-
-    def _missed(self, hidden: Tensor) -> Tensor:
-        return hidden @ self._outside[:, :-1].T + self._outside[:, -1]
-
-    def _length(self, hidden: Tensor) -> Tensor:
-        return (hidden.square().sum(dim=1, keepdim=True) + 1).sqrt()
+        missed = hidden @ self._outside.T * factor
+        return missed, (v - v.clamp(0, 1)) * _BOX, (v - towards) * pull
 
     def _categories(self, z: Tensor) -> Tensor:
-        return self._first + z @ self._cells
+        return self.place.cells[self.place.present] + z @ self._cells
 
     def _onehot(self, v: Tensor) -> Tensor:
         target = torch.zeros_like(v)
-        for group in self.place.groups:
-            if len(group):
-                target[torch.arange(len(v)), group[v[:, group].argmax(dim=1)]] = 1
+        for group in filter(len, self.place.groups):
+            target[torch.arange(len(v)), group[v[:, group].argmax(dim=1)]] = 1
         return target
 
     @cached_property
     def _entry(self) -> Tensor:
-        return self.layers.weight @ self.place.entered_step.T
+        return self.layers.weight @ (self.place.cells_step @ self.layers.entry.T).T
 
     @cached_property
     def _base(self) -> Tensor:
-        return self.layers.weight @ self.place.entered + self.layers.bias
+        return self.layers.before(self.place.cells[None])
 
     @cached_property
     def _outside(self) -> Tensor:
         if self.second is None:
-            return self.layers.weight.new_zeros(0, self.layers.width + 1)
+            return self.layers.weight.new_zeros(0, len(self.layers.weight) + 1)
         return self.second.rest
 
     @cached_property
     def _cells(self) -> Tensor:
         return self.place.cells_step[:, self.place.present]
 
-    @cached_property
-    def _first(self) -> Tensor:
-        return self.place.cells[self.place.present]
+
+def _cost(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts), dim=1).square().sum(dim=1)

@@ -1,8 +1,9 @@
-"""The row spaces of both layers' gradients, above the level of rounding and noise.
+"""The row spaces of both layers' gradients, and rows that are tested and polished in them.
 
 The gradient [dW | db] = Σ_i δ_i [a_i; 1]ᵀ of a fully connected layer has its rows in the span of
 what came in, so that a record can be tested alone: [a; 1] lies in the row space where it was in the
 batch, as long as the δ_i are linearly independent (Petrov et al. 2024, DAGER, theorem 3.1).
+Singular values below the level of rounding and noise are no part of a row space.
 """
 
 import math
@@ -13,6 +14,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.audits.attack_table.structure import TwoLayers
 from gradaudit.audits.attack_text.span import noise_level
 
 _LEVELS = ((torch.bfloat16, 1e-2), (torch.float16, 1e-3), (torch.float32, 2e-7))
@@ -25,6 +28,15 @@ _WHOLE = 1e5
 float32, 6e-15 in float64)."""
 _EDGE = 1.05
 """The largest singular value of noise is taken to be so many times that of its law."""
+_NEAR = 0.05
+"""The residual up to which a point is worth rounding."""
+_MOST = 64
+_STEPS = 4
+_GROWN, _NOTHING = 1.5, 1e-9
+"""A residual that rounding makes of another, up to which the numbers are taken for round."""
+_SPREAD = 30.0
+"""Standard errors that a number is said to be off at most. Spans that rounding tilts err alike at
+all equations: of 8,100 numbers of trained models in single precision the farthest was off by 20."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +69,15 @@ class GradientRowSpace:
 
     def outside(self, vectors: Tensor) -> Tensor:
         """What of [a; 1] lies outside, over its length: (points, inputs + 1 − rank)."""
-        extended = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
+        extended = with_one(vectors)
         outside: Tensor = extended @ self.rest.T / extended.norm(dim=1, keepdim=True)
         return outside
 
     def outside_columns(self, deltas: Tensor) -> Tensor:
         """The share of δ that lies outside the column space, (points,) of (points, outputs)."""
         missed = deltas - deltas @ self.left @ self.left.T
-        length = torch.linalg.vector_norm(deltas, dim=1)
-        tiny = torch.finfo(deltas.dtype).tiny
-        share: Tensor = torch.linalg.vector_norm(missed, dim=1) / length.clamp(min=tiny)
+        length = deltas.norm(dim=1).clamp(min=torch.finfo(deltas.dtype).tiny)
+        share: Tensor = missed.norm(dim=1) / length
         return share
 
     def coefficient(self, vectors: Tensor, deltas: Tensor) -> Tensor:
@@ -74,8 +85,12 @@ class GradientRowSpace:
 
         It is the c for which M − c δ [a; 1]ᵀ has a smaller rank (Wedderburn's rank reduction).
         """
-        extended = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
-        return 1 / ((extended @ self.rows.T / self.values) * (deltas @ self.left)).sum(dim=1)
+        return 1 / ((with_one(vectors) @ self.rows.T / self.values) * (deltas @ self.left)).sum(1)
+
+
+def with_one(vectors: Tensor) -> Tensor:
+    """[a; 1] of vectors (points, inputs): (points, inputs + 1)."""
+    return torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
 
 
 @dataclass(frozen=True)
@@ -108,10 +123,9 @@ class Precision:
             edge, noise = (0.0, 0.0) if matrix is None else edge_of(matrix, level, records)
             noisy |= matrix is not None and noise > _NOISE * level * float(matrix.abs().max())
             edges.append(edge)
-        double = level == _DOUBLE
-        accept = 1e-8 if double and not noisy else 1.0
-        whole = 0.3 if noisy else (1e-6 if double else _WHOLE * level)
-        return cls((edges[0], edges[1]), double and not noisy, noisy, accept, whole)
+        exact = level == _DOUBLE and not noisy
+        whole = 0.3 if noisy else max(1e-6, _WHOLE * level)
+        return cls((edges[0], edges[1]), exact, noisy, 1e-8 if exact else 1.0, whole)
 
 
 def rounding(update: Mapping[str, Tensor]) -> float:
@@ -125,13 +139,89 @@ def rounding(update: Mapping[str, Tensor]) -> float:
 def edge_of(matrix: Tensor, level: float, records: int) -> tuple[float, float]:
     """Below which singular values are rounding or noise, and the standard deviation of the noise.
 
-    Args:
-        matrix: of a layer.
-        level: see ``rounding``.
-        records: behind the update; what comes behind as many singular values is noise alone.
+    What comes behind as many singular values as there are records is noise alone; ``level`` is that
+    of ``rounding``.
     """
     values = torch.linalg.svdvals(matrix)
     outputs, inputs = matrix.shape
     noise = noise_level(values, records, (outputs, inputs)) if records < len(values) else 0.0
     law = _EDGE * noise * (math.sqrt(outputs) + math.sqrt(inputs))
     return max(level * float(values[0]), law), noise
+
+
+@dataclass(frozen=True)
+class SpanTest:
+    """Both spans, in which rows are tested and their numbers polished.
+
+    Attributes:
+        layers: what the model begins with.
+        columns: of the table.
+        first, second: row spaces; a second is None where it tells nothing.
+    """
+
+    layers: TwoLayers
+    columns: TableColumns
+    first: GradientRowSpace
+    second: GradientRowSpace | None
+
+    def residuals(self, cells: Tensor) -> Tensor:
+        """What of rows lies outside both spans, relative to their lengths, (rows,)."""
+        residuals: Tensor = self._outside(cells)[0].norm(dim=1)
+        return residuals
+
+    def candidates(self, cells: Tensor, residual: Tensor) -> Tensor:
+        """The best points of a search, rounded to categories, without those that are alike."""
+        order = residual.argsort()
+        order = order[residual[order] < _NEAR]
+        rounded = self.columns.rounded(cells[order])
+        return rounded[self.columns.first_of_each(rounded, decimals=1)][:_MOST]
+
+    def polished(self, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows with their numbers moved by Gauss and Newton, and their residuals.
+
+        Numbers stay near the range of the column, and are rounded to single precision and to the
+        nearest number that is known of the column where the residual hardly grows by that.
+        """
+        numbers = self.columns.numeric
+        cells = cells.clone()
+        for _ in range(_STEPS if len(numbers) and len(cells) else 0):
+            outside, jacobian = self._outside(cells)
+            step = torch.linalg.lstsq(jacobian, outside[:, :, None], driver="gelsd").solution
+            moved = cells[:, numbers] - step[:, :, 0].nan_to_num(0.0)
+            cells[:, numbers] = moved.clamp(*self.columns.bounds)
+        residual = self.residuals(cells)
+        for rounded in (self.columns.as_single(cells), self.columns.as_known(cells)):
+            after = self.residuals(rounded)
+            better = after <= (_GROWN * residual).clamp(min=_NOTHING)
+            cells = torch.where(better[:, None], rounded, cells)
+            residual = torch.where(better, after, residual)
+        return cells, residual
+
+    def spreads(self, cells: Tensor) -> Tensor:
+        """How far each number may be off, in deviations: (rows, numbers).
+
+        Thirty standard errors of the least squares that the residual leaves.
+        """
+        outside, jacobian = self._outside(cells)
+        freedom = max(1, outside.shape[1] - jacobian.shape[2])
+        scale = outside.norm(dim=1, keepdim=True) / freedom**0.5
+        spreads: Tensor = _SPREAD * scale * torch.linalg.pinv(jacobian).norm(dim=2)
+        return spreads
+
+    def _outside(self, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """The residuals (rows, equations) and their derivative by the numbers."""
+        by_number = self.layers.entry[:, self.columns.numeric]
+        entered = self.layers.entered(cells)
+        parts = [self.first.outside(entered)]
+        slopes = [self.first.rest[:, :-1] @ by_number / _lengths(entered)]
+        if self.second is not None:
+            before = self.layers.before(cells)
+            hidden = self.layers.value(before)
+            parts.append(self.second.outside(hidden))
+            inner = self.layers.slope(before)[:, :, None] * (self.layers.weight @ by_number)
+            slopes.append(self.second.rest[:, :-1] @ inner / _lengths(hidden))
+        return torch.cat(parts, dim=1), torch.cat(slopes, dim=1)
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    return (vectors.square().sum(dim=1) + 1).sqrt()[:, None, None]

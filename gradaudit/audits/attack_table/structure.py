@@ -18,14 +18,13 @@ from gradaudit.audits.attack_text.view import InputCapture
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 
-Elementwise = Callable[[Tensor], Tensor]
 _CLOSE = 1e-6
 """Models may round what comes in to single precision."""
 _PROBES = 8
 _BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
 
 
-ACTIVATIONS: dict[str, Elementwise] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "leaky relu": F.leaky_relu,
     "tanh": torch.tanh,
@@ -66,30 +65,28 @@ class TwoLayers:
     absent: Tensor
     why_alone: str = ""
 
-    @property
-    def width(self) -> int:
-        """Outputs of the first layer."""
-        return len(self.weight)
-
     def entered(self, cells: Tensor) -> Tensor:
         """What comes in at the first layer, (points, inputs), in scaled coordinates."""
         return self.offset + cells @ self.entry.T
 
-    def hidden(self, entered: Tensor) -> Tensor:
-        """What comes in at the second layer, (points, width)."""
-        return self.value(entered @ self.weight.T + self.bias)
+    def before(self, cells: Tensor) -> Tensor:
+        """What the first layer gives, (points, width)."""
+        return self.entered(cells) @ self.weight.T + self.bias
 
-    @property
-    def value(self) -> Elementwise:
-        """The activation."""
-        return ACTIVATIONS[self.activation]
+    def hidden(self, cells: Tensor) -> Tensor:
+        """What comes in at the second layer, (points, width)."""
+        return self.value(self.before(cells))
+
+    def value(self, z: Tensor) -> Tensor:
+        """The activation of each element."""
+        return ACTIVATIONS[self.activation](z)
 
     def slope(self, z: Tensor) -> Tensor:
         """The activation's derivative at each element."""
         slope: Tensor = torch.func.jvp(self.value, (z,), (torch.ones_like(z),))[1]
         return slope
 
-    def matrices(self, update: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def matrices(self, update: Update) -> tuple[Tensor, Tensor | None]:
         """[dW | db] of both layers, the first in scaled coordinates."""
         bias = update[bias_of(self.first)]
         weight = (update[self.first] - torch.outer(bias, self.centre)) * (1 / self.scale)
@@ -105,33 +102,29 @@ def bias_of(weight: str) -> str:
 
 
 def two_layers(model: FunctionalModel, columns: TableColumns, update: Update) -> TwoLayers:
-    """Read the beginning of a model.
-
-    Args:
-        model: in float64.
-        columns: of the records.
-        update: what is shared, by parameter.
+    """Read the beginning of a model in float64, whose update is shared by parameter.
 
     Raises:
         NotApplicable: a batch norm mixes rows, or the model does not begin with a fully connected
             layer with bias whose update is shared and whose input is affine in the cells.
     """
     _expect_rows_alone(model)
-    visible = frozenset(update)
     probes = columns.known[:_PROBES]
-    seen = _inputs(model, columns.inputs(probes))
+    seen = _run(model, columns.inputs(probes)).seen
     layers = [name for name in seen if bias_of(name) in model.parameters]
     if not layers or next(iter(seen)) != layers[0]:
         raise NotApplicable("the model does not begin with a fully connected layer with a bias")
     first = layers[0]
-    if not {first, bias_of(first)} <= visible:
+    if not {first, bias_of(first)} <= set(update):
         raise NotApplicable(f"the update of {first} and its bias was not shared")
-    entry, offset = _entry(model, columns, first)
-    entered = seen[first]
+    corners = _run(model, columns.inputs(columns.corners))
+    came, entered = corners.seen[first], seen[first]
+    # Of a column of codes the first category is the base from which the others are told.
+    entry, offset = (came[1:] - came[0]).T.contiguous(), came[0]
     if entered.dim() != 2 or not _alike(offset + probes @ entry.T, entered):
         raise NotApplicable(f"what comes in at {first} is no affine function of a record's columns")
     weight, bias = model.parameters[first], model.parameters[bias_of(first)]
-    second, activation, why = _second(seen, layers, entered @ weight.T + bias, visible)
+    second, activation, why = _second(seen, layers, entered @ weight.T + bias, update)
     numbers = entry[:, columns.numeric].abs()
     reach = numbers.amax(dim=1) if numbers.shape[1] else entry.new_zeros(len(entry))
     scale = torch.where(reach > 0, reach, 1.0)
@@ -146,7 +139,7 @@ def two_layers(model: FunctionalModel, columns: TableColumns, update: Update) ->
         (offset - centre) / scale,
         scale,
         centre,
-        _absent(model, columns, update),
+        _absent(corners, columns, update),
         why,
     )
 
@@ -166,43 +159,27 @@ def _expect_rows_alone(model: FunctionalModel) -> None:
 
 
 def _second(
-    seen: dict[str, Tensor], layers: list[str], given: Tensor, visible: frozenset[str]
+    seen: dict[str, Tensor], layers: list[str], given: Tensor, update: Update
 ) -> tuple[str | None, str, str]:
     """The second layer, the activation before it, and why there is none."""
     if len(layers) < 2:
         return None, "none", "the model has no second fully connected layer with a bias"
     second = layers[1]
-    if not {second, bias_of(second)} <= visible:
+    if not {second, bias_of(second)} <= set(update):
         return None, "none", f"the update of {second} was not shared"
     for name, value in ACTIVATIONS.items():
-        if seen[second].shape == given.shape and _alike(value(given), seen[second]):
+        if _alike(value(given), seen[second]):
             return second, name, ""
     known = ", ".join(ACTIVATIONS)
-    why = f"what stands between {layers[0]} and {second} is none of {known}"
-    return None, "none", why
+    return None, "none", f"what stands between {layers[0]} and {second} is none of {known}"
 
 
-def _entry(model: FunctionalModel, columns: TableColumns, first: str) -> tuple[Tensor, Tensor]:
-    """The affine map from cells to what comes in at the first layer: (inputs, cells), (inputs,).
-
-    Of a column of codes one category is the base from which the others are told.
-    """
-    count = columns.cells_in_all
-    points = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
-    came = _inputs(model, columns.inputs(points))[first]
-    return (came[1:] - came[0]).T.contiguous(), came[0]
-
-
-def _absent(model: FunctionalModel, columns: TableColumns, update: Update) -> Tensor:
+def _absent(corners: InputCapture, columns: TableColumns, update: Update) -> Tensor:
     """Categories that are looked up in a row of an embedding that did not move, (cells,)."""
     absent = torch.zeros(columns.cells_in_all, dtype=torch.bool)
-    points = torch.cat([torch.zeros(1, len(absent)), torch.eye(len(absent))]).double()
-    capture = InputCapture(model.parameters)
-    with capture, torch.no_grad():
-        model.outputs({}, columns.inputs(points).to(model.device))
-    for name, read in capture.looked_up.items():
-        if name in update and len(read) == len(points):
-            rows = read.reshape(len(points), -1)
+    for name, read in corners.looked_up.items():
+        if name in update and len(read) == len(absent) + 1:
+            rows = read.reshape(len(read), -1)
             still = (update[name] == 0).all(dim=1)
             for group in columns.groups:
                 moves = (rows[1:][group] != rows[0]).any(dim=0)
@@ -211,12 +188,12 @@ def _absent(model: FunctionalModel, columns: TableColumns, update: Update) -> Te
     return absent
 
 
-def _inputs(model: FunctionalModel, records: Tensor) -> dict[str, Tensor]:
-    """What comes in at each linear weight for records."""
+def _run(model: FunctionalModel, records: Tensor) -> InputCapture:
+    """What comes in at each linear weight for records, and what is looked up."""
     capture = InputCapture(model.parameters)
     with capture, torch.no_grad():
         model.outputs({}, records.to(model.device))
-    return capture.seen
+    return capture
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

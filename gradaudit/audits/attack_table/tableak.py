@@ -1,5 +1,6 @@
 """Cells of a table by optimisation, pooled over an ensemble, each with a calibrated certainty."""
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -59,9 +60,9 @@ class TabLeak(TableAttack):
             optimiser="adam",
             rate=_RATE,
             decay=False,
-            iterations=setting.steps,
+            iterations=setting.options.iterations,
             precision="float32",
-            restarts=setting.ensemble,
+            restarts=setting.options.ensemble,
         )
         pooled = []
         for number, update in enumerate((view.update, own.update)):
@@ -70,18 +71,14 @@ class TabLeak(TableAttack):
             seed = sequence(setting.seed, "tableak", "starts", number)
             found = matching.run(relaxed, Execution(seed, progress=progress))
             pooled.append(pool(columns, relaxed, found))
-        certainty = calibrated(columns, pooled[1], own.cells, pooled[0], setting.tolerance)
+        certainty = calibrated(columns, pooled[1], own.cells, pooled[0], setting.options.tolerance)
         answer = guessed(columns, view.batch)
         return replace(
             answer,
             cells=columns.rounded(pooled[0].cells),
             labels=pooled[0].labels,
             certainty=certainty,
-            facts={
-                "ensemble": setting.ensemble,
-                "steps": setting.steps,
-                "loss": pooled[0].loss,
-            },
+            facts={"loss": pooled[0].loss},
         )
 
 
@@ -106,8 +103,8 @@ class RelaxedRows(nn.Module):
     def cells(self, rows: Tensor) -> Tensor:
         """Weights of categories, which add up to one, and numbers: (rows, cells)."""
         parts = []
-        for feature, (start, stop) in self.columns.placed:
-            block = rows[:, start:stop] + self.absent[start:stop].to(rows)
+        for feature, at in self.columns.placed:
+            block = rows[:, at] + self.absent[at].to(rows)
             parts.append(block.softmax(dim=1) if feature.values else block)
         return torch.cat(parts, dim=1)
 
@@ -225,15 +222,14 @@ def pool(columns: TableColumns, relaxed: AttackerView, found: Candidates) -> Poo
     cells = torch.stack([m[o] for m, o in zip(members, orders, strict=True)])
     labels = torch.stack([m[o] for m, o in zip(labels, orders, strict=True)])
     pooled, agreement = best.clone(), []
-    for feature, (start, stop) in columns.placed:
-        block = cells[:, :, start:stop]
+    for feature, at in columns.placed:
+        block = cells[:, :, at]
         if feature.values:
-            mean = block.mean(dim=0)
-            pooled[:, start:stop] = mean
+            mean = pooled[:, at] = block.mean(dim=0)
             entropy = torch.special.entr(mean).sum(dim=1)
-            agreement.append(1 - entropy / max(float(torch.tensor(stop - start).log()), 1e-9))
+            agreement.append(1 - entropy / math.log(max(2, len(feature.values))))
         else:
-            pooled[:, start:stop] = block.median(dim=0).values
+            pooled[:, at] = block.median(dim=0).values
             agreement.append(-block[:, :, 0].std(dim=0, correction=0))
     one = labels.reshape(*labels.shape[:2], -1)[:, :, 0]
     voted = one.mode(dim=0).values if relaxed.classes else one.median(dim=0).values

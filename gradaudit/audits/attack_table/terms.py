@@ -20,14 +20,10 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.polishing import SpanTest
+from gradaudit.audits.attack_table.spans import SpanTest
 from gradaudit.audits.attack_table.structure import bias_of
 from gradaudit.errors import NotApplicable
 
-_SHARED = (1, 1), (1, 2), (2, 1)
-"""How often one record may be there with two different labels."""
-_APART = 0.05
-"""How far multiplicities may be from whole numbers where a record may have two labels."""
 _FITS = 1e-3
 """The share of δ outside the column space up to which it says what the batch weighs."""
 _SQUARED = 1e-6
@@ -72,8 +68,6 @@ class GradientTerms:
     def of(self, test: SpanTest, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The terms that rows stand for in the gradient: a row, its label and its multiplicity.
 
-        A row that fits no label may be there with two of them; it then has a term for each.
-
         Returns:
             (terms,) places among the rows, (terms,) labels and (terms,) multiplicities.
 
@@ -81,25 +75,22 @@ class GradientTerms:
             NotApplicable: targets are real, and the loss is no squared error.
         """
         if not self.view.classes:
-            return self._with_targets(test, cells)
-        times, misfit = self._multiplicities(test, cells, self._mixtures)
-        whole, single = times.round().clamp(1, self.view.batch), len(self.targets)
-        whole[:, single:] = 1
+            targets, misfit = self._real_targets(test, cells)
+            rows = ((misfit < self.tolerance) & targets.isfinite()).nonzero()[:, 0]
+            return rows, targets[rows], torch.ones(len(rows)).double()
+        times, misfit = self._multiplicities(test, cells)
+        whole = times.round().clamp(1, self.view.batch)
         off = (times - whole).abs()
-        cost = (off + misfit).masked_fill(off.nan_to_num(torch.inf) >= self.tolerance, torch.inf)
-        alone, mixed = cost[:, :single].min(dim=1), cost.nan_to_num(torch.inf).min(dim=1)
-        best = torch.where(alone.values.isfinite(), alone.indices, mixed.indices)
-        fits = cost.gather(1, best[:, None]).isfinite()
-        parts = self._mixtures[best] * whole.gather(1, best[:, None]) * fits
-        rows, labels = parts.nonzero(as_tuple=True)
-        return rows, self.targets[labels], parts[rows, labels]
+        best = torch.where(off < self.tolerance, off + misfit, torch.inf).min(dim=1)
+        rows = best.values.isfinite().nonzero()[:, 0]
+        labels = best.indices[rows]
+        return rows, self.targets[labels], whole[rows, labels]
 
     def nearest(self, test: SpanTest, cells: Tensor) -> Tensor:
         """The label whose δ fits the column space best with a positive coefficient, (rows,)."""
         if not self.view.classes:
             return self._real_targets(test, cells)[0]
-        single = self._mixtures[: len(self.targets)]
-        times, misfit = self._multiplicities(test, cells, single)
+        times, misfit = self._multiplicities(test, cells)
         return self.targets[torch.where(times > 0, misfit, torch.inf).argmin(dim=1)]
 
     def shares(self, labels: Tensor, times: Tensor) -> Tensor:
@@ -131,138 +122,84 @@ class GradientTerms:
         weights = self.view.model.loss.weights(self.targets)
         return None if weights is None or bool((weights == weights[0]).all()) else weights.double()
 
-    @cached_property
-    def _mixtures(self) -> Tensor:
-        """How often a row may be there with each label: each alone, then two of them.
+    def _multiplicities(self, test: SpanTest, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """By each label how often a row is there, and the share of δ outside the column space.
 
-        Rows of (mixtures, labels); there are no pairs where multiplicities are not known well.
+        Both are (rows, labels).
         """
-        single = torch.eye(len(self.targets), dtype=torch.float64)
-        if self.tolerance > _APART:
-            return single
-        one, other = torch.triu_indices(len(single), len(single), 1)
-        pairs = [m * single[one] + n * single[other] for m, n in _SHARED]
-        return torch.cat([single, *pairs])
-
-    def _multiplicities(
-        self, test: SpanTest, cells: Tensor, mixtures: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Of each mixture its multiplicity, and the share of δ outside the column space.
-
-        Both are (rows, mixtures).
-        """
-        count = len(self.targets)
-        targets, repeated = self.targets.repeat(len(cells)), cells.repeat_interleave(count, 0)
-        one = self._deltas(test, repeated, targets).reshape(len(cells), count, -1)
+        shape = len(cells), len(self.targets)
+        repeated = cells.repeat_interleave(shape[1], 0)
+        fits = self._fit(test, repeated, self.targets.repeat(shape[0]))
+        shares, misfit = (x.reshape(shape) for x in fits)
         if self.weights is not None:
-            one = one * self.weights[:, None]
-        deltas = (mixtures @ one).flatten(0, 1)
-        shape = len(cells), len(mixtures)
-        shares, misfit = (x.reshape(shape) for x in self._fit(test, cells, deltas))
+            shares = shares / self.weights
         if self.total is None:
-            likely = shares[:, :count][(shares > 0)[:, :count] & (misfit < _FITS)[:, :count]]
+            likely = shares[(shares > 0) & (misfit < _FITS)]
             self.total = 1 / float(likely.median()) if len(likely) else None
         return shares * (self.total or torch.nan), misfit
 
-    def _fit(self, test: SpanTest, cells: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
-        """The c of rows with several δ each, and shares of δ outside, one after the other."""
-        entered = test.layers.entered(cells)
-        space = test.second or test.first
-        vectors = entered if test.second is None else test.layers.hidden(entered)
-        repeated = vectors.repeat_interleave(len(deltas) // max(1, len(cells)), 0)
-        return space.coefficient(repeated, deltas), space.outside_columns(deltas)
-
-    def _deltas(self, test: SpanTest, cells: Tensor, targets: Tensor) -> Tensor:
-        layer = test.layers.first if test.second is None else str(test.layers.second)
-        return self.gradients(cells, targets, (bias_of(layer),))[bias_of(layer)]
-
-    def _with_targets(self, test: SpanTest, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Terms of rows with real targets, each once, where δ lies in the column space."""
-        targets, misfit = self._real_targets(test, cells)
-        fits = (misfit < self.tolerance) & targets.isfinite()
-        rows = fits.nonzero()[:, 0]
-        return rows, targets[rows], torch.ones(len(rows)).double()
+    def _fit(self, test: SpanTest, cells: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The c of rows with a label each, and shares of δ outside the column space: (rows,)."""
+        layers, space = test.layers, test.second or test.first
+        name = bias_of(layers.first if test.second is None else str(layers.second))
+        deltas = self.gradients(cells, targets, (name,))[name]
+        came = layers.entered(cells) if test.second is None else layers.hidden(cells)
+        return space.coefficient(came, deltas), space.outside_columns(deltas)
 
     def _real_targets(self, test: SpanTest, cells: Tensor) -> tuple[Tensor, Tensor]:
         """The target that a row's multiple of δ shows, and the share of δ outside: (rows,) each."""
         outputs = self.view.model.outputs({}, self.view.model.cast(self.columns.inputs(cells)))
         outputs = outputs.detach().reshape(len(cells), -1)[:, 0]
-        unit, double = (self._deltas(test, cells, outputs - far) for far in (1.0, 2.0))
-        if not torch.allclose(double, 2 * unit, rtol=_SQUARED, atol=_SQUARED):
+        shares, misfit = self._fit(test, cells, outputs - 1.0)
+        halves, _ = self._fit(test, cells, outputs - 2.0)
+        if not torch.allclose(shares, 2 * halves, rtol=_SQUARED, atol=_SQUARED):
             raise NotApplicable("targets are real, and are read off squared errors alone")
-        shares, misfit = self._fit(test, cells, unit)
         return outputs - shares * self.view.batch, misfit
-
-
-@dataclass(frozen=True)
-class JointFit:
-    """The rows of an update and what they leave of it.
-
-    Attributes:
-        cells: (rows, cells).
-        spread: (rows, numbers) deviations that numbers may be off, if what is left is noise.
-        left: of the update.
-    """
-
-    cells: Tensor
-    spread: Tensor
-    left: Update
 
 
 def joint_fit(
     terms: GradientTerms, update: Update, cells: Tensor, labels: Tensor, times: Tensor
-) -> JointFit | None:
-    """Fit the numbers of rows; None where there are too many for the memory.
+) -> tuple[Tensor, Tensor, Update] | None:
+    """Fit the numbers of rows, from cells (rows, cells) that are there (rows,) times.
 
-    Args:
-        terms: gives rows' gradients.
-        update: of the whole batch.
-        cells: (rows, cells) where to begin.
-        labels: (rows,).
-        times: (rows,) how often each is in the batch.
+    Returns:
+        (rows, cells), (rows, numbers) deviations that numbers may be off if what is left is noise,
+        and what is left of the update of the whole batch; None where there are too many for the
+        memory.
     """
     columns, names = terms.columns, tuple(update)
-    whole = _flat(update, names, 0)
-    size = len(cells) * len(columns.numeric) * len(whole)
-    if size > _LARGEST or not len(cells):
+    sizes = [update[name].numel() for name in names]
+    whole, numbers = torch.cat([update[name].flatten() for name in names]), columns.numeric
+    if len(cells) * len(numbers) * len(whole) > _LARGEST or not len(cells):
         return None
     weight = terms.shares(labels, times)[:, None]
+    ways = torch.eye(columns.cells_in_all).double()[numbers]
 
     def made(rows: Tensor) -> Tensor:
-        return _flat(terms.gradients(rows, labels, names), names, 1) * weight
+        parts = terms.gradients(rows, labels, names)
+        return torch.cat([parts[name].flatten(1) for name in names], dim=1) * weight
 
-    residual = whole - made(cells).sum(dim=0)
-    inverse = whole.new_zeros(0, 0)
-    for _ in range(_STEPS if size else 0):
-        slopes = [torch.func.jvp(made, (cells,), (way,))[1] for way in _ways(columns, cells)]
+    residual, inverse = whole - made(cells).sum(dim=0), whole.new_zeros(0, 0)
+    for _ in range(_STEPS if len(numbers) else 0):
+        slopes = [torch.func.jvp(made, (cells,), (way.expand_as(cells),))[1] for way in ways]
         slope = torch.stack(slopes, dim=1).flatten(0, 1)
         inverse = torch.linalg.pinv(slope @ slope.T, rtol=1e-12, hermitian=True)
         step = (inverse @ (slope @ residual)).reshape(len(cells), -1)
         for share in _SHARES:
             moved = cells.clone()
-            moved[:, columns.numeric] += share * step
-            moved[:, columns.numeric] = moved[:, columns.numeric].clamp(*columns.bounds)
+            moved[:, numbers] = (moved[:, numbers] + share * step).clamp(*columns.bounds)
             after = whole - made(moved).sum(dim=0)
             if float(after.norm()) < float(residual.norm()):
                 break
         else:
             break
         cells, residual = moved, after
-    freedom = len(whole) - len(cells) * len(columns.numeric)
+    freedom = len(whole) - len(cells) * len(numbers)
     variance = inverse.diagonal().clamp(min=0) * residual.square().sum() / freedom
     cells, spread = _settled(columns, cells, _ERRORS * variance.sqrt().reshape(len(cells), -1))
-    rest = whole - made(cells).sum(dim=0)
-    parts = torch.split(rest, [update[name].numel() for name in names])
-    left = {n: part.reshape(update[n].shape) for n, part in zip(names, parts, strict=True)}
-    return JointFit(cells, spread, left)
-
-
-def _ways(columns: TableColumns, cells: Tensor) -> list[Tensor]:
-    """One direction for each number, the same for all rows."""
-    ways = [torch.zeros_like(cells) for _ in columns.numeric]
-    for number, way in zip(columns.numeric.tolist(), ways, strict=True):
-        way[:, number] = 1
-    return ways
+    rest = torch.split(whole - made(cells).sum(dim=0), sizes)
+    left = {n: part.reshape(update[n].shape) for n, part in zip(names, rest, strict=True)}
+    return cells, spread, left
 
 
 def _settled(columns: TableColumns, cells: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
@@ -271,13 +208,10 @@ def _settled(columns: TableColumns, cells: Tensor, spread: Tensor) -> tuple[Tens
     The precision grows by as much as a number is moved.
     """
     moved = columns.as_known(cells)
-    for place, values in enumerate(columns.values):
-        number = columns.numeric[place]
-        low = torch.searchsorted(values, (cells[:, number] - spread[:, place]).contiguous())
-        high = torch.searchsorted(values, (cells[:, number] + spread[:, place]).contiguous())
+    for place, (number, values) in enumerate(
+        zip(columns.numeric.tolist(), columns.values, strict=True)
+    ):
+        ends = [cells[:, number] + sign * spread[:, place] for sign in (-1, 1)]
+        low, high = (torch.searchsorted(values, end.contiguous()) for end in ends)
         moved[:, number] = torch.where(high - low == 1, moved[:, number], cells[:, number])
     return moved, spread + (moved - cells)[:, columns.numeric].abs()
-
-
-def _flat(update: Update, names: tuple[str, ...], start: int) -> Tensor:
-    return torch.cat([update[name].flatten(start) for name in names], dim=start)

@@ -13,11 +13,10 @@ from gradaudit.audits.attack_table.averaged import between_steps
 from gradaudit.audits.attack_table.base import TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.peeling import Peeling, PeelingRound
-from gradaudit.audits.attack_table.polishing import SpanTest
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.audits.attack_table.scores import scores_of
 from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed
-from gradaudit.audits.attack_table.spans import GradientRowSpace, rounding
+from gradaudit.audits.attack_table.spans import GradientRowSpace, SpanTest, rounding
 from gradaudit.audits.attack_table.terms import GradientTerms
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
@@ -54,7 +53,7 @@ def test_what_comes_in_is_affine_in_cells_and_the_gradient_is_its_sum_of_product
     ones = torch.ones(COUNT, 1).double()
     made = deltas["0.bias"].T @ torch.cat([entered, ones], dim=1) / COUNT
     torch.testing.assert_close(first, made, rtol=1e-6, atol=1e-10)
-    hidden = layers.hidden(entered)
+    hidden = layers.hidden(cells)
     made = deltas["2.bias"].T @ torch.cat([hidden, ones], dim=1) / COUNT
     torch.testing.assert_close(second, made, rtol=1e-6, atol=1e-12)
 
@@ -69,7 +68,7 @@ def test_a_step_of_the_search_lowers_what_it_should() -> None:
     place = allowed(layers, columns, spaces[0])
     assert place is not None
     truth = columns.cells(batch.inputs)
-    z = place.nearest(layers.entered(truth))
+    z = place.nearest(layers, truth)
     cells, residual = CandidateSearch(layers, place, spaces[1]).run(z, ANNEALED)
     assert float(residual.max()) < 1e-10
     torch.testing.assert_close(cells, truth, rtol=0, atol=1e-7)
@@ -139,19 +138,6 @@ def test_rounding_is_read_off_the_numbers() -> None:
     assert rounding({"a": torch.randn(5, 5).bfloat16().double()}) == 1e-2
 
 
-def test_a_record_that_is_there_with_two_labels_has_a_term_for_each() -> None:
-    records = table(classes=3)
-    order = np.r_[0, 0, 0, 1:8]
-    labels = records.labels[order].clone()
-    labels[:3] = torch.tensor([1, 1, 2])
-    records = replace(records, inputs=records.inputs[order], labels=labels)
-    view, columns, batch = seen_of(records, chain(17, 30, 30, 3), len(order))
-    answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
-    scores = scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, 1e-6)
-    assert bool(scores.rows.all())
-    assert answer.facts["complete"] is True
-
-
 def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> None:
     """Two rows that activate the same units of a second layer of few have one δ between them."""
     records = table()
@@ -174,7 +160,7 @@ def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> No
     assert matrix is not None
     space = GradientRowSpace.of(matrix, 1e-12)
     cells = columns.cells(batch.inputs)
-    outside = space.outside(layers.hidden(layers.entered(cells))).norm(dim=1)
+    outside = space.outside(layers.hidden(cells)).norm(dim=1)
     assert float(outside[:2].min()) > 1e-6
     answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
     scores = scores_of(columns, answer, cells, batch.labels, 1e-6)
@@ -241,7 +227,7 @@ def _misfits(rate: float) -> tuple[float, float]:
         _, matrix = layers.matrices(view.update)
         assert matrix is not None
         space = GradientRowSpace.of(matrix, float(torch.linalg.svdvals(matrix)[8]))
-        hidden = layers.hidden(layers.entered(cells))
+        hidden = layers.hidden(cells)
         misfits.append(float(space.outside(hidden).norm(dim=1).mean()))
     return misfits[0], misfits[1]
 

@@ -12,9 +12,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from gradaudit.attacks.reconstruction.base import Candidates
-from gradaudit.audits.attack_table import AttackTable
-from gradaudit.audits.attack_table.base import TableSetting, guessed, imputed
+from gradaudit.audits.attack_table import AttackTable, TableOptions
+from gradaudit.audits.attack_table.base import TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.audits.attack_table.measure import imputed
 from gradaudit.audits.attack_table.scores import TableScores, calibration_error, draw_cells
 from gradaudit.audits.attack_table.tableak import (
     Pooled,
@@ -82,7 +83,7 @@ def test_members_in_another_order_are_matched_before_they_are_pooled() -> None:
 def test_few_rows_of_a_small_table_are_found_by_optimisation() -> None:
     """Labels are counted by the last bias; more cells are right than the modes' of the table."""
     view, columns, batch = seen_of(table(), chain(17, 40, 40, 2), COUNT)
-    setting = TableSetting(columns, 0, ensemble=2, steps=400, tolerance=0.3)
+    setting = TableSetting(columns, 0, TableOptions(ensemble=2, iterations=400, tolerance=0.3))
     answer = TabLeak().run(view, setting, Silent())
     truth = columns.cells(batch.inputs)
     assert sorted(answer.labels.tolist()) == sorted(batch.labels.tolist())
@@ -192,3 +193,17 @@ def test_rows_of_a_captured_update_are_proved_without_the_truth(tmp_path: Path) 
     assert rows["rows_certified", ""].value == 1
     assert rows["rows_certified", ""].details["decoys_certified"] == 0
     assert rows["row_accuracy", ""].value is None
+
+
+def test_updates_that_are_refused_are_counted_beside_the_shares_of_the_others() -> None:
+    """One layer alone; the second batch holds a record twice, so that its span is too small."""
+    records = table()
+    order = torch.tensor([0, 1, 2, 3, 4, 4, 5, 6])
+    doubled = replace(records, inputs=records.inputs[order], labels=records.labels[order])
+    how = {"batch_size": 4, "records": list(range(8)), "method": ["row-space"]}
+    audit = AttackTable(AttackTable.Options.model_validate(how))
+    rows = _by_metric(list(audit.run(subject_of(doubled, chain(17, 40, 2)), Silent())))
+    accuracy = rows["row_accuracy", ""]
+    assert accuracy.n == 1
+    assert accuracy.details["updates_refused"] == 1
+    assert "has 3 dimensions for 4 rows" in str(accuracy.details["refused_because"])
