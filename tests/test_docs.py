@@ -224,6 +224,7 @@ def test_every_policy_that_a_page_shows_is_one(page: str) -> None:
         assert Policy.model_validate(yaml.safe_load(block)).rules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_every_snippet_runs(page: str, monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
     monkeypatch.chdir(desk)

@@ -1,8 +1,5 @@
 """Canaries in Flower's own strategies, DP wrappers and mods, run in process."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import run as command
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
@@ -32,7 +28,6 @@ from gradaudit.integrations.flower import CanaryStrategy, let_in
 pytestmark = pytest.mark.usefixtures("inside_a_run")
 
 State = dict[str, Tensor]
-ROOT = Path(__file__).parents[2]
 
 
 def training(message: Message, context: Context) -> Message:
@@ -328,55 +323,3 @@ def test_arrays_without_names_take_those_of_the_state(tmp_path: Path) -> None:
     assert set(CanaryScores.read(tmp_path).layers) == {"0", "2", "3", "4"}
     assert named.canaries is not None
     assert "3.running_mean" not in named.canaries.shapes
-
-
-SIMULATION = """
-import sys
-import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
-from flwr.simulation import run_simulation
-
-client, server = ClientApp(), ServerApp()
-
-@client.train()
-def train(message, context):
-    arrays = {name: Array(held.numpy() + 0.01) for name, held in message.content["arrays"].items()}
-    metrics = MetricRecord({"num-examples": 5})
-    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
-    return Message(content, reply_to=message)
-
-@server.main()
-def main(grid, context):
-    from gradaudit.integrations.flower import CanaryStrategy, let_in
-
-    averaging = FedAvg(fraction_evaluate=0.0)
-    private = DifferentialPrivacyServerSideFixedClipping(averaging, 0.2, 1.0, 2 + let_in(100))
-    weights = ArrayRecord({"layer.weight": Array(np.ones(2000, np.float32))})
-    CanaryStrategy(private, sys.argv[1], count=100).start(grid, weights, num_rounds=3)
-
-if __name__ == "__main__":
-    at_once = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 1}}
-    run_simulation(server, client, num_supernodes=2, backend_config=at_once)
-"""
-
-
-@pytest.mark.slow
-def test_a_simulated_run_is_audited_by_the_command(tmp_path: Path) -> None:
-    """Two nodes of Flower's simulation on Ray; noise of a fifth of the clip keeps no claim of 1."""
-    (tmp_path / "run.py").write_text(SIMULATION)
-    done = subprocess.run(
-        [sys.executable, "run.py", "scores"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert CanaryScores.read(tmp_path / "scores").cosines.shape == (3, 100, 2)
-    model = ("-m", "zoo:mlp?inputs=10&classes=2", "-d", "diabetes")
-    words = ("dp-audit", *model, "--mode", "one-run", "--canaries", tmp_path / "scores", "-q")
-    assert command(*words, "--claimed-epsilon", 1).status == 1
-    assert command(*words, "--claimed-epsilon", 60).status == 0

@@ -188,6 +188,7 @@ def test_numbers_behind_noise_lie_within_their_precision(noise: float) -> None:
     assert float(answer.spread.max()) < 100 * noise
 
 
+@pytest.mark.slow
 def test_rows_of_several_local_steps_are_ranked_and_none_is_certified() -> None:
     """Minibatches of 2 and two epochs; the truth is told from combinations by the second layer."""
     records, model = table(seed=1), chain(17, 40, 40, 2)

@@ -80,6 +80,7 @@ def test_members_in_another_order_are_matched_before_they_are_pooled() -> None:
         pool(columns, relaxed, Candidates(free, labels, scores * torch.nan, ~fine))
 
 
+@pytest.mark.slow
 def test_few_rows_of_a_small_table_are_found_by_optimisation() -> None:
     """Labels are counted by the last bias; more cells are right than the modes' of the table."""
     view, columns, batch = seen_of(table(), chain(17, 40, 40, 2), COUNT)
