@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Work, arguments, epochs_of, fit, in_turn, seen_of, timed
 from benchmarks.nets import resnet18, small_residual
-from benchmarks.speed.against_naive import SHAPE, jacobians_of, lenet
 from benchmarks.speed.reconstruction_speed import scene
+from gradaudit import zoo
 from gradaudit.attacks.reconstruction.matching import blocks
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Objective
@@ -48,9 +48,16 @@ from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.core.randomness import torch_rng
 from gradaudit.data.records import Records
 from gradaudit.families.base import Scale
+from gradaudit.gradients.differentiation import Batch, fastest
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian_norms import NORMS, exact_norms, norms_of, rank_two_norms
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents
+from gradaudit.gradients.trace import Trace
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target, layers_of
+
+SHAPE = (3, 32, 32)
 
 
 def tell(title: str, without: Work, with_it: Work, rounds: int) -> None:
@@ -209,9 +216,19 @@ def rank_two(given: argparse.Namespace) -> None:
         tell(title, formed, partial(rank_two_norms, *parts, NORMS), given.rounds)
 
 
-def tables(given: argparse.Namespace) -> None:
+def jacobians() -> Jacobians:
+    """Input Jacobians of one float64 record by LeNet of Mo et al. 2022, table III."""
+    target = Target(zoo.build("lenet", activation="relu"), CrossEntropy())
+    layers = layers_of(target.model)
+    names = [name for layer in layers for name in layer.parameter_names]
     records, labels = torch.rand(1, *SHAPE, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
-    found = jacobians_of(lenet(), records, labels)
+    trace = Trace.of(FunctionalModel.of(target), names, records, labels)
+    batch = Batch(trace, records, records, labels, range(1))
+    return Jacobians(batch, fastest(batch, "point"), "point", layers)
+
+
+def tables(given: argparse.Namespace) -> None:
+    found = jacobians()
     passes = exact_norms(found.size)
 
     def tabulated() -> object:
