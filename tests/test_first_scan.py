@@ -25,7 +25,7 @@ NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?:e[-+]\d+)?(?![\w.-]*\w)")
 
 def words_and_numbers(text: str) -> tuple[str, list[str]]:
     """The text without time, numbers and what would settle them, and the layout they make."""
-    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:+]+", "TIME", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d[T ][\d:+]+", "TIME", text)
     text = " ".join(re.sub("─+", " ", text).split())
     text = re.sub(r"about [\d.,]+ (times|records|trials)", r"about MANY \1", text)
     return NUMBER.sub("#", text), NUMBER.findall(text)

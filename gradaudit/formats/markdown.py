@@ -137,15 +137,15 @@ def _text(text: str) -> str:
 
 
 def _summary(shown: View) -> Iterator[Block]:
-    """Yields the first part: verdict, scope, findings, the riskiest layers, gaps, provenance."""
-    verdict, scope = shown.verdict, shown.scope
-    yield Block([f"## {_OUTCOMES[verdict.outcome]} {_text(verdict.sentence)}"])
-    lines = [f"- **{heading}** {_text(text)}" for heading, text in scope.lines]
-    yield Block(["### Scope", ""], lines, needed=True)
-    yield Block([], [f"- Checkpoint: {_text(note)}" for note in scope.notes])
+    """Yields the first part: first screen, the riskiest layers, findings, scope, gaps."""
+    verdict, scope, first = shown.verdict, shown.scope, shown.first
+    yield Block([f"## {first.title}"])
+    facts = {"date": first.date, "model": first.model, "audited": first.audited}
+    yield Block([], [f"- **{name}** {_text(text)}" for name, text in facts.items() if text])
+    yield Block([f"## {_OUTCOMES[verdict.outcome]} {_text(first.word)}"])
+    yield Block([f"- **{asked}**: {_text(text)}" for _, asked, text in first.answers])
     for warning in scope.warnings:
         yield Block([f"> **Warning:** {_text(warning)}"])
-    yield Block(["### Findings", ""], list(map(_concern, shown.findings)), needed=True)
     yield _riskiest(shown)
     yield Block([f"Risk: {_text('; '.join([verdict.tally, *_legend(shown)]))}"])
     yield Block(
@@ -155,6 +155,10 @@ def _summary(shown: View) -> Iterator[Block]:
             for x in shown.brief_doubts
         ],
     )
+    yield Block(["### Findings", ""], list(map(_concern, shown.findings)), needed=True)
+    lines = [f"- **{heading}** {_text(text)}" for heading, text in scope.lines]
+    lines += [f"- Checkpoint: {_text(note)}" for note in scope.notes]
+    yield Block(["### Scope", ""], lines, needed=True)
     if untested := in_brief(shown.gaps):
         yield Block(["### Not tested", "", _text(untested)])
     yield Block(["### Provenance", "", _text(shown.how)])

@@ -63,9 +63,9 @@ class _TablePage(Page):
         self.every = every
 
     def lines(self) -> Iterator[Text]:
-        yield from self.verdict()
-        yield from self.scope()
-        for section in (self.findings(), self.layers(), self.arrays(), self.gaps()):
+        yield from self.first()
+        sections = (self.layers(), self.findings(), self.scope(), self.arrays(), self.gaps())
+        for section in sections:
             if lines := list(section):
                 yield Text()
                 yield from lines
@@ -76,14 +76,26 @@ class _TablePage(Page):
         verdict = self.view.verdict
         yield from self.prose(verdict.sentence, style=OUTCOMES[verdict.outcome])
 
+    def first(self) -> Iterator[Text]:
+        """Yields the first screen, with the warnings about all numbers."""
+        first = self.view.first
+        yield self.text(first.title, "bold")
+        for heading, text in (("date", first.date), ("model", first.model)):
+            yield from self.item(heading, text, 9)
+        yield from self.item("audited", first.audited, 9)
+        yield Text()
+        yield self.text(first.word, OUTCOMES[self.view.verdict.outcome])
+        for heading, _, text in first.answers:
+            yield from self.item(heading, text, 9, "bold")
+        for warning in self.view.scope.warnings:
+            yield from self.item("warning", warning, 9, "bold yellow")
+
     def scope(self) -> Iterator[Text]:
         scope = self.view.scope
         for heading, text in scope.lines:
             yield from self.item(heading, text, 9)
         for note in scope.notes:
             yield from self.item("fitted", note, 9)
-        for warning in scope.warnings:
-            yield from self.item("warning", warning, 9, "bold yellow")
 
     def item(self, heading: str, text: str, width: int, style: str = "dim") -> Iterator[Text]:
         """Yields a paragraph that is indented below its heading."""

@@ -12,6 +12,7 @@ from gradaudit.judging.verdict import open_findings, says
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import Place, clause
+from gradaudit.view.likelihood import likelihood
 
 _WEAK = ", but of a linear adversary alone"
 
@@ -105,6 +106,7 @@ class Concern:
         why: what a value beyond the limit means, as the audit says it; empty where none is shown.
         helps: what would help; of what is undecided, what would settle it, with the options.
         settles: what would settle it, without the options; empty of what is shown.
+        odds: how likely it is, in numbers of cases; empty where nothing was measured.
         doubts: why the number should not be taken as it stands.
     """
 
@@ -125,6 +127,7 @@ class Concern:
     possible: Level | None = None
     accepted: bool = False
     settles: str = ""
+    odds: str = ""
 
     @property
     def asked(self) -> str:
@@ -254,14 +257,14 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     asked = {(_question(finding), finding.layer) for finding in findings}
     if first.outcome == "unclear" and asked & facts.answered:
         said = beyond(first, place)  # the clause itself is shown by another rule or metric
-    measured = row if worst else None
+    measured, proxy = row if worst else None, first.metric in facts.standing
     return Concern(
         level=_level(first),
         shown=first.outcome != "unclear",
         fails=any(says(finding) == "error" for finding in findings),
         possible=possible,
         accepted=first.outcome in _ACCEPTED or first.unclear == "pass",
-        proxy=first.metric in facts.standing,
+        proxy=proxy,
         metric=first.metric,
         question=known.question if known else None,
         layers=place.layers,
@@ -272,6 +275,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         why=why(first.metric) if first.outcome in BEYOND else "",
         helps=helps_of(first, measured, place) if measured else "",
         settles=finding_remedy(first, measured, options=False) if measured else "",
+        odds=likelihood(first, measured, known, proxy=proxy) if measured else "",
         doubts=measured.doubts if measured else (),
     )
 

@@ -12,6 +12,7 @@ from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import provenance_facts
+from gradaudit.view.first_screen import FirstScreen, first_screen_of
 from gradaudit.view.gaps import Gap, gaps_of
 from gradaudit.view.heat_map import HeatMap, heat_map_of
 from gradaudit.view.layers import ArrayLine, Layers, Lookup, arrays_of, chosen_metrics, layers_of
@@ -41,6 +42,7 @@ class View:
 
     Attributes:
         verdict: outcome, policy, and the worst finding.
+        first: what was audited, the verdict, and three plain sentences.
         scope: what the numbers are about.
         concerns: every finding worth a sentence, the gravest first; ``findings`` are the first.
         layers: risk and numbers of each layer.
@@ -56,6 +58,7 @@ class View:
     """
 
     verdict: ReportVerdict
+    first: FirstScreen
     scope: Scope
     concerns: tuple[Concern, ...]
     layers: Layers
@@ -92,9 +95,11 @@ def view(report: Report, policy: Policy | None = None) -> View:
     known = known_metrics()
     whole = [row for row in model if row.id in known and known[row.id].question]
     measured = sum(row.status == "measured" for row in judged.rows)
+    verdict, scope = verdict_of(judged, concerns, layers), scope_of(judged)
     return View(
-        verdict=verdict_of(judged, concerns, layers),
-        scope=scope_of(judged),
+        verdict=verdict,
+        first=first_screen_of(judged, verdict, scope),
+        scope=scope,
         concerns=concerns,
         layers=layers,
         heat_map=heat_map_of(judged, layers, lookup),

@@ -54,16 +54,18 @@ class Scope:
     warnings: tuple[str, ...] = ()
 
     @property
+    def audited(self) -> str:
+        """Model and data."""
+        return "; ".join(filter(None, (self.model, self.data)))
+
+    @property
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """A heading and a text for each line that has one."""
+        """A heading and a text for each line that has one, beside what the first screen says."""
         lines = (
-            ("private", self.private),
             ("game", self.game),
-            ("shared", self.shared),
             ("varied", self.varied),
             ("setting", self.setting),
             ("families", self.families),
-            ("model", "; ".join(filter(None, (self.model, self.data)))),
             ("data", self.prepared),
         )
         return tuple(line for line in lines if line[1])
@@ -163,7 +165,7 @@ def _varied(report: Report) -> str:
     return " and ".join(f"{name} ({abridged(_texts(values))})" for name, values in named)
 
 
-_BEST = "the attacker's best case (diagnostic)"
+BEST = "the attacker's best case (diagnostic)"
 
 
 def _setting(report: Report) -> str:
@@ -174,10 +176,10 @@ def _setting(report: Report) -> str:
     if known == {"deployed"}:
         return "as your federation shares (deployed)"
     if known == {"diagnostic"} and not described:
-        return f"{_BEST}; describe your federation with --deployment FILE to see yours"
+        return f"{BEST}; describe your federation with --deployment FILE to see yours"
     if known == {"diagnostic"}:
         return "diagnostic: options differ from the federation that --deployment describes"
-    return f"{_BEST} and as your federation shares (deployed)" if known else ""
+    return f"{BEST} and as your federation shares (deployed)" if known else ""
 
 
 def _families(report: Report) -> str:

@@ -28,6 +28,7 @@ class ReportVerdict:
             what it means that the report passes; how much was measured, where nobody judged.
         tally: how many layers have each risk.
         warned: whether a warning is shown.
+        behind: the findings or questions that ``worst`` words.
         whole: the risk of the whole model; empty where no rule judged it.
     """
 
@@ -38,14 +39,22 @@ class ReportVerdict:
     tally: str
     whole: str = ""
     warned: bool = False
+    behind: tuple[Concern, ...] = ()
 
     @property
     def sentence(self) -> str:
         """``FAILED by the default policy: a server can rebuild single records``."""
         if self.outcome == "measured":
             return f"MEASURED: {self.worst}; {DEFAULT} sets no limit here"
+        return f"{self.word}: {self.worst}"
+
+    @property
+    def word(self) -> str:
+        """``FAILED by the default policy``."""
+        if self.outcome == "measured":
+            return "MEASURED"
         warned = " with warnings" if self.outcome == "passed" and self.warned else ""
-        return f"{self.outcome.upper()} by {self.policy}{warned}: {self.worst}"
+        return f"{self.outcome.upper()} by {self.policy}{warned}"
 
 
 def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> ReportVerdict:
@@ -53,27 +62,36 @@ def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> R
     whole = risks_of(judged).get(None)
     policy, sha256 = policy_of(judged)
     outcome = verdict(judged)
+    behind = tuple(_behind(outcome, judged, concerns))
     return ReportVerdict(
         outcome=outcome,
         policy=policy,
         sha256=sha256,
-        worst=_worst(outcome, judged, concerns, layers),
+        worst=_worst(outcome, judged, behind, layers),
+        behind=behind,
         warned=any(concern.shown for concern in concerns),
         tally=layers.tally + (f"; risk of the whole model: {whole}" if whole else ""),
         whole=str(whole) if whole else "",
     )
 
 
-def _worst(outcome: Word, judged: Report, concerns: Sequence[Concern], layers: Layers) -> str:
+def _behind(outcome: Word, judged: Report, concerns: Sequence[Concern]) -> Sequence[Concern]:
+    """The open questions of an undecided report; of others at most two findings that are shown."""
+    if outcome == "undecided":
+        return questions_of(judged)[:MOST_QUESTIONS]
+    shown = [concern for concern in concerns if concern.shown]
+    return _two([x for x in shown if _breaks(x)] if outcome == "failed" else shown)
+
+
+def _worst(outcome: Word, judged: Report, behind: Sequence[Concern], layers: Layers) -> str:
     if outcome == "measured":
         return _amount(judged)
     if outcome == "undecided":
-        return _questions(judged)
-    shown = [concern for concern in concerns if concern.shown]
+        return _questions(behind, len(questions_of(judged)))
+    said = _together(*(concern.sentence for concern in behind)) if behind else ""
     if outcome == "failed":
-        return _together(*_two([concern for concern in shown if _breaks(concern)]))
-    said = _together(*_two(shown)) if shown else _within(judged, layers)
-    return "; ".join(filter(None, (said, _accepted(judged))))
+        return said
+    return "; ".join(filter(None, (said or _within(judged, layers), _accepted(judged))))
 
 
 def _breaks(concern: Concern) -> bool:
@@ -81,11 +99,10 @@ def _breaks(concern: Concern) -> bool:
     return concern.level == "high" and not concern.accepted
 
 
-def _questions(judged: Report) -> str:
+def _questions(asked: Sequence[Concern], count: int) -> str:
     """Words each open question in a clause, with what would settle it."""
-    asked = questions_of(judged)
-    more = len(asked) - MOST_QUESTIONS
-    said = [concern.asked for concern in asked[:MOST_QUESTIONS]]
+    more = count - len(asked)
+    said = [concern.asked for concern in asked]
     said += [f"and {more} more question{'s' if more > 1 else ''}"] if more > 0 else []
     return "; ".join(said) or "no rule of level error judged a row"
 
@@ -126,15 +143,16 @@ def _amount(report: Report) -> str:
     return f"{len(measured):,} number{'s' if len(measured) > 1 else ''} of {' and '.join(of)}"
 
 
-def _two(gravest: Sequence[Concern]) -> list[str]:
+def _two(gravest: Sequence[Concern]) -> Sequence[Concern]:
     """The first, and the first that answers another question as surely."""
-    first, *rest = gravest
-    others = (
+    first = gravest[0] if gravest else None
+    others = [
         concern
-        for concern in rest
-        if first.question and concern.question not in (None, first.question) and not concern.proxy
-    )
-    return [concern.sentence for concern in (first, *list(others)[:1])]
+        for concern in gravest[1:]
+        if first and first.question and concern.question not in (None, first.question)
+        if not concern.proxy
+    ]
+    return [*gravest[:1], *others[:1]]
 
 
 def _together(first: str, second: str = "") -> str:

@@ -249,14 +249,15 @@ def attacked(**provenance: Any) -> Report:
 
 
 def test_the_scope_says_what_was_attacked_and_how() -> None:
-    scope = view(attacked()).scope
-    assert dict(scope.lines) == {
-        "private": "slant (left, right)",
-        "game": "batches of 7 (leak), 16 (rank); single records (leak)",
-        "shared": "gradients of 3 layers; no defense; no layer hidden",
-        "model": "zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval mode; "
-        "digits, 1,797 records",
-    }
+    shown = view(attacked())
+    assert shown.scope.lines == (("game", "batches of 7 (leak), 16 (rank); single records (leak)"),)
+    assert shown.first.audited == (
+        "gradients of 3 layers; no defense; no layer hidden; private attribute slant (left, right)"
+    )
+    assert shown.first.model == (
+        "zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval mode; "
+        "digits, 1,797 records"
+    )
 
 
 def test_the_scope_says_what_is_shared_and_to_whom_it_does_not_apply() -> None:

@@ -154,6 +154,8 @@ class InferenceAttack(Audit[O]):
             question="attribute",
             chance=0.0,
             says="a server can tell a batch's {secret} from {where}",
+            odds="shown two batches that differ in their {secret}, an attacker picks the right one "
+            "{times} more than by guessing",
             helps="noise (--defense)",
         ),
         _played(

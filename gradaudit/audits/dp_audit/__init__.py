@@ -165,6 +165,8 @@ class DpAudit(Audit[DpAuditOptions]):
             question="attribute",
             chance=0.0,
             says="two values of {secret} can be distinguished in what is released",
+            odds="to whoever sees a release, one value becomes at least {factor} times as "
+            "plausible beside the other as before",
             helps="more noise, or a smaller clip",
         ),
         _riskier_higher(

@@ -259,6 +259,8 @@ class Vinfo(Audit[VinfoOptions]):
             question="attribute",
             chance=0.5,
             says=_TOLD,
+            odds="shown two batches that differ in their {secret}, an attacker picks the right one "
+            "{times}, and by guessing 50 times",
             helps=_NOISE,
         ),
         Metric(

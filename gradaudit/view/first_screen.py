@@ -1,0 +1,114 @@
+"""What everybody reads first: what was audited, the verdict, and three plain sentences."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gradaudit.report import Report
+from gradaudit.view.scope import BEST, NOTHING, Scope
+from gradaudit.view.verdict_sentence import ReportVerdict
+
+TITLE = "Privacy audit of shared gradients"
+_HIDING = re.compile(r"hiding (.+?) \(--hide\)")
+_BEST = "this is the attacker's best case; your own federation was not described"
+_NOISE = "noise (--defense)"
+_ORDER = ("first", "second", "third")
+_OPTIONS = re.compile(r" \([^()]*--[^()]*\)")
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The first screen of a report.
+
+    Attributes:
+        title: of the report.
+        date: when the audit finished; empty where the report does not say it.
+        model: model, checkpoints, size, data and task accuracy.
+        audited: what is shared, and the attributes that were attacked.
+        word: the verdict in one of three words, and by which policy.
+        gets: what an attacker gets.
+        likely: how likely that is.
+        do: what to do about it, without options of the command line.
+    """
+
+    title: str
+    date: str
+    model: str
+    audited: str
+    word: str
+    gets: str
+    likely: str
+    do: str
+
+    @property
+    def answers(self) -> tuple[tuple[str, str, str], ...]:
+        """The three sentences, each below its question, in a word and as it is asked."""
+        return (
+            ("gets", "What an attacker gets", self.gets),
+            ("likely", "How likely that is", self.likely),
+            ("do", "What to do", self.do),
+        )
+
+
+def first_screen_of(report: Report, verdict: ReportVerdict, scope: Scope) -> FirstScreen:
+    """Words the first screen of a judged report."""
+    finished = report.provenance.get("finished")
+    private = NOTHING if scope.private == NOTHING else f"private attribute {scope.private}"
+    day = finished[:16].replace("T", " ") if isinstance(finished, str) else ""
+    return FirstScreen(
+        title=TITLE,
+        date=f"{day} UTC" if day else "",
+        model=scope.audited,
+        audited=f"{scope.shared}; {private}",
+        word=verdict.word,
+        gets=_gets(verdict),
+        likely=_likely(verdict, scope),
+        do=_do(verdict),
+    )
+
+
+def _gets(verdict: ReportVerdict) -> str:
+    if verdict.outcome == "measured":
+        return "Nobody judged these numbers: the policy sets no limit for them."
+    if verdict.outcome == "passed" and not verdict.behind:
+        return _sentences([f"nothing beyond a limit: {verdict.worst}"])
+    if verdict.outcome == "undecided" and verdict.behind:
+        asked = [x.sentence.removeprefix("undecided ") for x in verdict.behind if not x.shown]
+        missing = [x.sentence for x in verdict.behind if x.shown]
+        return _sentences([*([f"it is open {'; '.join(asked)}"] if asked else []), *missing])
+    return _sentences([verdict.worst])
+
+
+def _likely(verdict: ReportVerdict, scope: Scope) -> str:
+    if verdict.outcome == "measured":
+        return "No limit says what would be likely."
+    said = [each.odds for each in verdict.behind if each.odds]
+    if verdict.outcome == "passed":
+        said += ["a stronger attacker than those that were tried may get more"]
+    best = [_BEST] if said and scope.setting.startswith(BEST) else []
+    return _sentences([*said, *best]) or "Nothing was measured that says so."
+
+
+def _do(verdict: ReportVerdict) -> str:
+    if verdict.outcome == "measured":
+        return "Name a policy that sets limits."
+    if verdict.outcome == "undecided" and not any(x.settles for x in verdict.behind):
+        return "Measure what is missing."
+    advice = [_in_words(each.helps if each.shown else each.settles) for each in verdict.behind]
+    if not any(advice):
+        return "Measure again when the model, data, batches or defenses change."
+    about = "against" if verdict.outcome == "failed" else "on"
+    if len(set(advice)) > 1:
+        advice = [f"{about} the {nth}: {x}" for nth, x in zip(_ORDER, advice, strict=False) if x]
+    return _sentences([*dict.fromkeys(advice), "then measure again"])
+
+
+def _in_words(advice: str) -> str:
+    """Returns advice without the options of the command line."""
+    plain = _HIDING.sub(r"not sharing \1", advice).replace(_NOISE, "noise added before sharing")
+    return _OPTIONS.sub("", plain)
+
+
+def _sentences(parts: Iterable[str]) -> str:
+    """Joins clauses as sentences."""
+    return " ".join(f"{x[:1].upper()}{x[1:].rstrip('.')}." for x in parts if x)

@@ -1,0 +1,64 @@
+"""How likely a finding is, in numbers of cases that a reader can picture."""
+
+import math
+
+from gradaudit.audits import Metric
+from gradaudit.core.text import number
+from gradaudit.report import Finding, Measurement
+from gradaudit.view.facts import WHAT_IS_PRIVATE, secret_of
+
+INDICATED = "an indicator says so; no attack was carried out"
+
+
+def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, proxy: bool) -> str:
+    """Words how often an attack succeeded, or how large its number is beside the limit.
+
+    Args:
+        finding: about the row.
+        row: measured.
+        known: what its audit declares of its metric; None where that is not installed.
+        proxy: whether the audit attacks nothing.
+    """
+    if proxy:
+        return INDICATED
+    if tried := _tried(finding, row):
+        return tried
+    if known is None or not known.odds or row.number is None:
+        return _beside_limit(finding, row, known)
+    words = {
+        "{times}": _in_100(row, "times "),
+        "{share}": _in_100(row),
+        "{factor}": number(math.exp(min(row.number, 700.0))),
+        "{secret}": secret_of(row) or WHAT_IS_PRIVATE,
+    }
+    text = known.odds
+    for placeholder, word in words.items():
+        text = word.join(text.split(placeholder))
+    return text
+
+
+def _tried(finding: Finding, row: Measurement) -> str:
+    """Counts the records for which the attack was beyond the limit, where the row lists them."""
+    answers = row.details.get("answers")
+    numbers = answers if isinstance(answers, list) else []
+    found = [float(answer) for answer in numbers if isinstance(answer, int | float)]
+    sign, limit = (1, finding.max) if finding.min is None else (-1, finding.min)
+    beyond = [answer for answer in found if limit is not None and sign * (answer - limit) > 0]
+    several = f"of the {len(found)} records" if len(found) > 1 else "of one record"
+    return f"the attack succeeded on {len(beyond)} {several} that it was tried on" if found else ""
+
+
+def _in_100(row: Measurement, noun: str = "") -> str:
+    """``93 times in 100 (86 to 97)``; the interval is left out where there is none."""
+    ends = [f"{100 * end:.0f}" for end in row.interval or ()]
+    beside = f" ({ends[0]} to {ends[1]})" if ends else ""
+    return f"{100 * (row.value or 0.0):.0f} {noun}in 100{beside}"
+
+
+def _beside_limit(finding: Finding, row: Measurement, known: Metric | None) -> str:
+    """``its epsilon is 7 (5 to 9), where the policy allows at most 5``."""
+    side, limit = ("least", finding.min) if finding.max is None else ("most", finding.max)
+    title = known.title[:1].lower() + known.title[1:] if known else finding.metric
+    ends = f" ({number(row.interval[0])} to {number(row.interval[1])})" if row.interval else ""
+    value = "–" if row.number is None else number(row.number)
+    return f"{title}: {value}{ends}, where the policy allows at {side} {limit:.10g}"
