@@ -52,7 +52,7 @@ AUDITS = {
     "attack_attribution": "attack_table",
     "attack_malicious_server": "",
     "tradeoff": "attack_inference",
-    "observe": "",
+    "observe": "attack_table",
 }
 """Each audit's folder holds its mathematics; beside what is shared it imports these audits."""
 ROOMS = {
@@ -69,7 +69,7 @@ ROOMS = {
     "config": "audits deployment federation",
     "run": "accuracy audits config data defenses deployment federation gradients models subject",
     "planning": "audits defenses gradients models run subject",
-    "observer": "attacks audits audits.observe formats judging models sharing",
+    "observer": "attacks audits audits.observe formats judging models sharing subject",
     "integrations": "federation judging observer sharing",
     "protection": "audits audits.floor data defenses gradients judging models planning run "
     "sharing subject",

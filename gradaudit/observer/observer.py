@@ -13,6 +13,7 @@ import torch
 from pydantic import JsonValue
 
 from gradaudit.attacks.reading import ReadingUnit, ReadingValue, reading_units
+from gradaudit.audits.observe.certified import certified_rows
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
@@ -20,6 +21,7 @@ from gradaudit.observer.saved_updates import save_update
 from gradaudit.observer.shared_verdict import Verdict, report_of
 from gradaudit.report import Report, utc_now
 from gradaudit.sharing.named import Array, NamedUpdate, named_update
+from gradaudit.subject import Subject
 
 _FIRST = 5e-4
 """Seconds that a piece of work is taken to need before it has run, and"""
@@ -137,6 +139,11 @@ class Observer:
         model: what reports call the model.
         loss: the training loss, for the report.
         smoothing: label smoothing of that loss; where it is positive, no class is named.
+        subject: the model, its loss and the table that it trains on, as ``gradaudit.Target(model,
+            records, loss=…).subject``: gradients of steps are then searched for rows that they
+            prove, after everything else and within the same share of the time. The search cannot be
+            cut: what it takes longer than expected is owed.
+        records: how many are behind each update where that is not said of it.
 
     Raises:
         UsageError: the policy cannot be read, an option is out of range, or a folder cannot be
@@ -154,6 +161,8 @@ class Observer:
         model: str = "model",
         loss: str = "unknown loss",
         smoothing: float = 0.0,
+        subject: Subject | None = None,
+        records: int | None = None,
     ) -> None:
         if not (isinstance(share, int | float) and 0 < share <= 1):
             raise UsageError(f"share: {share!r} is no share of the time; take 0.05, at most 1")
@@ -166,7 +175,7 @@ class Observer:
         self.folder, self.capture = _made(folder, "folder"), _made(capture, "capture")
         self.policy = read_policy(policy) if isinstance(policy, str | Path) else policy
         self.on_fail, self.model, self.loss = on_fail, model, loss
-        self.smoothing = smoothing
+        self.smoothing, self.subject, self.records = smoothing, subject, records
         self.allowance, self._pace = Allowance(share), PieceTimes()
         self._count, self._rows = 0, 1
         self._make_ready()
@@ -231,8 +240,9 @@ class Observer:
         if self.allowance.left < self._rows * self._pace.expected("row", 0):
             raise NotApplicable(self._no_time)
         spent, started = stopwatch(), utc_now()
-        update = named_update(before, after, **{"smoothing": self.smoothing, **how})
-        todo = list(reading_units(update))
+        how = {"smoothing": self.smoothing, **how, "records": how.get("records") or self.records}
+        update = named_update(before, after, **how)
+        todo = [*reading_units(update), certified_rows(update, self.subject)]
         self._rows = sum(len(piece.metrics) for piece in todo)
         reserved = spent() + self._rows * self._pace.expected("row", 0)
         rows = list(self._readings(todo, self.allowance.left - reserved))

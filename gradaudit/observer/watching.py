@@ -55,8 +55,9 @@ class Steps:
         if not gradients:
             return None
         spent = stopwatch()
+        came = model.state_dict() if self.observer.subject else None
         observation = self.observer.observe(
-            None, gradients, kind="gradient", records=records, seconds=worked, label=self.label
+            came, gradients, kind="gradient", records=records, seconds=worked, label=self.label
         )
         self._least = max(spent(), self._least / 2)
         self.looked_at += 1
@@ -168,7 +169,8 @@ def watch(
             federated averaging shares; ``step`` at the gradients of the optimiser's steps, which is
             what synchronous training shares, as often as the time allows.
         records: how many records a round (or a step) is made of, where that is known.
-        options: of ``Observer``: folder, policy, share, on_fail, capture, loss, smoothing.
+        options: of ``Observer``: folder, policy, share, on_fail, capture, loss, smoothing,
+            subject.
 
     Raises:
         UsageError: an option is out of range, or given beside an observer.

@@ -33,7 +33,7 @@ _ANY = 1e-15
 
 
 class Observe(Audit[ObserveOptions]):
-    """Read off an update what takes no model and no data: seconds before it leaves.
+    """Read off an update what takes seconds before it leaves, most of it without model or data.
 
     record_share: rows of a fully connected layer whose quotients ∇_{W_k}/∇_{b_k} agree hold one
     record, which the quotient is (Fan et al. 2020, theorem 2.1); the number is the energy of the
@@ -41,8 +41,11 @@ class Observe(Audit[ObserveOptions]):
     bias is negative were there (Zhao et al. 2020, section 3.1). tokens_named: rows of a table that
     moved (Melis et al. 2019, section 4.1). span_share: the rank of a linear map's update over its
     width; whoever holds a record or text can test whether it was there (Petrov et al. 2024,
-    theorem 3.1). norm and moved_share are of each layer, weights and biases together; beside counts
-    buffers, whole numbers and single numbers that leave with it and that no defense acts on.
+    theorem 3.1). rows_certified is the share of a table's rows that one gradient proves to an
+    attacker who knows the columns alone (as in ``attack table``); it takes the model, the table and
+    the number of records. norm and moved_share are of each layer, weights and biases together;
+    beside counts buffers, whole numbers and single numbers that leave with it and that no defense
+    acts on.
 
     All of it is exact but for rounding, and at least what is there: an attack with the model does
     better, so this alone never makes a layer's risk low.
@@ -79,6 +82,17 @@ class Observe(Audit[ObserveOptions]):
             why="rows of a table that moved are the words of the batch",
             says="a server can read words off {where}",
             helps="keep the table on the client (--hide), or noise (--defense)",
+        ),
+        _of_model(
+            id="rows_certified",
+            title="Share of the table's rows behind the update that it proves",
+            riskier="higher",
+            question="records",
+            chance=0.0,
+            error=0.0,
+            why="the update proves which rows of the table were behind it",
+            says="a server can prove that certain rows were behind the update",
+            helps="batches of more rows than the first layers are wide, or noise (--defense)",
         ),
         Metric(
             id="span_share",

@@ -1,6 +1,7 @@
 """Rows of the readings of a captured update."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from gradaudit.attacks.reading import ReadingValue, reading_units
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.observe import Observe, ObserveOptions
+from gradaudit.audits.observe.certified import certified_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import layers_of
@@ -21,12 +23,17 @@ _NONE = (
     "there is no captured update to look at; name one with --update (`gradaudit capture` saves it)"
 )
 _ABSENT = "not in the update"
+_ROW = 0.1
+"""Seconds that the search for a row takes about."""
 
 
 def cost(audit: Observe, subject: Subject) -> AuditCost:
-    """A few passes over the update; nothing without one."""
+    """A few passes over the update, and the search for rows of a table; nothing without one."""
+    if audit.options.update is None:
+        return AuditCost(seconds=0.0)
     elements = sum(layer.parameters for layer in subject.layers)
-    return AuditCost(seconds=0.01 + 1e-7 * elements if audit.options.update else 0.0)
+    rows = (audit.options.batch_size or 0) if subject.records.features else 0
+    return AuditCost(seconds=0.01 + 1e-7 * elements + _ROW * rows)
 
 
 def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -43,8 +50,10 @@ def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measur
     captured = captured_update(options.update, subject.target, options.rate)
     update, rows = update_of(captured, options), Rows(type(audit), facts=dict(captured.details))
     wanted = {layer.name for layer in subject.layers}
+    single = update if captured.subtracted_at is None else replace(update, kind="difference")
     with progress.task("observe", 1) as advance:
-        readings = [each for piece in reading_units(update) for each in piece.look(1.0)]
+        pieces = [*reading_units(update), certified_rows(single, subject)]
+        readings = [each for piece in pieces for each in piece.look(1.0)]
         advance(1)
     yield from rows_of(rows, [each for each in readings if each.layer in wanted | {None}])
     known = {each.layer for each in readings}
