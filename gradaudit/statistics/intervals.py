@@ -273,11 +273,16 @@ def ratio_interval(
     """
     if len(numerators) < FEWEST:
         return None
+    if not numerators.any():
+        return 0.0, 0.0
+    largest, largest_below = float(numerators.max()), float(denominators.max())
+    numerators, denominators = numerators / largest, denominators / largest_below
+    unit = largest / largest_below  # without units, as squares of the smallest numbers are zero
     ratio = float(numerators.sum() / denominators.sum())
     residuals = numerators - ratio * denominators
     error = float(np.sqrt(np.square(residuals).sum()) / denominators.sum())
-    if error <= _SAME * ratio or ratio == 0:
-        return ratio, ratio
+    if error <= _SAME * ratio:
+        return ratio * unit, ratio * unit
     moved, below = draws @ residuals, draws @ denominators
     with np.errstate(divide="ignore", invalid="ignore"):
         change = moved / below  # the redrawn ratio less the ratio
@@ -289,7 +294,7 @@ def ratio_interval(
         studentised = np.log1p(change[kept] / ratio) / errors
     low, high = np.quantile(studentised, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     reach = error / ratio
-    return ratio * _exp(-high * reach), ratio * _exp(-low * reach)
+    return ratio * unit * _exp(-high * reach), ratio * unit * _exp(-low * reach)
 
 
 def _exp(power: float) -> float:

@@ -70,3 +70,13 @@ def test_records_that_agree_leave_no_width() -> None:
 def test_three_records_have_no_interval() -> None:
     assert ratio_interval(np.arange(3.0), np.ones(3), bootstrap_counts(3, 0)) is None
     assert ratio_interval(np.arange(4.0), np.ones(4), bootstrap_counts(4, 0)) is not None
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e150])
+def test_the_unit_of_measurement_does_not_matter(unit: float) -> None:
+    """Records of a saturated model have Jacobians whose squares are below the smallest number."""
+    values, draws = np.random.default_rng(0).gamma(2.0, size=6), bootstrap_counts(6, 0)
+    expected = np.array(ratio_interval(values, np.ones(6), draws))
+    for below in (np.ones(6), np.full(6, unit)):
+        found = ratio_interval(unit * values, below, draws)
+        np.testing.assert_allclose(found or (), expected * unit / below[0], rtol=1e-9)

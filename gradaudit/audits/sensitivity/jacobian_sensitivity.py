@@ -294,6 +294,9 @@ _TASKS: dict[Variable, str] = {
     "target": "Sensitivity to the label",
 }
 _PSI: dict[Norm, float] = {"f": 0.5, "1": 1.0, "inf": 0.0}
+_NO_RANGE = float(np.finfo(np.float64).tiny ** 0.5)
+"""Least range of a gradient by which a norm is divided: the square of a smaller one is rounded to
+zero. A model that is certain of a record's label has such ranges."""
 
 
 def _samples(
@@ -311,8 +314,9 @@ def _samples(
             defined = np.ones(len(parts), dtype=bool)
             if layer is not None:
                 divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
-                defined = (ranges > 0) | (parts == 0).all(axis=1)
-                parts = parts / np.where(ranges > 0, divisor, 1)[:, None]
+                known = ranges >= _NO_RANGE
+                defined = known | ((ranges == 0) & (parts == 0).all(axis=1))
+                parts = parts / np.where(known, divisor, 1)[:, None]
             some = isinstance(taken.plan, Columns) and not taken.total
             columns = round(taken.factor) if some else None
             samples[norm] = Sample(parts[defined], defined, squared, columns)

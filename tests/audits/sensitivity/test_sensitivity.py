@@ -311,6 +311,23 @@ def test_records_without_a_range_are_counted_and_left_out() -> None:
     assert by_label.value == pytest.approx((one(rest, "label_f", "0").value or 0) * 3 / 4)
 
 
+def test_a_record_whose_label_is_certain_has_no_range() -> None:
+    """The square of its gradient's range, e^-400 here, is below the smallest number."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 2, bias=False)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    inputs = torch.tensor([[400.0, 0.0], *torch.rand(6, 2).tolist()], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0, 1, 0, 1, 0])
+    target = Target(model, CrossEntropy())
+    rest = rows_of(subject_of(target, inputs=inputs[1:], labels=labels[1:]))
+    rows = rows_of(subject_of(target, inputs=inputs, labels=labels))
+    for metric in ("input_f_bounded", "input_inf_bounded", "label_f", "label_1"):
+        row = one(rows, metric, "0")
+        assert (row.n, row.details["undefined"]) == (6, 1)
+        assert row.value == pytest.approx(one(rest, metric, "0").value)
+
+
 def test_no_record_with_a_range_leaves_nothing_measured() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2))
