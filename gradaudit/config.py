@@ -186,7 +186,10 @@ class BudgetSettings(RunSettings):
         None,
         description="Time that the command may take (90s, 5m, 2h): the most important audits run "
         "first, each as exactly as fits, and the report names what was left out; a plain scan has "
-        "5 minutes.",
+        "5 minutes. A sweep runs every setting equally exactly.",
+    )
+    dry_run: bool = Field(
+        False, description="Print what would run and about how long it would take, and exit."
     )
 
     @field_validator("budget", mode="before")
@@ -222,9 +225,6 @@ class ScanSettings(BudgetSettings):
     )
     quick: bool = Field(False, description="Run a rough scan, within 1 minute.")
     thorough: bool = Field(False, description="Run the most exact scan, within 60 minutes.")
-    dry_run: bool = Field(
-        False, description="Print what would run and about how long it would take, and exit."
-    )
 
     @property
     def exactness(self) -> SizeName:

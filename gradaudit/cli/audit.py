@@ -1,7 +1,9 @@
 """The commands of an audit, made from its class: alone, or ``sweep``, over a grid of settings."""
 
+from __future__ import annotations
+
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
@@ -13,6 +15,8 @@ from rich.console import Console
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
 from gradaudit.audits.gathering import AuditRows, incomplete, merge
+from gradaudit.audits.sizes import Size
+from gradaudit.cli.dry_run import expected, print_expected
 from gradaudit.cli.flags import (
     CONFIG,
     configured,
@@ -45,7 +49,7 @@ from gradaudit.config import (
     section,
     settle,
 )
-from gradaudit.core.text import DOUBTS, variant_text
+from gradaudit.core.text import DOUBTS, duration, printable, variant_text
 from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Stdout
@@ -57,8 +61,14 @@ from gradaudit.view.cells import SKIPPED, cell_text
 
 if TYPE_CHECKING:
     from gradaudit.executors.units import Units
+    from gradaudit.progress import Progress
+    from gradaudit.subject import Subject
 
 WHOLE_MODEL = "(whole model)"
+Clock = Callable[[], float | None]
+"""Function that returns the seconds left; None without a limit."""
+_OF_COMMAND = BudgetSettings.model_fields.keys() - SubjectSettings.model_fields
+"""Settings of a command that no setting of a sweep varies."""
 
 
 def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
@@ -68,21 +78,21 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         config, file = configured(flags)
         of_run, given = _dealt(audit, flags)
         settings = settle(BudgetSettings, of_run, file)
-        if settings.seconds is None:
-            _whole(settings, config, audit(_settled(audit, given, file)))
-            return
-        left = time_left(settings.seconds)
-        sizes = sizes_of(audit, "thorough", {**section(file, audit.name), **given})
+        left = _clock(settings.seconds)
+        sizes = _sizes(audit, given, file, within=settings.seconds)
         expect_writable(settings, config, settings, [size.audit.options for size in sizes])
-        survey(settings, config, [sizes], left)
+        if settings.dry_run:
+            print_expected(settings, [sizes], left)
+        elif settings.seconds is None:
+            _whole(settings, config, sizes[-1].audit)
+        else:
+            survey(settings, config, [sizes], left)
 
-    of_time = options_of(BudgetSettings, "Subject", without=RunSettings.model_fields)
-    return with_options(command, [*_parameters(audit), *of_time])
+    return with_options(command, _parameters(audit))
 
 
 def _whole(settings: RunSettings, config: Path | None, audit: Audit[Any]) -> None:
     """Run an audit with its options as given, without a time budget, and show its report."""
-    expect_writable(settings, config, settings, audit.options)
     with unfinished(settings) as units:
         with opened(settings) as subject:
             watch = watcher(settings.quiet)
@@ -96,9 +106,23 @@ def _parameters(audit: type[Audit[Any]]) -> list[inspect.Parameter]:
     return [
         *options_of(audit.Options, "Options"),
         *options_of(SubjectSettings, "Subject", renames=audit.renames),
+        *options_of(BudgetSettings, "Subject", without=RunSettings.model_fields),
         CONFIG,
         *options_of(OutputSettings, "Output"),
     ]
+
+
+def _clock(seconds: float | None) -> Clock:
+    return (lambda: None) if seconds is None else time_left(seconds)
+
+
+def _sizes(
+    audit: type[Audit[Any]], given: dict[str, Any], file: dict[str, Any], within: float | None
+) -> tuple[Size, ...]:
+    """Returns the sizes of an audit that may run: without a time budget the one that is asked."""
+    if within is None:
+        return (Size("plain", audit(_settled(audit, given, file))),)
+    return sizes_of(audit, "thorough", {**section(file, audit.name), **given})
 
 
 def _option(name: str, kind: Any, flag: str, text: str) -> inspect.Parameter:
@@ -138,17 +162,20 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         over, up = flags.pop("over") or (), flags.pop("ladder")
         files = SweepFiles(flags.pop("curves"), flags.pop("table"), bool(flags.pop("relative")))
         metric = metric_of(audit, flags.pop("metric"))
-        output = settle(OutputSettings, flags, plain)
+        output = settle(BudgetSettings, {n: flags.get(n) for n in _OF_COMMAND}, plain)
         sweep = (
             _up_the_ladder(audit, over, flags, plain, federation)
             if up
             else _over_a_grid(audit, over, flags, plain, federation)
         )
-        axes = sweep.axes
+        axes, left = sweep.axes, _clock(output.seconds)
         expect_writable(output, config, plain, flags, [axis.values for axis in axes])
         files.expect()
+        if output.dry_run:
+            _print_sweep_expected(sweep.within(left))
+            return
         with unfinished(output) as units:
-            report = _swept(sweep, units, quiet=output.quiet)
+            report = _swept(sweep.within(left), left, units, watcher(output.quiet))
             show(report, output)
             if output.shape == "table":
                 print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
@@ -166,7 +193,33 @@ class _Sweep:
     """A sweep: the settings that vary, and the run at each of them."""
 
     axes: tuple[Axis, ...]
-    runs: tuple[tuple[Variant, RunSettings, Audit[Any]], ...]
+    runs: tuple[tuple[Variant, RunSettings, tuple[Size, ...]], ...]
+
+    def opened(self) -> Iterator[tuple[Variant, Subject, tuple[Size, ...]]]:
+        """Yields each setting with its subject, which is opened anew only where it differs."""
+        loaded, subject = None, None
+        for variant, settings, sizes in self.runs:
+            if subject is None or settings != loaded:
+                loaded, subject = settings, deferred.opening.load(settings)
+            yield variant, subject, sizes
+
+    def within(self, left: Clock) -> _Sweep:
+        """Returns the sweep with one size at every setting: the most exact that fits the time.
+
+        The sizes are the same, so that settings differ in nothing but what varies.
+        """
+        seconds = left()
+        if seconds is None:
+            return self
+        with stdout_for_the_report():
+            surveys = [deferred.survey.Survey(x, [sizes], left) for _, x, sizes in self.opened()]
+        most = max(len(each.apart[0]) for each in surveys)
+        for smaller in range(most):
+            chosen = [each.apart[0][max(0, len(each.apart[0]) - 1 - smaller)] for each in surveys]
+            if sum(x.seconds(size) for x, size in zip(surveys, chosen, strict=True)) <= seconds:
+                break
+        runs = ((v, s, (size,)) for (v, s, _), size in zip(self.runs, chosen, strict=True))
+        return _Sweep(self.axes, tuple(runs))
 
 
 def _over_a_grid(
@@ -195,15 +248,17 @@ def _up_the_ladder(
     if over:
         raise UsageError("--over: the ladder has its own rungs; give either --ladder or --over")
 
-    def configured(names: Sequence[str]) -> tuple[RunSettings, BaseModel]:
-        settings, run = _configured(audit, flags, deployed(plain, federation, names))
-        return settings, run.options
+    def configured(names: Sequence[str]) -> tuple[RunSettings, tuple[Any, ...]]:
+        """What is run, in a form in which equal runs are equal."""
+        settings, sizes = _configured(audit, flags, deployed(plain, federation, names))
+        return settings, tuple((x.name, x.audit.options, x.samples, x.layers) for x in sizes)
 
     values = {**federation.of_subject(), **audit.Options.deployed(federation)}
     rungs = ladder(values, configured)
+    names: list[Variant] = [{RUNG: rung.title} for rung in rungs]
+    runs = [_configured(audit, flags, deployed(plain, federation, rung.names)) for rung in rungs]
     axis = Axis(RUNG, tuple(rung.title for rung in rungs))
-    runs = ((rung.title, *rung.run) for rung in rungs)
-    return _Sweep((axis,), tuple(({RUNG: title}, s, audit(options)) for title, s, options in runs))
+    return _Sweep((axis,), tuple((name, *run) for name, run in zip(names, runs, strict=True)))
 
 
 def _fields(audit: type[Audit[Any]]) -> set[str]:
@@ -212,21 +267,30 @@ def _fields(audit: type[Audit[Any]]) -> set[str]:
     return {*audit.Options.model_fields, *of_subject}
 
 
-def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
-    """Merges the reports of all settings into one."""
-    done = []
-    loaded, subject = None, None
+def _print_sweep_expected(sweep: _Sweep) -> None:
+    """Print about how long each setting would take, and all together."""
+    total = 0.0
     with stdout_for_the_report():
-        for _, settings, run_audit in sweep.runs:
-            if subject is None or settings != loaded:
-                loaded, subject = settings, deferred.opening.load(settings)
-            done.append(
-                deferred.runner.run(subject, [run_audit], progress=watcher(quiet), units=units)
-            )
-    parts = [
-        AuditRows(run_audit, report.measurements, variant)
-        for (variant, _, run_audit), report in zip(sweep.runs, done, strict=True)
-    ]
+        lines = []
+        for variant, subject, (*_, size) in sweep.opened():
+            seconds = deferred.survey.Survey(subject, [[size]], lambda: None).seconds(size)
+            total += seconds
+            lines.append(f"{variant_text(variant)}: {expected(size, seconds, subject)}")
+    for line in (*lines, f"together: {duration(total)}"):
+        typer.echo(printable(line, limit=None))
+
+
+def _swept(sweep: _Sweep, left: Clock, units: Units, progress: Progress) -> Report:
+    """Merges the reports of all settings into one."""
+    done, parts, count = [], [], len(sweep.runs)
+    with stdout_for_the_report(), progress.task("sweep, settings", count) as advance:
+        for number, (variant, subject, (*_, size)) in enumerate(sweep.opened(), 1):
+            named = f"setting {number} of {count} ({variant_text(variant)})"
+            with progress.task(named, 1):
+                report = _at_setting(subject, size, left, units, progress)
+            done.append(report)
+            parts.append(AuditRows(size.audit, report.measurements, variant))
+            advance(1)
     return done[0].model_copy(
         update={
             "measurements": merge(parts),
@@ -241,6 +305,23 @@ def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
     )
 
 
+def _at_setting(
+    subject: Subject, size: Size, left: Clock, units: Units, progress: Progress
+) -> Report:
+    """Runs the audit at one setting; of a sweep with a time budget as long as that lasts.
+
+    Raises:
+        Stopped: the command was interrupted.
+    """
+    if left() is None:
+        return deferred.runner.run(subject, [size.audit], progress=progress, units=units)
+    done = deferred.survey.Survey(subject, [[size]], left)
+    done.go(progress, units)
+    if done.stopped:
+        raise done.stopped
+    return done.report({})
+
+
 def _defenses(reports: Sequence[Report]) -> JsonValue:
     """The defenses of all settings; where they differ, one text that names each chain."""
     chains = [report.provenance.get("defenses", []) for report in reports]
@@ -252,11 +333,12 @@ def _defenses(reports: Sequence[Report]) -> JsonValue:
 
 def _configured(
     audit: type[Audit[Any]], flags: Mapping[str, Any], file: dict[str, Any]
-) -> tuple[RunSettings, Audit[Any]]:
-    """Builds the run's settings and the audit from flags, checked before anything runs."""
+) -> tuple[RunSettings, tuple[Size, ...]]:
+    """Builds the run's settings and the audit's sizes, checked before anything runs."""
     of_run, given = _dealt(audit, flags)
-    options = _settled(audit, given, file)
-    return settle(RunSettings, of_run, file), audit(options)
+    settings = settle(BudgetSettings, of_run, file)
+    sizes = _sizes(audit, given, file, within=settings.seconds)
+    return settle(RunSettings, of_run, file), sizes
 
 
 def _dealt(

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +18,13 @@ from gradaudit.cli.perform import (
     show,
     stdout_for_the_report,
 )
-from gradaudit.config import OutputSettings, section, settle
+from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, section, settle
 from gradaudit.core.text import printable
-from gradaudit.errors import UsageError
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.executors.stopping import TimeIsUp, time_limit
 from gradaudit.report import Measurement, Report
 
+_OF_COMMAND = ("budget", "dry_run", *OutputSettings.model_fields)
 FOLDER = inspect.Parameter(
     "place",
     inspect.Parameter.KEYWORD_ONLY,
@@ -47,12 +50,22 @@ def _job(**flags: Any) -> None:
     place = flags.pop("place")
     flags["folder"] = place or flags["folder"]
     config, file = configured(flags)
-    output = settle(OutputSettings, flags, file)
+    output = settle(BudgetSettings, {n: flags.get(n) for n in _OF_COMMAND}, file)
     options = settle(JobOptions, flags, section(file, Job.name))
     if options.folder is None:
         raise UsageError("name the folder of a job: gradaudit job JOB")
     expect_writable(output, config, options)
-    with stdout_for_the_report():
+    if output.dry_run:
+        with stdout_for_the_report():
+            chains = deferred.measure.load(options.folder, options).chains
+        typer.echo(
+            f"these {len(chains)} chains would be run on simulated updates, in some seconds:"
+        )
+        for chain in chains:
+            links = " -> ".join([*(link.name for link in chain.links), "server"])
+            typer.echo(printable(f"  {chain.task}: training -> {links}", limit=None))
+        return
+    with stdout_for_the_report(), _ended_in_time(output.seconds):
         report = deferred.measure.report_of(options.folder, options, asked(config))
     if output.shape == "table":
         for line in summary(report):
@@ -62,11 +75,27 @@ def _job(**flags: Any) -> None:
     require_complete(report)
 
 
+@contextmanager
+def _ended_in_time(seconds: float | None) -> Iterator[None]:
+    """Ends the audit of a job when its time is up, as half of it says nothing of the job.
+
+    Raises:
+        AuditError: the time is up.
+    """
+    try:
+        with time_limit(seconds):
+            yield
+    except TimeIsUp:
+        said = "the time was up before the job was audited; give a longer --budget"
+        raise AuditError(said) from None
+
+
 job = with_options(
     _job,
     [
         FOLDER,
         *options_of(JobOptions, "Options"),
+        *options_of(BudgetSettings, "Options", without=RunSettings.model_fields),
         CONFIG,
         *options_of(OutputSettings, "Output"),
     ],

@@ -243,7 +243,7 @@ def survey(
     settings: BudgetSettings,
     config: Path | None,
     ladders: Sequence[Sequence[Size]],
-    left: Callable[[], float],
+    left: Callable[[], float | None],
     *,
     others: Sequence[Audit[Any]] = (),
     policy: Policy | None = None,

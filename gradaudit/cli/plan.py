@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 import gradaudit.cli.deferred as deferred
+from gradaudit.cli.dry_run import print_expected
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.gate import verdict
 from gradaudit.cli.perform import (
@@ -74,6 +75,11 @@ def _plan(**flags: Any) -> None:
         settings = settings.model_copy(update=sample)
     ladders = choose_audits(settings, file)
     expect_writable(settings, config, settings)
+    if settings.dry_run:
+        policy = within_reach(policy, ladders, quiet=settings.quiet)
+        typer.echo("each trial of a plan measures these audits, as exactly as time allows:")
+        print_expected(settings, deferred.asking.needed(policy, ladders), left)
+        return
     if settings.picture:
         expect_picture(settings.picture)
     with unfinished(settings) as units:
@@ -144,7 +150,7 @@ plan = with_options(
     _plan,
     [
         *options_of(PlanSettings, "Plan", without=ScanSettings.model_fields),
-        *options_of(ScanSettings, "Plan", without={*RunSettings.model_fields, "dry_run"}),
+        *options_of(ScanSettings, "Plan", without=RunSettings.model_fields),
         *options_of(SubjectSettings, "Subject"),
         CONFIG,
         *options_of(OutputSettings, "Output"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,11 +15,11 @@ import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
 from gradaudit.audits.job import Job
 from gradaudit.audits.sizes import Size
+from gradaudit.cli.dry_run import print_expected
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
     expect_writable,
-    opened,
     sizes_of,
     stdout_for_the_report,
     survey,
@@ -34,13 +34,8 @@ from gradaudit.config import (
     settle,
 )
 from gradaudit.core.specs import suggest
-from gradaudit.core.text import listed, printable
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import UsageError
 from gradaudit.judging import fails, gate, read_policy
-from gradaudit.progress import Silent
-
-if TYPE_CHECKING:
-    from gradaudit.subject import Subject
 
 
 def _scan(**flags: Any) -> None:
@@ -68,7 +63,7 @@ def _scan(**flags: Any) -> None:
     read = [size.audit.options for sizes in chosen for size in sizes]
     expect_writable(settings, config, settings, read)
     if settings.dry_run:
-        _print_plan(settings, chosen, left)
+        print_expected(settings, chosen, left)
         return
     report = survey(settings, config, chosen, left, others=passed_over, policy=policy)
     if policy and fails(gate(report, policy)):
@@ -176,57 +171,6 @@ def _named(asked: str, known: Mapping[str, type[Audit[Any]]]) -> list[str]:
             f"--audits {asked}: no such audit{suggest(asked, known)}; there are: {', '.join(known)}"
         )
     return names
-
-
-def _print_plan(
-    settings: ScanSettings, chosen: Sequence[Sequence[Size]], left: Callable[[], float]
-) -> None:
-    with opened(settings) as subject:
-        plan = list(deferred.survey.Survey(subject, chosen, left).plan())
-    typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
-    total = 0.0
-    for size, seconds in plan:
-        total += seconds or 0.0
-        how = f" ({size.name})" if seconds else ""
-        idle = _why_idle(size.audit, subject) if seconds == 0 else ""
-        typer.echo(f"  {size.audit.name}: {_duration(seconds)}{how}{idle}")
-    typer.echo(f"  together: {_duration(total)}")
-
-
-def _why_idle(audit: Audit[Any], subject: Subject) -> str:
-    """Says why an audit does not apply: no attribute is named, or the audit's own reason."""
-    if wanting := _wanting(audit, subject):
-        return wanting
-    if type(audit).run is not Audit.run:
-        return ""  # what it costs is not known, so it may have something to do
-    try:
-        first = next(iter(audit.run(subject, Silent())), None)
-    except NotApplicable as why:
-        return f": {printable(str(why), limit=None)}"
-    reason = (first and first.reason) or ""
-    return f": {printable(reason, limit=None)}" if reason else ""
-
-
-def _wanting(audit: Audit[Any], subject: Subject) -> str:
-    """Says that an audit which does not apply needs a named attribute; empty where it does not."""
-    names = list(subject.records.attributes)
-    if subject.attributes or not names:
-        return ""
-    try:
-        wanting = audit.cost(replace(subject, attributes=(names[0],))).passes > 0
-    except NotApplicable:
-        return ""
-    return f": name an attribute with -a; this data has {listed(names)}" if wanting else ""
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "no time for it"
-    if seconds < 1:
-        return "less than a second" if seconds else "nothing to do"
-    if seconds < 90:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 FOLDER = "sample_models"

@@ -10,19 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from typing_extensions import Buffer
 
-from gradaudit.core.text import printable
+from gradaudit.core.text import duration, printable
 from gradaudit.progress import Advance, Progress, Silent
 
 PATIENCE = 2.0
 """Seconds that a task may take before its progress is shown."""
 
-LINE_EVERY = 15.0
+LINE_EVERY = 30.0
 """Seconds between lines where there is no terminal."""
 
 
@@ -103,31 +104,61 @@ def _timer(begin: Callable[[], None]) -> threading.Timer:
 
 
 class Lines:
-    """A line of text for each long task, repeated while it goes on."""
+    """A line of text from time to time, however many tasks there are.
+
+    It names the tasks that go on, the outermost first, with what is done of each, and about how
+    long the outermost takes yet.
+    """
 
     def __init__(self) -> None:
         self._since = time.monotonic()
+        self._due = self._since + PATIENCE
+        self._open: list[_Task] = []
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Advance]:
-        """Print the task's progress every ``LINE_EVERY`` seconds, first after ``PATIENCE``."""
-        done = 0
-        due = time.monotonic() + PATIENCE
+        """Show the task in a line every ``LINE_EVERY`` seconds, first after ``PATIENCE``."""
+        task = _Task(printable(description), total, time.monotonic())
+        self._open.append(task)
 
         def advance(units: int) -> None:
-            nonlocal done, due
-            done += units
+            task.done += units
             now = time.monotonic()
-            if now >= due and done < total:
-                due = now + LINE_EVERY
-                print(f"{printable(description)}: {done} of {total}", file=sys.stderr, flush=True)
+            if now >= self._due and task.done < task.total:
+                self._due = now + LINE_EVERY
+                line = "; ".join([*map(str, self._open), *self._open[0].left(now)])
+                print(line, file=sys.stderr, flush=True)
 
-        yield advance
+        try:
+            yield advance
+        finally:
+            self._open.remove(task)
 
     def say(self, line: str) -> None:
         """Print a line, once ``PATIENCE`` seconds are over."""
         if time.monotonic() > self._since + PATIENCE:
             print(printable(line), file=sys.stderr, flush=True)
+
+
+@dataclass(eq=False)
+class _Task:
+    """A task that goes on: what it is called, its size, when it began and how much is done."""
+
+    description: str
+    total: int
+    begun: float
+    done: int = 0
+
+    def __str__(self) -> str:
+        """The task with what is done of it; of a single unit there is nothing to say."""
+        counted = f": {self.done} of {self.total}" if self.total > 1 else ""
+        return f"{self.description}{counted}"
+
+    def left(self, now: float) -> list[str]:
+        """Returns about how long the rest takes at the pace so far; empty before any is done."""
+        if not 0 < self.done < self.total:
+            return []
+        return [f"{duration((now - self.begun) * (self.total / self.done - 1))} left"]
 
 
 class Pipe(io.FileIO):

@@ -37,6 +37,19 @@ def number(value: float) -> str:
     return f"{value:#.3g}"
 
 
+def duration(seconds: float) -> str:
+    """Says about how long something takes.
+
+    >>> [duration(x) for x in (0.2, 42, 200, 9000)]
+    ['less than a second', 'about 42 s', 'about 3 min', 'about 2.5 h']
+    """
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
 def deciding_remedy(
     times: float | None, n: int | None = None, counted: str = "", *, played: bool = False
 ) -> str:

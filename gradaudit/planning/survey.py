@@ -70,8 +70,9 @@ class Survey:
         self._run: Run | None = None
         self._found: dict[str, tuple[Size, Outcome]] = {}
         self._pace, self._expected = Pace.of(subject), dict[Size, float]()
-        self._apart = [[size for size in sizes if self._is_apart(size)] for sizes in ladders]
-        self._ladders = in_turn(self._apart, self.seconds)
+        self.apart = [[size for size in sizes if self._is_apart(size)] for sizes in ladders]
+        """The sizes of each audit that differ on this model, the most exact last."""
+        self._ladders = in_turn(self.apart, self.seconds)
         self._begun, self._before = left(), 0.0
         """Seconds that were left at first, and those that an interrupted run had taken."""
         self._journal, self._turns = NOTHING_KEPT, 0
@@ -121,11 +122,11 @@ class Survey:
     def _resumed(self, units: Units, budget: float | None) -> Schedule:
         """Returns the schedule, after what an interrupted scan had done of it."""
         if units:
-            keys = sorted(fingerprint(self._subject, sizes[-1].audit) for sizes in self._apart)
+            keys = sorted(fingerprint(self._subject, sizes[-1].audit) for sizes in self.apart)
             self._journal = units.of("scan", repr(budget), *keys)
             self._pace = self._journal.of("pace").once(lambda: self._pace)
             self._expected.clear()
-            self._ladders = in_turn(self._apart, self.seconds)
+            self._ladders = in_turn(self.apart, self.seconds)
         schedule = Schedule(self._ladders, self.seconds, self._left)
         while kept := self._journal.of("turn", self._turns).kept():
             place, name, outcome, self._before = kept

@@ -166,10 +166,17 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Rung(Generic[R]):
-    """A rung of a sweep: its settings, and the change from the rung below."""
+    """A rung of a sweep: the change from the rung below, what is run, and what decides it.
+
+    Attributes:
+        title: the change in words.
+        run: settings and options.
+        names: of the settings that the federation decides on this rung.
+    """
 
     title: str
     run: R
+    names: tuple[str, ...] = ()
 
 
 def ladder(values: dict[str, Any], of: Callable[[tuple[str, ...]], R]) -> list[Rung[R]]:
@@ -186,7 +193,7 @@ def ladder(values: dict[str, Any], of: Callable[[tuple[str, ...]], R]) -> list[R
         known += names
         run = of(known)
         if run != rungs[-1].run:
-            rungs.append(Rung("+ " + ", ".join(_words(values, names)), run))
+            rungs.append(Rung("+ " + ", ".join(_words(values, names)), run, known))
     return rungs
 
 

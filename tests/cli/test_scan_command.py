@@ -10,7 +10,8 @@ from fake_audit import Counting
 from fake_command_line import only_counting, run
 
 from gradaudit.audits import Audit, AuditCost
-from gradaudit.cli.scan import _why_idle, sample_folder
+from gradaudit.cli.dry_run import why_idle
+from gradaudit.cli.scan import sample_folder
 from gradaudit.config import SubjectSettings
 from gradaudit.core.parts import discover
 from gradaudit.judging import gate, passed, read_policy, says
@@ -112,7 +113,7 @@ def test_a_dry_run_says_why_an_audit_has_nothing_to_do() -> None:
     subject = load(SubjectSettings.model_validate(named))
     known = discover("gradaudit.audits", Audit)
     why = {
-        name: _why_idle(known[name](known[name].Options()), subject)
+        name: why_idle(known[name](known[name].Options()), subject)
         for name in ("attack user", "dp-audit")
     }
     assert why["attack user"].startswith(": the records name no users; name their column with")

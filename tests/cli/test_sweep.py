@@ -14,6 +14,7 @@ from fake_command_line import only_counting
 from gradaudit.cli import guarded
 from gradaudit.cli.audit import sweep_command
 from gradaudit.cli.reports import render
+from gradaudit.planning.pace import Pace
 from gradaudit.report import Report
 from gradaudit.view.scope import scope_of
 
@@ -170,3 +171,36 @@ def test_a_crash_at_every_point_ends_with_3() -> None:
 def test_json_stays_clean_though_the_audit_prints() -> None:
     done = run(*PLAIN, "--over", "mode=loud,plain", "-f", "json")
     assert json.loads(done.out)["schema_version"] == 1
+
+
+def test_a_dry_run_prints_every_setting_and_measures_nothing(tmp_path: Path) -> None:
+    done = run(*SUBJECT, "--over", "h=3,5", "--dry-run", "-o", tmp_path / "r.json")
+    assert (done.status, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert [line.partition(": counting: ")[0] for line in lines[:-1]] == ["h=3", "h=5"]
+    assert lines[-1].startswith("together: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("budget", "size"), [("30s", 2), ("20s", 1), ("10s", 0), ("1s", 0)])
+def test_a_budget_gives_every_setting_the_same_size_that_fits(
+    budget: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, scale in (("quick", 1.0), ("plain", 2.0), ("thorough", 3.0)):
+        monkeypatch.setattr(Counting, name, {"scale": scale})
+    monkeypatch.setattr(Counting, "least", {"scale": 1.0})
+    monkeypatch.setattr(Pace, "seconds", lambda pace, audit, subject: 4.0 * audit.options.scale)
+    done = run(*SUBJECT, "--over", "h=3,5", "--budget", budget, "--dry-run")
+    assert done.status == 0, done.err
+    expected = ("about 4 s (quick)", "about 8 s (plain)", "about 12 s (thorough)")[size]
+    assert [line.partition("counting: ")[2] for line in done.out.splitlines()[:-1]] == [
+        expected
+    ] * 2
+
+
+def test_a_sweep_within_its_time_has_the_rows_of_one_without() -> None:
+    asked = (*SUBJECT, "--over", "h=3,5", "--scale", 3, "-f", "json")
+    plain, timed = run(*asked), run(*asked, "--budget", "5m")
+    assert timed.status == plain.status == 0, timed.err
+    rows = [Report.model_validate_json(done.out).rows for done in (plain, timed)]
+    assert [(row.key, row.value) for row in rows[0]] == [(row.key, row.value) for row in rows[1]]

@@ -16,7 +16,48 @@ def test_lines_are_harmless_and_stop_before_the_end(
         advance(1)
         advance(1)
         advance(1)
-    assert capsys.readouterr() == ("", "fc\ufffd[31m: 1 of 3\nfc\ufffd[31m: 2 of 3\n")
+    assert capsys.readouterr() == (
+        "",
+        "fc\ufffd[31m: 1 of 3; less than a second left\n"
+        "fc\ufffd[31m: 2 of 3; less than a second left\n",
+    )
+
+
+def test_lines_name_all_open_tasks_and_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    lines = terminal.Lines()
+    with lines.task("sweep, settings", 6) as outer:
+        for number in (1, 2):
+            with (
+                lines.task(f"setting {number} of 6 (seed={number})", 1),
+                lines.task("dlg", 300) as step,
+            ):
+                for _ in range(300):
+                    now[0] += 0.1
+                    step(1)
+            outer(1)
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == [
+        "sweep, settings: 0 of 6; setting 1 of 6 (seed=1); dlg: 20 of 300",
+        "sweep, settings: 1 of 6; setting 2 of 6 (seed=2); dlg: 20 of 300; about 3 min left",
+    ]
+
+
+def test_lines_come_at_most_every_half_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    lines = terminal.Lines()
+    for _ in range(100):
+        with lines.task("batch", 60) as step:
+            for _ in range(60):
+                now[0] += 0.05
+                step(1)
+    assert len(capsys.readouterr().err.splitlines()) == 1 + (300 - 2) // 30
 
 
 def test_short_tasks_and_quiet_ones_say_nothing(

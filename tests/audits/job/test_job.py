@@ -414,6 +414,10 @@ def test_the_rows_keep_the_contract_and_the_command_writes_them(tmp_path: Path) 
     assert "error untouched-arrays (train): norm.running_mean, norm.running_var" in done.out
     assert "repair: clip and blur every array, or keep these on the client" in done.out
     assert "infinite, because norm.running_mean leaves in clear" in done.out
+    dry = run("job", str(job), "-o", str(tmp_path / "dry.json"), "--dry-run")
+    assert "train: training -> DpFilter -> server" in dry.out
+    assert "infinite" not in dry.out
+    assert not (tmp_path / "dry.json").exists()
     report = report_of(job, JobOptions(), {})
     layers = [layer.name for layer in report.target.layers]
     assert breaches(Job, report.measurements, layers) == []
