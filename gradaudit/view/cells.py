@@ -148,6 +148,11 @@ class Cell:
         return self.row is not None and self.row.details.get(CLOSED_FORM) is True
 
     @property
+    def within(self) -> bool:
+        """Whether a rule found the number within its limits."""
+        return self.measured and self.judged and not self.level and not self.possible
+
+    @property
     def told(self) -> bool:
         """Whether there is a number, or none is needed."""
         return self.measured or self.solved

@@ -1,0 +1,64 @@
+"""Half a page for a data protection impact assessment, in Markdown."""
+
+from collections.abc import Iterator
+
+from gradaudit.core.text import printable
+from gradaudit.formats.base import Format
+from gradaudit.formats.markdown import escape, table
+from gradaudit.judging import Policy
+from gradaudit.report import Report
+from gradaudit.view import View, view
+from gradaudit.view.assessment import assessed
+from gradaudit.view.signoff import sign_off
+
+LONGEST = 600
+"""Most characters of a paragraph or cell; longer ones are cut in the middle."""
+SCALE = (
+    "Likelihood is what this audit measured, severity the usual one of such a disclosure: raise it "
+    "where the data ask for it."
+)
+
+
+class Dpia(Format):
+    """What a privacy officer pastes: each harm with likelihood, severity and the rows behind it."""
+
+    name = "dpia"
+    suffix = ".dpia.md"
+    aliases = ("dpia.md",)
+    summary = "half a page for a data protection impact assessment, as Markdown"
+
+    def render(self, report: Report, policy: Policy | None = None) -> str:
+        """The report as a short section with one table."""
+        shown = view(report, policy)
+        return "\n".join(_lines(shown, sign_off(report, shown))) + "\n"
+
+
+def _lines(shown: View, signed: dict[str, str]) -> Iterator[str]:
+    first = shown.first
+    yield from ("## Disclosure by shared model updates", "")
+    date = f" on {first.date}" if first.date else ""
+    yield from (_text(f"Audited{date}: {first.audited}. Model: {first.model}."), "")
+    yield from (f"**{_text(first.word)}.** {_text(f'{first.gets} {first.do}')}", "")
+    headings = ("what may happen", "likelihood", "severity", "numbers it rests on")
+    yield from table(headings, [tuple(map(_text, cells)) for cells in _risks(shown)])
+    setting = f" Setting: {shown.scope.setting}." if shown.scope.setting else ""
+    yield from ("", _text(f"{SCALE}{setting}"))
+    gaps = ", ".join(f"{gap.what}{gap.where}" for gap in shown.gaps if not gap.partial)
+    yield from (
+        "",
+        _text(f"Residual risk: {signed['residual risk']}. Not tested: {gaps or 'nothing'}."),
+    )
+    yield from (
+        "",
+        _text(f"Evidence: {signed['report']}; policy: {signed['policy']}; {shown.how}."),
+    )
+
+
+def _risks(shown: View) -> Iterator[tuple[str, ...]]:
+    for each in assessed(shown.concerns, shown.heat_map):
+        odds = f". {each.odds[:1].upper()}{each.odds[1:]}." if each.odds else ""
+        yield each.harm.what, f"{each.likelihood}{odds}", each.harm.severity, each.rows
+
+
+def _text(text: str) -> str:
+    return escape(printable(text, limit=LONGEST))
