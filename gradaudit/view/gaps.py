@@ -39,8 +39,10 @@ class Gap:
 
     @property
     def short(self) -> str:
-        """The first clause of the reason."""
-        return self.reason.partition(";")[0].partition(": ")[0].partition(" (")[0]
+        """The first clause of the reason, which the name of a method may stand before."""
+        first, _, rest = self.reason.partition(";")[0].partition(": ")
+        named = bool(rest) and " " not in first and first.islower()
+        return (rest.partition(": ")[0] if named else first).partition(" (")[0]
 
 
 def in_brief(gaps: Sequence[Gap]) -> str:

@@ -11,7 +11,7 @@ from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
 from gradaudit.view import Concern, view
 from gradaudit.view.facts import Place, abridged
-from gradaudit.view.gaps import in_brief
+from gradaudit.view.gaps import Gap, in_brief
 from gradaudit.view.signoff import sign_off
 
 pytestmark = pytest.mark.usefixtures("two_audits")
@@ -329,6 +329,18 @@ def test_what_nobody_looked_at_is_a_gap() -> None:
         "attribute ink, rank; layer fc1 (no audit attacked the gradient by itself); "
         "other (no mechanism); leak in fc2 (failed: NaN)"
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "short"),
+    [
+        ("closed-form: the gradient is zero: it shows no input; dlg: no", "the gradient is zero"),
+        ("no layer fits: fc1 is small (8 units)", "no layer fits"),
+        ("IndexError: index 3 is out of bounds", "IndexError"),
+    ],
+)
+def test_a_gap_gives_the_first_clause_of_its_reason(reason: str, short: str) -> None:
+    assert Gap("attack", reason).short == short
 
 
 def test_each_question_has_one_number_a_layer() -> None:
