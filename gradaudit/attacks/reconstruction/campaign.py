@@ -135,6 +135,30 @@ class Campaign:
             results.append(units.of(number).once(partial(task, batch, number, execution)))
         return results
 
+    def answers(
+        self, task: Task[T], title: str, *words: str, blocks: int = 1
+    ) -> list[T | NotApplicable]:
+        """As ``outcomes``, with the reason in place of what the attack does not say of a batch.
+
+        Records that the model is certain of have an update of zeros, which shows nothing.
+
+        Raises:
+            NotApplicable: the attack says nothing about any of these updates.
+        """
+        results = self.outcomes(partial(_or_reason, task), title, *words, blocks=blocks)
+        if all(isinstance(result, NotApplicable) for result in results):
+            raise results[0]  # type: ignore[misc]
+        return results
+
+
+def _or_reason(
+    task: Task[T], batch: AttackedBatch, number: int, execution: Execution
+) -> T | NotApplicable:
+    try:
+        return task(batch, number, execution)
+    except NotApplicable as error:
+        return error
+
 
 def _one(
     task: Task[T], batch: AttackedBatch, number: int, execution: Execution, advance: Advance

@@ -71,7 +71,7 @@ def _of_methods(
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            recovered = campaign.outcomes(
+            answers = campaign.answers(
                 partial(attack_batch, recovered_labels, method),
                 method.name,
                 method.options.model_dump_json(),
@@ -80,6 +80,8 @@ def _of_methods(
         except NotApplicable as error:
             reasons[text] = error.why if isinstance(error, UnknownLabels) else str(error)
         else:
+            nothing = None, None
+            recovered = [nothing if isinstance(a, NotApplicable) else a for a in answers]
             facts: Details = {**campaign.facts, "method": text}
             measured[text] = _row(campaign, recovered, rows.of({}, facts))
     if not measured:

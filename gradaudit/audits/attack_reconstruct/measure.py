@@ -240,7 +240,7 @@ def _of_methods(
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            attempts = campaign.outcomes(
+            answers = campaign.answers(
                 partial(attack_batch, partial(attempt, scored=campaign.scored), method),
                 method.name,
                 method.options.model_dump_json(),
@@ -249,10 +249,13 @@ def _of_methods(
         except NotApplicable as error:
             reasons[text] = str(error)
             continue
+        attempts = [answer for answer in answers if not isinstance(answer, NotApplicable)]
         if audit.options.save_examples is not None:
-            _draw(audit.options.save_examples, text, campaign, attempts)
+            _draw(audit.options.save_examples, text, campaign, answers)
         facts = {**campaign.facts, "method": text, "attack": attack_facts(attempts)}
-        if noise := _noise(campaign, attempts):
+        if refused := [str(answer) for answer in answers if isinstance(answer, NotApplicable)]:
+            facts["refused"] = f"{len(refused)} of {len(answers)} updates: {refused[0]}"
+        if noise := _noise(campaign, answers):
             facts["noise"] = noise
         result = MethodAttempts(attempts, campaign.batch, audit.options.success)
         results[text] = list(result.rows(Rows(type(audit)), facts))
@@ -293,13 +296,15 @@ def _distance(rows: Sequence[Measurement]) -> float:
     return next((error for error in errors if error is not None), math.inf)
 
 
-def _noise(campaign: Campaign, attempts: Sequence[Attempt]) -> JsonValue:
+def _noise(campaign: Campaign, answers: Sequence[Attempt | NotApplicable]) -> JsonValue:
     """Conditions (2) and (3) of Fan et al. 2020 of every update that the closed form solved.
 
     None where nothing was in front of the update, or the attack solves for no layer.
     """
     conditions: list[JsonValue] = []
-    for observed, made in zip(campaign.observed, attempts, strict=True):
+    for observed, made in zip(campaign.observed, answers, strict=True):
+        if isinstance(made, NotApplicable):
+            continue
         layer, update = made.candidates.details.get("layer"), observed.view.update
         if observed.clean is None or not isinstance(layer, str):
             return None
@@ -307,10 +312,12 @@ def _noise(campaign: Campaign, attempts: Sequence[Attempt]) -> JsonValue:
     return conditions
 
 
-def _draw(folder: Path, text: str, campaign: Campaign, attempts: Sequence[Attempt]) -> None:
+def _draw(
+    folder: Path, text: str, campaign: Campaign, answers: Sequence[Attempt | NotApplicable]
+) -> None:
     """Pictures of the answers of one method, originals beside them."""
-    for index, (observed, made) in enumerate(zip(campaign.observed, attempts, strict=True)):
-        answer = answer_of(made, observed)
+    for index, (observed, made) in enumerate(zip(campaign.observed, answers, strict=True)):
+        answer = None if isinstance(made, NotApplicable) else answer_of(made, observed)
         if answer is not None:
             name = f"{text.partition(':')[0]}-{index + 1:02d}"
             draw_examples(folder, name, observed.records if campaign.scored else None, answer)

@@ -80,11 +80,11 @@ def _methods(options: TracingOptions, subject: Subject) -> dict[str, Method]:
 
 
 def _answers(campaign: Campaign, methods: dict[str, Method]) -> tuple[str, list[Tensor]]:
-    """The first method that applies, and its answers."""
+    """The first method that applies, and its answers; NaN where it says nothing of an update."""
     reasons: list[str] = []
     for text, method in methods.items():
         try:
-            return text, campaign.outcomes(
+            answers = campaign.answers(
                 partial(attack_batch, rebuilt, method),
                 method.name,
                 method.options.model_dump_json(),
@@ -92,6 +92,13 @@ def _answers(campaign: Campaign, methods: dict[str, Method]) -> tuple[str, list[
             )
         except NotApplicable as why:
             reasons.append(str(why))
+            continue
+        return text, [
+            torch.full_like(batch.inputs, torch.nan, device="cpu")
+            if isinstance(answer, NotApplicable)
+            else answer
+            for batch, answer in zip(campaign.drawn, answers, strict=True)
+        ]
     raise NotApplicable("; ".join(reasons))
 
 

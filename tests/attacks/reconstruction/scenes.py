@@ -51,6 +51,14 @@ def cnn(classes: int = 3, channels: int = 1) -> nn.Module:
     return drawn(build)
 
 
+def certain_of_zero() -> nn.Module:
+    """A model whose update shows nothing of a record labelled 0: the gradient is exactly zero."""
+    model = nn.Sequential(nn.Linear(6, 4)).double()
+    with torch.no_grad():
+        model[0].bias.copy_(torch.tensor([1e3, 0, 0, 0]))
+    return model
+
+
 def records(*shape: int, labels: list[int], seed: int = 0) -> Records:
     """Records with inputs in [0, 1]."""
     generator = torch.Generator().manual_seed(seed)

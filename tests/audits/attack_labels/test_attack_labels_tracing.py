@@ -22,7 +22,7 @@ from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.statistics.intervals import clopper_pearson
 from gradaudit.subject import Subject
-from tests.attacks.reconstruction.scenes import mlp, records
+from tests.attacks.reconstruction.scenes import certain_of_zero, mlp, records
 from tests.command_line import run
 
 TABLE = records(6, labels=[0, 1, 2, 3, 3, 2, 1, 0, 1, 1])
@@ -64,6 +64,16 @@ def test_a_batch_has_no_signs_but_optimised_labels() -> None:
     assert rows["dlg"].n == 4
     assert rows["dlg"].value is not None
     assert rows["dlg"].value < 0.75  # what four classes give by chance is more
+
+
+def test_an_update_of_zeros_names_no_label_and_is_traced_to_nobody() -> None:
+    rows = membership(subject(certain_of_zero()), method=("dlg",), batches=10, iterations=1)
+    assert rows[0].n == 10
+    assert (rows[0].value or 0) >= 0.2
+    row = tracing(subject(certain_of_zero()), participants=5, updates=2, iterations=1)["None"]
+    assert row.details["method"] == "closed-form"
+    assert row.details["diverged"] == 2
+    assert row.value == pytest.approx(0.2)
 
 
 def test_noise_hides_labels() -> None:

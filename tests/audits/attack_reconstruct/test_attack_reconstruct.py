@@ -40,7 +40,7 @@ from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.subject import Subject, defended_target
-from tests.attacks.reconstruction.scenes import cnn, mlp, records
+from tests.attacks.reconstruction.scenes import certain_of_zero, cnn, mlp, records
 from tests.attacks.reconstruction.scenes import observed as scene_observed
 from tests.command_line import run
 
@@ -145,6 +145,16 @@ def test_without_a_method_the_closed_form_and_dlg_are_tried() -> None:
 def test_a_method_that_does_not_apply_is_told_why() -> None:
     with pytest.raises(NotApplicable, match="one record, not of 2"):
         rows_of(subject_of(mlp(), TABLE), method=("idlg",), batch_size=2)
+
+
+def test_updates_that_show_nothing_leave_the_others_attacked() -> None:
+    rows = rows_of(subject_of(certain_of_zero(), TABLE), batches=8, iterations=1)
+    row = rows["relative_error"]
+    assert row.value == pytest.approx(0, abs=1e-9)
+    assert row.n == 6
+    assert str(row.details["refused"]).startswith("2 of 8 updates: ")
+    with pytest.raises(NotApplicable, match="zero"):
+        rows_of(subject_of(certain_of_zero(), TABLE), records=(0, 7), iterations=1)
 
 
 def test_layers_that_are_left_out_are_not_seen() -> None:
