@@ -89,7 +89,7 @@ class ObserverFilter(DXOFilter):  # type: ignore[misc]
             )
         except Blocked as why:
             raise ContentBlockedException(str(why)) from why
-        if self.observer.on_fail == "withhold" and observation.verdict.fails:
+        if self.observer.on_fail == "withhold" and not observation.verdict.may_leave:
             dxo.data = _instead(dxo, came)
         dxo.set_meta_prop(META, observation.verdict.metrics())
         return dxo

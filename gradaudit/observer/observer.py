@@ -201,7 +201,8 @@ class Observer:
 
         Returns:
             The verdict, and the report that stays here. Where names do not match, or anything else
-            goes wrong, the verdict is ``undecided``, says why, and fails; training goes on.
+            goes wrong, the verdict is ``undecided`` and says why: the update was not looked at, and
+            may not leave; training goes on.
 
         Raises:
             Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
@@ -217,7 +218,7 @@ class Observer:
             log.debug("%s failed", label, exc_info=True)
             observation = Observation(Verdict.unobserved(fault))
             self.allowance.spend(spent())
-        if self.on_fail == "raise" and observation.verdict.fails:
+        if self.on_fail == "raise" and not observation.verdict.may_leave:
             where = f" (see {observation.file})" if observation.file else ""
             raise Blocked(f"the update {label} may not leave: {observation.verdict}{where}")
         return observation

@@ -14,11 +14,12 @@ from gradaudit.attacks.reading.base import linear_of, size_of
 from gradaudit.audits.observe import Observe
 from gradaudit.audits.observe.measure import rows_of
 from gradaudit.audits.rows import Rows
-from gradaudit.judging import Word, fails, verdict
+from gradaudit.judging import Word, fails, says, verdict
 from gradaudit.report import LayerRecord, Report, TargetRecord
 from gradaudit.sharing.named import NamedUpdate
 
 PREFIX = "gradaudit."
+_STATES = ("passed", "failed", "undecided", "not_looked_at")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class Verdict:
 
     Attributes:
         word: the verdict, ``passed``, ``failed`` or ``undecided``.
-        fails: whether the policy does not let it leave, as the gate fails a report.
+        fails: whether the policy does not let it leave for what was seen of it.
+        not_looked_at: whether there was no time to look at what an error rule is about, or nothing
+            could be observed at all; that is no failure, and does not pass either.
         shown: how many of its limits are exceeded.
         unclear: number for which that is undecided.
         left_out: how many things there was no time for.
@@ -37,6 +40,7 @@ class Verdict:
 
     word: Word
     fails: bool
+    not_looked_at: bool = False
     shown: int = 0
     unclear: int = 0
     left_out: int = 0
@@ -48,13 +52,22 @@ class Verdict:
         """Whether every limit of an error rule is shown to be kept."""
         return self.word == "passed"
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether the update may leave: it was looked at, and does not fail."""
+        return not (self.fails or self.not_looked_at)
+
     @classmethod
     def of(cls, judged: Report, share_of_time: float) -> Self:
         """The verdict of a judged report."""
         outcomes = [finding.outcome for finding in judged.findings]
+        left_out = {row.key for row in judged.rows if row.left_out}
+        errors = [finding for finding in judged.findings if says(finding) == "error"]
+        unseen = [f.outcome == "unmeasured" and f.key in left_out for f in errors]
         return cls(
             word=verdict(judged),
-            fails=fails(judged),
+            fails=fails(judged) and not (unseen and all(unseen)),
+            not_looked_at=any(unseen),
             shown=outcomes.count("failed"),
             unclear=outcomes.count("unclear"),
             left_out=sum(row.left_out for row in judged.rows),
@@ -64,28 +77,32 @@ class Verdict:
     @classmethod
     def unobserved(cls, fault: str) -> Self:
         """The verdict on an update that could not be observed, and why; it may not leave."""
-        return cls("undecided", fails=True, fault=fault)
+        return cls("undecided", fails=False, not_looked_at=True, fault=fault)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers by name, always the same names, so that a server can average them."""
+        """Numbers by name, always the same, each named for what its mean over clients says.
+
+        The first four are shares of updates: one of them is 1, so that their means add up to 1.
+        """
+        state = "not_looked_at" if self.not_looked_at and not self.fails else self.word
         return {
-            f"{PREFIX}passed": float(self.passed),
-            f"{PREFIX}undecided": float(self.word == "undecided"),
-            f"{PREFIX}fails": float(self.fails),
-            f"{PREFIX}shown": float(self.shown),
-            f"{PREFIX}unclear": float(self.unclear),
-            f"{PREFIX}left_out": float(self.left_out),
-            f"{PREFIX}observed": float(not self.fault),
-            f"{PREFIX}share_of_time": self.share_of_time,
+            **{f"{PREFIX}share_{each}": float(state == each) for each in _STATES},
+            f"{PREFIX}share_observed": float(not self.fault),
+            f"{PREFIX}share_not_fit_to_leave": float(not self.may_leave),
+            f"{PREFIX}mean_limits_exceeded": float(self.shown),
+            f"{PREFIX}mean_limits_unclear": float(self.unclear),
+            f"{PREFIX}mean_readings_left_out": float(self.left_out),
+            f"{PREFIX}mean_share_of_time": self.share_of_time,
         }
 
     def __str__(self) -> str:
         """The verdict in a few words."""
         if self.fault:
-            return f"not observed: {self.fault}"
+            return f"not looked at: {self.fault}"
         limits = "limit" if self.shown == 1 else "limits"
+        word = "not looked at" if self.not_looked_at and not self.fails else self.word
         return (
-            f"{self.word}: {self.shown} {limits} exceeded, {self.unclear} unclear, "
+            f"{word}: {self.shown} {limits} exceeded, {self.unclear} unclear, "
             f"{self.left_out} not looked at, {self.share_of_time:.1%} of the time"
         )
 

@@ -61,7 +61,7 @@ class Steps:
         )
         self._least = max(spent(), self._least / 2)
         self.looked_at += 1
-        if self.observer.on_fail == "withhold" and observation.verdict.fails:
+        if self.observer.on_fail == "withhold" and not observation.verdict.may_leave:
             model.zero_grad(set_to_none=True)
         if self.worst is None or _gravity(observation) > _gravity(self.worst):
             self.worst = observation

@@ -96,7 +96,7 @@ def test_a_policy_blocks_or_withholds(tmp_path: Path) -> None:
     mod = ObserverMod(generous(policy=policy, on_fail="withhold"))
     reply = app(mod)(instruction(sent), context())
     assert reply.content["arrays"].object_id == sent.object_id
-    assert reply.content["metrics"]["gradaudit.passed"] == 0
+    assert reply.content["metrics"]["gradaudit.share_not_fit_to_leave"] == 1
 
 
 def test_of_a_difference_that_is_withheld_zeros_leave(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_weights_that_begin_at_zero_are_told_by_saying_so(tmp_path: Path) -> Non
     zeros = {name: torch.zeros_like(tensor) for name, tensor in state_of(model()).items()}
     for kind, observed in ((None, 0.0), ("weights", 1.0)):
         reply = app(ObserverMod(generous(), kind=kind))(instruction(ArrayRecord(zeros)), context())
-        assert reply.content["metrics"]["gradaudit.observed"] == observed
+        assert reply.content["metrics"]["gradaudit.share_observed"] == observed
 
 
 def test_other_messages_and_clients_that_fail_pass_as_they_are(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_arrays_without_names_take_those_of_the_state_in_its_order(
         reply = app(mod, train=nameless)(instruction(sent), context())
         assert fault in caplog.text
         assert bool(fault) is bool(caplog.text)
-        assert reply.content["metrics"]["gradaudit.observed"] == float(not fault)
+        assert reply.content["metrics"]["gradaudit.share_observed"] == float(not fault)
     report = Report.from_file(tmp_path / "node-1-round-1.json")
     assert {layer.name for layer in report.target.layers} == {"0", "2", "3", "4"}
 
@@ -187,6 +187,8 @@ def test_a_strategy_sees_each_client_that_took_part_and_lives(tmp_path: Path) ->
     }
     assert {path.name for path in tmp_path.iterdir()} == expected
     assert strategy.absent == (4 in asked[-1])
-    shares = [metrics["gradaudit.observed"] for metrics in result.train_metrics_clientapp.values()]
+    shares = [
+        metrics["gradaudit.share_observed"] for metrics in result.train_metrics_clientapp.values()
+    ]
     assert set(shares) == {1.0}
     assert result.arrays.keys() == state.keys()

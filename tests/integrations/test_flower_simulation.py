@@ -71,7 +71,7 @@ def main(grid, context):
     arrays = ArrayRecord(network().state_dict())
     result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=2)
     told = result.train_metrics_clientapp.values()
-    (folder / "observed.txt").write_text(repr([each["gradaudit.observed"] for each in told]))
+    (folder / "observed.txt").write_text(repr([each["gradaudit.share_observed"] for each in told]))
     averaging = FedAvg(fraction_evaluate=0.0)
     private = DifferentialPrivacyServerSideFixedClipping(averaging, 0.2, 1.0, 2 + let_in(100))
     weights = ArrayRecord({"layer.weight": Array(np.ones(2000, np.float32))})

@@ -112,7 +112,7 @@ def test_a_filter_reports_at_the_site_and_sends_the_verdict_alone(
     assert report.select("observe.labels_named")[0].value
     assert sent.data.keys() == left.keys()
     assert all(sent.data[name] is array for name, array in left.items())
-    assert sent.get_meta_prop(observed.META)["gradaudit.observed"] == 1.0
+    assert sent.get_meta_prop(observed.META)["gradaudit.share_observed"] == 1.0
 
 
 def test_what_another_filter_kept_is_told(tmp_path: Path) -> None:

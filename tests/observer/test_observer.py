@@ -57,8 +57,9 @@ def test_it_keeps_its_share_of_the_time(seconds: float, monkeypatch: pytest.Monk
     """On a clock of its own; the law: what was spent exceeds the share by a piece at most."""
     monkeypatch.setattr("gradaudit.observer.observer.time", Clock(1e-4))
     observer = Observer()
-    seen = [look(observer, seconds) for _ in range(60)]
-    allowance = observer.allowance
+    seen, allowance = [look(observer, seconds)], observer.allowance
+    assert allowance.spent <= 0.05 * allowance.worked + 2e-3  # the first round, too
+    seen += [look(observer, seconds) for _ in range(59)]
     assert allowance.worked == pytest.approx(60 * seconds)
     assert allowance.spent <= 0.05 * allowance.worked + 2e-3
     looked = [each.report for each in seen if each.report is not None]
@@ -82,8 +83,45 @@ def test_what_there_was_no_time_for_has_not_passed(
     partly = next(each for _ in range(50) if (each := look(observer, 0.05)).verdict.left_out)
     assert not partly.verdict.passed
     assert "not looked at" in str(partly.verdict)
+    assert (partly.verdict.not_looked_at, partly.verdict.fails) == (True, False)
+    assert partly.verdict.metrics()["gradaudit.share_not_looked_at"] == 1
+    assert not partly.verdict.may_leave
+    nothing = look(observer, 1e-9).verdict
+    assert (nothing.not_looked_at, nothing.fails, nothing.may_leave) == (True, False, False)
     with pytest.raises(Blocked, match="no time"):
         look(Observer(on_fail="raise"), 1e-6)
+
+
+def test_what_is_beyond_a_limit_fails_though_other_things_were_not_looked_at(
+    tmp_path: Path,
+) -> None:
+    rules = [{"metric": f"observe.{name}", "max": 0.1} for name in ("record_share", "span_share")]
+    report = make_report(
+        row_of("observe.record_share", "fc1", 0.5),
+        row_of(
+            "observe.span_share",
+            "fc1",
+            None,
+            status="skipped",
+            reason="x",
+            details={"left_out": True},
+        ),
+    )
+    verdict = Verdict.of(gate(report, Policy.model_validate({"rules": rules})), 0.01)
+    assert (verdict.word, verdict.fails, verdict.not_looked_at) == ("failed", True, True)
+    assert verdict.metrics()["gradaudit.share_failed"] == 1
+    assert str(verdict).startswith("failed: 1 limit exceeded")
+
+
+def test_the_states_of_clients_add_up_to_all_of_them() -> None:
+    seen = [look(generous()).verdict, Verdict.unobserved("no"), Verdict("failed", fails=True)]
+    means = {
+        name: sum(verdict.metrics()[name] for verdict in seen) / len(seen)
+        for name in seen[0].metrics()
+    }
+    states = ("passed", "failed", "undecided", "not_looked_at")
+    shares = [means[f"gradaudit.share_{state}"] for state in states]
+    assert shares == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
 
 
 def test_only_numbers_travel_and_always_the_same(tmp_path: Path) -> None:
@@ -91,7 +129,7 @@ def test_only_numbers_travel_and_always_the_same(tmp_path: Path) -> None:
     seen, failed = look(observer, label="one"), observer.observe({}, {}, seconds=1.0)
     assert seen.verdict.metrics().keys() == failed.verdict.metrics().keys()
     assert {type(v) for v in seen.verdict.metrics().values()} == {float}
-    assert failed.verdict.metrics()["gradaudit.observed"] == 0
+    assert failed.verdict.metrics()["gradaudit.share_observed"] == 0
     assert not failed.verdict.passed
     assert seen.file == tmp_path / "one.json"
     assert Report.from_file(tmp_path / "one.json") == seen.report
@@ -115,9 +153,9 @@ def test_the_word_travels_and_an_undecided_update_leaves_unless_the_policy_says_
     verdict = Verdict.of(gate(report, Policy.model_validate({"rules": rules})), 0.01)
     assert (verdict.word, verdict.passed, verdict.fails) == (word, word == "passed", fails)
     told = verdict.metrics()
-    assert told["gradaudit.passed"] == float(word == "passed")
-    assert told["gradaudit.undecided"] == float(word == "undecided")
-    assert told["gradaudit.fails"] == float(fails)
+    for each in ("passed", "failed", "undecided", "not_looked_at"):
+        assert told[f"gradaudit.share_{each}"] == float(word == each)
+    assert told["gradaudit.share_not_fit_to_leave"] == float(fails)
     assert str(verdict).startswith(f"{word}: ")
 
 

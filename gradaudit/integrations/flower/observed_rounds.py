@@ -70,7 +70,7 @@ class ObserverMod:
             kind=self.kind,
             label=f"node-{context.node_id}-round-{_round_of(message)}",
         )
-        if self.observer.on_fail == "withhold" and observation.verdict.fails:
+        if self.observer.on_fail == "withhold" and not observation.verdict.may_leave:
             _give_back(came, reply.content, weights=self._are_weights(came, reply.content))
         _metrics_of(reply.content).update(observation.verdict.metrics())
         return reply
@@ -148,7 +148,7 @@ class ObservedStrategy(WrappedStrategy):
 
     def _accepted(self, reply: Message) -> bool:
         verdict = self.observations[reply.metadata.src_node_id].verdict
-        return self.observer.on_fail != "withhold" or not verdict.fails
+        return self.observer.on_fail != "withhold" or verdict.may_leave
 
 
 def _arrays_in(content: RecordDict) -> Arrays:
