@@ -374,19 +374,18 @@ def examples_of(report: Report) -> Iterator[tuple[str, str]]:
     A report names any folder it likes: only small PNG files, named as reconstructions are, are
     taken.
     """
-    folder = _folder(report)
-    if folder is None or not folder.is_dir():
-        return
-    files = [path for path in sorted(folder.glob("*.png")) if _NAME.fullmatch(path.name)]
-    for path in files[:MOST_EXAMPLES]:
+    files = [path for folder in _folders(report) for path in sorted(folder.glob("*.png"))]
+    for path in [path for path in files if _NAME.fullmatch(path.name)][:MOST_EXAMPLES]:
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= MOST_BYTES:
             content = path.read_bytes()
             if content.startswith(_PNG):
                 yield path.stem, f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def _folder(report: Report) -> Path | None:
+def _folders(report: Report) -> list[Path]:
+    """Returns the folders that attacks wrote pictures to, each once."""
     audits = report.provenance.get("audits")
-    options = audits.get("attack reconstruct") if isinstance(audits, dict) else None
-    folder = options.get("save_examples") if isinstance(options, dict) else None
-    return Path(folder) if isinstance(folder, str) and folder else None
+    options = audits.values() if isinstance(audits, dict) else ()
+    named = [given.get("save_examples") for given in options if isinstance(given, dict)]
+    folders = dict.fromkeys(Path(name) for name in named if isinstance(name, str) and name)
+    return [folder for folder in folders if folder.is_dir()]

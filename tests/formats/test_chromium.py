@@ -171,4 +171,16 @@ def test_a_cell_of_the_heat_map_opens_by_its_address(page: Path) -> None:
 def test_it_can_be_printed(page: Path) -> None:
     paper = page.with_name("page.pdf")
     chromium(page.parent, f"--print-to-pdf={paper}", page.as_uri())
-    assert paper.read_bytes().startswith(b"%PDF")
+    content = paper.read_bytes()
+    assert content.startswith(b"%PDF")
+    opens = "details::details-content { content-visibility: visible; }"
+    text = page.read_text(encoding="utf-8")
+    assert opens in text
+    folded = page.with_name("folded.html")
+    folded.write_text(text.replace(opens, ""), encoding="utf-8")
+    chromium(page.parent, f"--print-to-pdf={paper}", folded.as_uri())
+    assert pages(content) > pages(paper.read_bytes()) > 1
+
+
+def pages(pdf: bytes) -> int:
+    return len(re.findall(rb"/Type */Page\b", pdf))

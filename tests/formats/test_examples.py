@@ -9,6 +9,7 @@ from report_builder import make_report, row
 
 from gradaudit.formats.html import MOST_BYTES, MOST_EXAMPLES, Html, examples_of
 from gradaudit.report import Report
+from gradaudit.view.redaction import redact
 
 
 def saved(folder: Any) -> Report:
@@ -24,7 +25,7 @@ def test_saved_pictures_are_in_the_page(tmp_path: Path) -> None:
     kind, _, content = address.partition(",")
     assert kind == "data:image/png;base64"
     assert base64.b64decode(content) == (tmp_path / "dlg-01.png").read_bytes()
-    assert f'<img src="{address}" alt="Original and reconstruction of dlg-01">' in (
+    assert f'<img src="{address}" alt="dlg-01: originals beside what an attacker rebuilt">' in (
         Html().render(saved(str(tmp_path)))
     )
 
@@ -40,6 +41,20 @@ def test_what_is_no_small_picture_of_a_reconstruction_is_left_out(tmp_path: Path
     for i in range(10, 30):
         (tmp_path / f"copa-{i}.png").write_bytes(picture)
     assert len(list(examples_of(saved(str(tmp_path))))) == MOST_EXAMPLES
+
+
+def test_pictures_are_named_as_private_and_only_where_there_are_any(tmp_path: Path) -> None:
+    assert "Private data" not in Html().render(saved(str(tmp_path)))
+    Image.new("RGB", (2, 2)).save(tmp_path / "dlg-01.png")
+    assert "Private data:" in Html().render(saved(str(tmp_path)))
+    assert "Private data" not in Html().render(redact(saved(str(tmp_path))))
+
+
+def test_every_attack_that_saves_examples_has_them_in_the_page(tmp_path: Path) -> None:
+    Image.new("RGB", (2, 2)).save(tmp_path / "row-space-01.png")
+    report = saved(None)
+    report.provenance["audits"] = {"attack table": {"save_examples": str(tmp_path)}}
+    assert [name for name, _ in examples_of(report)] == ["row-space-01"]
 
 
 def test_a_folder_that_is_none_shows_nothing(tmp_path: Path) -> None:
