@@ -23,6 +23,7 @@ from pydantic import JsonValue
 from gradaudit.core.text import UNBOUNDED, printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Format
+from gradaudit.formats.plots import chart
 from gradaudit.judging import Policy
 from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import Level
@@ -264,6 +265,7 @@ class Html(Format):
             questions=QUESTIONS,
             explained={column.metric: _explained(column.metric) for column in _columns(shown)},
             shape=shape,
+            chart=chart,
             breakable=breakable,
             prose=prose,
             glossary=glossary(shown),

@@ -147,6 +147,13 @@ def _summary(shown: View) -> Iterator[Block]:
     for warning in scope.warnings:
         yield Block([f"> **Warning:** {_text(warning)}"])
     yield _riskiest(shown)
+    if shown.sweep:
+        rows = [
+            [_text(x.setting), f"{_OUTCOMES[x.word]} {x.word.upper()}", _text(x.worst)]
+            for x in shown.sweep.lines
+        ]
+        opening, rest = _table(["setting", f"verdict by {shown.sweep.policy}", "gravest"], rows)
+        yield Block(["### Settings", "", *opening], rest, needed=True)
     yield Block([f"Risk: {_text('; '.join([verdict.tally, *_legend(shown)]))}"])
     yield Block(
         [],

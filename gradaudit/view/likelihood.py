@@ -8,6 +8,7 @@ from gradaudit.report import Finding, Measurement
 from gradaudit.view.facts import WHAT_IS_PRIVATE, secret_of
 
 INDICATED = "an indicator says so; no attack was carried out"
+HINTED = "an indicator leaves it open; no attack was carried out"
 
 
 def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, proxy: bool) -> str:
@@ -20,7 +21,7 @@ def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, prox
         proxy: whether the audit attacks nothing.
     """
     if proxy:
-        return INDICATED
+        return HINTED if finding.outcome == "unclear" else INDICATED
     if tried := _tried(finding, row):
         return tried
     if known is None or not known.odds or row.number is None:

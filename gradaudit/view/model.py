@@ -17,6 +17,7 @@ from gradaudit.view.gaps import Gap, gaps_of
 from gradaudit.view.heat_map import HeatMap, heat_map_of
 from gradaudit.view.layers import ArrayLine, Layers, Lookup, arrays_of, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
+from gradaudit.view.sweep import SweepView, sweep_of
 from gradaudit.view.verdict_sentence import ReportVerdict, verdict_of
 
 MOST_CONCERNS = 5
@@ -55,6 +56,7 @@ class View:
         how: confidence, samples, seed, device, time.
         unshown: how many measured rows are in none of these.
         alone: whether one audit made the report, so that all its metrics are worth showing.
+        sweep: verdicts and curves of a sweep's settings; None of any other report.
     """
 
     verdict: ReportVerdict
@@ -71,6 +73,7 @@ class View:
     how: str
     unshown: int
     alone: bool
+    sweep: SweepView | None = None
 
     @property
     def findings(self) -> tuple[Concern, ...]:
@@ -111,6 +114,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         how=provenance_facts(judged),
         unshown=measured - len(shown) - len(model),
         alone=len({row.audit for row in judged.rows}) == 1,
+        sweep=sweep_of(report, policy),
     )
 
 
