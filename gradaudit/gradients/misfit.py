@@ -20,12 +20,17 @@ Run = Callable[[Tensor], object]
 
 @dataclass
 class LastCall:
-    """The last module that was called, its name, and what it was given: shape, real numbers."""
+    """The last module that was called, its name, and what it was given.
+
+    Attributes:
+        codes: the largest of whole numbers; None of real ones.
+    """
 
     name: str = ""
     module: nn.Module | None = None
     shape: tuple[int, ...] = ()
     real: bool = False
+    codes: int | None = None
 
 
 def misfit(model: nn.Module, run: Run, inputs: Tensor) -> str:
@@ -58,6 +63,7 @@ def _watched(model: nn.Module) -> Iterator[LastCall]:
             shape = tuple(given[0].shape) if given and isinstance(given[0], Tensor) else ()
             last.name, last.module, last.shape = name or "it", module, shape
             last.real = bool(shape) and given[0].is_floating_point()
+            last.codes = int(given[0].max()) if shape and not last.real else None
 
         return note
 
@@ -74,7 +80,16 @@ def _watched(model: nn.Module) -> Iterator[LastCall]:
 
 
 def _of_embedding(last: LastCall) -> str:
-    if not isinstance(last.module, nn.Embedding | nn.EmbeddingBag) or not last.real:
+    if not isinstance(last.module, nn.Embedding | nn.EmbeddingBag):
+        return ""
+    known = last.module.num_embeddings
+    if last.codes is not None and last.codes >= known:
+        return (
+            f"{last.name} is an embedding of {known} codes, from 0, and these records have codes "
+            f"up to {last.codes}: say vocabulary={known} in --data, which texts that are hashed "
+            "take, or give the records that the model was made for"
+        )
+    if not last.real:
         return ""
     return (
         f"{last.name} is an embedding, which looks up whole numbers, and gets real ones: say "

@@ -1,5 +1,6 @@
 """Gaps in the evidence: what no audit measured, which does not mean that there is no risk."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from gradaudit.view.scope import not_attacked
 
 NOT_ASKED = "not asked for"
 MOST_LAYERS = 8
+_METHOD = re.compile(r"[a-z][a-z0-9-]*")
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Gap:
 
     @property
     def short(self) -> str:
-        """The first clause of the reason, which the name of a method may stand before."""
+        """The first clause of the reason, which names of methods may stand before."""
         first, _, rest = self.reason.partition(";")[0].partition(": ")
-        named = bool(rest) and " " not in first and first.islower()
+        named = bool(rest) and all(_METHOD.fullmatch(name) for name in first.split(", "))
         return (rest.partition(": ")[0] if named else first).partition(" (")[0]
 
 

@@ -35,3 +35,11 @@ def test_the_size_that_would_do_is_named(
     with pytest.raises(AuditError, match=words):
         functional.check(functional.cast(torch.zeros(2, *shape)), torch.zeros(2, dtype=torch.long))
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_codes_beyond_an_embedding_are_named() -> None:
+    model = nn.Sequential(nn.Embedding(300, 2), nn.Flatten(), nn.Linear(8, 2))
+    functional = FunctionalModel.of(Target(model, BUILT_IN["cross-entropy"]()))
+    words = r"0 is an embedding of 300 codes, .* have codes up to 999: say vocabulary=300 in --data"
+    with pytest.raises(AuditError, match=words):
+        functional.check(torch.tensor([[1, 2, 3, 999]]), torch.zeros(1, dtype=torch.long))

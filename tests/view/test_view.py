@@ -335,6 +335,7 @@ def test_what_nobody_looked_at_is_a_gap() -> None:
     ("reason", "short"),
     [
         ("closed-form: the gradient is zero: it shows no input; dlg: no", "the gradient is zero"),
+        ("closed-form, dlg: records are tokens; take others", "records are tokens"),
         ("no layer fits: fc1 is small (8 units)", "no layer fits"),
         ("IndexError: index 3 is out of bounds", "IndexError"),
     ],
