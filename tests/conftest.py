@@ -70,6 +70,7 @@ LONGEST = (
     "test_resuming.py",
     "test_processors.py",
     "integrations/test_nvflare.py",
+    "audits/dp_audit/middleware/test_nvflare_client.py",
     "integrations/test_flower_simulation.py",
     "audits/test_contract.py",
     "audits/sensitivity/test_jacobian.py",

@@ -9,8 +9,10 @@ from gradaudit.audits.job.probing import Probe, idle
 from gradaudit.core.text import listed
 
 _DECLARED = ("noise_multiplier", "sigma_multiplier", "multiplier")
+_DEVIATIONS = ("sigma", "noise_std", "noise_scale", "std")
 _CLIPS = ("clip", "clipping_norm", "max_grad_norm", "max_norm", "clip_norm")
-"""Attributes by which filters and mods commonly say what they promise."""
+"""Attributes by which filters and mods commonly say what they promise: noise in clips; noise in
+clips or as it is; the clip."""
 _SPARSE = "SVTPrivacy"
 _OF_A_PROMISE = 0.9
 """Measured noise below this share of what is declared is too little: 16 draws are within 5 %."""
@@ -91,13 +93,19 @@ def _beyond_declared(chain: JobChain, probe: Probe) -> bool | None:
 def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:
     """Noise that is less than the filter or mod itself says, by its attributes."""
     for link in chain.links:
-        multiplier = _attribute(link.part, _DECLARED)
-        clip = _attribute(link.part, _CLIPS)
-        noise = probe.noise[-2]
-        if multiplier is None or clip is None or noise >= _OF_A_PROMISE * multiplier * clip:
-            continue
-        facts = {"said": multiplier * clip, "noise": noise, "times": multiplier * clip / noise}
-        yield _of_link("noise-below-declared", chain, link, **facts)
+        said, noise = _said(link.part), probe.noise[-2]
+        if noise < _OF_A_PROMISE * said:
+            facts = {"said": said, "noise": noise, "times": said / noise}
+            yield _of_link("noise-below-declared", chain, link, **facts)
+
+
+def _said(part: object) -> float:
+    """The least noise that the attributes of a filter or mod can mean; 0 where they say nothing."""
+    clip = _attribute(part, _CLIPS)
+    if clip is None:
+        return 0.0
+    multiplier, deviation = _attribute(part, _DECLARED), _attribute(part, _DEVIATIONS)
+    return multiplier * clip if multiplier else (deviation or 0.0) * min(1.0, clip)
 
 
 def _attribute(part: object, names: tuple[str, ...]) -> float | None:

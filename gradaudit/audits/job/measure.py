@@ -21,6 +21,7 @@ from gradaudit.audits.dp_audit.middleware.payload import Layout
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import (
     RELATIONS,
+    UNKNOWN,
     Strength,
     by_accountant,
     strength_of,
@@ -164,9 +165,7 @@ def audited(folder: Path, options: JobOptions) -> Audited:
 
 
 def _central(job: LoadedJob) -> bool:
-    if job.server is None:
-        return False
-    return bool(_with_framework("server").adds_noise(job))
+    return job.server is not None and bool(_with_framework("server").adds_noise(job))
 
 
 def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, private: bool) -> None:
@@ -189,7 +188,8 @@ def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, priva
                 found.strength[chain.scope] = strength_of(chain, done, options.noise)
     except (Exception, SystemExit) as error:  # whatever the user's filters and mods raise
         words = str(error) if isinstance(error, AuditError) else one_line(error)
-        faults.append(chain.fault("chain-fails", why=words))
+        name = "chain-fails" if chain.carries == "numbers" else "result-unmeasured"
+        faults.append(chain.fault(name, what=f"what leaves of {chain.task}", why=words))
     found.faults += faults if chain.chosen else []
 
 
@@ -206,18 +206,19 @@ def _same_again(found: Audited, i: int, options: JobOptions) -> bool:
 
 def _look_at_server(found: Audited, options: JobOptions) -> None:
     """Measure what the strategy releases, and name its faults."""
-    server, file = _with_framework("server"), "the ServerApp"
+    server = _with_framework("server")
     chain = next((c for c in found.job.chains if c.carries == "update"), None)
     if chain is None:
         return
     try:
         measured = server.multiplier(found.job, chain, options.seed)
     except AuditError as error:
-        found.faults.append(chain.fault("chain-fails", why=str(error)))
+        found.faults.append(server.unmeasured(found.job, error))
+        found.central = Strength(None, f"{UNKNOWN}the released mean could not be measured")
         return
     found.server = measured
-    found.faults += server.server_faults(found.job, measured, file)
-    found.faults += server.wrong_way(found.job, chain, file, options.seed)
+    found.faults += server.server_faults(found.job, measured)
+    found.faults += server.wrong_way(found.job, chain, options.seed)
     found.central = strength_of_release(found.job, measured, options.heaviest_share)
 
 
@@ -328,8 +329,7 @@ def _untouched_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
 
 def _server_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
     if found.server is None:
-        why = "no strategy of the server adds noise"
-        yield from rows.skipped(why, ["server_multiplier"])
+        yield from rows.skipped("no strategy of the server adds noise", ["server_multiplier"])
         return
     values = asdict(found.server)  # type: ignore[call-overload]
     yield rows.measured("server_multiplier", min(values["even"], values["uneven"]), details=values)

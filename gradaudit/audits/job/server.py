@@ -7,14 +7,14 @@ from itertools import count
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Payload
 from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing, fault
-from gradaudit.audits.job.loading.flower_messages import COUNTS, arrays_of, replied, reply_of
+from gradaudit.audits.job.loading.flower_messages import arrays_of, replied, reply_of
 from gradaudit.audits.job.probing import simulated
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
@@ -117,7 +117,7 @@ def _released(
     server = job.server.fresh()
     with reproducible(seed, updates[0].device), quiet():
         replies = [
-            replied(message, chain, server.config, _content(job, chain, update, count))
+            replied(message, chain, server.config, _content(job, message, chain, update, count))
             for message, update, count in zip(server.asked("train"), updates, counts, strict=True)
         ]
         try:
@@ -130,19 +130,28 @@ def _released(
     return job.layout.update(Payload(released, "weights"))
 
 
-def _content(job: LoadedJob, chain: JobChain, update: Tensor, count: int) -> RecordDict:
+def _content(
+    job: LoadedJob, message: Message, chain: JobChain, update: Tensor, count: int
+) -> RecordDict:
     arrays = job.layout.payload(update.float(), "weights").arrays
-    numbers = {**chain.numbers, **{key: count for key in COUNTS if key in chain.numbers}}
-    return reply_of(Outgoing(arrays, "weights", numbers), legacy=job.server.legacy)
+    numbers = {**chain.numbers, job.server.counted: count}
+    return reply_of(Outgoing(arrays, "weights", numbers), message, legacy=job.server.legacy)
 
 
-def server_faults(job: LoadedJob, found: Multiplier, file: str) -> Iterator[Fault]:
+def server_faults(job: LoadedJob, found: Multiplier) -> Iterator[Fault]:
     """The faults by which the released mean has less noise than the strategy promises."""
     if found.promised is None:
         return
+    file = job.server.file
     name, few = type(job.server.outermost).__name__, found.even < _KEPT * found.promised
     declared = getattr(job.server.outermost, "num_sampled_clients", found.clients)
-    facts = {**vars(found), "part": name, "declared": declared, "heavy": _HEAVY}
+    facts = {
+        **vars(found),
+        "part": name,
+        "declared": declared,
+        "heavy": _HEAVY,
+        "counted": job.server.counted,
+    }
     facts["instead"] = f"the multiplier is {found.even:.3g} instead of {found.promised:.3g}"
     if found.clients < declared:
         yield fault("fewer-clients", file, f"{name}(num_sampled_clients=)", "server", **facts)
@@ -156,7 +165,14 @@ def server_faults(job: LoadedJob, found: Multiplier, file: str) -> Iterator[Faul
         yield fault("mean-weighted-by-counts", file, "weighted_by_key", "server", **facts)
 
 
-def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> Iterator[Fault]:
+def unmeasured(job: LoadedJob, error: AuditError) -> Fault:
+    """A strategy that fails on simulated replies, so that nothing is known of what it releases."""
+    file, key = job.server.file, type(job.server.outermost).__name__
+    what = "the released mean"
+    return fault("result-unmeasured", file, key, "server", what=what, why=str(error))
+
+
+def wrong_way(job: LoadedJob, chain: JobChain, seed: Seed) -> Iterator[Fault]:
     """Adaptive clipping that shrinks its clip when most updates are clipped (flwr 1.41)."""
     name = type(job.server.outermost).__name__
     if "Adaptive" not in name:
@@ -166,11 +182,11 @@ def wrong_way(job: LoadedJob, chain: JobChain, file: str, seed: Seed) -> Iterato
     with reproducible(seed, torch.device("cpu")), quiet():
         updates = (simulated(job.layout, sequence(seed, i)) * 1e-3 * before for i in count())
         replies = [
-            replied(message, chain, server.config, _content(job, chain, update, 1))
+            replied(message, chain, server.config, _content(job, message, chain, update, 1))
             for message, update in zip(server.asked("train"), updates, strict=False)
         ]
         server.strategy.aggregate_train(1, replies)
     after = server.outermost.clipping_norm
     if after > before:
         facts = {"part": name, "before": before, "after": after}
-        yield fault("adaptive-clip-direction", file, name, "server", **facts)
+        yield fault("adaptive-clip-direction", job.server.file, name, "server", **facts)

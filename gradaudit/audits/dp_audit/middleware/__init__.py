@@ -140,6 +140,11 @@ class Middleware(Mechanism):
         other.layout = layout
         return other
 
+    @property
+    def named(self) -> str:
+        """The option and its value, as errors name the middleware."""
+        return f"{OPTION} {self.description}"
+
     @abstractmethod
     def deliver(self, received: Arrays, given: Payload) -> Payload:
         """The message that leaves where the client received one model and answers with another.
@@ -201,7 +206,7 @@ class Middleware(Mechanism):
 
     def _check(self, key: str, array: np.ndarray) -> None:
         """Refuse an array that is none of those received, of another shape, or not finite."""
-        named, received = f"{OPTION} {self.description}", self.layout.received
+        named, received = self.named, self.layout.received
         if key not in received:
             raise AuditError(
                 f"{named}: sends {key!r}, which the model does not hold; its arrays are: "
@@ -219,7 +224,7 @@ class Middleware(Mechanism):
 
     def _failure(self, update: Tensor, error: BaseException) -> str:
         """The error, and the arrays that cause it, where these are no real numbers."""
-        named, words = f"{OPTION} {self.description}", first_line(error)
+        named, words = self.named, first_line(error)
         if not update.any():
             return (
                 f"{named}: fails on a client that changes nothing, which is what no update is: "

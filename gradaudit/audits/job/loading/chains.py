@@ -98,7 +98,6 @@ class JobChain(Middleware):
         chosen: whether this is the scope that the job runs in.
         file: where a filter or mod is added.
         key: the key of that file.
-        counts: which of the numbers count records or steps.
         masked: whether arrays leave masked, so that the server sees the clients' sum alone.
     """
 
@@ -127,6 +126,11 @@ class JobChain(Middleware):
     def fault(self, name: str, level: Level | None = None, **facts: Any) -> Fault:
         """A fault of this chain."""
         return fault(name, self.file, self.key, self.task, level=level, **facts)
+
+    @property
+    def named(self) -> str:
+        """The chain, as errors name it."""
+        return f"the chain of {self.description}"
 
     def leaves(self, given: Outgoing) -> Outgoing:
         """What leaves of a result. Whatever the filters or mods raise passes through."""

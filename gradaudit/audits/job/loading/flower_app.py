@@ -42,7 +42,7 @@ from gradaudit.audits.job.loading.flower_server import (
     started,
 )
 from gradaudit.core.user_code import first_line
-from gradaudit.errors import UsageError
+from gradaudit.errors import UsageError, one_line
 from gradaudit.models.building import load_model
 
 UPDATE_NUMBERS, OTHER_NUMBERS = {"train_loss": 0.3}, {"eval_loss": 0.3, "loss": 0.3}
@@ -73,18 +73,20 @@ def load(folder: Path, model: str | None, clients: int | None) -> LoadedJob:
         config = flatten_dict(app.get("config", {}))
         client = _loaded(components, "clientapp", folder)
         found, note = started(_loaded(components, "serverapp", folder), config)
-        layout, named = _model(found, model, folder)
+        layout, named = _model(found, model, folder, note)
         job = LoadedJob("flower", named, layout, [], config=config)
         job.models = models_in([folder])
         job.notes += [note] if note else []
         if found is not None:
             arrays = found.arrays or record_of(layout.received)
-            job.server, job.rounds = FlowerServer(found, arrays, clients, config), found.rounds
+            server_file = _file_of(components["serverapp"])
+            job.server = FlowerServer(found, arrays, clients, config, server_file)
+            job.rounds = found.rounds
             job.secure = found.secure
             job.clients = len(job.server.fresh().asked("train"))
-        file, server_file = (_file_of(components[name]) for name in ("clientapp", "serverapp"))
-        if job.secure is not None:
-            job.faults += secure_sum_faults(job.secure, job.clients or 0, server_file)
+            if job.secure is not None:
+                job.faults += secure_sum_faults(job.secure, job.clients or 0, server_file)
+        file = _file_of(components["clientapp"])
         job.chains += _chains(client, job, file)
         job.faults += _faults(client, job, folder, file)
     return job
@@ -107,7 +109,7 @@ def _tables(folder: Path) -> Mapping[str, Any]:
     try:
         return dict(get_project_config(folder)["tool"]["flwr"]["app"])
     except (Exception, SystemExit) as error:  # whatever the parser raises
-        raise UsageError(f"{folder}/pyproject.toml: {first_line(error)}") from error
+        raise UsageError(f"{folder}/pyproject.toml: {one_line(error)}") from error
 
 
 def _loaded(components: Mapping[str, str], which: str, folder: Path) -> Any:
@@ -124,11 +126,15 @@ def _file_of(reference: str) -> str:
     return reference.partition(":")[0].replace(".", "/") + ".py"
 
 
-def _model(found: Started | None, spec: str | None, folder: Path) -> tuple[Layout, str]:
+def _model(found: Started | None, spec: str | None, folder: Path, why: str) -> tuple[Layout, str]:
     if spec is not None:
         return Layout.of(load_model(spec).state_dict()), spec
     if found is None or not found.arrays:
-        raise UsageError(f"{folder}: the server's arrays are not known; give --model FILE:factory")
+        why = why or "its strategy starts without any"
+        raise UsageError(
+            f"{folder}: the server's first arrays are not known: {why}; mend it, or give "
+            "--model FILE.py:factory"
+        )
     return Layout(arrays_of(found.arrays)), "the ServerApp's initial arrays"
 
 
@@ -152,7 +158,8 @@ def _registered(client: ClientApp) -> dict[str, Callable[..., Any]]:
 
 def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
     legacy = client._call is not None
-    count = {"num_examples" if legacy else "num-examples": 1.0}
+    usual = "num_examples" if legacy else "num-examples"
+    count = {usual if job.server is None else job.server.counted: 1.0}
     for name, function in _registered(client).items():
         task = name.removesuffix(".default")
         mods = mods_of(function)

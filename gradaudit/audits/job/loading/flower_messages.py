@@ -19,8 +19,6 @@ from gradaudit.audits.dp_audit.middleware.payload import Arrays
 from gradaudit.audits.job.loading.chains import JobChain, Outgoing
 from gradaudit.errors import AuditError
 
-COUNTS = ("num-examples", "num_examples")
-"""Names of a reply's count of records: of Flower's strategies, and of its legacy ones."""
 MASKING = ("secagg_mod", "secaggplus_mod")
 """Mods that mask what leaves, so that the server sees the sum of all clients alone."""
 _DAY = 86400.0
@@ -65,15 +63,18 @@ def arrays_of(record: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, 
     return dict(zip(keys or record, arrays, strict=True))
 
 
-def reply_of(given: Outgoing, kind: str = "train", *, legacy: bool = False) -> RecordDict:
-    """The content of a client's reply."""
+def reply_of(
+    given: Outgoing, asked_by: Message, kind: str = "train", *, legacy: bool = False
+) -> RecordDict:
+    """The content of a client's reply; its arrays have the name that the server's have."""
     numbers: dict[str, Any] = {
         key: int(v) if float(v).is_integer() else v for key, v in given.numbers.items()
     }
     if not legacy:
         content = RecordDict({"metrics": MetricRecord(numbers)})
         if given.arrays:
-            content["arrays"] = record_of(given.arrays)
+            key = next(iter(asked_by.content.array_records), "arrays")
+            content[key] = record_of(given.arrays)
         return content
     count, metrics = int(numbers.pop("num_examples", 1)), numbers
     if kind == "evaluate":
@@ -128,9 +129,10 @@ def through(
     given: Outgoing,
 ) -> Outgoing:
     """What mods make of a result, by Flower's own ``make_ffn``."""
-    content = reply_of(given, kind, legacy=legacy)
+    incoming = message(received)
+    content = reply_of(given, incoming, kind, legacy=legacy)
     with quiet():
-        answer = answered(message(received), mods, config, content)
+        answer = answered(incoming, mods, config, content)
     return outgoing(answer, tuple(given.arrays) if legacy else ())
 
 

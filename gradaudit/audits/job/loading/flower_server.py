@@ -34,7 +34,7 @@ from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.job.loading.chains import Fault, fault
 from gradaudit.audits.job.loading.flower_messages import arrays_of, asked, context_of, record_of
 from gradaudit.core.user_code import first_line
-from gradaudit.errors import AuditError
+from gradaudit.errors import UsageError
 
 _MOST_WAITED_FOR = 1000
 _LARGE, _SAME = 0.9875, 0.01
@@ -218,12 +218,18 @@ class FlowerServer:
         arrays: that the clients receive.
         config: of the run.
         clients: that are online.
+        file: of the ServerApp, relative to the job's folder.
     """
 
     def __init__(
-        self, found: Started, arrays: ArrayRecord, clients: int | None, config: Mapping[str, Any]
+        self,
+        found: Started,
+        arrays: ArrayRecord,
+        clients: int | None,
+        config: Mapping[str, Any],
+        file: str,
     ) -> None:
-        self.started, self.arrays, self.config = found, arrays, config
+        self.started, self.arrays, self.config, self.file = found, arrays, config, file
         self.strategy = found.strategy
         waits = _number_of(self.layers[-1], _FEWEST[:2], 2)
         self.clients = clients or max(waits, getattr(self.outermost, "num_sampled_clients", 0))
@@ -246,6 +252,12 @@ class FlowerServer:
         """Whether it speaks in legacy parameters."""
         return isinstance(self.strategy, LegacyStrategy)
 
+    @property
+    def counted(self) -> str:
+        """The number of a reply by which the mean weighs clients."""
+        usual = "num_examples" if self.legacy else "num-examples"
+        return str(getattr(self.layers[-1], "weighted_by_key", usual))
+
     def fresh(self) -> "FlowerServer":
         """A copy as it is before its first round, whose accountant counts nothing.
 
@@ -260,11 +272,11 @@ class FlowerServer:
         """The messages of the first round, by a strategy that has not begun.
 
         Raises:
-            AuditError: there are fewer clients than the strategy waits for, or it fails.
+            UsageError: there are fewer clients than the strategy waits for.
         """
         fewest = max(_number_of(self.layers[-1], _FEWEST[i : i + 2], 0) for i in (0, 2))
         if self.clients < fewest:
-            raise AuditError(f"the strategy waits for {fewest} clients: --clients {self.clients}")
+            raise UsageError(f"the strategy waits for {fewest} clients: --clients {self.clients}")
         config = ConfigRecord(dict(self.started.config or {}))
         configure = getattr(self.strategy, f"configure_{kind}")
         with quiet():

@@ -4,9 +4,11 @@ Source: NVFlare 2.9, ``private/fed_json_config.py``, ``apis/utils/task_utils.py`
 and ``private/fed/client/client_runner.py``, whose own code composes the chains here.
 """
 
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from fnmatch import fnmatch
 from functools import partial
 from importlib import import_module
@@ -101,12 +103,16 @@ def _configuration(path: Path, *, needed: bool = True) -> dict[str, Any]:
         raise UsageError(f"{path}: cannot be read: {first_line(error)}") from error
     if found is None and needed:
         raise UsageError(f"{path}: is missing (.conf and .yml need pyhocon and omegaconf)")
-    return {} if found is None else dict(found.to_dict())
+    read = {} if found is None else found.to_dict()
+    if not isinstance(read, Mapping):
+        raise UsageError(f"{path}: holds no keys and values")
+    return dict(read)
 
 
 def _app(folder: Path, meta: Mapping[str, Any], site: str) -> str:
     """The folder of the app that is deployed to this client."""
-    for app, sites in meta.get("deploy_map", {}).items():
+    deployed = meta.get("deploy_map")
+    for app, sites in deployed.items() if isinstance(deployed, Mapping) else ():
         names = [s if isinstance(s, str) else s.get("sites", []) for s in sites]
         flat = [x for n in names for x in ([n] if isinstance(n, str) else n)]
         if "@ALL" in flat or site in flat:
@@ -140,7 +146,8 @@ def _tables(root: Path, site: str) -> FilterTables:
             is_server=False,
             sys_vars=variables,
         )
-        conf.configure()
+        with redirect_stdout(io.StringIO()):  # it prints what it raises
+            conf.configure()
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # ConfigError, or whatever a filter raises

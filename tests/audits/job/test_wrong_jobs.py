@@ -1,0 +1,161 @@
+"""Jobs that cannot be loaded or looked at: nothing passes unseen, and the reason is one line."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import run
+
+pytest.importorskip("nvflare")
+pytest.importorskip("flwr")
+
+from job_folders import chain, dp, flower_app, nvflare_job
+
+from gradaudit.audits.job import JobOptions
+from gradaudit.audits.job.measure import Audited, audited, report_of
+
+pytestmark = pytest.mark.slow
+FIXED = (
+    "DifferentialPrivacyServerSideFixedClipping("
+    "FedAvg(fraction_train=1.0, min_train_nodes=4, min_available_nodes=4{}), 1.0, 0.5, 4)"
+)
+FAILS = """
+def fails(message, context, call_next):
+    answer = call_next(message, context)
+    answer.content["nowhere"]
+    return answer
+"""
+
+
+def faults(found: Audited) -> dict[str, str]:
+    """The file and key of each fault, by its name."""
+    return {fault.name: f"{fault.file}: {fault.key}" for fault in found.faults}
+
+
+def changed(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_a_job_whose_mod_fails_on_an_update_does_not_pass(tmp_path: Path) -> None:
+    folder = flower_app(tmp_path, "fails", client=FAILS)
+    found = audited(folder, JobOptions())
+    (fault,) = found.faults
+    assert (fault.name, fault.level, fault.task) == ("result-unmeasured", "error", "train")
+    assert "the chain of train: fails with KeyError: 'nowhere'" in fault.says
+    (row,) = report_of(folder, JobOptions(), {}).select("job.epsilon_client", variant={})
+    assert row.value is None
+
+
+def test_a_job_whose_strategy_fails_on_replies_does_not_pass(tmp_path: Path) -> None:
+    folder = flower_app(tmp_path, strategy=f"Fails({FIXED.format('')}, 4)")
+    inner = "DifferentialPrivacyServerSideFixedClipping"
+    made = f"""
+class Fails({inner}):
+    def __init__(self, inner, clients):
+        super().__init__(inner.strategy, 1.0, 0.5, clients)
+    def aggregate_train(self, *given):
+        raise KeyError("nowhere")
+app = ServerApp()"""
+    changed(folder / "tiny" / "server_app.py", "app = ServerApp()", made)
+    found = audited(folder, JobOptions())
+    assert faults(found) == {"result-unmeasured": "tiny/server_app.py: Fails"}
+    assert found.central is not None
+    assert (
+        found.central.why == "unbounded by what is known: the released mean could not be measured"
+    )
+
+
+def test_records_and_counts_are_named_as_the_strategy_names_them(tmp_path: Path) -> None:
+    """A strategy that asks for ``model`` and weighs by ``samples``, and a mod that reads these."""
+    names = ', arrayrecord_key="model", weighted_by_key="samples"'
+    folder = flower_app(tmp_path, "reads", strategy=FIXED.format(names), client=FAILS)
+    changed(folder / "tiny" / "client_app.py", "def fails", "def reads")
+    changed(folder / "tiny" / "client_app.py", '["nowhere"]', '["model"]')
+    found = audited(folder, JobOptions())
+    assert faults(found) == {"mean-weighted-by-counts": "tiny/server_app.py: weighted_by_key"}
+    assert "the mean weighs clients by samples" in found.faults[0].says
+
+
+def test_noise_of_a_declared_deviation_may_be_meant_in_clips_or_as_it_is(tmp_path: Path) -> None:
+    """Noise of 1 on a clip of 2: the 1/2 that is declared is in clips, and a tenth is not."""
+    added = {"": set(), "divided": {"noise-below-declared"}}
+    for fault, expected in added.items():
+        folder = nvflare_job(tmp_path / f"a{fault}", [chain(dp(fault, clip=2.0))])
+        names = "self.fault, self.clip, self.noise_multiplier = fault, clip, noise_multiplier"
+        sigma = "self.fault, self.clip, self.sigma = fault, clip, noise_multiplier / 2"
+        changed(folder / "app" / "custom" / "filters.py", names, sigma)
+        changed(folder / "app" / "custom" / "filters.py", "self.noise_multiplier", "self.sigma")
+        assert set(faults(audited(folder, JobOptions()))) == expected
+
+
+def one_line(*words: str) -> str:
+    """What a command says that ends with 2, which is one line."""
+    done = run(*words)
+    assert done.status == 2
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    return done.err
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("pyproject.toml", "serverapp =", "server =", 'Property "serverapp" missing'),
+        ("tiny/server_app.py", "'num-server-rounds'", "'rounds'", "KeyError: 'rounds'; mend it"),
+        ("tiny/net.py", "nn.Linear(6, 5)", "nn.Linear(6)", "missing 1 required positional"),
+        (
+            "tiny/server_app.py",
+            "initial_arrays=",
+            "initial=",
+            "a required argument: 'initial_arrays'",
+        ),
+        ("tiny/client_app.py", "from tiny.mods", "from tiny.mod", "No module named 'tiny.mod'"),
+    ],
+)
+def test_why_a_flower_app_cannot_be_loaded_is_said(
+    file: str, old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    changed(flower_app(tmp_path) / file, old, new)
+    assert said in one_line("job", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("meta.json", "[1]", "meta.json: holds no keys and values"),
+        ("meta.json", '{"deploy_map": []}', "deploy_map deploys no app to 'site-1'"),
+        ("app/config/config_fed_server.json", "[]", "config_fed_server.json: holds no keys"),
+        ("app/config/config_fed_client.json", "{", "config_fed_client.json: JSONDecodeError"),
+    ],
+)
+def test_why_an_nvflare_job_cannot_be_loaded_is_said(
+    file: str, text: str, said: str, tmp_path: Path
+) -> None:
+    (nvflare_job(tmp_path) / file).write_text(text, encoding="utf-8")
+    assert said in one_line("job", str(tmp_path))
+
+
+def test_a_filter_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
+    nvflare_job(tmp_path, [chain(dp(clipp=1.0))])
+    assert "unexpected keyword argument 'clipp'" in one_line("job", str(tmp_path))
+
+
+def test_too_few_clients_are_a_wrong_option(tmp_path: Path) -> None:
+    folder = flower_app(tmp_path, strategy=FIXED.format(""))
+    said = "the strategy waits for 4 clients: --clients 3"
+    assert said in one_line("job", str(folder), "--clients", "3")
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "extra"),
+    [("flower_app", "pyproject.toml", "flower"), ("nvflare_job", "meta.json", "nvflare")],
+)
+def test_without_its_framework_a_job_names_the_extra_to_install(
+    module: str, file: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, f"gradaudit.audits.job.loading.{module}", None)
+    (tmp_path / file).write_text(json.dumps({}), encoding="utf-8")
+    assert f"install gradaudit[{extra}]" in one_line("job", str(tmp_path))
