@@ -76,7 +76,12 @@ class TaskAccuracy:
 
 
 def task_accuracy(
-    target: Target, records: Records, *, batch: int = 256, expected: Expected | None = None
+    target: Target,
+    records: Records,
+    *,
+    batch: int = 256,
+    expected: Expected | None = None,
+    operations: float = FLOPS,
 ) -> TaskAccuracy:
     """Returns the accuracy of a model in evaluation mode; the model's own mode is restored.
 
@@ -91,12 +96,13 @@ def task_accuracy(
         records: the data.
         batch: records a call of the model takes.
         expected: the accuracy that the model is known to have.
+        operations: floating-point operations that it may take.
 
     Raises:
         AuditError: the model cannot be run on these inputs, the labels do not fit its outputs and
             its loss, or an output is not finite.
     """
-    if len(records) > (most := affordable(target, records)):
+    if len(records) > (most := affordable(target, records, operations)):
         drawn = np.random.default_rng(0).permutation(len(records))[:most]
         records = records.take(np.sort(drawn).astype(np.int64))
     with watching(target.model) as seen:
@@ -112,8 +118,8 @@ def task_accuracy(
     return replace(judged, warning="; ".join(filter(None, doubts)) or None)
 
 
-def affordable(target: Target, records: Records) -> int:
-    """Number of records to run the model on: 8 to 10,000, and at most ``FLOPS`` operations.
+def affordable(target: Target, records: Records, operations: float = FLOPS) -> int:
+    """Number of records to run the model on: 8 to 10,000, and at most so many operations.
 
     It depends on the model and the records' shape alone, not on the machine. Of a model whose
     operations cannot be counted it is 10,000.
@@ -123,10 +129,10 @@ def affordable(target: Target, records: Records) -> int:
     model = _evaluated(target)
     inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])
     try:
-        operations = max(flops(lambda: model.check(inputs, labels)), 1)
+        of_a_record = max(flops(lambda: model.check(inputs, labels)), 1)
     except Exception:  # of a model that cannot be counted, or that cannot be run at all
         return MOST_RECORDS
-    return min(MOST_RECORDS, max(FEWEST_RECORDS, int(FLOPS / operations)))
+    return min(MOST_RECORDS, max(FEWEST_RECORDS, int(operations / of_a_record)))
 
 
 def _evaluated(target: Target) -> FunctionalModel:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from gradaudit.core.files import read_file
+from gradaudit.core.parts import without_garbage_collection
 from gradaudit.core.specs import parse_spec, suggest
 from gradaudit.errors import UsageError, foreign
 
@@ -142,13 +143,14 @@ def import_torchvision(submodule: str) -> Any:
 
 def _with_operators(load: Callable[[], ModuleType]) -> ModuleType:
     """Imports a module, once more with torchvision's missing operators defined if it needs them."""
-    try:
+    with without_garbage_collection():
+        try:
+            return load()
+        except RuntimeError as error:
+            if not str(error).startswith("operator torchvision::nms does not exist"):
+                raise
+        _define_missing_operators()
         return load()
-    except RuntimeError as error:
-        if not str(error).startswith("operator torchvision::nms does not exist"):
-            raise
-    _define_missing_operators()
-    return load()
 
 
 @cache

@@ -88,9 +88,9 @@ def _adapter(spec: Spec) -> type[DataAdapter]:
     name = spec.scheme or spec.name
     if adapter := discover(__name__, DataAdapter, name).get(name):
         return adapter
-    known = adapters()
     if spec.name.rpartition(":")[0].endswith(".py"):
-        return known[_USER_CODE]
+        return discover(__name__, DataAdapter, _USER_CODE)[_USER_CODE]
+    known = adapters()
     forms = ", ".join(adapter.example for adapter in known.values())
     raise UsageError(f"{spec.text}: no such data{suggest(name, known)}; name one of: {forms}")
 

@@ -4,8 +4,6 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPClassifier
 
 from gradaudit.families.base import FloatArray, Projection, Training
 from gradaudit.families.projected import ProjectedFamily
@@ -26,6 +24,9 @@ class Mlp(ProjectedFamily):
         self, rows: FloatArray, training: Training, generator: np.random.Generator
     ) -> Callable[[FloatArray], FloatArray]:
         """Scores without the softmax, which saturates; fitted by L-BFGS from a seeded start."""
+        from sklearn.exceptions import ConvergenceWarning  # a second that estimates need not wait
+        from sklearn.neural_network import MLPClassifier
+
         widest = rows[:, :50]
         spread = float(np.sqrt((widest**2).mean()))
         network = MLPClassifier(

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
-from scipy.stats import chi2
+from scipy.special import chdtr
 from torch import Tensor
 
 from gradaudit.core.randomness import rng
@@ -152,7 +152,7 @@ class RecordCanaries:
         spread = sizes.var(ddof=1) if len(sizes) > 1 else 0.0
         usual = max(sizes.mean() * (1 - self.sampling_rate), 1e-12)
         free = len(sizes) - 1
-        if self.sampling_rate < 1 and free and chi2.cdf(free * spread / usual, free) < _RARE:
+        if self.sampling_rate < 1 and free and chdtr(free, free * spread / usual) < _RARE:
             said.append(
                 f"batches of {sizes.min()} to {sizes.max()} records differ less than those of "
                 "Poisson sampling, which the accountant takes for granted"

@@ -72,7 +72,15 @@ class Mapped:
         return gradients
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
-        """The gradients' tangents. Nothing is computed twice that does not depend on the record."""
+        """The gradients' tangents. Nothing is computed twice that does not depend on the record.
+
+        By a target in which the loss is linear they are the gradients for the direction itself.
+        """
+        if by == "target" and batch.trace.view.loss.linear:
+            of_targets = torch.func.vmap(batch.trace.gradients, in_dims=(None, 0, None))
+            of_records = torch.func.vmap(of_targets, in_dims=(0, None, 0))
+            gradients: Gradients = of_records(batch.points, directions, batch.records)
+            return gradients._replace(seen={})
         one = _forward(batch.trace, by)
         several = torch.func.vmap(one, in_dims=(None, None, None, 0))
         every = torch.func.vmap(several, in_dims=(0, 0, 0, None))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, backends
 
-_SIDE = 1024
+_SIDE, _SIDE_ON_A_GPU = 512, 1024
 """Rows and columns of the matrices whose product shows how precision slows arithmetic."""
 _TIMES = 5
 _SLOW = 8.0
@@ -84,7 +84,8 @@ def slowness_of_double(device: torch.device) -> float:
 
 def _seconds_of_a_product(dtype: torch.dtype, device: torch.device) -> float:
     """The least time of some."""
-    matrix = torch.ones(_SIDE, _SIDE, dtype=dtype, device=device)
+    side = _SIDE if device.type == "cpu" else _SIDE_ON_A_GPU
+    matrix = torch.ones(side, side, dtype=dtype, device=device)
     return min(_seconds_of(matrix) for _ in range(_TIMES + 1))
 
 

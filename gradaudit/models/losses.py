@@ -32,6 +32,9 @@ class Loss(ABC):
     ignored: int = IGNORED
     """Class label of records or positions that are ignored."""
 
+    linear: bool = False
+    """Whether the loss is linear in real-valued targets."""
+
     takes_whole: bool = False
     """Whether the loss takes everything that the model returns, not the prediction alone."""
 
@@ -138,6 +141,7 @@ class CrossEntropy(Loss):
 
     name = "cross-entropy"
     summary = "softmax cross-entropy on logits"
+    linear = True
     counting = LabelWeights()
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:

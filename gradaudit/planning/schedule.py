@@ -11,8 +11,9 @@ scans with what audits of four models were recorded to take of their estimates: 
 have numbers, by weight, 79 % of the questions an answer, and 23 % of the time goes into what is cut
 short. By priority alone it is 63, 75 and 23 %. Before there were samples of layers, 58 % had
 numbers; without caution 48, and 46 % of the time was lost; with what may fit in its turn before
-what surely does, 56 and 28 %. More caution or less trust in what others took changed neither by
-more than 5 points.
+what surely does, 56 and 28 %. That of what may fit layers come before the whole model changes no
+share by more than 0.3 points (1,600 scans), nor more caution or less trust in what others took by
+more than 5.
 """
 
 import statistics
@@ -201,15 +202,16 @@ class Schedule:
     def _first(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
         """Returns the first audit without numbers, at the size that its share of the time allows.
 
-        What fits with caution comes before what fits without; but while no audit has numbers, one
-        that tells layers apart comes before all that do not.
+        What fits with caution comes before what fits without; of the latter, and while no audit
+        has numbers, one that tells layers apart comes before all that do not.
         """
         enough = sum(self._seconds(course, course.open) for course in waiting) <= left
         fitting = []
         for caution, (number, course) in product((CAUTION, 1.0), enumerate(waiting)):
             index = course.open if enough else self._sharing(course, left / (len(waiting) - number))
             if self._seconds(course, index, caution) <= left:
-                fitting.append((course.whole and not self._has_numbers, number, course, index))
+                late = course.whole and (caution == 1.0 or not self._has_numbers)
+                fitting.append((late, number, course, index))
         if not fitting:
             return None
         _, number, course, index = min(fitting, key=lambda each: each[0])

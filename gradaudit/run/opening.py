@@ -19,6 +19,7 @@ from gradaudit.defenses import Chain, Defense, parse_defense
 from gradaudit.deployment import read_deployment
 from gradaudit.errors import UsageError
 from gradaudit.executors.workers import use_cluster
+from gradaudit.gradients.memory import keep_freed_memory
 from gradaudit.gradients.precision import usual_precision
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
@@ -43,6 +44,7 @@ def load(settings: SubjectSettings) -> Subject:
 
     Other cores are for units of work, which are done where ``--executor`` says from now on.
     """
+    keep_freed_memory()
     torch.set_num_threads(1)
     threadpool_limits(limits=1, user_api="blas")
     jobs = use_cluster(

@@ -14,7 +14,7 @@ import torch
 from pydantic import JsonValue
 
 from gradaudit._version import __version__
-from gradaudit.accuracy import TaskAccuracy, task_accuracy
+from gradaudit.accuracy import FLOPS, TaskAccuracy, task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
 from gradaudit.audits.gathering import AuditRows, as_few, gather
@@ -175,14 +175,16 @@ class Run:
     outcomes: list[Outcome] = field(default_factory=list)
 
     @classmethod
-    def begun(cls, subject: Subject) -> Self:
-        """Starts a run by measuring the model's accuracy.
+    def begun(cls, subject: Subject, share: float = 1.0) -> Self:
+        """Starts a run by measuring the model's accuracy, in a share of the usual operations.
 
         Raises:
             AuditError: the model cannot be run on the records.
         """
         started = utc_now()
-        accuracy = task_accuracy(subject.target, subject.records, expected=subject.expected)
+        accuracy = task_accuracy(
+            subject.target, subject.records, expected=subject.expected, operations=share * FLOPS
+        )
         return cls(subject, accuracy, started)
 
     def report(self, provenance: Mapping[str, JsonValue] | None = None) -> Report:

@@ -194,3 +194,11 @@ def test_labels_that_do_not_fit_are_named() -> None:
         CustomLoss(fails, "file.py:fails").check(OUTPUTS, REAL)
     with pytest.raises(AuditError, match="integer labels cannot be differentiated by"):
         CustomLoss(lambda o, t: o[:, 0], "file.py:classes").soft(OUTPUTS, CLASSES)
+
+
+@pytest.mark.parametrize("kind", BUILT_IN.values())
+def test_a_loss_is_said_to_be_linear_in_real_targets_where_it_is(kind: type[Loss]) -> None:
+    loss, other = kind(), REAL.flip(0) - 0.5
+    together = loss.per_record(OUTPUTS, 2 * REAL - 3 * other)
+    apart = 2 * loss.per_record(OUTPUTS, REAL) - 3 * loss.per_record(OUTPUTS, other)
+    assert torch.allclose(together, apart, rtol=1e-12, atol=1e-12) is loss.linear

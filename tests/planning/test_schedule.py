@@ -144,6 +144,25 @@ def test_while_nothing_is_known_layers_come_first_where_they_may_fit(
     assert turn.place == first
 
 
+@pytest.mark.parametrize(("left", "second"), [(95.0, 0), (60.0, 2)])
+def test_of_what_may_not_fit_layers_come_before_what_is_of_the_model(
+    left: float, second: int
+) -> None:
+    kinds = OfTheModel, Counting, Counting
+    sizes = [Size("least", kind(kind.Options(scale=1.0 + n))) for n, kind in enumerate(kinds)]
+    seconds = dict(zip(sizes, (40.0, 10.0, 45.0), strict=True))
+    clock = [left + 10.0]
+    schedule = Schedule([[size] for size in sizes], seconds.__getitem__, lambda: clock[0])
+    first = schedule.next()
+    assert first is not None
+    assert first.place == 1
+    clock[0] = left
+    schedule.done(first, 10.0, whole=True)
+    turn = schedule.next()
+    assert turn is not None
+    assert turn.place == second
+
+
 def test_what_measured_nothing_is_made_larger_after_what_has_numbers() -> None:
     kinds = [Counting(Counting.Options(scale=number)) for number in (1.0, 2.0)]
     sizes = [[Size(name, kind) for name in NAMES] for kind in kinds]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.fully_connected import readers
 from gradaudit.audits.attack_attribution import AttackAttribution, AttributionOptions
@@ -30,6 +30,9 @@ from gradaudit.subject import Subject
 
 _CLOSE = 1e-3
 """Largest difference of any number, over the range of all, up to which a recovered row is right."""
+_NONE_READS = (
+    "no fully connected layer with bias that shares its update reads the records as they are"
+)
 _SECONDS = 1e-4
 """What it takes to look at the sum of a unit of one round."""
 
@@ -105,14 +108,15 @@ def _first_layer(subject: Subject) -> str:
     if subject.records.looked_up:
         raise NotApplicable("records of tokens or codes are not read by a fully connected layer")
     record = torch.rand(1, *subject.records.inputs.shape[1:], generator=torch_rng(0, "attribution"))
+    layers = (m for m in subject.target.model.modules() if isinstance(m, nn.Linear))
+    if all(layer.in_features != record.numel() for layer in layers):
+        raise NotApplicable(_NONE_READS)
     model = FunctionalModel.of(subject.target, dtype=torch.float64)
     for reader in readers(model, model.cast(record)):
         shared = reader.layer not in subject.hidden
         if reader.of_record and reader.bias and reader.times == 1 and shared:
             return reader.layer
-    raise NotApplicable(
-        "no fully connected layer with bias that shares its update reads the records as they are"
-    )
+    raise NotApplicable(_NONE_READS)
 
 
 def _repetition(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_composed
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
@@ -162,10 +162,12 @@ def _least_noise(probe: Probe) -> float:
     free = {f.key: (f.looks - 1) * _elements(f.kind) for f in probe.carrying}
     squares = {f.key: f.noise**2 * free[f.key] for f in probe.carrying}
     pooled = sum(squares.values()) / max(1, sum(free.values()))
-    ends = {key: chi2.ppf(_CHANCE, n) for key, n in free.items()}
+    ends = {key: 2 * gammaincinv(n / 2, _CHANCE) for key, n in free.items()}
     if all(squares[key] >= pooled * ends[key] for key in free):
         squares, free = {"": sum(squares.values())}, {"": sum(free.values())}
-    bounds = [math.sqrt(squares[k] / float(chi2.ppf(0.975, free[k]))) for k in free if free[k]]
+    bounds = [
+        math.sqrt(squares[k] / float(2 * gammaincinv(free[k] / 2, 0.975))) for k in free if free[k]
+    ]
     return min(bounds, default=0.0)
 
 

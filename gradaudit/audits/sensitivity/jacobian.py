@@ -27,7 +27,7 @@ from gradaudit.gradients.jacobian_norms import (
     over_directions,
     side_by_side,
 )
-from gradaudit.gradients.memory import device_memory
+from gradaudit.gradients.memory import device_memory, keep_freed_memory
 from gradaudit.gradients.sources import FactoredGradients, General, is_formed
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer
@@ -249,7 +249,7 @@ def _norms_of_some(
     jacobians: Jacobians, passes: Sequence[Pass], linear: bool, advance: Advance
 ) -> dict[str, LayerNorms]:
     """Compute some records' norms in a worker."""
-    _keep_freed_memory()
+    keep_freed_memory()
     with torch.no_grad():
         return jacobians.of_some(passes, linear, advance)
 
@@ -257,15 +257,6 @@ def _norms_of_some(
 def _slices(count: int, size: int) -> list[slice]:
     size = max(1, size)
     return [slice(start, start + size) for start in range(0, count, size)]
-
-
-def _keep_freed_memory() -> None:
-    """Free a block of just under 32 MiB, the largest that glibc learns from.
-
-    Until it has seen one that large, it gives every freed block back to the system, and a chunk
-    of work spends more time on page faults than on arithmetic.
-    """
-    torch.empty(31 << 20, dtype=torch.uint8)
 
 
 def _pair_bytes(trace: Trace, norms: Collection[Norm]) -> int:

@@ -268,7 +268,7 @@ def _why_not(
 
 
 def cost(audit: Sensitivity, subject: Subject) -> AuditCost:
-    """Cost: some passes for every direction of every record, and the intervals of every layer."""
+    """Cost: some passes for every direction of every record, and intervals over several records."""
     columns, probes = _columns(subject), audit.options.probes
     taken = (1 + audit.options.one_norm) * probes if probes else max(columns)
     directions = sum(min(size, taken) for size in columns)
@@ -277,7 +277,7 @@ def cost(audit: Sensitivity, subject: Subject) -> AuditCost:
     return AuditCost(
         passes=_PASSES_A_DIRECTION * directions * records * targets,
         calls=_PREPARING * targets,
-        seconds=_SECONDS_A_LAYER * len(subject.layers) * targets,
+        seconds=_SECONDS_A_LAYER * len(subject.layers) * targets * (records > 1),
     )
 
 
