@@ -114,9 +114,9 @@ def test_certainty_rises_with_agreement_and_is_the_share_that_is_right() -> None
 def test_the_attackers_own_batch_has_the_update_of_its_rows() -> None:
     view, columns, _ = seen_of(table(), chain(17, 20, 2), COUNT)
     view = replace(view, labels=torch.tensor([0, 1, 1, 0]))
-    own = own_batch(view, columns, torch.Generator().manual_seed(0))
-    made = view.simulated(columns.inputs(own.cells), torch.tensor([0, 1, 1, 0]))
-    torch.testing.assert_close(own.update["0.weight"], made["0.weight"])
+    cells, update = own_batch(view, columns, torch.Generator().manual_seed(0))
+    made = view.simulated(columns.inputs(cells), torch.tensor([0, 1, 1, 0]))
+    torch.testing.assert_close(update["0.weight"], made["0.weight"])
 
 
 def test_a_picture_has_a_square_for_each_cell(tmp_path: Path) -> None:
