@@ -1,0 +1,50 @@
+"""How likely a finding is said to be: counts of the records that were attacked, or the number."""
+
+from typing import Any
+
+import pytest
+from report_builder import row
+
+from gradaudit.report import Finding
+from gradaudit.view.likelihood import INDICATED, likelihood
+
+
+def said(answers: list[Any] | None, *, proxy: bool = False, **limit: Any) -> str:
+    details = {} if answers is None else {"answers": answers}
+    measured = row("own.closeness", "fc1", 2.0, interval=(1.0, 3.0), details=details)
+    finding = Finding(
+        rule=1, level="error", message="", metric="own.closeness", outcome="failed", **limit
+    )
+    return likelihood(finding, measured, None, proxy=proxy)
+
+
+@pytest.mark.parametrize(
+    ("limit", "beyond"),
+    [({"max": 0.5}, 1), ({"min": 0.5}, 2), ({"max": 0.4}, 2), ({"min": 0.9}, 3)],
+)
+def test_records_beyond_the_limit_are_counted_and_none_at_it(
+    limit: dict[str, float], beyond: int
+) -> None:
+    answers = [0.1, 0.4, 0.5, 0.9]
+    assert said(answers, **limit) == (
+        f"the attack succeeded on {beyond} of the 4 records that it was tried on"
+    )
+
+
+def test_what_is_no_number_is_no_record() -> None:
+    assert said([None, "x", 0.9], max=0.5) == (
+        "the attack succeeded on 1 of one record that it was tried on"
+    )
+
+
+@pytest.mark.parametrize(("limit", "side"), [({"max": 1.5}, "most"), ({"min": 1.5}, "least")])
+def test_without_records_the_number_stands_beside_its_limit(
+    limit: dict[str, float], side: str
+) -> None:
+    words = f"own.closeness: 2 (1 to 3), where the policy allows at {side} 1.5"
+    assert said(None, **limit) == words
+    assert said([], **limit) == words
+
+
+def test_an_indicator_counts_nobody() -> None:
+    assert said([0.9], proxy=True, max=0.5) == INDICATED
