@@ -1,4 +1,4 @@
-"""Asks once before code runs that a configuration file names which was found, and not named.
+"""Asks for trust before running code that a configuration file names, if nobody named that file.
 
 A folder that was merely entered may be a stranger's. What its ``gradaudit.yaml`` asks for is read
 all the same, but nothing in it that is run: Python files, modules of the folder, exported models,

@@ -168,7 +168,7 @@ class Audit(Generic[O]):
     renames: ClassVar[Mapping[str, str]] = {}
     """Subject options that this audit's command calls otherwise, because it has its own."""
     priority: ClassVar[int] = 120
-    """Its turn in a scan: the audits that tell most for their time have the lowest."""
+    """Its turn in a scan: the lower, the earlier."""
     sample: ClassVar[Mapping[str, JsonValue] | None] = None
     """Options of the size that looks at a sample of the layers; None where there is none.
 

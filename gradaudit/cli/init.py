@@ -75,7 +75,7 @@ def _header(file: Path) -> list[str]:
 
 
 def _factories(file: Path) -> Iterator[str]:
-    """Names functions of a Python file annotated to return a module, and its module classes."""
+    """Returns the names of a file's functions that return a model, and of its model classes."""
     if file.suffix != ".py" or file.stat().st_size > _MOST_BYTES:
         return
     try:

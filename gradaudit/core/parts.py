@@ -205,7 +205,7 @@ def summaries(package: str, by: str = "name") -> dict[str, str]:
 
 
 def offered(package: str) -> dict[str, dict[str, Any]]:
-    """Returns what ``declared`` does, and then what entry points' own source declares.
+    """Returns the declarations of a package's own parts and of those that entry points name.
 
     Nothing is imported: a part of another distribution stands here where its class holds its
     ``name`` and its ``summary`` as plain strings.

@@ -21,7 +21,7 @@ def _layout(
     inputs: int | None = None,
     records: int | None = None,
 ) -> ItemLayout:
-    """The options of every function, unless it has one of that name itself."""
+    """Options that every factory function takes, unless it has a parameter of that name."""
     return ItemLayout(unlabelled=labels == "none", inputs=inputs, records=records)
 
 

@@ -187,7 +187,7 @@ class Perturb(Defense[PerturbOptions]):
         return moved
 
     def _aims(self, classifier: GradientClassifier, gradients: Tensor) -> Tensor:
-        """The class whose loss is raised, or lowered, for each update."""
+        """Returns for each update the class whose loss is raised or lowered."""
         if self.towards is not None:
             return torch.full((len(gradients),), self.towards, device=gradients.device)
         guesses = classifier.logits(gradients).argmax(dim=1)

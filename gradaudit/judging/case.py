@@ -60,7 +60,7 @@ class Claim:
 
     @property
     def p_value(self) -> float:
-        """Probability of an upper end this low if the metric equalled the limit."""
+        """Returns how likely an upper end this low is if the true value equals the limit."""
         if self.deviation == 0:
             return 0.0 if self.upper <= self.limit else 1.0
         t = self._quantile(self.alpha) + (self.limit - self.upper) / self.deviation

@@ -57,7 +57,7 @@ class ScheduledRun:
 def in_turn(
     ladders: Sequence[Sequence[Size]], seconds: Callable[[Size], float]
 ) -> list[Sequence[Size]]:
-    """The audits in the order of their turns, those that tell most for their time first.
+    """Returns the audits in the order of their turns, those that answer most for their time first.
 
     For every question, and for attacks and what stands for them apart, the cheapest audit comes
     before all others; within both it goes by priority.
@@ -110,7 +110,7 @@ class Schedule:
     """Chooses a scan's next audit and its size.
 
     Args:
-        ladders: the sizes of each audit, the audits that tell most for their time first.
+        ladders: the sizes of each audit, the audits that answer most for their time first.
         estimate: seconds that a size takes; 0 where there is nothing to do.
         left: seconds that are left; None without a limit.
     """

@@ -123,7 +123,7 @@ class Survey:
                 self.stopped = stop
 
     def _resumed(self, units: Units, budget: float | None) -> Schedule:
-        """Returns the schedule, after what an interrupted scan had done of it."""
+        """Returns the schedule, in which turns of an interrupted scan are marked as done."""
         if units:
             keys = sorted(fingerprint(self._subject, sizes[-1].audit) for sizes in self.apart)
             self._journal = units.of("scan", repr(budget), *keys)
@@ -168,7 +168,7 @@ class Survey:
     def plan(self) -> Iterator[tuple[Size, float | None]]:
         """Returns the audits that would run, in order, with the estimated time of each.
 
-        None is said of what there is no time for.
+        The time is None where there is no time for the audit.
         """
         begun, spent = self._left(), 0.0
         schedule = Schedule(self._ladders, self.seconds, lambda: begun and begun - spent)
@@ -225,7 +225,7 @@ class Survey:
     def _accept(self, size: Size, outcome: Outcome) -> None:
         """Keep an outcome unless a better one of the same audit is already kept.
 
-        What broke off is said either way.
+        The fault of an audit that broke off is kept in either case.
         """
         name = size.audit.name
         if name in self._found:

@@ -75,7 +75,7 @@ class Lesson:
         )
 
     def _no_less_elsewhere(self, other: Protection, failed: str) -> bool:
-        """Whether every layer but the one that failed has at least what it had."""
+        """Whether each layer but the one that failed is protected as much as before."""
         return other.covers(self.protection.with_guard(failed, OPEN))
 
 
@@ -209,7 +209,7 @@ class Search:
         self._attempt, self._more = attempt, more
 
     def attempt(self, protection: Protection) -> ProtectionVerdict:
-        """The rules' verdict on a protection, tried once; a failure is a lesson."""
+        """Returns the rules' verdict on a protection, tried once; failures are kept."""
         if protection not in self.tried:
             self.tried[protection] = self._attempt(protection)
             self.learn(protection, self.tried[protection])
@@ -289,7 +289,7 @@ class Search:
         return min(passed, key=self.choices.cost, default=None)
 
     def passes(self, protection: Protection) -> bool:
-        """Whether a protection passes and no later lesson rules it out; it is tried if need be."""
+        """Whether a protection passes; it is tried unless an earlier trial already decides that."""
         if protection not in self.tried and not self._more():
             return False
         return self.attempt(protection).passed and self.allowed(protection)

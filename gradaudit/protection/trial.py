@@ -65,7 +65,7 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds for trials; until one passes at least as many as the first measurement took."""
+        """Returns the seconds left for trials, at least as many as the first one took until one passes."""
         left = self._left() - self._opening
         return left if self.satisfied else max(left, self._patience - time.monotonic())
 

@@ -249,7 +249,7 @@ def _gradients(
 
 
 def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: SharingProtocol) -> None:
-    """Noise is put on plain sums and means of clipped records."""
+    """Adds noise to plain sums and means of clipped records."""
     clips = [str(defense) for defense in sharing.chain.acting if defense.of_records]
     weights = view.loss.weights(view.cast(labels)) if clips else None
     if weights is not None and bool((weights != weights[0]).any()):

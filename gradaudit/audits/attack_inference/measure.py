@@ -71,7 +71,7 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
 
 
 def cost(audit: InferenceAttack[Any], subject: Subject) -> AuditCost:
-    """The gradients of all records that play, and the fits on every layer and on all together.
+    """Computes all records' gradients, and fits adversaries on each layer and on all.
 
     Both in every round, for every look at them: by each adversary, and with the secret shuffled.
     """

@@ -144,7 +144,7 @@ class GameSplit:
 
     @property
     def own_values(self) -> IntArray:
-        """The secret of each of them; −1 of the candidates' batches."""
+        """Returns the secret of each batch; −1 for the candidates' batches."""
         candidates = len(self.own) - len(self.shadow.labels) - len(self.held.labels)
         nobody = np.full(candidates, -1, dtype=np.int64)
         return np.concatenate([self.shadow.labels, self.held.labels, nobody])
@@ -189,7 +189,7 @@ def _expect_enough(parts: Mapping[str, IntArray], secret: Secret, design: Design
 def _hold_out(
     members: IntArray, secret: Secret, design: Design, generator: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """Shadow records to fit on and to hold out: none where a value would be left too few."""
+    """Splits shadow records into those to fit on and those held out, if enough are left."""
     quota = max(design.shadow // len(secret.values), 1)
     fit, held, whole, away = [], [], [], None
     if secret.users is not None:

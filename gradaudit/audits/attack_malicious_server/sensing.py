@@ -170,7 +170,7 @@ def _turned(target: Target, layer: Layer) -> bool:
 
 
 def _matrix(target: Target, layer: Layer) -> Tensor:
-    """(rows, …) of the layer's one weight; of no dimension where there is no such."""
+    """Returns the layer's only weight, (rows, …); without dimensions where it has none."""
     if len(layer.parameter_names) > 1 or not _name(layer).endswith("weight"):
         return torch.zeros(())
     weight = target.model.get_parameter(_name(layer)).detach()

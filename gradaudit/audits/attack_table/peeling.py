@@ -107,7 +107,7 @@ class Peeling:
         return {"not_found": seen, below: self.left - seen}
 
     def test(self) -> SpanTest:
-        """Both row spaces of what is left."""
+        """Returns both layers' row spaces of the update without the rows found so far."""
         pairs = zip(self.layers.matrices(self.update), self.precision.edges, strict=True)
         first, second = (
             None if matrix is None else GradientRowSpace.of(matrix, edge) for matrix, edge in pairs

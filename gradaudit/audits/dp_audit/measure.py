@@ -209,7 +209,7 @@ def _play(
 
 
 def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
-    """Draw the trials; a verdict that needed none stands, and that there is no picture."""
+    """Draw the trials; where the verdict needed none, keep it and note that there is no picture."""
     if options.picture is None:
         return
     if isinstance(game.result, DegenerateVerdict):

@@ -239,7 +239,7 @@ _NO_PAIR = "one run plays no pair of values, and its promise is not known"
 def one_run_rows(
     options: DpAuditOptions, scores: CanaryScores, rows: Rows
 ) -> Iterator[Measurement]:
-    """The bound first, with the claim; then what holds for Gaussian runs, and the estimate.
+    """Yields the bound with the claim, then the bound for Gaussian noise, then the estimate.
 
     Raises:
         UsageError: no run is named, or the option is of another mode.

@@ -74,7 +74,7 @@ class WeightedAverages:
         return replace(self, measured=self.measured * factor)
 
     def floors(self, held: Tensor, prior: GaussianPrior) -> Tensor:
-        """The floor that each held unit speaks for, after the others, (levels, held units)."""
+        """Returns the floor of each held-out unit, given the others, (levels, held-out units)."""
         whole = self.measured + self.known
         return torch.stack(
             [

@@ -67,7 +67,7 @@ def van_trees_bound(
 def _numbers(
     functional: Functional, information: Information, prior: GaussianPrior
 ) -> Iterator[Tensor]:
-    """The floor of every unit, each fold by the bound that is best on the other folds."""
+    """Returns every unit's floor; each fold uses the bound that is best on the others."""
     units, count = information.units, len(information.halves)
     folds = torch.arange(count) % min(_FOLDS, count)
     weighted = information.weighted if functional is share else None

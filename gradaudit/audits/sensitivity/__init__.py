@@ -46,7 +46,7 @@ _NORMS: tuple[NormName, ...] = ("f", "1", "inf")
 
 
 class Quantile(NamedTuple):
-    """A quantile over records on which limits stand.
+    """A quantile over records that has limits in the default policy.
 
     Attributes:
         name: the end of its metrics' ids.

@@ -164,7 +164,7 @@ class Jacobians:
         return PiecewiseLinear.of(general, direction) or general
 
     def _may_be_linear(self, passes: Sequence[Pass]) -> bool:
-        """Whether it would pay if the network were piecewise linear.
+        """Whether the piecewise linear method would be faster, if the network is piecewise linear.
 
         In single precision none is told from others by its tangents.
         """

@@ -40,7 +40,7 @@ _NO_INTERVAL = "none: resampled records repeat, and repeated records span less"
 
 
 def cost(audit: Subspace, subject: Subject) -> AuditCost:
-    """Gradients in double precision, once, for means of permuted groups once more; and spectra."""
+    """Costs of gradients in double precision, and again for means of permuted groups."""
     if not subject.attributes:
         return AuditCost()
     looked_at = min(subject.samples or _RECORDS, _MOST_RECORDS, len(subject.records))

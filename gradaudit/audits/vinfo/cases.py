@@ -1,4 +1,4 @@
-"""The attributes that are asked about, and everything that is drawn before any gradient.
+"""The attributes under audit, and all random draws that are made before the first gradient.
 
 Every use and attribute has draws of its own, whatever other attributes are asked about.
 """

@@ -313,7 +313,7 @@ def _read_parquet(arrow: Any, path: Path) -> tuple[Any, list[Any]]:
 
 
 def _expect_to_fit(file: Any, path: Path) -> None:
-    """Refuse what unpacks to more than a file of its size should."""
+    """Refuse a file that unpacks to far more bytes than its size allows for."""
     metadata, packed = file.metadata, path.stat().st_size
     expect_few_cells(metadata.num_rows, metadata.num_columns, str(path))
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]

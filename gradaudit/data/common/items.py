@@ -236,7 +236,7 @@ def _split(part: Any) -> Sequence[Any]:
 
 
 def _named(layout: ItemLayout, item: object, origin: str) -> Item:
-    """An item's parts by name."""
+    """Returns an item's parts by name."""
     expect_no_graph(item, origin)
     if isinstance(item, Mapping):
         return _of_mapping(item, origin)

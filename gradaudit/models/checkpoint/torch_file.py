@@ -43,7 +43,7 @@ class _MalformedError(Exception):
 
 
 class _DoubtfulError(Exception):
-    """The bytes are an archive that two readers may read differently."""
+    """Raised for an archive that two readers may read differently."""
 
 
 class Entry(NamedTuple):
@@ -112,7 +112,7 @@ def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
     stream.seek(start)
     entries = list(_entries(stream.read(length)))
     if len(entries) != count:
-        raise _DoubtfulError("whose end record counts other entries than its directory has")
+        raise _DoubtfulError("whose end record gives another number of entries than its directory has")
     return start, entries
 
 

@@ -62,7 +62,7 @@ class Window:
         return view.reshape(len(padded), -1, places[0] * places[1])
 
     def spread(self, patches: Tensor, sides: _Pair) -> Tensor:
-        """The adjoint: patches added up where they lie."""
+        """The adjoint of cutting patches: adds each patch to the positions that it was cut from."""
         if patches[0].numel() < _LARGE:
             return F.fold(patches, sides, self.kernel, self.dilation, self.padding, self.stride)
         places = self.places(sides)

@@ -177,7 +177,7 @@ class ReplayedEvaluation:
 
 
 def recorded(evaluate: Evaluation, points: Tensor, pool: Any = None) -> Evaluation | None:
-    """The recording of an evaluation for as many points; None where it cannot be repeated.
+    """Records an evaluation so that it can be replayed for as many points; None where it cannot.
 
     Graphs of one pool work in the same memory: none may run beside another.
     """

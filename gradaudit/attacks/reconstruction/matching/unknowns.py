@@ -42,7 +42,7 @@ class UnknownLabels(NotApplicable):
 
     @property
     def why(self) -> str:
-        """The reason, for those whose question the labels are."""
+        """Returns why the labels are not solved for, as attacks on labels report it."""
         return "; ".join(filter(None, self.args))
 
     def __str__(self) -> str:
@@ -273,7 +273,7 @@ def infer_counts(
         )
     if view.looked_up and records is None:
         raise UnknownLabels(
-            "a batch's labels are estimated by made-up records, and of tokens none can be made up",
+            "a batch's labels are estimated with artificial records, and tokens cannot be made up",
             "look at single records (--batch-size 1)",
         )
     if records is None:

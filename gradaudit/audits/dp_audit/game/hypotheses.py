@@ -121,7 +121,7 @@ class CommonNoise:
         return self._release(batch.to(torch.float32)).to(torch.float64)
 
     def differentiable(self, batch: Tensor) -> bool:
-        """Whether a release can be differentiated by the gradients it is made from."""
+        """Whether a release is a differentiable function of the gradients that it is made from."""
         leaf = batch.to(torch.float32).clone().requires_grad_()
         try:
             return self._release(leaf).requires_grad

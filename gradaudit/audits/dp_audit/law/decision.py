@@ -220,7 +220,7 @@ def best_decision(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -
 
 
 def best_threshold(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> Decision:
-    """The candidate with the largest bound at the expected numbers of errors.
+    """Returns the candidate whose bound is the largest if errors are as many as expected.
 
     Among equals the middle one, which an unexpected shift or spread hurts least. Still, the law
     that a mechanism claims can recommend a threshold beyond both means (2.74 σ for a shift of σ),

@@ -70,7 +70,7 @@ class Fate:
 
     @property
     def clipped(self) -> bool:
-        """Whether it leaves shorter than it was."""
+        """Whether the array's norm is smaller when it leaves than before."""
         return self.sent and self.ratio is not None and self.ratio < _CLIPPED
 
 

@@ -304,7 +304,7 @@ def secure_mean(
 
 
 def secure_sum_faults(workflow: Any, clients: int, file: str) -> Iterator[Fault]:
-    """The faults of a sum of so many clients: it is of one alone, or wraps around."""
+    """Returns the faults of a sum over clients: it holds a single client, or it wraps around."""
     name = type(workflow).__name__
     if clients < 2:
         key = "fraction_fit, min_fit_clients"
