@@ -38,6 +38,10 @@ def attest(
     policy: Annotated[
         Path | None, typer.Option("--policy", help="Policy file that judged the report.")
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option("--baseline", help="Earlier JSON report that excused known findings."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="Audit file that the report was made by.")
     ] = None,
@@ -67,6 +71,7 @@ def attest(
     named: dict[Kind, Path | None] = {
         "report": report,
         "policy": policy,
+        "baseline": baseline,
         "config": config,
         "commitment": commitment,
         "annex": with_annex,

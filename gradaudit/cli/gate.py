@@ -151,7 +151,8 @@ def gate(
         if commitment is not None:
             judged = with_order(judged, commitment, rules)
         failed += fails(judged) or (strict and not passed(judged))
-        verdicts.append((word(judged), f"{name}: {summary(judged)}"))
+        line = "; ".join([f"{name}: {summary(judged)}", *_policy_order(judged)])
+        verdicts.append((word(judged), line))
         for path, format_ in files:
             format_.write(judged, path)
         if chosen != "table":
@@ -188,10 +189,15 @@ def print_verdict(judged: Report, console: Console) -> None:
     for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
         page.print([_line(page, result)])
     page.print(page.prose(f"gate: {tally(judged)}"))
-    by = judged.provenance.get("policy")
-    if isinstance(by, dict) and "fixed" in by:
-        page.print(page.prose(f"policy {by['fixed']}"))
+    for line in _policy_order(judged):
+        page.print(page.prose(line))
     page.print(page.prose(summary(judged), style=OUTCOMES[word(judged)]))
+
+
+def _policy_order(judged: Report) -> list[str]:
+    """Returns whether the policy was fixed before the numbers; empty without a commitment."""
+    by = judged.provenance.get("policy")
+    return [f"policy {by['fixed']}"] if isinstance(by, dict) and "fixed" in by else []
 
 
 def verdict(judged: Report) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from gradaudit.core.files import expect_file, read_file
-from gradaudit.core.text import variant_text
+from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import read_commitment
 from gradaudit.judging import Policy, Word, gate, is_known, read_policy, says, verdict
@@ -21,7 +21,7 @@ from gradaudit.report import Finding, Report
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
-Kind = Literal["report", "policy", "config", "commitment", "timestamp", "annex"]
+Kind = Literal["report", "policy", "baseline", "config", "commitment", "timestamp", "annex"]
 WEIGHTS = tuple(f"*.{kind}{end}" for kind in ("safetensors", "bin") for end in (".index.json", ""))
 """Files of a folder that is a checkpoint, the first that is there counts."""
 MAX_INDEX = 16 << 20
@@ -60,6 +60,9 @@ def statement_of(files: Mapping[Kind, Path]) -> Json:
         raise UsageError(f"{files['report']}: names no checkpoint, and a statement is about one")
     names = [path.name for path in files.values()]
     names += [Path(checkpoint.file).name for checkpoint in judged.target.checkpoints]
+    for name in names:
+        if name != printable(name, limit=None):
+            raise UsageError(f"{name}: the name is not plain UTF-8 text; rename the file")
     if len(set(names)) < len(names):
         said = "rename one of them (audit checkpoints anew by their new names)"
         raise UsageError(f"two files of a statement have one name; {said}")
@@ -131,7 +134,8 @@ def _expect_agreement(judged: Report, files: Mapping[Kind, Path]) -> None:
         policy = next((each for each in (read, read.strict()) if each.sha256 == sha256), None)
         if policy is None:
             raise UsageError(f"{files['policy']}: another policy judged {files['report']}")
-        if not _follows(judged, policy):
+        baseline = Report.from_file(files["baseline"]) if "baseline" in files else None
+        if not _follows(judged, policy, baseline):
             said = f"its findings are not those of {files['policy']}; judge it anew with that"
             raise UsageError(f"{files['report']}: {said}")
     if "commitment" in files:
@@ -146,17 +150,21 @@ def _expect_agreement(judged: Report, files: Mapping[Kind, Path]) -> None:
                 raise UsageError(f"{files['commitment']}: {said}")
 
 
-def _follows(judged: Report, policy: Policy) -> bool:
-    """Whether the policy gives the findings, but those that a baseline excuses.
+def _follows(judged: Report, policy: Policy, baseline: Report | None) -> bool:
+    """Whether the policy gives the findings; without the baseline, but those that it excuses.
 
     An exception that has expired by now may have been in force when the report was judged.
     """
     unending = tuple(each.model_copy(update={"until": None}) for each in policy.ignore)
-    now = gate(judged, policy).findings
-    earlier = gate(judged, policy.model_copy(update={"ignore": unending})).findings
+    lasting = policy.model_copy(update={"ignore": unending})
+    now, earlier = (gate(judged, each, baseline=baseline).findings for each in (policy, lasting))
     return len(now) == len(judged.findings) and all(
         _claim(finding) in map(_claim, given)
-        or (is_known(finding) and finding.key == given[0].key and finding.rule == given[0].rule)
+        or (
+            baseline is None
+            and is_known(finding)
+            and (finding.key, finding.rule) == (given[0].key, given[0].rule)
+        )
         for finding, *given in zip(judged.findings, now, earlier, strict=True)
     )
 

@@ -129,14 +129,22 @@ def line_of(report: Report) -> int:
 def artifact(report: Report) -> str | None:
     """Returns the file to look into: the model's code, else the configuration or the checkpoint.
 
-    Relative to the working directory where it lies in it; None where the model is no file's.
+    Relative to the repository that holds the working directory, or else to that directory, where
+    it lies in it; None where the model is no file's.
     """
     config = report.provenance.get("config")
     checkpoints = [checkpoint.file for checkpoint in report.target.checkpoints]
     source = re.match(r"(.+\.py):", report.target.model)
     named = [source[1] if source else None, config, *checkpoints[-1:]]
     model = next((name for name in named if isinstance(name, str) and name), None)
-    if model is None or not PurePath(model).is_absolute():
-        return model
+    if model is None:
+        return None
+    path, root = Path.cwd() / model, repository()
+    known = PurePath(model).is_absolute() or path.exists()
+    return str(path.relative_to(root)) if known and path.is_relative_to(root) else model
+
+
+def repository() -> Path:
+    """Returns the root of the repository that holds the working directory; that one without any."""
     here = Path.cwd()
-    return str(Path(model).relative_to(here)) if Path(model).is_relative_to(here) else model
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)

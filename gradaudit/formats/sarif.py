@@ -28,6 +28,7 @@ from gradaudit.formats.results import (
     by_finding,
     line_of,
     policy_name,
+    repository,
     results,
     rule_of,
     summary,
@@ -139,7 +140,7 @@ def _invocation(report: Report) -> Json:
         if isinstance(ran.get(key), str):
             invocation[name] = _text(ran[key]).replace("+00:00", "Z")
     if isinstance(ran.get("command"), str):
-        invocation["commandLine"] = _text(ran["command"])
+        invocation["commandLine"] = _text(ran["command"]).replace(f"{repository()}/", "")
     return invocation
 
 
@@ -166,7 +167,8 @@ def _result(place: Json, result: Result, rules: Sequence[str], state: str | None
 def _results(judged: Report, rules: list[str]) -> Iterator[Json]:
     """Yields the worst row of each finding, then the other rows, then those of the baseline alone.
 
-    Where there is a baseline every result is new (or worse), unchanged or absent.
+    Where there is a baseline every result is new (or worse), unchanged or absent. None is
+    ``updated``: whoever looks at new results alone must see a row that became worse.
     """
     place: Json = {
         "artifactLocation": _artifact(judged),

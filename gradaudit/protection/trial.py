@@ -65,7 +65,7 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Returns the seconds left for trials, at least as many as the first one took until one passes."""
+        """Returns the seconds for trials; the first measurement's time until one passes."""
         left = self._left() - self._opening
         return left if self.satisfied else max(left, self._patience - time.monotonic())
 

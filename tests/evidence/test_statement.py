@@ -140,6 +140,44 @@ def test_an_expired_exception_and_a_baseline_still_give_the_result(tmp_path: Pat
         assert statement_of(files)["predicate"]  # type: ignore[arg-type]
 
 
+def test_a_baseline_in_the_pack_is_judged_again(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=3)
+    policy = ["--policy", pack / "policy.yaml"]
+    for name, value, status in (("old.json", 3.0, 0), ("other.json", 1.0, 2)):
+        report_of(b"", value).save(pack / name)
+        if not status:
+            gated = ["gate", tmp_path / "report.json", *policy, "--baseline", pack / name]
+            run(*gated, "-o", pack / "judged.json")
+        attested = ["attest", pack / "judged.json", *policy, "--baseline", pack / name]
+        done = run(*attested, "-o", pack / "statement.json", "-q")
+        assert (done.status, "its findings are not those of" in done.err) == (status, status == 2)
+    assert run("verify", pack).status == 0
+    (pack / "old.json").write_text((pack / "other.json").read_text())
+    done = run("verify", pack, width=1000)
+    assert (done.status, "ALTERED  old.json: was altered" in done.out) == (1, True)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    named = pack / b"judged-\xff.json".decode(errors="surrogateescape")
+    (pack / "judged.json").rename(named)
+    done = run("attest", named, "-o", tmp_path / "statement.json")
+    assert (done.status, "the name is not plain UTF-8 text; rename" in done.err) == (2, True)
+    assert not (tmp_path / "statement.json").exists()
+
+
+def test_of_several_reports_each_says_whether_the_policy_was_fixed_first(tmp_path: Path) -> None:
+    pack = make_pack(tmp_path / "pack", None, value=1)
+    times = ("2100-01-01T00:00:00+00:00", "2001-01-01T00:00:00+00:00")
+    for number, started in enumerate(times):
+        report_of(b"", 1, started).save(tmp_path / f"{number}.json")
+    options = ["--policy", pack / "policy.yaml", "--commitment", pack / "commitment.json"]
+    done = run("gate", tmp_path / "0.json", tmp_path / "1.json", *options, width=1000)
+    lines = [line for line in done.out.splitlines() if "policy" in line and ".json" in line]
+    assert ["before the numbers" in line for line in lines] == [True, False]
+    assert ["only after the numbers" in line for line in lines] == [False, True]
+
+
 def test_a_report_says_whether_its_policy_was_fixed_first(tmp_path: Path) -> None:
     pack = make_pack(tmp_path / "pack", None, value=1)
     options = ["--policy", pack / "policy.yaml", "--commitment", pack / "commitment.json"]

@@ -281,3 +281,23 @@ def test_a_hostile_name_makes_no_link() -> None:
     text = json.dumps(run_of(report))
     assert "](" not in text
     assert "\\u001b" not in text
+
+
+def test_paths_are_relative_to_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the working directory is a folder within it, and in the command line."""
+    (tmp_path / ".git").mkdir()
+    here = tmp_path / "models"
+    here.mkdir()
+    (here / "net.py").touch()
+    monkeypatch.chdir(here)
+    for named in (f"{here / 'net.py'}:make", "net.py:make"):
+        report = make_report(row("leak.bits", "fc1", 9))
+        target = report.target.model_copy(update={"model": named, "checkpoints": []})
+        command = {**report.provenance, "command": f"gradaudit scan -m {here}/net.py:make"}
+        report = report.model_copy(update={"target": target, "provenance": command})
+        (run,) = json.loads(Sarif().render(report, POLICY))["runs"]
+        place = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+        assert place == {"uri": "models/net.py", "uriBaseId": "%SRCROOT%"}
+        assert run["invocations"][0]["commandLine"] == "gradaudit scan -m models/net.py:make"

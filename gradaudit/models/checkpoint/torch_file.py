@@ -112,7 +112,7 @@ def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
     stream.seek(start)
     entries = list(_entries(stream.read(length)))
     if len(entries) != count:
-        raise _DoubtfulError("whose end record gives another number of entries than its directory has")
+        raise _DoubtfulError("whose end record gives another number of entries than it has")
     return start, entries
 
 
