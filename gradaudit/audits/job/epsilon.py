@@ -1,7 +1,7 @@
 """Epsilon of a job's rounds, where the law of the noise is known; else why there is none."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ UNKNOWN = "unbounded by what is known: "
 _AGREES = 0.95
 """Share of a known multiplier from which the measured one agrees with it."""
 _CELLS, _DEVIATIONS, _BISECTIONS = 64, 14, 60
+_NOTHING = 1e-12
 _CHANCE = 1e-4
 """Chance that an array of the common noise is taken for one of less."""
 
@@ -30,11 +31,14 @@ class Strength:
             nothing bounds it or its law is not known.
         why: what the multiplier stands on, or why there is none.
         clear: whether something leaves in clear, so that epsilon is infinite.
+        measured: noise over the clip as measured, whatever its law is and whatever numbers leave
+            beside the arrays; 0 where nothing bounds it.
     """
 
     multiplier: float | None
     why: str
     clear: bool = False
+    measured: float = 0.0
 
     def epsilon(self, rounds: int, delta: float, relation: Relation) -> float | None:
         """Epsilon of so many rounds for a client; None where it is not known."""
@@ -57,6 +61,12 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
         probe: what it does.
         noise: the law that the user declares.
     """
+    bare = _unprotected(probe)
+    measured = 0.0 if bare else 2 * _least_noise(probe) / max(probe.sensitivity, _NOTHING)
+    return replace(_by_law(chain, probe, noise, measured), measured=measured)
+
+
+def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float) -> Strength:
     if chain.masked and not probe.noisy:
         return Strength(None, f"{UNKNOWN}secure sums alone have no epsilon without assumptions")
     if reason := _in_clear(probe):
@@ -70,9 +80,7 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
         return Strength(None, f"{UNKNOWN}no seed repeats the noise, so no distance is exact")
     if probe.halved:
         return Strength(None, f"{UNKNOWN}noise of half precision follows no Gaussian law")
-    return Strength(
-        2 * _least_noise(probe) / probe.sensitivity, "measured, at 97.5 %; Gaussian as declared"
-    )
+    return Strength(measured, "measured, at 97.5 %; Gaussian as declared")
 
 
 def strength_of_release(job: LoadedJob, measured: Any, heaviest: float | None = None) -> Strength:
@@ -139,6 +147,12 @@ def epsilon_laplace_composed(each: float, count: int, delta: float) -> float:
 
 def _in_clear(probe: Probe) -> str:
     """Why two clients are told apart for certain, or empty."""
+    numbers = [*probe.numbers, *probe.counts]
+    return _unprotected(probe) or (f"{numbers[0]} leaves in clear" if numbers else "")
+
+
+def _unprotected(probe: Probe) -> str:
+    """Why no noise over a client's reach hides what its arrays hold, or empty."""
     if probe.untouched:
         return f"{probe.untouched[0]} leaves in clear"
     if probe.bare:
@@ -147,8 +161,6 @@ def _in_clear(probe: Probe) -> str:
         return "the noise of two rounds is the same"
     if not probe.noisy:
         return "no filter or mod adds noise"
-    if numbers := [*probe.numbers, *probe.counts]:
-        return f"{numbers[0]} leaves in clear"
     if not probe.clipped or probe.on_weights or probe.fixed_length:
         return "no clip before the noise bounds what a client changes"
     return ""

@@ -158,7 +158,7 @@ def audited(folder: Path, options: JobOptions) -> Audited:
         _look(found, i, chain, options, private=central)
     if central:
         _look_at_server(found, options)
-    ranks = {name: s.multiplier or 0.0 for name, s in found.strength.items()}
+    ranks = {name: s.multiplier or s.measured for name, s in found.strength.items()}
     found.faults += weaker_scope(job, ranks)
     found.faults = list(dict.fromkeys(found.faults))
     return found
@@ -341,7 +341,7 @@ def _scope_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
     The weakest is that of the least noise over what a client moves; 0 where nothing bounds it.
     """
     chosen = next((c.scope for c in found.job.chains if c.chosen), "")
-    values = {name: s.multiplier or 0.0 for name, s in found.strength.items() if name}
+    values = {name: s.multiplier or s.measured for name, s in found.strength.items() if name}
     if not values:
         why = "no chain was composed under a site's policy (--site privacy.json)"
         yield from rows.skipped(why, ["scope"])

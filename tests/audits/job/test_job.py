@@ -301,6 +301,19 @@ def test_a_job_in_the_weaker_scope_of_its_site_is_told(tmp_path: Path) -> None:
         audited(nvflare_job(tmp_path / "c", meta={"scope": "other"}), options)
 
 
+@pytest.mark.parametrize("keep_meta", [False, True])
+def test_a_weaker_scope_is_told_without_any_law_and_beside_numbers_in_clear(
+    keep_meta: bool, tmp_path: Path
+) -> None:
+    scopes = {"open": [], "strict": [dp(keep_meta=keep_meta)]}
+    policy = privacy_policy(tmp_path / "privacy.json", scopes, "open")
+    found = audited(nvflare_job(tmp_path / "job"), JobOptions(site=policy))
+    assert names(found) == {"update-unfiltered", "weaker-scope"}
+    (row,) = (r for r in rows_of(found, JobOptions()) if r.variant == {"scope": "strict"})
+    assert row.value == pytest.approx(1, rel=0.1)
+    assert row.details["weakest"] == "open"
+
+
 def test_the_site_filters_come_before_those_of_the_job(tmp_path: Path) -> None:
     scopes = {"only": [builtin("exclude_vars.ExcludeVars", exclude_vars="^norm")]}
     policy = privacy_policy(tmp_path / "privacy.json", scopes, "only")
