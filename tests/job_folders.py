@@ -325,6 +325,7 @@ def legacy_app(
     strategy: str = "{}",
     secure: str = "",
     clients: int = 4,
+    evaluated: float = 0.0,
 ) -> Path:
     """Write a Flower app of ``client_fn`` and a legacy strategy, as Flower's examples have them.
 
@@ -334,7 +335,7 @@ def legacy_app(
     begin = "parameters = ndarrays_to_parameters([v.numpy() for v in Net().state_dict().values()])"
     inner = (
         f"FedAvg(min_fit_clients={clients}, fraction_fit=0.1, min_available_clients={clients}, "
-        "fraction_evaluate=0.0, initial_parameters=parameters)"
+        f"fraction_evaluate={evaluated}, initial_parameters=parameters)"
     )
     run = f"""
 app = ServerApp()

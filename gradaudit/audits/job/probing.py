@@ -144,7 +144,7 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     return Probe(
         fates=looked,
         spans=_spans(common, unit),
-        alone={key: _span(common, part) for key, part in _parts(layout, long)},
+        alone={key: _span_alone(common, part, long) for key, part in _parts(layout, long)},
         noise=noise,
         repeats=repeats,
         steady=common.repeats(long[None]),
@@ -199,6 +199,14 @@ def _noise(releases: Tensor) -> float:
 def _span(common: CommonNoise, update: Tensor) -> float:
     there, back = common(torch.stack([update, -update]), update[None][:0])
     return float((there - back).norm())
+
+
+def _span_alone(common: CommonNoise, part: Tensor, long: Tensor) -> float:
+    """The distance where one array moves; the others a little where code divides by their norm."""
+    try:
+        return _span(common, part)
+    except AuditError:
+        return _span(common, torch.where(part == 0, long * _TINY, part))
 
 
 def _spans(common: CommonNoise, unit: Tensor) -> tuple[float, ...]:

@@ -26,7 +26,8 @@ def names(found: Audited) -> set[str]:
 
 
 def test_the_mods_and_rounds_of_a_legacy_app_are_read(tmp_path: Path) -> None:
-    found = audited(legacy_app(tmp_path, "even, LocalDpMod(1.0, 2.0, 1.0, 1e-5)"), JobOptions())
+    mods = "even, LocalDpMod(1.0, 2.0, 1.0, 1e-5)"
+    found = audited(legacy_app(tmp_path, mods, evaluated=1.0), JobOptions())
     train, evaluate = found.job.chains
     assert [link.name for link in train.links] == ["LocalDpMod", "even"]
     assert (train.task, evaluate.task, found.job.rounds, found.job.clients) == (
@@ -76,7 +77,7 @@ def test_a_clip_on_the_server_of_a_secure_sum_clips_the_sum(tmp_path: Path) -> N
 
 def test_a_secure_sum_alone_has_no_epsilon(tmp_path: Path) -> None:
     found = audited(legacy_app(tmp_path, "secaggplus_mod", secure=SECURE), JobOptions())
-    assert names(found) == {"secure-sum-without-noise", "metrics-unfiltered"}
+    assert names(found) == {"secure-sum-without-noise"}
     (strength,) = found.strength.values()
     assert strength.why.endswith("secure sums alone have no epsilon without assumptions")
     assert found.clear(0) == []

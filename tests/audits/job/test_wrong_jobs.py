@@ -79,6 +79,38 @@ def test_records_and_counts_are_named_as_the_strategy_names_them(tmp_path: Path)
     assert "the mean weighs clients by samples" in found.faults[0].says
 
 
+def test_an_evaluation_counts_where_the_strategy_asks_for_it_in_any_round(tmp_path: Path) -> None:
+    late = """
+class Late(FedAvg):
+    def configure_evaluate(self, number, *given):
+        return super().configure_evaluate(number, *given) if number == 5 else []
+app = ServerApp()"""
+    for strategy, expected in (
+        ("FedAvg(fraction_evaluate=0.0)", {}),
+        (
+            "Late()",
+            {"metrics-unfiltered": "tiny/client_app.py: mods= of ClientApp or of @app.evaluate"},
+        ),
+    ):
+        folder = flower_app(tmp_path / strategy[:4], "DpMod()", strategy=strategy, evaluate=True)
+        changed(folder / "tiny" / "server_app.py", "app = ServerApp()", late)
+        found = audited(folder, JobOptions())
+        assert faults(found) == expected
+        assert bool(found.job.notes) is not bool(expected)
+
+
+def test_a_clip_that_divides_by_the_norm_of_an_array_is_looked_at(tmp_path: Path) -> None:
+    """No update that moves one array alone passes it."""
+    folder = nvflare_job(tmp_path, [chain(dp("per-array"))])
+    changed(folder / "app" / "custom" / "filters.py", "max(np.linalg.norm(a), 1e-30)", "norm_of(a)")
+    changed(
+        folder / "app" / "custom" / "filters.py",
+        "class Dp:",
+        "def norm_of(a):\n    return 1 / (1 / float(np.linalg.norm(a)))\n\nclass Dp:",
+    )
+    assert set(faults(audited(folder, JobOptions()))) == {"clip-per-array"}
+
+
 def test_noise_of_a_declared_deviation_may_be_meant_in_clips_or_as_it_is(tmp_path: Path) -> None:
     """Noise of 1 on a clip of 2: the 1/2 that is declared is in clips, and a tenth is not."""
     added = {"": set(), "divided": {"noise-below-declared"}}

@@ -164,6 +164,11 @@ def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
         task = name.removesuffix(".default")
         mods = mods_of(function)
         kind = "train" if task.startswith("train") else "evaluate"
+        if task == "evaluate" and job.server is not None and not job.server.asks(kind):
+            job.notes.append(
+                "an evaluation: the strategy asks for none, so its chain is not looked at"
+            )
+            continue
         chain = JobChain(
             task,
             [Link(name_of(mod), f"{file} mods", mod) for mod in reversed(mods)],

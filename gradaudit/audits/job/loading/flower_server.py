@@ -268,8 +268,13 @@ class FlowerServer:
         made.strategy = copy.deepcopy(self.strategy, {id(a): _uncounted(a) for a in ledgers})
         return made
 
-    def asked(self, kind: str) -> list[Message]:
-        """The messages of the first round, by a strategy that has not begun.
+    def asks(self, kind: str) -> bool:
+        """Whether the strategy asks any client for it in any round."""
+        made = self.fresh()
+        return any(made.asked(kind, number) for number in range(1, self.started.rounds + 1))
+
+    def asked(self, kind: str, number: int = 1) -> list[Message]:
+        """The messages of a round, the first without more, by a strategy that has not begun.
 
         Raises:
             UsageError: there are fewer clients than the strategy waits for.
@@ -280,7 +285,7 @@ class FlowerServer:
         config = ConfigRecord(dict(self.started.config or {}))
         configure = getattr(self.strategy, f"configure_{kind}")
         with quiet():
-            return list(configure(1, self.arrays, config, NobodyOnline(self.clients)))
+            return list(configure(number, self.arrays, config, NobodyOnline(self.clients)))
 
 
 def _number_of(strategy: Any, names: Iterable[str], default: int) -> int:
