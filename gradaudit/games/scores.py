@@ -54,6 +54,25 @@ def auroc(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
     return float(_below(scores[positive], negatives).sum() / (2 * positive.sum() * len(negatives)))
 
 
+def roc(scores: FloatArray, positive: NDArray[np.bool_], rates: FloatArray) -> FloatArray:
+    """True positive rates at false positive rates, (rates,): the curve whose area is the AUROC.
+
+    Between the points of the curve lie straight lines, as ties count half.
+
+    Args:
+        scores: (trials,).
+        positive: (trials,), both kinds among them.
+        rates: (rates,) from 0 to 1.
+    """
+    thresholds = np.unique(scores)[::-1]
+    sides = (np.sort(scores[~positive]), np.sort(scores[positive]))
+    false, true = (
+        np.append(0.0, (len(side) - np.searchsorted(side, thresholds, "left")) / len(side))
+        for side in sides
+    )
+    return np.asarray(np.interp(rates, false, true))
+
+
 def _below(scores: FloatArray, others: FloatArray) -> NDArray[np.int64]:
     """Returns twice the number of others (ascending) below each score; a tie counts once."""
     return np.asarray(

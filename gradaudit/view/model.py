@@ -16,8 +16,9 @@ from gradaudit.view.first_screen import FirstScreen, first_screen_of
 from gradaudit.view.gaps import Gap, gaps_of
 from gradaudit.view.heat_map import HeatMap, heat_map_of
 from gradaudit.view.layers import ArrayLine, Layers, Lookup, arrays_of, chosen_metrics, layers_of
+from gradaudit.view.ranking import rankings_of
 from gradaudit.view.scope import Scope, scope_of
-from gradaudit.view.sweep import SweepView, sweep_of
+from gradaudit.view.sweep import Curves, SweepView, sweep_of
 from gradaudit.view.verdict_sentence import ReportVerdict, verdict_of
 
 MOST_CONCERNS = 5
@@ -56,6 +57,7 @@ class View:
         how: confidence, samples, seed, device, time.
         unshown: how many measured rows are in none of these.
         alone: whether one audit made the report, so that all its metrics are worth showing.
+        rankings: ROC curve and null distribution of the layer that gives an attribute away most.
         sweep: verdicts and curves of a sweep's settings; None of any other report.
     """
 
@@ -74,6 +76,7 @@ class View:
     unshown: int
     alone: bool
     sweep: SweepView | None = None
+    rankings: tuple[Curves, ...] = ()
 
     @property
     def findings(self) -> tuple[Concern, ...]:
@@ -115,6 +118,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         unshown=measured - len(shown) - len(model),
         alone=len({row.audit for row in judged.rows}) == 1,
         sweep=sweep_of(report, policy),
+        rankings=rankings_of(judged),
     )
 
 

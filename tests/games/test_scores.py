@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score, roc_curve
 
 from gradaudit.games.scores import (
     Score,
@@ -15,6 +15,7 @@ from gradaudit.games.scores import (
     log_odds,
     losses,
     placements,
+    roc,
 )
 from gradaudit.games.splits import draw_any
 from gradaudit.statistics.u_statistic import Draws, pooled, project
@@ -222,3 +223,19 @@ def test_intervals_of_batches_that_share_records_cover(
             covered[name] += low <= truth[name] <= high
             assert high - low < 0.45
     assert min(covered.values()) >= 108
+
+
+def test_the_area_under_the_roc_curve_is_the_auroc_with_ties_too() -> None:
+    draw = np.random.default_rng(0)
+    for digits in (8, 1, 0):
+        scores = np.round(draw.normal(size=300), digits)
+        positive = scores + draw.normal(size=300) > 0.3
+        false, _, _ = roc_curve(positive, scores, drop_intermediate=False)
+        rates = np.unique(np.concatenate([false, np.linspace(0, 1, 4001)]))
+        at = roc(scores, positive, rates)
+        below = roc(scores, positive, np.nextafter(rates[1:], 0.0))
+        area = float(np.sum(np.diff(rates) * (at[:-1] + below) / 2))
+        assert area == pytest.approx(roc_auc_score(positive, scores), abs=1e-9)
+        assert area == pytest.approx(auroc(scores, positive), abs=1e-9)
+        assert at[-1] == 1.0
+        assert (np.diff(at) >= 0).all()

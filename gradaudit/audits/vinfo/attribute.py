@@ -20,13 +20,15 @@ from gradaudit.audits.vinfo.spread import (
     ranked_alone,
     ranked_share,
 )
-from gradaudit.audits.vinfo.v_information import UsableInformation
+from gradaudit.audits.vinfo.v_information import RATES, UsableInformation
 from gradaudit.families import sizes
 from gradaudit.report import LEARNERS, RISKIEST_BY, Measurement, Variant
 from gradaudit.statistics.correlation import FEWEST_POINTS, pearson
 from gradaudit.statistics.intervals import student
 
 METRIC = "correlation"
+RANKED = ("roc", "aurocs")
+"""Details of an AUROC that are kept of the permuted attribute as well."""
 ENOUGH = 5
 """Repetitions from which on the interval is not warned of."""
 
@@ -136,7 +138,8 @@ class AttributeRows:
             yield from self.rows.of(variant).skipped(why, LATENT, [layer])
         for metric in LATENT if permuted else ():
             row = self._row(metric, layer, permuted, variant, {})
-            floor[metric] = {"value": row.value, "interval": _pair(row.interval)}
+            kept: dict[str, JsonValue] = {k: v for k, v in row.details.items() if k in RANKED}
+            floor[metric] = {"value": row.value, "interval": _pair(row.interval), **kept}
             yield row
         for metric in LATENT:
             details = {"permuted": floor[metric]} if metric in floor else {}
@@ -181,6 +184,7 @@ class AttributeRows:
                 "interval_over_repetitions": _pair(student(values)),
                 "chosen": dict(chosen),
                 **_learning(metric, repetitions, self.sampled),
+                **(_ranking(repetitions) if metric == "auroc" else {}),
                 **details,
             },
         )
@@ -208,6 +212,18 @@ def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measure
 def _unit(metric: str, repetitions: Sequence[UsableInformation]) -> float:
     """The divisor of information: one, or the prior's entropy."""
     return repetitions[0].entropy if metric == "vinfo_fraction" else 1.0
+
+
+def _ranking(repetitions: Sequence[UsableInformation]) -> dict[str, JsonValue]:
+    """The ROC curve as pairs of rates, averaged over repetitions, and the AUROC of each."""
+    curves = [usable.roc for usable in repetitions if usable.roc]
+    if not curves:
+        return {}
+    mean = np.mean(curves, axis=0)
+    points: list[JsonValue] = [
+        [rate, round(float(true), 4)] for rate, true in zip(RATES, mean, strict=True)
+    ]
+    return {"roc": points, "aurocs": [round(usable.auroc, 4) for usable in repetitions]}
 
 
 def _learning(

@@ -20,7 +20,7 @@ from gradaudit.families import family
 from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
 from gradaudit.families.calibration import calibration
 from gradaudit.families.forest import FittedForest, PaperForest
-from gradaudit.games.scores import auroc, log_odds
+from gradaudit.games.scores import auroc, log_odds, roc
 from gradaudit.progress import Advance
 from gradaudit.statistics.laws import entropy
 
@@ -142,6 +142,8 @@ def class_weights(labels: IntArray, prior: FloatArray) -> FloatArray:
 
 
 IGNORANT = "prior"
+RATES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""False positive rates at which ROC curves are kept."""
 
 
 class LearningCurvePoint(NamedTuple):
@@ -169,6 +171,7 @@ class UsableInformation:
         family: the one chosen by log loss.
         ranker: the one chosen by AUROC.
         curve: what both learn with ever more of the batches; empty if not asked for.
+        roc: true positive rates of ``ranker`` at ``RATES``, averaged as ``auroc`` is.
     """
 
     information: float
@@ -177,6 +180,7 @@ class UsableInformation:
     family: str
     ranker: str
     curve: tuple[LearningCurvePoint, ...] = ()
+    roc: tuple[float, ...] = ()
 
 
 def v_information(
@@ -226,6 +230,7 @@ def v_information(
         auroc=macro_auroc(said[ranker].score, sets.score.labels),
         family=chosen,
         ranker=ranker,
+        roc=macro_roc(said[ranker].score, sets.score.labels),
     )
     if not curve:
         return usable
@@ -237,6 +242,13 @@ def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
     values = range(log_probabilities.shape[1])
     areas = [auroc(log_odds(log_probabilities, value), labels == value) for value in values]
     return float(np.mean(areas))
+
+
+def macro_roc(log_probabilities: FloatArray, labels: IntArray) -> tuple[float, ...]:
+    """True positive rates at ``RATES`` of every value against the rest, averaged."""
+    values = range(log_probabilities.shape[1])
+    curves = [roc(log_odds(log_probabilities, v), labels == v, np.array(RATES)) for v in values]
+    return tuple(map(float, np.mean(curves, axis=0)))
 
 
 def _curve(

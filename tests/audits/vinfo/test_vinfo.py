@@ -133,7 +133,8 @@ def test_a_permuted_attribute_stands_beside_every_row_and_is_nothing() -> None:
             floor = one(rows, metric, layer, attribute_permuted=True)
             beside = one(rows, metric, layer).details["permuted"]
             assert floor.interval is not None
-            assert beside == {"value": floor.value, "interval": list(floor.interval)}
+            kept = {key: floor.details[key] for key in ("roc", "aurocs") if metric == "auroc"}
+            assert beside == {"value": floor.value, "interval": list(floor.interval), **kept}
         null = one(rows, "vinfo", layer, attribute_permuted=True)
         assert null.value is not None
         assert null.interval is not None
@@ -141,6 +142,19 @@ def test_a_permuted_attribute_stands_beside_every_row_and_is_nothing() -> None:
         assert null.interval[0] <= 0 <= null.interval[1]
         low, high = one(rows, "auroc", layer, attribute_permuted=True).interval or (1, 0)
         assert low <= 0.5 <= high
+
+
+def test_an_auroc_keeps_its_curve_and_the_area_of_each_repetition() -> None:
+    inputs, codes = planted()
+    for row in rows_of(subject_of(inputs, {"trait": codes}), repeats=4):
+        if row.metric == "auroc":
+            areas, curve = row.details["aurocs"], np.array(row.details["roc"])
+            assert row.value == pytest.approx(np.mean(areas), abs=1e-4)  # type: ignore[arg-type]
+            assert curve[0, 0] == 0
+            assert curve[-1].tolist() == [1, 1]
+            assert np.trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(row.value, abs=0.03)
+        else:
+            assert not {"roc", "aurocs"} & set(row.details)
 
 
 def test_the_value_is_the_mean_of_repetitions_or_nought() -> None:
