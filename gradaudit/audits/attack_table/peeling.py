@@ -14,7 +14,7 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.audits.attack_table.certificates import limit_of
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.search import CandidateSearch, allowed, starts
+from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed, starts
 from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision, SpanTest, with_one
 from gradaudit.audits.attack_table.structure import TwoLayers, bias_of
 from gradaudit.audits.attack_table.terms import GradientTerms, joint_fit
@@ -22,6 +22,8 @@ from gradaudit.progress import Advance
 
 _PATIENCE = 12
 """Rounds of 64 starts without a new row after which the search stops."""
+_EASY = 1.3
+"""Equations at the second layer over dimensions at the first, from which on no pull is needed."""
 _SLACK = 1.1
 """The largest singular value of noise is taken to be at most so many times that of its law."""
 _ALIKE = 100.0
@@ -191,7 +193,9 @@ class Peeling:
         if place is None:
             return None
         z = starts(test, place, generator)
-        rough = test.candidates(*CandidateSearch(self.layers, place, test.second).run(z))
+        easy = test.second is not None and len(test.second.rest) > _EASY * test.first.rank
+        search = CandidateSearch(self.layers, place, test.second)
+        rough = test.candidates(*search.run(z, PLAIN if easy and stale < 2 else ANNEALED))
         self.searched += len(z)
         polished, residual = test.polished(rough)
         done = self._named(test, polished, residual, generator)

@@ -29,7 +29,8 @@ _STARTS, _POOL = 64, 1024
 """Starts of a round, and the rows that they are chosen from."""
 _DAMPING, _AGAIN = 1e-2, 1e-3
 _SMALLER, _LARGER = 0.3, 5.0
-ANNEALED = (*[0.0] * 30, *np.geomspace(0.05, 1.0, 40).tolist(), *[0.0] * 10)
+PLAIN = (0.0,) * 40
+ANNEALED = (*PLAIN[:30], *np.geomspace(0.05, 1.0, 40).tolist(), *PLAIN[:10])
 """The weight of the pull at each step: none, rising geometrically, and none again."""
 
 
