@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import platform
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, islice
 from pathlib import Path
 from pickle import PicklingError
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any, TypeVar
 
-import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController, threadpool_limits
+from threadpoolctl import ThreadpoolController
 
-from gradaudit._version import __version__
-from gradaudit.errors import AuditError, UsageError, one_line
+from gradaudit.errors import AuditError, one_line
 from gradaudit.executors import DEFAULT, Cluster, load_cluster
+from gradaudit.executors.shipping import opened, perform, pickled, ship_by_value, versions
 from gradaudit.executors.units import NOTHING_KEPT, Units, Word
 from gradaudit.progress import Advance
 
@@ -56,8 +50,6 @@ _POLL = 0.2
 """Seconds between two checks of the workers' progress."""
 _AHEAD = 2
 """Number of tasks that are queued for each worker."""
-_DECIDING = ("torch", "numpy", "scipy", "scikit-learn")
-"""Libraries whose versions change the numbers."""
 
 
 @dataclass
@@ -169,7 +161,7 @@ def shared_out(
         seconds = math.inf
     workers = min(workers, most - len(values))
     if workers > 1 and seconds is not None and seconds >= COSTS:
-        _ship_by_value()
+        ship_by_value()
         shared = _Shared(source, most, workers, advance, take)
         try:
             shared.done()
@@ -245,29 +237,6 @@ def _kept(units: Units, task: Task[T], advance: Advance) -> T:
     return value
 
 
-def shipped(value: object) -> bytes:
-    """Returns a value in a form that workers can load, wherever its classes are defined.
-
-    Raises:
-        PicklingError: it cannot leave this process.
-    """
-    _ship_by_value()
-    return _shipped(value)
-
-
-def received(value: bytes) -> Any:
-    """Loads a value that this command sent to the worker."""
-    return cloudpickle.loads(value)
-
-
-def _shipped(task: object) -> bytes:
-    """Returns the task as bytes for workers; a PicklingError where it cannot be sent."""
-    try:
-        return cloudpickle.dumps(task)  # type: ignore[no-any-return]
-    except TypeError as error:
-        raise PicklingError(str(error)) from error
-
-
 class _Shared:
     """Tasks that workers do, until each has a result or was given up.
 
@@ -335,9 +304,9 @@ class _Shared:
 
     def _asked(self, executor: Executor, counts: Path, number: int) -> Future[bytes] | None:
         """Sends a task to a worker; None where the loss of one worker ended all."""
-        task = _shipped(self.left[number])
+        task = pickled(self.left[number])
         try:
-            return executor.submit(perform, task, str(counts), number, _versions())
+            return executor.submit(perform, task, str(counts), number, versions())
         except Exception as error:  # whatever the place raises that takes no more work
             self._lose(number, error)
             return None
@@ -357,7 +326,7 @@ class _Shared:
         except Exception as error:  # whatever becomes of workers; a task's own error is given
             self._lose(number, error)
             return
-        value, self.advanced[number] = _opened(answer)
+        value, self.advanced[number] = opened(answer)
         del self.left[number]
         self.take(number, value)
 
@@ -374,92 +343,3 @@ class _Shared:
                     f"--executor {cluster}: the worker of a unit was lost {TRIES} times "
                     f"({one_line(errors[-1], 200)}); give workers more memory, or fewer --jobs"
                 ) from errors[-1]
-
-
-def _opened(answer: bytes) -> tuple[Any, int]:
-    """Returns a task's result and units, or raises its exception."""
-    value, units, error = received(answer)
-    if error is not None:
-        raise error
-    return value, units
-
-
-def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> bytes:
-    """Does a task in a worker; returns its result or exception, and its units.
-
-    Where the worker sees the file of counts, the process that watches sees the units grow.
-    """
-    reported: list[int] = []
-    seen = np.memmap(counts, np.int64, "r+") if os.path.exists(counts) else None
-    if seen is not None:
-        seen[number] = 0  # of a worker that was lost
-
-    def advance(more: int) -> None:
-        reported.append(more)
-        if seen is not None:
-            seen[number] += more
-
-    try:
-        _expect_same(versions)
-        work = cloudpickle.loads(task)
-        _one_thread(versions)
-        value, error = work(advance), None
-    except Exception as raised:
-        raised.add_note(traceback.format_exc())
-        value, error = None, raised
-    try:
-        return cloudpickle.dumps((value, sum(reported), error))  # type: ignore[no-any-return]
-    except Exception as unfit:
-        return cloudpickle.dumps((None, 0, PicklingError(str(unfit))))  # type: ignore[no-any-return]
-
-
-@cache
-def _versions() -> dict[str, str]:
-    """Returns the versions that change the numbers, and the id of the asking process."""
-    versions = {"gradaudit": __version__, "Python": platform.python_version()}
-    for name in _DECIDING:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "none"
-    return versions | {_PROCESS: f"{platform.node()}:{os.getpid()}"}
-
-
-_PROCESS = "process"
-
-
-def _expect_same(asked: dict[str, str]) -> None:
-    """Raise an error where the worker's versions differ from those of the asking process.
-
-    Raises:
-        UsageError: the numbers would be others.
-    """
-    for name, here in _versions().items():
-        if name != _PROCESS and asked[name] != here:
-            raise UsageError(
-                f"--executor: the worker on {platform.node()} has {name} {here}, and this machine "
-                f"has {asked[name]}; install the same there, as numbers depend on it"
-            )
-
-
-def _one_thread(asked: dict[str, str]) -> None:
-    """Set one thread, unless the worker is a thread of the asking process."""
-    if asked[_PROCESS] == _versions()[_PROCESS]:
-        return
-    threadpool_limits(1)
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() > 1:
-        torch.set_num_threads(1)
-
-
-def _ship_by_value() -> None:
-    """Pickle modules by value that another process could not import, such as a user's file."""
-    finders = [getattr(finder, "find_spec", None) for finder in sys.meta_path]
-    names = {module.partition(".")[0] for module in tuple(sys.modules)}
-    for name in names - {"__main__", "__mp_main__"}:
-        module = sys.modules.get(name)
-        ours = isinstance(module, ModuleType) and (
-            getattr(module, "__file__", None) or hasattr(module, "__path__")
-        )
-        if ours and not any(find and find(name, None) for find in finders):
-            cloudpickle.register_pickle_by_value(module)

@@ -17,8 +17,9 @@ from pickle import PicklingError
 from tempfile import TemporaryDirectory
 
 from gradaudit.audits.sizes import Size
+from gradaudit.executors.shipping import received, shipped
 from gradaudit.executors.units import Units
-from gradaudit.executors.workers import on_this_machine, received, shared_out, shipped
+from gradaudit.executors.workers import on_this_machine, shared_out
 from gradaudit.models.target import Layer
 from gradaudit.planning.schedule import ScheduledRun
 from gradaudit.progress import Advance, Progress, Silent

@@ -18,8 +18,9 @@ import torch
 import gradaudit
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import UsageError
-from gradaudit.executors import DEFAULT, dask, load_cluster, workers
-from gradaudit.executors.workers import Task, perform, shared_out, use_cluster
+from gradaudit.executors import DEFAULT, dask, load_cluster
+from gradaudit.executors.shipping import perform, versions
+from gradaudit.executors.workers import Task, shared_out, use_cluster
 from gradaudit.progress import Advance
 
 ROOT = Path(__file__).parents[2]
@@ -186,7 +187,7 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPat
 
 
 def performed(task: Task[Any], **other: str) -> tuple[Any, int, Exception | None]:
-    given = perform(cloudpickle.dumps(task), "no such file", 0, {**workers._versions(), **other})
+    given = perform(cloudpickle.dumps(task), "no such file", 0, {**versions(), **other})
     opened: tuple[Any, int, Exception | None] = cloudpickle.loads(given)
     return opened
 

@@ -377,8 +377,8 @@ def test_audits_find_the_same_for_any_number_of_workers_and_go_on_from_what_is_d
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
     monkeypatch.setattr(hypotheses, "_PORTION", 1)
     shipped: list[Task[Any]] = []
-    ship = workers._shipped
-    monkeypatch.setattr(workers, "_shipped", lambda task: shipped.append(task) or ship(task))
+    ship = workers.pickled
+    monkeypatch.setattr(workers, "pickled", lambda task: shipped.append(task) or ship(task))
     alone, told = rows_of(name, options)
     assert any(row.status == "measured" for row in alone)
     assert all(row.status != "failed" for row in alone)

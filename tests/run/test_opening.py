@@ -23,7 +23,7 @@ OPENED_IN = {
     },
     "pickle.load": {"gradaudit.core.contained"},
     "pickle.loads": {"gradaudit.executors.units"},
-    "cloudpickle.loads": {"gradaudit.executors.workers"},
+    "cloudpickle.loads": {"gradaudit.executors.shipping"},
     "joblib.load": set(),
     "np.load": {"gradaudit.attacks.reconstruction.matching.unknowns"},
     "npy.read_array": {"gradaudit.core.npz"},

@@ -98,8 +98,8 @@ def test_workers_share_in_what_is_played_and_it_is_kept(
 ) -> None:
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
     shipped: list[object] = []
-    ship = workers._shipped
-    monkeypatch.setattr(workers, "_shipped", lambda task: shipped.append(task) or ship(task))
+    ship = workers.pickled
+    monkeypatch.setattr(workers, "pickled", lambda task: shipped.append(task) or ship(task))
     about, options = subject(people(), "sex"), {"repeats": repeats, "trials": 80 * repeats}
     alone = attack("attribute", about, **options)
     assert not shipped
