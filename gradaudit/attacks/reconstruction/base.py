@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradaudit.core.randomness import Seed, torch_rng
 from gradaudit.core.specs import configured
+from gradaudit.data.records import Feature
 from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
@@ -60,6 +61,8 @@ class AttackerView:
             of all of them.
         start: (k, …) a starting point that the attacker brings along.
         length_known: whether the update is known, or its direction alone.
+        columns: of a table, each with its name, its positions in a record, its range of numbers
+            or the values of its one-hot group; empty for other records.
         knowledge: all of this in words, for the report.
     """
 
@@ -77,7 +80,13 @@ class AttackerView:
     clients: int = 1
     start: Tensor | None = None
     length_known: bool = True
+    columns: tuple[Feature, ...] = ()
     knowledge: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def one_hot_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of each column of categories that is encoded as a one-hot group."""
+        return tuple(c.positions for c in self.columns if c.values and not c.coded)
 
     @property
     def visible(self) -> tuple[str, ...]:
@@ -187,6 +196,8 @@ class Candidates:
             shared, lower is better; NaN or infinite where a restart came to nothing.
         diverged: (restarts,) restarts that left the finite numbers; their inputs mean nothing.
         details: what the report should say of this attack (ranks, condition numbers, bounds, …).
+        certainty: (restarts, k) the probability that the attacker itself gives each record of being
+            right, which the report has as ``certainty``; None where it gives none.
     """
 
     inputs: Tensor
@@ -194,6 +205,7 @@ class Candidates:
     scores: Tensor
     diverged: Tensor
     details: dict[str, JsonValue] = field(default_factory=dict)
+    certainty: Tensor | None = None
 
     @property
     def usable(self) -> Tensor:

@@ -167,6 +167,7 @@ class ThreatModel:
             training=self.sharing.training,
             clients=self._apart(model, inputs, labels),
             start=self.start,
+            columns=batch.features,
         )
         return replace(view, knowledge=self._knowledge(view))
 
@@ -200,6 +201,7 @@ class ThreatModel:
             "shape": list(view.shape),
             "labels": "known" if view.labels is not None else "unknown",
             "range": None if view.bounds is None else list(view.bounds),
+            **({"columns": "ranges and one-hot groups"} if view.columns else {}),
             "update": self.sharing.knowledge(view.batch),
             "defense": [str(defense) for defense in self.sharing.defenses],
         }

@@ -58,6 +58,11 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             title="How badly the answer explains the update, by the attacker's own measure",
             per_layer=False,
         ),
+        Metric(
+            id="certainty",
+            title="Certainty that the attacker itself gives its records, where it gives one",
+            per_layer=False,
+        ),
     )
     headline = ("relative_error",)
     Options = ReconstructOptions

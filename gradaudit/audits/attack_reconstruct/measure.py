@@ -47,7 +47,7 @@ SCORES = ("mse", "relative_error", "psnr", "ssim")
 METRICS = (*SCORES, "label_accuracy", "attacker_score")
 _PREPARING = 5
 """Passes of a record that it takes to look at an update, before it is attacked."""
-_RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}
+_RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0), "certainty": (0.0, 1.0)}
 _FEWEST = 5
 """Values, below which an interval of their mean would say nothing."""
 NO_PICTURE = (
@@ -89,6 +89,11 @@ class MethodAttempts:
             yield from rows.skipped(_NO_LABELS, ["label_accuracy"])
         scores = [float(a.candidates.scores[a.answer or 0]) for a in answered]
         yield explained.measured("attacker_score", float(np.mean(scores)), n=len(scores))
+        sure = [(a.candidates.certainty, a.answer or 0) for a in answered]
+        means = np.array([float(each[answer].mean()) for each, answer in sure if each is not None])
+        if len(means):
+            ends = _interval("certainty", means)
+            yield explained.measured("certainty", float(means.mean()), interval=ends, n=len(means))
 
     def _score(self, metric: str, answers: NDArray[np.float64], rows: Rows) -> Measurement:
         details: dict[str, JsonValue] = {

@@ -18,9 +18,9 @@ from subjects import rows_by, subject_of
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction import reconstructions
-from gradaudit.attacks.reconstruction.base import Execution
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Execution
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, chosen_batches
-from gradaudit.attacks.reconstruction.observing import AttackedBatch
+from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
 from gradaudit.audits.attack_reconstruct.measure import NO_PICTURE
 from gradaudit.audits.attack_reconstruct.options import (
@@ -31,7 +31,7 @@ from gradaudit.audits.attack_reconstruct.options import (
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.core.parts import declared
 from gradaudit.core.user_code import load_callable
-from gradaudit.data.records import Records
+from gradaudit.data.records import Feature, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import MeanSquaredError
@@ -70,7 +70,7 @@ def test_every_metric_has_a_row_with_what_the_attacker_knew() -> None:
     rows = rows_of(
         subject_of(picture_model(), PICTURES), method=("idlg",), iterations=2, restarts=2, batches=2
     )
-    assert set(rows) == {metric.id for metric in AttackReconstruct.metrics}
+    assert set(rows) == {metric.id for metric in AttackReconstruct.metrics} - {"certainty"}
     for row in rows.values():
         assert row.status == "measured"
         assert row.audit == "attack"
@@ -95,6 +95,38 @@ def test_the_value_is_the_mean_of_the_answers_and_the_interval_needs_five() -> N
     assert many.value == pytest.approx(answers.mean())
     assert many.interval is not None
     assert 0 <= many.interval[0] <= many.value <= many.interval[1]  # type: ignore[operator]
+
+
+def test_the_certainty_of_an_attack_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the restart that is handed in, averaged over records and updates."""
+    attack = reconstructions()["closed-form"]
+    run_plain, given = attack.run, iter([0.2, 0.4, 0.9])
+
+    def certain(self: Any, view: AttackerView, execution: Execution) -> Candidates:
+        made = run_plain(self, view, execution)
+        sure = torch.zeros(made.inputs.shape[:2])
+        sure[made.answer] = next(given)
+        return replace(made, certainty=sure)
+
+    monkeypatch.setattr(attack, "run", certain)
+    at = subject_of(mlp(), TABLE)
+    row = rows_of(at, method=("closed-form",), batches=3)["certainty"]
+    assert (row.value, row.n, row.interval) == (pytest.approx(0.5), 3, None)
+
+
+def test_an_attacker_knows_a_tables_ranges_and_one_hot_groups() -> None:
+    columns = (
+        Feature("age", (0,), range=(-1.0, 2.0)),
+        Feature("job", (1, 2, 3), values=("a", "b", "c")),
+        Feature("town", (4,), values=("x", "y"), coded=True),
+        Feature("height", (5,), range=(0.0, 1.0)),
+    )
+    at = subject_of(mlp(), replace(TABLE, features=columns))
+    threat = ThreatModel(at.target, SharingProtocol(), at.layers)
+    view = threat.observed(at.records.take(np.arange(2)), torch.Generator()).view
+    assert view.columns == columns
+    assert view.one_hot_groups == ((1, 2, 3),)
+    assert view.knowledge["columns"] == "ranges and one-hot groups"
 
 
 def test_samples_only_lower_the_number_of_batches() -> None:
