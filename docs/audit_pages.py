@@ -7,8 +7,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from gradaudit.audits import audits
+from gradaudit.audits.explaining import explain
 from gradaudit.formats.explanation import explanation_markdown
-from gradaudit.view.explaining import explain
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

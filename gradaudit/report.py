@@ -2,8 +2,8 @@
 
 It imports no format: what shows it is registered from above (``presentation``).
 
-One tidy document, published as a JSON Schema (``cli.listing``); NaN and infinity cannot be written
-(infinity is ``value=None`` with ``details["infinite"] = True``).
+One tidy document, published as a JSON Schema (``gradaudit schema``); NaN and infinity cannot be
+written (infinity is ``value=None`` with ``details["infinite"] = True``).
 """
 
 import json

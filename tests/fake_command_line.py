@@ -11,7 +11,7 @@ from fake_audit import Counting
 
 from gradaudit.cli import guarded
 from gradaudit.cli.audit import audit_command
-from gradaudit.cli.scan import scan
+from gradaudit.cli.commands.scan import scan
 from gradaudit.config import file_model
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -318,3 +319,16 @@ def test_a_class_name_stands_for_one_class() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name)
     assert {kind: where for kind, where in homes.items() if len(where) > 1} == {}
+
+
+def test_a_file_name_stands_for_one_file() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, path in PATHS.items():
+        homes.setdefault(path.name, []).append(name)
+    shared = {"__init__.py", "base.py", "measure.py"}
+    assert {n: where for n, where in homes.items() if len(where) > 1 and n not in shared} == {}
+
+
+def test_a_folder_holds_at_most_fourteen_files() -> None:
+    counts = Counter(path.parent for path in PATHS.values())
+    assert {str(folder): count for folder, count in counts.items() if count > 14} == {}

@@ -27,7 +27,7 @@ from gradaudit.audits.attack_table import TableOptions
 from gradaudit.audits.attack_table.base import TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
-from gradaudit.audits.attack_table.scores import TableScores, calibration_error, scores_of
+from gradaudit.audits.attack_table.table_scores import TableScores, calibration_error, scores_of
 from gradaudit.audits.attack_table.tableak import TabLeak
 from gradaudit.data import load_records
 from gradaudit.data.records import Records

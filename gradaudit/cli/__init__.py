@@ -127,22 +127,22 @@ GROUPS = {
 
 _REPORTS = "Reports"
 _COMMANDS = {
-    "init": ("init.init", None),
-    "scan": ("scan.scan", None),
-    "plan": ("plan.plan", None),
-    "train": ("rounds.train", None),
-    "capture": ("rounds.capture", None),
-    "job": ("job.job", PANEL),
-    "gate": ("gate.gate", _REPORTS),
+    "init": ("commands.init.init", None),
+    "scan": ("commands.scan.scan", None),
+    "plan": ("commands.plan.plan", None),
+    "train": ("commands.rounds.train", None),
+    "capture": ("commands.rounds.capture", None),
+    "job": ("commands.job.job", PANEL),
+    "gate": ("commands.gate.gate", _REPORTS),
     "compare": ("reports.compare", _REPORTS),
-    "history": ("evidence.history", _REPORTS),
-    "attest": ("evidence.attest", _REPORTS),
-    "verify": ("evidence.verify_pack", _REPORTS),
-    "commit": ("evidence.commit_files", _REPORTS),
+    "history": ("commands.evidence.history", _REPORTS),
+    "attest": ("commands.evidence.attest", _REPORTS),
+    "verify": ("commands.evidence.verify_pack", _REPORTS),
+    "commit": ("commands.evidence.commit_files", _REPORTS),
     "render": ("reports.render", _REPORTS),
-    "list": ("listing.list_parts", _REPORTS),
-    "explain": ("listing.explain", _REPORTS),
-    "schema": ("listing.schema", _REPORTS),
+    "list": ("commands.listing.list_parts", _REPORTS),
+    "explain": ("commands.listing.explain", _REPORTS),
+    "schema": ("commands.listing.schema", _REPORTS),
 }
 """Module and function of each command, in this package, and its heading in help."""
 

@@ -11,13 +11,13 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from gradaudit.audits.explaining import described
 from gradaudit.cli.help import completer
 from gradaudit.config import deployed, read_file
 from gradaudit.core.files import FOUND
 from gradaudit.core.text import listed
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.trust import expect_trusted, trust
-from gradaudit.view.explaining import described
 
 CONFIG = inspect.Parameter(
     "config",

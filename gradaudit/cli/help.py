@@ -20,12 +20,12 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.models import ArgumentInfo
 
 from gradaudit.audits import audits
+from gradaudit.audits.explaining import names
 from gradaudit.core.parts import declared, summaries
 from gradaudit.core.text import printable
 from gradaudit.errors import GradauditError
 from gradaudit.judging import known_metrics
 from gradaudit.report import Report
-from gradaudit.view.explaining import names
 from gradaudit.zoo import zoo_names
 
 EXAMPLE = "gradaudit "

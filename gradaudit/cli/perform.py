@@ -25,11 +25,11 @@ from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, Subjec
 from gradaudit.core.parts import without_garbage_collection
 from gradaudit.core.specs import files_in_spec
 from gradaudit.errors import AuditError, UsageError
+from gradaudit.evidence.redaction import redact
 from gradaudit.executors.stopping import Stopped
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy
 from gradaudit.report import Report
-from gradaudit.view.redaction import redact
 
 if TYPE_CHECKING:
     from gradaudit.executors.units import Units

@@ -15,20 +15,20 @@ from gradaudit.core.files import expect_other_files
 from gradaudit.core.specs import suggest
 from gradaudit.core.text import inert_json, printable
 from gradaudit.errors import UsageError
-from gradaudit.formats import Format, format_for, format_named
-from gradaudit.formats.base import Stdout, write_out
-from gradaudit.formats.changes import (
+from gradaudit.evidence.changes import (
     MOST_ROWS,
     changes,
     markdown_changes,
     print_changes,
     sorted_changes,
 )
+from gradaudit.evidence.redaction import redact
+from gradaudit.formats import Format, format_for, format_named
+from gradaudit.formats.base import Stdout, write_out
 from gradaudit.judging import differences
 from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.report import Report
 from gradaudit.sweeping.sweep_table import expect_table, write_table
-from gradaudit.view.redaction import redact
 
 ReportFile = Annotated[
     Path,

@@ -18,8 +18,8 @@ from jinja2 import Environment, FileSystemLoader
 
 from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
+from gradaudit.evidence.changes import Change
 from gradaudit.evidence.pack import read_json
-from gradaudit.formats.changes import Change
 from gradaudit.judging import known_metrics
 from gradaudit.report import Key, Measurement, Report, estimate
 from gradaudit.sweeping.grid import Axis, points

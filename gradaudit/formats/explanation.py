@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from gradaudit.audits.explaining import Explanation, Section
 from gradaudit.formats.markdown import escape
 from gradaudit.formats.page import Page
-from gradaudit.view.explaining import Explanation, Section
 
 _SOURCE_TEXT = re.compile(r"``(.+?)``|`(.+?)`")
 

@@ -20,17 +20,17 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 from pydantic import JsonValue
 
+from gradaudit.audits.explaining import explain, names
 from gradaudit.core.text import UNBOUNDED, printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Format
-from gradaudit.formats.plots import chart
 from gradaudit.judging import Policy
 from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report, marked
 from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
-from gradaudit.view.explaining import explain, names
-from gradaudit.view.heat_map import QUESTIONS
+from gradaudit.view.charts.heat_map import QUESTIONS
+from gradaudit.view.charts.plots import chart
 from gradaudit.view.signoff import sign_off
 
 MOST_TICKS = 4

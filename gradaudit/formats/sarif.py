@@ -18,6 +18,7 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from gradaudit.audits import Metric
+from gradaudit.audits.explaining import Explanation, explain
 from gradaudit.core.text import inert_json, printable
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Format
@@ -36,7 +37,6 @@ from gradaudit.formats.results import (
 from gradaudit.judging import Policy, is_known, known_metrics, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
-from gradaudit.view.explaining import Explanation, explain
 from gradaudit.view.facts import preparation
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

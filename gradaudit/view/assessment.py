@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gradaudit.audits.base import Question
+from gradaudit.view.charts.heat_map import HeatAnswer, HeatMap
 from gradaudit.view.concerns import Concern
-from gradaudit.view.heat_map import HeatAnswer, HeatMap
 
 LIKELY = "likely: an attack did it"
 WARNED = "likely to some extent: an attack got beyond the limit of a warning"

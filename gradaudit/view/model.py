@@ -10,15 +10,15 @@ from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import Cell, Doubt, doubts_of
+from gradaudit.view.charts.heat_map import HeatMap, heat_map_of
+from gradaudit.view.charts.ranking import rankings_of
+from gradaudit.view.charts.sweep import Curves, SweepView, sweep_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import provenance_facts
 from gradaudit.view.first_screen import FirstScreen, first_screen_of
 from gradaudit.view.gaps import Gap, gaps_of
-from gradaudit.view.heat_map import HeatMap, heat_map_of
 from gradaudit.view.layers import ArrayLine, Layers, Lookup, arrays_of, chosen_metrics, layers_of
-from gradaudit.view.ranking import rankings_of
 from gradaudit.view.scope import Scope, scope_of
-from gradaudit.view.sweep import Curves, SweepView, sweep_of
 from gradaudit.view.verdict_sentence import ReportVerdict, verdict_of
 
 MOST_CONCERNS = 5

@@ -10,7 +10,7 @@ from report_builder import make_report, skipped
 from gradaudit.audits import Audit, AuditOptions, Metric
 from gradaudit.audits.gathering import AuditRows, gather, member_of, members
 from gradaudit.cli import build
-from gradaudit.cli.scan import choose_audits
+from gradaudit.cli.commands.scan import choose_audits
 from gradaudit.config import ScanSettings, file_model, section
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement

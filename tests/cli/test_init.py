@@ -9,7 +9,7 @@ import pytest
 import yaml
 from command_line import run
 
-from gradaudit.cli.init import SpecCandidates, configuration
+from gradaudit.cli.commands.init import SpecCandidates, configuration
 from gradaudit.config import ScanSettings, read_file, settle
 from gradaudit.core.text import REPLACEMENT
 from gradaudit.judging import Policy, default_policy, read_policy

@@ -11,7 +11,7 @@ from command_line import HANGS, Result, expect_light, invoke_raw, run
 from report_builder import make_report, row, skipped_row
 
 from gradaudit.cli import build
-from gradaudit.cli.listing import KINDS, SCHEMAS, schema_of
+from gradaudit.cli.commands.listing import KINDS, SCHEMAS, schema_of
 from gradaudit.formats import format_named
 
 pytestmark = pytest.mark.usefixtures("two_audits")

@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row, two_audits
 
-from gradaudit.cli.listing import SCHEMAS, schema_of
+from gradaudit.cli.commands.listing import SCHEMAS, schema_of
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, default_policy_yaml, gate
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
-from gradaudit.formats.changes import Change, changes, side, sorted_changes, tally
+from gradaudit.evidence.changes import Change, changes, side, sorted_changes, tally
 from gradaudit.report import Measurement, Report
 
 M = "leak.bits"

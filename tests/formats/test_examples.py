@@ -7,9 +7,9 @@ from typing import Any
 from PIL import Image
 from report_builder import make_report, row
 
+from gradaudit.evidence.redaction import redact
 from gradaudit.formats.html import MOST_BYTES, MOST_EXAMPLES, Html, examples_of
 from gradaudit.report import Report
-from gradaudit.view.redaction import redact
 
 
 def saved(folder: Any) -> Report:

@@ -10,12 +10,12 @@ from jsonschema import Draft7Validator, FormatChecker
 from report_builder import failed_row, make_report, row, skipped_row
 
 from gradaudit.audits import audits
+from gradaudit.audits.explaining import explain
 from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.formats.github import Github
 from gradaudit.formats.sarif import Sarif
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
-from gradaudit.view.explaining import explain
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 

@@ -9,11 +9,11 @@ from report_builder import make_report, row, skipped_row
 from gradaudit import Report
 from gradaudit.audits.gathering import MOST_APART, as_few, together
 from gradaudit.errors import UsageError
+from gradaudit.evidence.redaction import redact
 from gradaudit.formats import format_named
 from gradaudit.judging import gate
 from gradaudit.judging.policy import Policy, Rule
 from gradaudit.measurement import UNMEASURED, Measurement, counted, singles
-from gradaudit.view.redaction import redact
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 NO_TIME: dict[str, Any] = {"left_out": True}

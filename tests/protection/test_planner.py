@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 from gradaudit.audits import audits
 from gradaudit.audits.sizes import Size
-from gradaudit.cli.scan import choose_audits
+from gradaudit.cli.commands.scan import choose_audits
 from gradaudit.config import PlanSettings, SubjectSettings, settle
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError

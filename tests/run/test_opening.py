@@ -32,7 +32,7 @@ OPENED_IN = {
         "gradaudit.core.npz",
     },
     "tarfile.open": set(),
-    "csv.reader": {"gradaudit.data.common.tables", "gradaudit.cli.init"},
+    "csv.reader": {"gradaudit.data.common.tables", "gradaudit.cli.commands.init"},
     "Image.open": {"gradaudit.data.common.picture_files"},
     "yaml.load": set(),
     "yaml.safe_load": {"gradaudit.audits.job.loading.chains"},

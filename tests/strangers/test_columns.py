@@ -13,10 +13,10 @@ from torch import nn
 from gradaudit.config import read_file
 from gradaudit.data import describe, load_records
 from gradaudit.errors import UsageError
+from gradaudit.evidence.redaction import redact
 from gradaudit.formats import format_named
 from gradaudit.report import Report
 from gradaudit.view import view
-from gradaudit.view.redaction import redact
 
 TABLE = (
     "age,joined,job,height,y",

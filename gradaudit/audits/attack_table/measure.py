@@ -17,7 +17,7 @@ from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_round
 from gradaudit.audits.attack_table import AttackTable, TableOptions
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.scores import (
+from gradaudit.audits.attack_table.table_scores import (
     TableScores,
     calibration_error,
     draw_cells,

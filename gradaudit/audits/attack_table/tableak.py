@@ -14,7 +14,7 @@ from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching.unknowns import infer_counts
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.scores import right_cells
+from gradaudit.audits.attack_table.table_scores import right_cells
 from gradaudit.core.randomness import sequence, torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress

@@ -14,8 +14,8 @@ from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.audits.attack_table.base import TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
-from gradaudit.audits.attack_table.scores import TableScores, scores_of
 from gradaudit.audits.attack_table.spans import GradientRowSpace, SpanTest
+from gradaudit.audits.attack_table.table_scores import TableScores, scores_of
 from gradaudit.audits.attack_table.terms import GradientTerms
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable

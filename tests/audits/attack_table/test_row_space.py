@@ -14,9 +14,9 @@ from gradaudit.audits.attack_table.base import TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.peeling import Peeling, PeelingRound
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
-from gradaudit.audits.attack_table.scores import scores_of
 from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed
 from gradaudit.audits.attack_table.spans import GradientRowSpace, SpanTest, rounding
+from gradaudit.audits.attack_table.table_scores import scores_of
 from gradaudit.audits.attack_table.terms import GradientTerms
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy

@@ -16,7 +16,7 @@ from gradaudit.audits.attack_table import AttackTable, TableOptions
 from gradaudit.audits.attack_table.base import TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.measure import imputed
-from gradaudit.audits.attack_table.scores import TableScores, calibration_error, draw_cells
+from gradaudit.audits.attack_table.table_scores import TableScores, calibration_error, draw_cells
 from gradaudit.audits.attack_table.tableak import (
     Pooled,
     RelaxedRows,

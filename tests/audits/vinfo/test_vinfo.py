@@ -16,7 +16,7 @@ from gradaudit.audits.vinfo import Vinfo, VinfoOptions, measure
 from gradaudit.audits.vinfo.attribute import LayerPoint, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.cases import why_no_correlation
 from gradaudit.audits.vinfo.v_information import UsableInformation
-from gradaudit.cli.scan import sample_folder
+from gradaudit.cli.commands.scan import sample_folder
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError

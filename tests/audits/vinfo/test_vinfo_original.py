@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.original import layer_sets
 from gradaudit.audits.vinfo.reconstructions import THRESHOLDS, ceiling
-from gradaudit.cli.scan import sample_folder
+from gradaudit.cli.commands.scan import sample_folder
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError

@@ -11,12 +11,12 @@ from gradaudit.core.files import expect_other_files, read_file, write_atomically
 from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
 from gradaudit.evidence import annex, commit, stamp, statement_of, verify
+from gradaudit.evidence.changes import MOST_ROWS
 from gradaudit.evidence.commitment import STAMPED, read_commitment, stamped_time
 from gradaudit.evidence.history import read_history
 from gradaudit.evidence.signing import sign
 from gradaudit.evidence.statement import Kind
 from gradaudit.formats.base import Stdout
-from gradaudit.formats.changes import MOST_ROWS
 from gradaudit.formats.page import Page
 from gradaudit.report import Report
 from gradaudit.sweeping.sweep_table import write_table

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from gradaudit.core.text import UNBOUNDED, number, printable
-from gradaudit.view.sweep import CurvePanel, CurvePoint, Curves
+from gradaudit.view.charts.sweep import CurvePanel, CurvePoint, Curves
 
 WIDTH, HEIGHT = 300, 170
 LEFT, BOTTOM, TOP, RIGHT = 52, 28, 8, 10

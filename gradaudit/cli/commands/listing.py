@@ -16,6 +16,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from gradaudit.audits import audits
+from gradaudit.audits.explaining import PARTS
+from gradaudit.audits.explaining import explain as explained
 from gradaudit.cli.help import completer
 from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
@@ -28,8 +30,6 @@ from gradaudit.formats.explanation import explanation_lines, explanation_markdow
 from gradaudit.formats.page import Page
 from gradaudit.judging import Policy, known_metrics
 from gradaudit.report import Report
-from gradaudit.view.explaining import PARTS
-from gradaudit.view.explaining import explain as explained
 from gradaudit.zoo import zoo_names
 
 SCHEMAS = ("report", "policy", "config", "deployment")

@@ -9,9 +9,10 @@ import typer
 from rich.text import Text
 
 import gradaudit.cli.deferred as deferred
+from gradaudit.cli.commands.gate import verdict
+from gradaudit.cli.commands.scan import choose_audits, sample_settings
 from gradaudit.cli.dry_run import print_expected
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
-from gradaudit.cli.gate import verdict
 from gradaudit.cli.perform import (
     GATE_FAILED,
     asked,
@@ -22,7 +23,6 @@ from gradaudit.cli.perform import (
     unfinished,
 )
 from gradaudit.cli.reports import remark, writers
-from gradaudit.cli.scan import choose_audits, sample_settings
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,

@@ -6,7 +6,7 @@ from report_builder import failed_row, make_report, row, skipped_row
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Measurement, Report
 from gradaudit.view import view
-from gradaudit.view.heat_map import QUESTIONS, HeatCell, HeatLine, HeatMap
+from gradaudit.view.charts.heat_map import QUESTIONS, HeatCell, HeatLine, HeatMap
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
@@ -46,7 +46,7 @@ def test_the_number_of_a_reader_that_attacks_nothing_is_no_low_risk(
 ) -> None:
     rows = [row("leak.bits", "conv1", 0.5, interval=(0.1, 0.9))]
     assert asked(map_of(*rows).lines[0], "attribute").word == "low"
-    monkeypatch.setattr("gradaudit.view.heat_map.proxies", lambda: {"leak.bits"})
+    monkeypatch.setattr("gradaudit.view.charts.heat_map.proxies", lambda: {"leak.bits"})
     cell = asked(map_of(*rows).lines[0], "attribute")
     assert (cell.word, cell.level, cell.number) == ("no attack", None, "0.500")
 

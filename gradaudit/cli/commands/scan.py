@@ -185,7 +185,7 @@ def sample_folder() -> Path:
         UsageError: neither holds one.
     """
     places = (
-        Path(__file__).parents[2] / FOLDER,
+        Path(__file__).parents[3] / FOLDER,
         Path(sysconfig.get_path("data")) / "share" / "gradaudit" / FOLDER,
     )
     for place in places:

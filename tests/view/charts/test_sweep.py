@@ -10,7 +10,7 @@ from gradaudit.formats.html import Html
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 from gradaudit.view import view
-from gradaudit.view.sweep import MOST_SETTINGS, SweepView
+from gradaudit.view.charts.sweep import MOST_SETTINGS, SweepView
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 

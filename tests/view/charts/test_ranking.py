@@ -4,7 +4,7 @@ import pytest
 from report_builder import make_report, row
 
 from gradaudit.formats.html import Html
-from gradaudit.view.ranking import MEASURED, PERMUTED, rankings_of
+from gradaudit.view.charts.ranking import MEASURED, PERMUTED, rankings_of
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 

@@ -8,10 +8,10 @@ from command_line import run
 from markdown_it import MarkdownIt
 
 from gradaudit.audits import AuditOptions, audits
+from gradaudit.audits.explaining import PARTS, explain, limits_of, names
 from gradaudit.core.parts import offered, part_named
 from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.judging import default_policy, known_metrics
-from gradaudit.view.explaining import PARTS, explain, limits_of, names
 
 
 @pytest.mark.parametrize("audit", audits())

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from gradaudit.judging.policy import known_metrics
 from gradaudit.report import Measurement, Report
-from gradaudit.view.sweep import CurvePanel, CurvePoint, Curves
+from gradaudit.view.charts.sweep import CurvePanel, CurvePoint, Curves
 
 MEASURED, PERMUTED = "measured", "permuted attribute"
 

@@ -11,8 +11,8 @@ from pydantic import JsonValue
 from report_builder import failed_row, make_report, row, skipped_row
 
 from gradaudit.errors import UsageError
+from gradaudit.evidence.redaction import MAX_WORDS, redact
 from gradaudit.report import CheckpointRecord, Report
-from gradaudit.view.redaction import MAX_WORDS, redact
 
 FOLDER, TABLE = "krankenakte_7", "patienten.csv"
 COLUMNS = ("blutgruppe", "raucher status", "gewicht", "diagnose")

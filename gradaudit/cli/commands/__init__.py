@@ -1,0 +1,1 @@
+"""One command, or the commands about one thing, a file."""
