@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,6 +25,8 @@ from gradaudit.core.files import read_file
 from gradaudit.core.parts import without_garbage_collection
 from gradaudit.core.specs import parse_spec, suggest
 from gradaudit.errors import UsageError, foreign
+
+T = TypeVar("T")
 
 MAX_BYTES = 16 << 20
 """Largest size of a file of code, in bytes."""
@@ -81,8 +83,8 @@ def _import(source: str, where: str) -> ModuleType:
     try:
         with foreign(), _on_path(Path.cwd()):
             if content is not None:
-                return _with_operators(partial(_run, Path(source).resolve(), content))
-            return _with_operators(partial(importlib.import_module, source))
+                return with_operators(partial(_run, Path(source).resolve(), content))
+            return with_operators(partial(importlib.import_module, source))
     except SyntaxError as error:
         at = f"{error.filename or source}:{error.lineno}"
         raise UsageError(f"{where}: {at}: syntax error: {error.msg}") from error
@@ -132,7 +134,7 @@ def import_torchvision(submodule: str) -> Any:
         UsageError: torchvision is missing or does not fit the installed torch.
     """
     try:
-        return _with_operators(partial(importlib.import_module, f"torchvision.{submodule}"))
+        return with_operators(partial(importlib.import_module, f"torchvision.{submodule}"))
     except (ImportError, RuntimeError) as error:
         reason = str(error).split("\n")[0]
         raise UsageError(
@@ -141,8 +143,8 @@ def import_torchvision(submodule: str) -> Any:
         ) from error
 
 
-def _with_operators(load: Callable[[], ModuleType]) -> ModuleType:
-    """Imports a module, once more with torchvision's missing operators defined if it needs them."""
+def with_operators(load: Callable[[], T]) -> T:
+    """Loads what may import torchvision, once more with its missing operators if it needs them."""
     with without_garbage_collection():
         try:
             return load()

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import traceback
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pickle import PicklingError
 from types import ModuleType
@@ -17,6 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from gradaudit._version import __version__
+from gradaudit.core.user_code import with_operators
 from gradaudit.errors import UsageError
 
 _DECIDING = ("torch", "numpy", "scipy", "scikit-learn")
@@ -34,8 +35,8 @@ def shipped(value: object) -> bytes:
 
 
 def received(value: bytes) -> Any:
-    """Loads a value that this command sent to the worker."""
-    return cloudpickle.loads(value)
+    """Loads a value that this command sent to the worker, or the worker to this command."""
+    return with_operators(partial(cloudpickle.loads, value))
 
 
 def pickled(task: object) -> bytes:
@@ -71,7 +72,7 @@ def perform(task: bytes, counts: str, number: int, asked: dict[str, str]) -> byt
 
     try:
         _expect_same(asked)
-        work = cloudpickle.loads(task)
+        work = received(task)
         _one_thread(asked)
         value, error = work(advance), None
     except Exception as raised:

@@ -28,6 +28,7 @@ def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, prox
         return _beside_limit(finding, row, known)
     words = {
         "{times}": _in_100(row, "times "),
+        "{chosen}": _in_100(row, "times ", above=0.5),
         "{share}": _in_100(row),
         "{factor}": number(math.exp(min(row.number, 700.0))),
         "{secret}": secret_of(row) or WHAT_IS_PRIVATE,
@@ -45,15 +46,20 @@ def _tried(finding: Finding, row: Measurement) -> str:
     found = [float(answer) for answer in numbers if isinstance(answer, int | float)]
     sign, limit = (1, finding.max) if finding.min is None else (-1, finding.min)
     beyond = [answer for answer in found if limit is not None and sign * (answer - limit) > 0]
-    several = f"of the {len(found)} records" if len(found) > 1 else "of one record"
-    return f"the attack succeeded on {len(beyond)} {several} that it was tried on" if found else ""
+    if len(found) == 1:
+        return f"the attack {'succeeded' if beyond else 'failed'} on the one record it was tried on"
+    counted = f"{len(beyond)} of the {len(found)} records"
+    return f"the attack succeeded on {counted} that it was tried on" if found else ""
 
 
-def _in_100(row: Measurement, noun: str = "") -> str:
-    """``93 times in 100 (86 to 97)``; the interval is left out where there is none."""
-    ends = [f"{100 * end:.0f}" for end in row.interval or ()]
+def _in_100(row: Measurement, noun: str = "", above: float = 0.0) -> str:
+    """``93 times in 100 (86 to 97)`` of a share above another, without the interval if none."""
+    value, *ends = (
+        f"{100 * min(max(above + share, 0.0), 1.0):.0f}"
+        for share in (row.value or 0.0, *(row.interval or ()))
+    )
     beside = f" ({ends[0]} to {ends[1]})" if ends else ""
-    return f"{100 * (row.value or 0.0):.0f} {noun}in 100{beside}"
+    return f"{value} {noun}in 100{beside}"
 
 
 def _beside_limit(finding: Finding, row: Measurement, known: Metric | None) -> str:

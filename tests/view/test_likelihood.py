@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from report_builder import row
 
+from gradaudit.audits import Metric
 from gradaudit.report import Finding
 from gradaudit.view.likelihood import INDICATED, likelihood
 
@@ -32,9 +33,19 @@ def test_records_beyond_the_limit_are_counted_and_none_at_it(
 
 
 def test_what_is_no_number_is_no_record() -> None:
-    assert said([None, "x", 0.9], max=0.5) == (
-        "the attack succeeded on 1 of one record that it was tried on"
+    once = "on the one record it was tried on"
+    assert said([None, "x", 0.9], max=0.5) == f"the attack succeeded {once}"
+    assert said([None, "x", 0.1], max=0.5) == f"the attack failed {once}"
+
+
+def test_a_gain_is_worded_as_what_is_chosen_of_two() -> None:
+    measured = row("own.closeness", "fc1", 0.3, interval=(0.2, 0.6))
+    known = Metric(id="closeness", title="closeness", odds="about {chosen}, and by guessing 50")
+    finding = Finding(
+        rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.1
     )
+    said = likelihood(finding, measured, known, proxy=False)
+    assert said == "about 80 times in 100 (70 to 100), and by guessing 50"
 
 
 @pytest.mark.parametrize(("limit", "side"), [({"max": 1.5}, "most"), ({"min": 1.5}, "least")])
