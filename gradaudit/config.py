@@ -22,6 +22,8 @@ from gradaudit.errors import UsageError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.presentation import STDOUT, Shape, shape_of
 
+M = TypeVar("M", bound=BaseModel)
+
 
 class _Settings(BaseModel):
     model_config = ConfigDict(
@@ -371,9 +373,6 @@ def section(file: dict[str, Any], audit: str) -> dict[str, Any]:
 
 def _section_of(audit: str) -> str:
     return audit.replace("-", "_").replace(" ", "_")
-
-
-M = TypeVar("M", bound=BaseModel)
 
 
 def settle(model: type[M], flags: dict[str, Any], file: dict[str, Any]) -> M:

@@ -114,7 +114,7 @@ def title(report: Report) -> str:
         f"{PurePath(file).name}{python}{factory}" if python else target.model,
         files[0] if len(files) == 1 else f"{len(files)} checkpoints" if files else "",
         f"{target.parameters:,} parameters",
-        target.loss,
+        "" if target.loss == "none" else target.loss,
         f"{target.mode} mode",
     )
 
