@@ -290,8 +290,10 @@ def _sentence(
         where = f" in {place}" if place.layers else ""
         others = {x.message for x in findings} - {finding.message}
         more = f"; {len(others)} more reasons" if others else ""
-        about = f"whether {said} " if plain else f"{finding.metric}{where}: "
-        return f"{about}{finding.message}{more}"
+        if not plain:
+            return f"{finding.metric}{where}: {finding.message}{more}"
+        reason = finding.message.removeprefix("could not be measured: ")
+        return f"it could not be measured whether {said}: {reason}{more}"
     if finding.outcome == "unclear":
         return f"{_UNDECIDED}whether {said}"
     accepted = _ACCEPTED.get(finding.outcome)

@@ -114,7 +114,10 @@ READINGS = (
 
 
 class _Reaction(NamedTuple):
-    """Limits on the median of one reading, why they are there, and what a value beyond one says."""
+    """Limits on the median of one reading, why they are there, and what a value beyond one says.
+
+    The records that it is about come after ``says``.
+    """
 
     warning: float
     error: float
@@ -128,7 +131,7 @@ _REACTIONS: Mapping[Reacting, _Reaction] = {
         1.0,
         10.0,
         "records",
-        "the gradient of {where} reacts strongly to its record",
+        "the gradient of {where} follows",
         "moving a record by a length of one moves the elements of this layer's gradient by more "
         "than their whole range: the gradient follows its record closely",
     ),
@@ -136,7 +139,7 @@ _REACTIONS: Mapping[Reacting, _Reaction] = {
         10.0,
         1000.0,
         "labels",
-        "the gradient of {where} reacts strongly to the label",
+        "the gradient of {where} shows the label of",
         "another label would move this layer's gradient by many times its range, as it does for "
         "records that the model is sure of: the gradient shows the label",
     ),
@@ -181,7 +184,7 @@ def _over_records(reading: JacobianNorm, metric: str, quantile: Quantile) -> Met
         error=reaction.error * quantile.limits,
         question=reaction.question,
         chance=0.0,
-        says=f"for {quantile.records}, {reaction.says}",
+        says=f"{reaction.says} {quantile.records}",
         why=f"for {quantile.records}, {reaction.why}",
         helps="larger batches, or noise (--defense)",
     )
