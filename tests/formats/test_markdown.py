@@ -43,8 +43,8 @@ low; &#126; no rule judged it
 - 🔴 **high** a server can tell a batch's private attribute from conv1<br>leak.bits 3.10 [2.90, \
 3.30], lower end above limit 2; chance 0; helps: hiding conv1 (--hide), or noise \
 (--defense)<br>an attacker learns the attribute from this layer's gradient
-- ⚪ **unknown** whether a server can tell a batch's private attribute from fc2 could not be \
-measured: NaN &#42;here&#42;
+- ⚪ **unknown** it could not be measured whether a server can tell a batch's private attribute \
+from fc2: NaN &#42;here&#42;
 - 🟠 **medium** a server can tell a batch's private attribute from fc1<br>leak.bits 1.50, above \
 limit 1 (no interval); chance 0; helps: hiding fc1 (--hide), or noise (--defense)<br>an \
 attacker learns the attribute from this layer's gradient

@@ -13,7 +13,7 @@ from gradaudit.view import view
 from gradaudit.view.first_screen import TITLE, FirstScreen
 from gradaudit.view.likelihood import INDICATED
 
-PLACEHOLDERS = {"times", "share", "factor", "secret"}
+PLACEHOLDERS = {"times", "chosen", "share", "factor", "secret"}
 
 
 def first(*rows: Any, policy: Policy | None = None) -> FirstScreen:

@@ -40,9 +40,8 @@ def test_what_is_no_number_is_no_record() -> None:
 
 def test_a_gain_is_worded_as_what_is_chosen_of_two() -> None:
     measured = row("own.closeness", "fc1", 0.3, interval=(0.2, 0.6))
-    known = Metric(
-        id="closeness", title="closeness", odds="about {chosen}, and by guessing 50 times"
-    )
+    odds = "about {chosen}, and by guessing 50 times"
+    known = Metric(id="closeness", title="closeness", odds=odds)
     finding = Finding(
         rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.1
     )

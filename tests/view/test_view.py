@@ -213,8 +213,8 @@ WORST: list[tuple[str, list[Any]]] = [
         [row("leak.bits", "fc1", 3.0), row("leak.total", None, 1.0)],
     ),
     (
-        "UNDECIDED|: whether a server can tell a batch's private attribute from fc1 could not be "
-        "measured: NaN",
+        "UNDECIDED|: it could not be measured whether a server can tell a batch's private "
+        "attribute from fc1: NaN",
         [failed_row("leak.bits", "fc1", "NaN"), row("leak.note", "fc1", 1)],
     ),
     ("UNDECIDED|: nothing in this report was measured", []),
