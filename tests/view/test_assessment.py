@@ -63,7 +63,7 @@ def test_the_likelihood_is_what_the_numbers_show(
 
 
 def test_an_indicator_alone_makes_nothing_likely(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("concerns", "heat_map"):
+    for module in ("concerns", "charts.heat_map"):
         monkeypatch.setattr(f"gradaudit.view.{module}.proxies", lambda: {"leak.bits"})
     assert risks(row("leak.bits", "conv1", 3.0))[1].likelihood == INDICATED
     assert risks(row("leak.bits", "conv1", 0.5))[1].likelihood == UNKNOWN
