@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import traceback
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pickle import PicklingError
 from types import ModuleType
@@ -36,7 +36,7 @@ def shipped(value: object) -> bytes:
 
 def received(value: bytes) -> Any:
     """Loads a value that this command sent to the worker, or the worker to this command."""
-    return with_operators(partial(cloudpickle.loads, value))
+    return with_operators(lambda: cloudpickle.loads(value))
 
 
 def pickled(task: object) -> bytes:

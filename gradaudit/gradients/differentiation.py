@@ -74,13 +74,18 @@ class Mapped:
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
         """The gradients' tangents. Nothing is computed twice that does not depend on the record.
 
-        By a target in which the loss is linear they are the gradients for the direction itself.
+        By a target in which the loss is linear they are the gradients for the direction itself,
+        of all pairs in one ``vmap``: nested, PReLU mistakes directions for records (torch 2.13).
         """
         if by == "target" and batch.trace.view.loss.linear:
-            of_targets = torch.func.vmap(batch.trace.gradients, in_dims=(None, 0, None))
-            of_records = torch.func.vmap(of_targets, in_dims=(0, None, 0))
-            gradients: Gradients = of_records(batch.points, directions, batch.records)
-            return gradients._replace(seen={})
+            pairs = len(batch.points), len(directions)
+            points, records = (
+                each.repeat_interleave(pairs[1], 0) for each in (batch.points, batch.records)
+            )
+            targets = directions.repeat(pairs[0], *(1 for _ in directions.shape[1:]))
+            gradients: Gradients = torch.func.vmap(batch.trace.gradients)(points, targets, records)
+            apart: Gradients = tree_map(lambda each: each.unflatten(0, pairs), gradients)
+            return apart._replace(seen={})
         one = _forward(batch.trace, by)
         several = torch.func.vmap(one, in_dims=(None, None, None, 0))
         every = torch.func.vmap(several, in_dims=(0, 0, 0, None))

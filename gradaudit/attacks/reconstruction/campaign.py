@@ -120,7 +120,7 @@ class Campaign:
             blocks: that the restarts of a batch are made of; 1 where they cannot be shared out.
 
         Raises:
-            NotApplicable: the attack says nothing about these updates.
+            NotApplicable: the attack says nothing about any of these updates.
         """
         observed, units = self.observed, self.units.of(title, *words)
         workers = self.execution.workers if observed[0].view.model.device.type == "cpu" else 1
@@ -129,35 +129,15 @@ class Campaign:
             alone = Execution(self.execution.seed)
             tasks = [partial(_one, task, batch, n, alone) for n, batch in enumerate(observed)]
             with self.execution.progress.task(title, len(observed)) as advance:
-                return shared_out(tasks, workers, advance, units)
-        execution, results = replace(self.execution, workers=workers), []
-        for number, batch in enumerate(observed):
-            results.append(units.of(number).once(partial(task, batch, number, execution)))
+                results = shared_out(tasks, workers, advance, units)
+        else:
+            execution, results = replace(self.execution, workers=workers), []
+            for number, batch in enumerate(observed):
+                results.append(units.of(number).once(partial(task, batch, number, execution)))
+        reasons = [result for result in results if isinstance(result, NotApplicable)]
+        if reasons and len(reasons) == len(results):
+            raise reasons[0]
         return results
-
-    def answers(
-        self, task: Task[T], title: str, *words: str, blocks: int = 1
-    ) -> list[T | NotApplicable]:
-        """As ``outcomes``, with the reason in place of what the attack does not say of a batch.
-
-        Records that the model is certain of have an update of zeros, which shows nothing.
-
-        Raises:
-            NotApplicable: the attack says nothing about any of these updates.
-        """
-        results = self.outcomes(partial(_or_reason, task), title, *words, blocks=blocks)
-        if all(isinstance(result, NotApplicable) for result in results):
-            raise results[0]  # type: ignore[misc]
-        return results
-
-
-def _or_reason(
-    task: Task[T], batch: AttackedBatch, number: int, execution: Execution
-) -> T | NotApplicable:
-    try:
-        return task(batch, number, execution)
-    except NotApplicable as error:
-        return error
 
 
 def _one(
@@ -170,13 +150,20 @@ def _one(
 
 def attack_batch(
     attack: Attack[T], method: Method, batch: AttackedBatch, number: int, execution: Execution
-) -> T:
+) -> T | NotApplicable:
     """Attack one batch of a campaign by its own seed.
 
     The task holds no other batch, which would travel to its worker.
+
+    Returns:
+        What the attack makes of the batch, or the reason why it says nothing about it: records
+        that the model is certain of have an update of zeros.
     """
     draws = sequence(execution.seed, "reconstruction", "attack", number)
-    return attack(method, batch, replace(execution, seed=draws))
+    try:
+        return attack(method, batch, replace(execution, seed=draws))
+    except NotApplicable as error:
+        return error
 
 
 def chosen_batches(subject: Subject, options: Choice) -> list[Records]:

@@ -71,7 +71,7 @@ def _of_methods(
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            answers = campaign.answers(
+            answers = campaign.outcomes(
                 partial(attack_batch, recovered_labels, method),
                 method.name,
                 method.options.model_dump_json(),

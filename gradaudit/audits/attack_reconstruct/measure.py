@@ -245,7 +245,7 @@ def _of_methods(
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            answers = campaign.answers(
+            answers = campaign.outcomes(
                 partial(attack_batch, partial(attempt, scored=campaign.scored), method),
                 method.name,
                 method.options.model_dump_json(),

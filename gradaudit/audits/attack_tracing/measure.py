@@ -84,7 +84,7 @@ def _answers(campaign: Campaign, methods: dict[str, Method]) -> tuple[str, list[
     reasons: list[str] = []
     for text, method in methods.items():
         try:
-            answers = campaign.answers(
+            answers = campaign.outcomes(
                 partial(attack_batch, rebuilt, method),
                 method.name,
                 method.options.model_dump_json(),
