@@ -43,8 +43,8 @@ class Metric:
             the layers, ``{secret}`` for what is private, ``{records}`` for what was attacked.
         odds: how often what it says succeeds, a clause that somebody who knows no statistics can
             picture; ``{times}`` stands for a share as ``93 times in 100 (86 to 97)``, ``{chosen}``
-            for what is so much above a half, ``{share}`` for ``93 in 100 (86 to 97)``,
-            ``{factor}`` for the power of e, ``{secret}`` as above.
+            for what is so much above a half, ``{share}`` for ``93 in 100 (86 to 97)``, ``{rest}``
+            for what is left of a share, ``{factor}`` for the power of e, ``{secret}`` as above.
         helps: what would bring it back within the limit, besides hiding layers and more records.
         proven: whether a value is what the truth is at least, so that none shows it within a max.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty

@@ -46,7 +46,7 @@ def _lines(shown: View, signed: dict[str, str]) -> Iterator[str]:
     gaps = ", ".join(f"{gap.what}{gap.where}" for gap in shown.gaps if not gap.partial)
     yield from (
         "",
-        _text(f"Residual risk: {signed['residual risk']}. Not tested: {gaps or 'nothing'}."),
+        _text(f"Risk as measured: {signed['residual risk']}. Not tested: {gaps or 'nothing'}."),
     )
     yield from (
         "",

@@ -33,7 +33,7 @@ class Harm(NamedTuple):
 
 HARMS = (
     Harm(
-        "single records are rebuilt or followed",
+        "single records are rebuilt, or traced to who sent them",
         "severe: whoever gets a record has all that it says of a person",
         frozenset({"records", "freedom"}),
     ),

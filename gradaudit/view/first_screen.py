@@ -10,7 +10,7 @@ from gradaudit.view.verdict_sentence import ReportVerdict
 
 TITLE = "Privacy audit of shared gradients"
 _HIDING = re.compile(r"hiding (.+?) \(--hide\)")
-_BEST = "this is the attacker's best case; your own federation was not described"
+_BEST = "the conditions favour the attacker, as your own federation was not described"
 _NOISE = "noise (--defense)"
 _ORDER = ("first", "second", "third")
 _OPTIONS = re.compile(r" \([^()]*--[^()]*\)")

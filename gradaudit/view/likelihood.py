@@ -1,6 +1,7 @@
 """How likely a finding is, in numbers of cases that a reader can picture."""
 
 import math
+from collections.abc import Callable
 
 from gradaudit.audits import Metric
 from gradaudit.core.text import number
@@ -28,8 +29,9 @@ def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, prox
         return _beside_limit(finding, row, known)
     words = {
         "{times}": _in_100(row, "times "),
-        "{chosen}": _in_100(row, "times ", above=0.5),
+        "{chosen}": _in_100(row, "times ", lambda gain: 0.5 + gain),
         "{share}": _in_100(row),
+        "{rest}": _in_100(row, read_as=lambda share: 1 - share),
         "{factor}": number(math.exp(min(row.number, 700.0))),
         "{secret}": secret_of(row) or WHAT_IS_PRIVATE,
     }
@@ -52,14 +54,16 @@ def _tried(finding: Finding, row: Measurement) -> str:
     return f"the attack succeeded on {counted} that it was tried on" if found else ""
 
 
-def _in_100(row: Measurement, noun: str = "", above: float = 0.0) -> str:
-    """``93 times in 100 (86 to 97)`` of a share above another, without the interval if none."""
+def _in_100(
+    row: Measurement, noun: str = "", read_as: Callable[[float], float] = lambda share: share
+) -> str:
+    """``93 times in 100 (86 to 97)`` of what a value is read as; without an interval if none."""
     value, *ends = (
-        f"{100 * min(max(above + share, 0.0), 1.0):.0f}"
+        100 * min(max(read_as(share), 0.0), 1.0)
         for share in (row.value or 0.0, *(row.interval or ()))
     )
-    beside = f" ({ends[0]} to {ends[1]})" if ends else ""
-    return f"{value} {noun}in 100{beside}"
+    beside = f" ({min(ends):.0f} to {max(ends):.0f})" if ends else ""
+    return f"{value:.0f} {noun}in 100{beside}"
 
 
 def _beside_limit(finding: Finding, row: Measurement, known: Metric | None) -> str:

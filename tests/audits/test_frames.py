@@ -16,7 +16,7 @@ PACKAGE = str(Path(gradaudit.__file__).parent)
 TABLE = "-m zoo:mlp?inputs=10 -d diabetes --seed 7 --samples 60 --jobs 1"
 PICTURES = "-m zoo:cnn3?shape=1x8x8&activation=tanh -d digits --seed 7 --jobs 1"
 ATTACK = f"{TABLE} --batches 1 --restarts 1 --method dlg:iterations=1"
-FEW = "--family logistic --repeats 1"
+FEW = "--family forest --repeats 1"
 GAME = f"{TABLE} -a sex {FEW} --shadow 40 --batches 10 --trials 20"
 NUMBERS = {
     "attack reconstruct": (ATTACK, "attacks.reconstruction.matching.lbfgs:_Search.tick"),
@@ -47,7 +47,7 @@ NUMBERS = {
         "attacks.reconstruction.closeness:relative_error",
     ),
     "vinfo": (
-        f"{TABLE} -a sex --samples 200 --batches 10 --batch-size 4 --family logistic "
+        f"{TABLE} -a sex --samples 200 --batches 10 --batch-size 4 --family forest "
         "--repeats 2 --no-correlation",
         "audits.vinfo.v_information:v_information",
     ),

@@ -31,7 +31,7 @@ def test_it_says_each_harm_with_likelihood_severity_and_numbers() -> None:
     assert "**FAILED by the default policy.** A server can tell a batch's private" in text
     harms = [line.split(" | ") for line in lines if line.startswith("| ")][2:]
     assert [line[0] for line in harms] == [
-        "| single records are rebuilt or followed",
+        "| single records are rebuilt, or traced to who sent them",
         "| a private attribute is inferred",
         "| the labels of records are read off",
     ]

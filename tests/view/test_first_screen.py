@@ -13,7 +13,7 @@ from gradaudit.view import view
 from gradaudit.view.first_screen import TITLE, FirstScreen
 from gradaudit.view.likelihood import INDICATED
 
-PLACEHOLDERS = {"times", "chosen", "share", "factor", "secret"}
+PLACEHOLDERS = {"times", "chosen", "share", "rest", "factor", "secret"}
 
 
 def first(*rows: Any, policy: Policy | None = None) -> FirstScreen:
@@ -93,7 +93,7 @@ def test_advice_against_two_findings_says_against_which() -> None:
             row("vinfo.auroc", "fc1", 0.934, interval=(0.857, 0.971), details={"attribute": "sex"}),
             limits(vinfo__auroc=0.75),
             "Shown two batches that differ in their sex, an attacker picks the right one 93 times "
-            "in 100 (86 to 97), and by guessing 50 times.",
+            "in 100 (86 to 97), where pure guessing is right 50 times.",
         ),
         (
             row("attack.row_accuracy", None, 0.4, interval=(0.3, 0.5)),
@@ -122,7 +122,7 @@ def test_records_that_a_row_lists_are_counted() -> None:
         policy=Policy.model_validate({"rules": [rule]}),
     )
     assert said.likely.startswith("The attack succeeded on 3 of the 4 records that it was tried on")
-    assert said.likely.endswith("best case; your own federation was not described.")
+    assert said.likely.endswith("the attacker, as your own federation was not described.")
 
 
 def test_an_indicator_is_called_one() -> None:

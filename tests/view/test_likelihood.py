@@ -38,15 +38,25 @@ def test_what_is_no_number_is_no_record() -> None:
     assert said([None, "x", 0.1], max=0.5) == f"the attack failed {once}"
 
 
+def test_what_is_missed_is_worded_as_what_is_read() -> None:
+    measured = row("own.missed", "fc1", 0.1, interval=(0.0, 0.3))
+    known = Metric(id="missed", title="missed", odds="an attacker reads {rest} of the labels")
+    finding = Finding(
+        rule=1, level="error", message="", metric="own.missed", outcome="failed", min=0.2
+    )
+    said = likelihood(finding, measured, known, proxy=False)
+    assert said == "an attacker reads 90 in 100 (70 to 100) of the labels"
+
+
 def test_a_gain_is_worded_as_what_is_chosen_of_two() -> None:
     measured = row("own.closeness", "fc1", 0.3, interval=(0.2, 0.6))
-    odds = "about {chosen}, and by guessing 50 times"
+    odds = "about {chosen}, where pure guessing is right 50 times"
     known = Metric(id="closeness", title="closeness", odds=odds)
     finding = Finding(
         rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.1
     )
     said = likelihood(finding, measured, known, proxy=False)
-    assert said == "about 80 times in 100 (70 to 100), and by guessing 50 times"
+    assert said == "about 80 times in 100 (70 to 100), where pure guessing is right 50 times"
 
 
 @pytest.mark.parametrize(("limit", "side"), [({"max": 1.5}, "most"), ({"min": 1.5}, "least")])

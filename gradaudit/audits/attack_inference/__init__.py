@@ -155,7 +155,7 @@ class InferenceAttack(Audit[O]):
             chance=0.0,
             says="a server can tell a batch's {secret} from {where}",
             odds="shown two batches that differ in their {secret}, an attacker picks the right one "
-            "about {chosen}, and by guessing 50 times",
+            "about {chosen}, where pure guessing is right 50 times",
             helps="noise (--defense)",
         ),
         _played(

@@ -55,7 +55,7 @@ class AttackLabels(Audit[LabelsOptions]):
             why="an attacker reads the labels of the records off their shared update",
             question="labels",
             says="a server can read the labels off {records}",
-            odds="an attacker misses {share} of the labels",
+            odds="an attacker reads {rest} of the labels",
             helps="larger batches, or noise (--defense)",
             stronger="the audit's --method and --restarts",
         ),

@@ -108,7 +108,7 @@ class AttackText(Audit[TextOptions]):
             why="this layer's gradient shows whether a given text was in the batch",
             says="a server can tell from {where} whether a text was in a batch",
             odds="shown a text of the batch and another one, an attacker picks the right one "
-            "{times}, and by guessing 50 times",
+            "{times}, where pure guessing is right 50 times",
             helps="larger batches, or noise (--defense)",
         ),
         Metric(

@@ -260,7 +260,7 @@ class Vinfo(Audit[VinfoOptions]):
             chance=0.5,
             says=_TOLD,
             odds="shown two batches that differ in their {secret}, an attacker picks the right one "
-            "{times}, and by guessing 50 times",
+            "{times}, where pure guessing is right 50 times",
             helps=_NOISE,
         ),
         Metric(
