@@ -42,15 +42,20 @@ def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, prox
 
 
 def _tried(finding: Finding, row: Measurement) -> str:
-    """Counts the records for which the attack was beyond the limit, where the row lists them."""
+    """Counts the records for which the attack was beyond the limit, where the row lists them.
+
+    Those whose update showed nothing were tried, too.
+    """
     answers = row.details.get("answers")
     numbers = answers if isinstance(answers, list) else []
     found = [float(answer) for answer in numbers if isinstance(answer, int | float)]
     sign, limit = (1, finding.max) if finding.min is None else (-1, finding.min)
     beyond = [answer for answer in found if limit is not None and sign * (answer - limit) > 0]
-    if len(found) == 1:
+    refused = row.details.get("updates_refused")
+    tried = len(found) + (refused if isinstance(refused, int) else 0)
+    if found and tried == 1:
         return f"the attack {'succeeded' if beyond else 'failed'} on the one record it was tried on"
-    counted = f"{len(beyond)} of the {len(found)} records"
+    counted = f"{len(beyond)} of the {tried} records"
     return f"the attack succeeded on {counted} that it was tried on" if found else ""
 
 

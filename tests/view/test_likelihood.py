@@ -32,6 +32,16 @@ def test_records_beyond_the_limit_are_counted_and_none_at_it(
     )
 
 
+def test_records_whose_update_shows_nothing_were_tried() -> None:
+    details = {"answers": [0.9], "updates_refused": 3}
+    measured = row("own.closeness", "fc1", 0.9, details=details)
+    finding = Finding(
+        rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.5
+    )
+    said = likelihood(finding, measured, None, proxy=False)
+    assert said == "the attack succeeded on 1 of the 4 records that it was tried on"
+
+
 def test_what_is_no_number_is_no_record() -> None:
     once = "on the one record it was tried on"
     assert said([None, "x", 0.9], max=0.5) == f"the attack succeeded {once}"

@@ -259,7 +259,8 @@ def _of_methods(
             _draw(audit.options.save_examples, text, campaign, answers)
         facts = {**campaign.facts, "method": text, "attack": attack_facts(attempts)}
         if refused := [str(answer) for answer in answers if isinstance(answer, NotApplicable)]:
-            facts["refused"] = f"{len(refused)} of {len(answers)} updates: {refused[0]}"
+            facts["updates_refused"] = len(refused)
+            facts["refused_because"] = list[JsonValue](sorted(set(refused)))
         if noise := _noise(campaign, answers):
             facts["noise"] = noise
         result = MethodAttempts(attempts, campaign.batch, audit.options.success)
