@@ -43,17 +43,24 @@ with tangents is taken to hold."""
 
 
 class _Most(NamedTuple):
-    """Records of a source, directions of a chunk, and bytes of a chunk of both."""
+    """Records of a source, directions of a chunk, and bytes of a chunk of both.
+
+    A chunk may take more bytes than that where it would have fewer than so many ``shared``
+    directions.
+    """
 
     records: int
     directions: int
     working_set: int
+    shared: int
 
 
-_ON_A_CPU = _Most(16, 16, 96 << 20)
+_ON_A_CPU = _Most(16, 64, 96 << 20, 16)
 """More does not make it faster, as long as what does not depend on the record is computed once for
-a few of them, and what does not depend on the direction too."""
-_ON_A_GPU = _Most(256, 64, 1 << 60)
+a few of them, and what does not depend on the direction too. Many directions at once help where
+calls cost more than their arithmetic: a GRU of 20 steps and a small CNN take about half of the
+time that chunks of 16 directions take, a fully connected network as long."""
+_ON_A_GPU = _Most(256, 64, 1 << 60, 64)
 """What fits: small chunks leave a GPU idle."""
 
 
@@ -209,7 +216,7 @@ class Jacobians:
                     yield [tabulated(part)], _TABULATED
                 return
         pair = _pair_bytes(self.batch.trace, {norm for taken in passes for norm in taken.norms})
-        shared = min(self._most.directions, 2 * self._room // pair)
+        shared = min(self._most.shared, 2 * self._room // pair)
         pairs = max(min(self._most.working_set, self._room) // pair, shared)
         chunk = max(1, min(self._most.directions, pairs))
         yield [source.part(at) for at in _slices(records, pairs // chunk)], chunk
