@@ -113,6 +113,12 @@ def printable(name: str, limit: int | None = 200) -> str:
     return _LOG_COMMAND.sub(REPLACEMENT, shown)
 
 
+def first_line(error: BaseException) -> str:
+    """Formats an exception as ``Kind: message`` on one line."""
+    message = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
 def inert_json(document: str) -> str:
     """Returns an equivalent JSON document without commands to a terminal or a log.
 

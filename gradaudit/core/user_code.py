@@ -24,6 +24,7 @@ import torch
 from gradaudit.core.files import read_file
 from gradaudit.core.parts import without_garbage_collection
 from gradaudit.core.specs import parse_spec, suggest
+from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError, foreign
 
 T = TypeVar("T")
@@ -60,12 +61,6 @@ def load_callable(location: str, option: str) -> Callable[..., Any]:
     if not callable(function):
         raise UsageError(f"{option} {location}: {_no_such_name(module, name)}")
     return function  # type: ignore[no-any-return]
-
-
-def first_line(error: BaseException) -> str:
-    """Formats an exception as ``Kind: message`` on one line."""
-    message = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _no_such_name(module: ModuleType, name: str) -> str:

@@ -13,8 +13,7 @@ from pydantic import JsonValue
 
 from gradaudit.core.files import expect_file
 from gradaudit.core.parts import library
-from gradaudit.core.text import printable
-from gradaudit.core.user_code import first_line
+from gradaudit.core.text import first_line, printable
 from gradaudit.data.common.checks import expect_finite, expect_to_fit
 from gradaudit.data.common.labelled_folder import LabelledFolder
 from gradaudit.data.common.table_columns import Inputs

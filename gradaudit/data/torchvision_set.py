@@ -6,7 +6,8 @@ from inspect import isclass, signature
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gradaudit.core.user_code import first_line, import_torchvision
+from gradaudit.core.text import first_line
+from gradaudit.core.user_code import import_torchvision
 from gradaudit.data.common.checks import choose
 from gradaudit.data.common.picture_files import PictureAdapter
 from gradaudit.data.common.user_data import records_of_items

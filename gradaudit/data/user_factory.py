@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from gradaudit.core.specs import Spec, arguments
-from gradaudit.core.user_code import first_line, load_callable
+from gradaudit.core.text import first_line
+from gradaudit.core.user_code import load_callable
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 from concurrent.futures import Executor
 
-from gradaudit.core.user_code import first_line, load_callable
+from gradaudit.core.text import first_line
+from gradaudit.core.user_code import load_callable
 from gradaudit.errors import UsageError, foreign
 from gradaudit.executors.base import GivenExecutor
 

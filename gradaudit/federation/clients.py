@@ -20,8 +20,9 @@ from gradaudit.federation.canaries import CanaryClients, Contribution, weighted_
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running
 from gradaudit.models.hf_adapter import frozen_below
+from gradaudit.models.module_kinds import BATCH_NORMS
 from gradaudit.models.outputs import returned_by
-from gradaudit.models.target import BATCH_NORMS, Target
+from gradaudit.models.target import Target
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 

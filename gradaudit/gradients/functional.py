@@ -22,8 +22,9 @@ from gradaudit.gradients.capture import FunctionMode
 from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, substituting, without_recomputation
 from gradaudit.models.losses import Loss, default_dtype
+from gradaudit.models.module_kinds import BATCH_NORMS
 from gradaudit.models.outputs import returned_by
-from gradaudit.models.target import BATCH_NORMS, Mode, Target
+from gradaudit.models.target import Mode, Target
 
 Parameters = Mapping[str, Tensor]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradaudit.models.target import BATCH_NORMS, CONVOLUTIONS
+from gradaudit.models.module_kinds import BATCH_NORMS, CONVOLUTIONS
 
 _KINDS = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, nn.Embedding, nn.EmbeddingBag)
 _SIZES = (8, 16, 28, 32, 48, 64, 96, 112, 128, 160, 192, 224, 227, 256, 299)

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from gradaudit.core.specs import Spec, arguments, parse_spec, suggest
-from gradaudit.core.user_code import first_line, import_torchvision, load_callable
+from gradaudit.core.text import first_line
+from gradaudit.core.user_code import import_torchvision, load_callable
 from gradaudit.errors import GradauditError, UsageError, foreign
 from gradaudit.models import hf_folder
 from gradaudit.models.checkpoint.kinds import convert_onnx, is_onnx

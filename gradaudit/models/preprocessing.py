@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradaudit.models.target import BATCH_NORMS, Expected
+from gradaudit.models.module_kinds import BATCH_NORMS
+from gradaudit.models.target import Expected
 
 _NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _SHIFT = 1.0

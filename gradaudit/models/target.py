@@ -1,6 +1,6 @@
 """The model under audit and its layers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -8,17 +8,15 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from gradaudit.data.common.packing import InputPart
 from gradaudit.errors import AuditError
 from gradaudit.models.losses import Loss
+from gradaudit.models.module_kinds import own_parameters
 from gradaudit.report import CheckpointRecord
 
 Mode = Literal["eval", "train"]
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
     for module_name, module in model.named_modules():
         parameters = {
             name: parameter
-            for name, parameter in _own_parameters(module)
+            for name, parameter in own_parameters(module)
             if parameter.requires_grad and id(parameter) not in seen
         }
         seen.update(map(id, parameters.values()))
@@ -104,26 +102,10 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
     return tuple(layers)
 
 
-def _own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Returns a module's parameters, and those from which parametrisations compute them."""
-    yield from module.named_parameters(recurse=False)
-    parametrizations = getattr(module, "parametrizations", None)
-    if isinstance(parametrizations, nn.ModuleDict) and is_parametrized(module):
-        yield from parametrizations.named_parameters("parametrizations")
-
-
 def _gradient_parameters(own: dict[str, nn.Parameter], *, with_bias: bool) -> list[str]:
     biases = [name for name in own if "bias" in name]
     weights = ["weight"] if "weight" in own else [name for name in own if name not in biases]
     return weights + (biases if with_bias else [])
-
-
-def outputs_second(module: nn.Module) -> bool:
-    """Whether a weight's second dimension counts the outputs, unlike in most layers.
-
-    So it is in transposed convolutions, and in the linear layer that transformers calls Conv1D.
-    """
-    return isinstance(module, TRANSPOSED) or hasattr(module, "nf")
 
 
 def choose_layers(

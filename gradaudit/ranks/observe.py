@@ -28,7 +28,7 @@ from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.capture import padding_sides
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.target import CONVOLUTIONS, TRANSPOSED
+from gradaudit.models.module_kinds import CONVOLUTIONS, TRANSPOSED
 
 Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

@@ -9,7 +9,7 @@ Optimizer steps as plain functions of gradients, which attacks differentiate.
 Each begins anew in every round, as clients do that keep nothing between rounds.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -81,6 +81,15 @@ class Adam:
             name: mean / first / (_root(self._squares[name] / second) + _LEAST)
             for name, mean in self._means.items()
         }
+
+
+def mean_update(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Returns the mean of several updates; a single one itself."""
+    if len(updates) == 1:
+        return updates[0]
+    return {
+        name: torch.stack([update[name] for update in updates]).mean(dim=0) for name in updates[0]
+    }
 
 
 def _averaged(kept: Update, new: Update, decay: float) -> Update:

@@ -14,7 +14,7 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import mean_gradient, per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.gradient_rows import QUICK_BYTES
-from gradaudit.sharing.protocol import LocalTraining, SharingProtocol
+from gradaudit.sharing.protocol import LocalTraining, SharingProtocol, mean_update
 
 _COPIES = 6
 """Copies of a client's weights while it trains, with gradients and an optimizer's memory."""
@@ -65,16 +65,7 @@ def seen(
     """
     parts = zip(inputs.chunk(sharing.clients), labels.chunk(sharing.clients), strict=True)
     one = partial(share, target, dtype=dtype, memory=memory, noise=noise)
-    return mean_of([one(x, y, sharing, generator) for x, y in parts])
-
-
-def mean_of(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several updates; of a single one itself."""
-    if len(updates) == 1:
-        return updates[0]
-    return {
-        name: torch.stack([update[name] for update in updates]).mean(dim=0) for name in updates[0]
-    }
+    return mean_update([one(x, y, sharing, generator) for x, y in parts])
 
 
 def share(

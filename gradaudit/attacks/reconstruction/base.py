@@ -16,8 +16,7 @@ from gradaudit.data.records import Feature
 from gradaudit.errors import UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
-from gradaudit.sharing.protocol import LocalTraining
-from gradaudit.sharing.share import mean_of
+from gradaudit.sharing.protocol import LocalTraining, mean_update
 
 Update = dict[str, Tensor]
 """A shared update by parameter name, in the shapes of the parameters."""
@@ -134,7 +133,7 @@ class AttackerView:
                 cannot be used inside ``torch.func``.
         """
         parts = zip(inputs.chunk(self.clients), targets.chunk(self.clients), strict=True)
-        return mean_of([self._of_client(x, y, taped=taped) for x, y in parts])
+        return mean_update([self._of_client(x, y, taped=taped) for x, y in parts])
 
     def _of_client(self, inputs: Tensor, targets: Tensor, *, taped: bool) -> Update:
         differentiate = self._taped_gradient if taped else self._gradient

@@ -39,7 +39,7 @@ from gradaudit.attacks.reconstruction.base import (
 )
 from gradaudit.core.randomness import torch_rng
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.target import CONVOLUTIONS
+from gradaudit.models.module_kinds import CONVOLUTIONS
 from gradaudit.ranks.observe import watching
 
 JACOBIAN_ELEMENTS = 20_000_000

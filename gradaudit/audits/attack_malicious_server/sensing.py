@@ -11,7 +11,8 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.operations import Linear, Transposed
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.gradients.trace import Gradients
-from gradaudit.models.target import Layer, Target, outputs_second
+from gradaudit.models.module_kinds import outputs_second
+from gradaudit.models.target import Layer, Target
 
 UNITS = 256
 """Units of a layer that are looked at, at most."""

@@ -11,7 +11,7 @@ import yaml
 from gradaudit.audits.job import JobOptions
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
 from gradaudit.audits.job.measure import load
-from gradaudit.core.user_code import first_line
+from gradaudit.core.text import first_line
 from gradaudit.errors import GradauditError
 from gradaudit.models.building import load_model
 

@@ -28,7 +28,8 @@ from gradaudit.audits.subspace.groups import Split
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.memory import ColumnRange, Stream, as_array, counted, names, passes
-from gradaudit.models.target import Layer, outputs_second
+from gradaudit.models.module_kinds import outputs_second
+from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
 
 Array = NDArray[np.float64]

@@ -4,7 +4,7 @@ An archive is a zip of arrays, each with a header that declares shape and type. 
 first: nothing is unpacked that would not fit into memory, and object arrays (pickles) are refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from PIL import Image
 
 from gradaudit.core.files import expect_file
 from gradaudit.core.npz import SUFFIX, NpzArchive, opened
-from gradaudit.core.text import printable
-from gradaudit.core.user_code import first_line
+from gradaudit.core.text import first_line, printable
 from gradaudit.data.common.checks import (
     MAX_COLUMN_BYTES,
     choose,
@@ -26,10 +25,13 @@ from gradaudit.data.common.checks import (
     expect_to_fit,
     quote,
 )
+from gradaudit.data.common.packing import InputPart, Kind
 from gradaudit.errors import DataError, GradauditError, UsageError
 
 _KINDS = "biufU"
 _CHANNELS = (1, 3, 4)
+_LARGEST_WHOLE = 1 << 24
+"""Whole numbers up to which float32 holds each of them."""
 
 
 class Archive:
@@ -176,3 +178,59 @@ def _channels_first(array: NDArray[Any], origin: str) -> NDArray[Any]:
             "width) or (records, height, width, channels), or floats as the model takes them"
         )
     return array
+
+
+def packed(
+    arrays: Mapping[str, NDArray[Any]], origin: str
+) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
+    """Arrays (records, …) by the name that the model takes them by, side by side.
+
+    Returns:
+        (records, positions): int64 where all are whole numbers or truth values, else float32; and
+        the parts in their order.
+
+    Raises:
+        DataError: there are none, they are not of the same records, or one cannot be an input.
+    """
+    if not arrays:
+        raise DataError(f"{origin}: there are none; give the model's arguments by name")
+    count, columns, parts = len(next(iter(arrays.values()))), [], []
+    for name, array in arrays.items():
+        where = f"{origin}: {quote(name)}"
+        if not array.ndim or not len(array):
+            raise DataError(f"{where}: is of shape {array.shape}; (records, …) is needed")
+        expect_length(len(array), count, where)
+        kind = _kind_of(array)
+        shaped = array.reshape(-1, 1) if array.ndim == 1 else array
+        values = as_inputs(shaped, where) if kind == "numbers" else shaped.astype(np.int64)
+        shape = array.shape[1:] if array.ndim == 1 else values.shape[1:]
+        columns.append(values.reshape(count, -1))
+        parts.append(InputPart(name, tuple(shape), kind))
+    whole = all(part.kind != "numbers" for part in parts)
+    return np.concatenate(columns, axis=1).astype(np.int64 if whole else np.float32), tuple(parts)
+
+
+def _kind_of(array: NDArray[Any]) -> Kind:
+    """Kind of an array's values; bytes of more than one dimension are pictures."""
+    if array.dtype.kind == "b":
+        return "flags"
+    pictures = array.dtype == np.uint8 and array.ndim > 2
+    return "tokens" if array.dtype.kind in "iu" and not pictures else "numbers"
+
+
+def packed_labels(
+    arrays: Mapping[str, NDArray[Any]], origin: str
+) -> tuple[NDArray[np.float32], tuple[InputPart, ...]]:
+    """Labels (records, …) by name, side by side as real numbers.
+
+    Raises:
+        DataError: they are not of the same records, or a whole number is beyond what float32 holds.
+    """
+    whole = {n: a.astype(np.int64) if a.dtype.kind in "iu" else a for n, a in arrays.items()}
+    for name, array in whole.items():
+        if array.dtype.kind == "i" and array.size and np.abs(array).max() > _LARGEST_WHOLE:
+            raise DataError(
+                f"{origin}: {quote(name)} has numbers beyond {_LARGEST_WHOLE:,}; number from 0"
+            )
+    block, parts = packed(whole, origin)
+    return block.astype(np.float32), parts

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from gradaudit.core.files import expect_file
 from gradaudit.core.parts import library
-from gradaudit.core.text import printable
-from gradaudit.core.user_code import first_line
+from gradaudit.core.text import first_line, printable
 from gradaudit.data.common.checks import (
     choose,
     expect_few_cells,

@@ -16,8 +16,8 @@ from pydantic import JsonValue
 
 from gradaudit.core.files import expect_file
 from gradaudit.core.specs import suggest
-from gradaudit.core.text import printable
-from gradaudit.core.user_code import first_line, import_torchvision, load_callable
+from gradaudit.core.text import first_line, printable
+from gradaudit.core.user_code import import_torchvision, load_callable
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import pictures
 from gradaudit.data.common.checks import expect_finite, expect_to_fit

@@ -16,7 +16,7 @@ from PIL import Image
 from pydantic import JsonValue
 
 from gradaudit.core.specs import suggest
-from gradaudit.data.common.arrays import as_inputs, pictures
+from gradaudit.data.common.arrays import as_inputs, packed, packed_labels, pictures
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.items import (
     NAME_THEM,
@@ -31,7 +31,7 @@ from gradaudit.data.common.items import (
     stacked,
     turned,
 )
-from gradaudit.data.common.packing import InputPart, packed, packed_labels
+from gradaudit.data.common.packing import InputPart
 from gradaudit.data.common.picture_files import Picture, stack_pictures
 from gradaudit.data.common.roles import (
     Labels,

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from gradaudit.errors import AuditError
 from gradaudit.integrations.flower.wrapping import WrappedStrategy
-from gradaudit.observer import Observation, Observer
-from gradaudit.observer.observer import stopwatch
+from gradaudit.observer.observer import Observation, Observer, stopwatch
 from gradaudit.sharing.named import Kind, named_update
 
 EXAMPLES = "num-examples"

@@ -16,8 +16,8 @@ from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, eps
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.parts import discover
 from gradaudit.core.specs import Spec, arguments, suggest
-from gradaudit.core.text import listed
-from gradaudit.core.user_code import first_line, load_callable
+from gradaudit.core.text import first_line, listed
+from gradaudit.core.user_code import load_callable
 from gradaudit.defenses import Chain, Defense, defenses, parse_defense
 from gradaudit.errors import AuditError, UsageError
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.core.parts import library
-from gradaudit.core.user_code import first_line
+from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError
 
 

@@ -23,8 +23,8 @@ from gradaudit.audits.dp_audit.mechanisms import OPTION, Mechanism, Promise, Rel
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.specs import Spec, arguments, parse_spec
-from gradaudit.core.text import listed
-from gradaudit.core.user_code import first_line, load_callable
+from gradaudit.core.text import first_line, listed
+from gradaudit.core.user_code import load_callable
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.gradients.noise import clipped
 

@@ -41,7 +41,7 @@ from gradaudit.audits.job.loading.flower_server import (
     secure_sum_faults,
     started,
 )
-from gradaudit.core.user_code import first_line
+from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError, one_line
 from gradaudit.models.building import load_model
 

@@ -33,7 +33,7 @@ from flwr.serverapp.strategy import Strategy
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.job.loading.chains import Fault, fault
 from gradaudit.audits.job.loading.flower_messages import arrays_of, asked, context_of, record_of
-from gradaudit.core.user_code import first_line
+from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError
 
 _MOST_WAITED_FOR = 1000

@@ -35,7 +35,7 @@ from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
 from gradaudit.audits.job.loading import fresh_imports, models_in
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, Outgoing, fault
-from gradaudit.core.user_code import first_line
+from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
 
