@@ -29,6 +29,7 @@ SLOW = (
     "attacks/reconstruction/test_replay.py",
     "audits/attack_inference/test_attack_inference.py",
     "audits/attack_labels/test_attack_labels_tracing.py",
+    "audits/attack_record/test_attack_record_presence.py",
     "audits/attack_reconstruct/test_attack_reconstruct.py",
     "audits/attack_text/test_attack_text.py",
     "audits/copa_metric/test_copa_metric.py",

@@ -50,6 +50,7 @@ AUDITS = {
     "attack_tracing": "attack_reconstruct",
     "attack_text": "attack_reconstruct",
     "attack_table": "attack_reconstruct attack_text",
+    "attack_record": "attack_reconstruct attack_table",
     "attack_attribution": "attack_table",
     "attack_malicious_server": "",
     "tradeoff": "attack_inference",

@@ -50,6 +50,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("attack reconstruct", PICTURES, {"method": ["copa"], "restarts": 1, "batches": 1}),
     ("attack tracing", TABLE, {}),
     ("attack malicious-server", TABLE, {}),
+    ("attack record", TABLE, {"batch_size": 2, "updates": 8, "given": [3]}),
     ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 4}),
     (
         "attack property",

@@ -83,6 +83,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "attack text": [(sentences.subject, {"batch_size": 2, "batches": 2, "decoys": 4})],
     "attack table": [(table, {"batch_size": 4, "batches": 2, "ensemble": 1, "iterations": 2})],
+    "attack record": [(table, {"batch_size": 2, "updates": 8, "given": [3]})],
     "attack tracing": [
         (pictures, {"participants": 2, "repeats": 2, "method": ADAM, "iterations": 1})
     ],

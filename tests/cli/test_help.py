@@ -81,4 +81,4 @@ def test_a_group_names_its_commands_by_their_panels() -> None:
         assert word in text
     assert "membership, or an attribute for `vinfo`)." in " ".join(
         run("attack", "--help", width=WIDTH).out.split()
-    ).replace("whether a record was trained on is `attack tracing`, or", "membership, or")
+    ).replace("whether a record is behind an update is `attack record`, or", "membership, or")

@@ -41,7 +41,7 @@ class AttackLabels(Audit[LabelsOptions]):
     aliases: ClassVar[tuple[str, ...]] = ("attack membership",)
     summary = (
         "Recover the labels behind an update (what Fan et al. 2020 call membership; whether a "
-        "record was trained on is `attack tracing`, or an attribute for `vinfo`)."
+        "record is behind an update is `attack record`, or an attribute for `vinfo`)."
     )
     question = "Which labels do the records behind an update have?"
     paper = "https://arxiv.org/abs/2006.11601"

@@ -1,0 +1,92 @@
+"""AUROC and true positive rates of pairs of updates and records, with intervals.
+
+Pairs of one update share its batch, and a record is a candidate of several updates: what each pair
+adds to a score's error is summed over the pairs of an update, and over those of a record, and the
+variance is the sum of both squares less that of the pairs alone (A. Cameron, J. Gelbach and D.
+Miller, "Robust inference with multiway clustering", 2011), at least that of either alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradaudit.audits.attack_record.projection import FloatArray
+from gradaudit.audits.attack_record.record_sets import CandidatePairs
+from gradaudit.games.scores import Score, above, placements
+from gradaudit.statistics.intervals import wilson
+from gradaudit.statistics.laws import binomial_quantile, student_quantile
+
+_TAIL = 0.1
+"""Chance that the threshold lies beyond each end of the false positives' allowance."""
+
+
+@dataclass(frozen=True)
+class PairScores:
+    """Scores (pairs,) of the pairs."""
+
+    scores: FloatArray
+    pairs: CandidatePairs
+
+    def auroc(self) -> Score:
+        """The area under the ROC curve, ties counting half."""
+        inside = self.pairs.inside
+        placed = placements(self.scores, inside)
+        area = float(placed[inside].mean())
+        sides = np.where(inside, inside.sum(), (~inside).sum())
+        return self._rate(area, (placed - area) / sides)
+
+    def at(self, share: float) -> Score | None:
+        """The true positive rate at such a share of false ones; None of too few to say.
+
+        The threshold may be any that lies at this share with a chance of 80 %, by as many
+        independent pairs outside as the variance of their rate says.
+        """
+        inside = self.pairs.inside
+        outside = ~inside
+        if outside.sum() * share < 1:
+            return None
+        at, strict, lax = (self._above(level) for level in (share, *self._levels(share)))
+        ends = strict.interval[0], lax.interval[1]
+        return Score(at.value, (min(ends[0], at.value), max(ends[1], at.value)))
+
+    def independent(self, share: float) -> float:
+        """How many independent pairs outside would say as exactly how many score above."""
+        outside = ~self.pairs.inside
+        scores = self.scores[outside]
+        over = scores > np.quantile(scores, 1 - share, method="higher")
+        errors = np.zeros(len(self.scores))
+        errors[outside] = (over - over.mean()) / len(scores)
+        variance = self._variance(errors)
+        rate = max(float(over.mean()), 1 / len(scores))
+        return min(rate * (1 - rate) / variance, len(scores)) if variance > 0 else len(scores)
+
+    def _levels(self, share: float) -> tuple[float, float]:
+        count = self.independent(share)
+        low, high = (binomial_quantile(t, round(count), share) for t in (_TAIL, 1 - _TAIL))
+        return low / count, max(high / count, share)
+
+    def _above(self, share: float) -> Score:
+        inside = self.pairs.inside
+        over = above(self.scores, inside, share)
+        errors = np.zeros(len(self.scores))
+        errors[inside] = (over - over.mean()) / len(over)
+        return self._rate(float(over.mean()), errors)
+
+    def _rate(self, value: float, errors: FloatArray) -> Score:
+        """A rate of as many independent trials as its variance says."""
+        inside = self.pairs.inside
+        records = len(np.unique(self.pairs.records[inside]))
+        clusters = min(len(np.unique(self.pairs.updates)), records)
+        least = min(records, len(np.unique(self.pairs.records[~inside])))
+        variance, spread = self._variance(errors), value * (1 - value)
+        count = min(spread / variance, 10 * least) if variance > 0 else least
+        quantile = student_quantile(max(clusters - 1, 1) if clusters > 1 else least - 1)
+        return Score(value, wilson(value, max(count, 1.0), quantile))
+
+    def _variance(self, errors: FloatArray) -> float:
+        """Of a score's error, (pairs,) of which is what each pair adds."""
+        by = [np.bincount(x, errors) for x in (self.pairs.updates, self.pairs.records)]
+        updates, records = (float(sums @ sums) for sums in by)
+        alone = float(errors @ errors)
+        several = len(by[0]) > 1
+        return max(updates + records - alone, updates, records) if several else max(records, alone)

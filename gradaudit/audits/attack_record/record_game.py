@@ -1,0 +1,268 @@
+"""The game of a record's presence: whose updates are made, and their products with candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.audits.attack_record import RecordOptions
+from gradaudit.audits.attack_record.likelihood_ratio import Placed
+from gradaudit.audits.attack_record.projection import InnerProducts
+from gradaudit.audits.attack_record.record_sets import (
+    CandidatePairs,
+    IntArray,
+    RecordSets,
+    alike,
+    batches_of,
+    pairs_of,
+    sets_of,
+)
+from gradaudit.core.randomness import number
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.models.target import Layer, Target
+from gradaudit.sharing.captured import CapturedUpdate, captured_update
+from gradaudit.sharing.context import Context
+from gradaudit.sharing.gradient_rows import together
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.subject import Subject
+
+_MOST_ELEMENTS, _FEWEST_ELEMENTS = 100_000, 1000
+"""Elements of a layer that are read, where nothing else is asked for and memory is short or not."""
+_COPIES = 4
+
+
+@dataclass(frozen=True)
+class RecordGame:
+    """A game on one target.
+
+    Attributes:
+        captured: the attacked update where it was captured.
+        sets: who may be where.
+        shadow: (updates, behind) batches of shadow updates of the records to choose on.
+        attacked: (updates, behind) batches that are attacked; none where nobody knows them.
+    """
+
+    options: RecordOptions
+    subject: Subject
+    target: Target
+    captured: CapturedUpdate | None
+    sets: RecordSets
+    shadow: IntArray
+    attacked: IntArray
+
+    @classmethod
+    def of(cls, options: RecordOptions, subject: Subject) -> RecordGame:
+        """Deal records out and draw batches.
+
+        Raises:
+            NotApplicable: there are too few records.
+            UsageError: an option is wrong for them.
+            CheckpointError: a captured update is refused.
+        """
+        target, captured, behind = subject.target, None, options.records_behind
+        if options.update is not None:
+            captured = captured_update(options.update, target, options.rate)
+            target = captured.target
+            if not captured.length_known:
+                raise UsageError(
+                    f"--update {options.update}: without the learning rate the update's length is "
+                    "unknown; give --rate"
+                )
+        _expect_batch(options, behind)
+        sets = sets_of(subject, options, fitted=_fitted(options, subject))
+        shadow = batches_of(sets.choose, options.updates, behind, subject.seed, "shadow")
+        attacked = batches_of(sets.score, options.updates, behind, subject.seed, "attacked")
+        if options.records or captured:
+            attacked = np.array([options.records] if options.records else [], dtype=np.int64)
+            attacked = attacked.reshape(-1, behind)
+        return cls(options, subject, target, captured, sets, shadow, attacked)
+
+    @cached_property
+    def sharing(self) -> SharingProtocol:
+        """How clients share."""
+        return self.options.sharing(self.subject.defenses, self.subject.hidden)
+
+    @cached_property
+    def facts(self) -> dict[str, JsonValue]:
+        """What the attacker has, for the report."""
+        sets = self.sets
+        facts: dict[str, JsonValue] = {
+            "batch_size": self.options.batch_size,
+            "knowledge": "model, candidates with their labels, other records; "
+            + self.sharing.knowledge(self.options.records_behind),
+            "shadow_records": len(sets.fit) + len(sets.choose),
+            "candidates": len(sets.score),
+        }
+        if self.captured is not None:
+            facts["update"] = self.captured.details
+        return facts
+
+    @property
+    def linear(self) -> bool:
+        """Whether updates are means of records' gradients, but for clipping and noise."""
+        return _linear(self.options, self.subject)
+
+    @cached_property
+    def candidates(self) -> IntArray:
+        """(candidates,) indices of the records that are asked about anywhere, ascending."""
+        return np.union1d(self.sets.choose, self.sets.score)
+
+    @cached_property
+    def pairs(self) -> CandidatePairs:
+        """CandidatePairs of an attacked update and a record, by their numbers."""
+        pool, same = self.sets.score, alike(self.subject.records)
+        return pairs_of(self.attacked, pool, same, self.options.candidates, self.subject.seed)
+
+    @cached_property
+    def placed(self) -> Placed:
+        """All pairs, by rows of candidates and columns of updates."""
+        most, seed, same = self.options.candidates, self.subject.seed, alike(self.subject.records)
+        shadow = pairs_of(self.shadow, self.sets.choose, same, most, number(seed, "shadow"))
+        members = np.zeros((len(self.candidates), len(self.shadow)), dtype=bool)
+        inside = np.isin(same[self.candidates][:, None], same[self.shadow].ravel())
+        for column, batch in enumerate(self.shadow if inside.any() else ()):
+            members[:, column] = np.isin(same[self.candidates], same[batch])
+        count = len(self.shadow)
+        weighted = self._plain.weights(torch.from_numpy(self.candidates[:2])) is not None
+        known = self.linear and not weighted
+        return Placed(
+            self._rows(shadow, 0),
+            self._rows(self.pairs, count),
+            count,
+            members,
+            1 / self.options.records_behind if known else None,
+        )
+
+    def products(self) -> Iterator[tuple[Layer, InnerProducts, Tensor]]:
+        """Every layer's inner products, and updates, the shadow ones first: (updates, elements)."""
+        updates = self._interceptor.features(
+            self._batches[:, 0],
+            seed=number(self.subject.seed, "record", "updates"),
+            others=self._batches[:, 1:] if self.sharing.others else None,
+        )
+        gradients = self._gradients()
+        fitted = len(self.sets.fit)
+        for (layer, rows), (_, records) in zip(updates, gradients, strict=True):
+            own, candidates = records[:fitted], records[fitted:]
+            first = len(rows) - len(self.shadow) - self._formed
+            shadow = own if self.linear else rows[:first]
+            seen = (
+                rows[first:] if self.captured is None else self._with_captured(rows[first:], layer)
+            )
+            yield layer, InnerProducts.of(shadow, candidates, seen, own.double().mean(dim=0)), seen
+
+    @property
+    def _formed(self) -> int:
+        """How many attacked updates are made."""
+        return 0 if self.captured is not None else len(self.attacked)
+
+    def _with_captured(self, rows: Tensor, layer: Layer) -> Tensor:
+        assert self.captured is not None
+        parts = [self.captured.update[name].flatten() for name in layer.parameter_names]
+        columns = self._interceptor.visibilities[layer.name].columns
+        whole = torch.cat(parts).to(rows)
+        return torch.cat([rows, (whole if columns is None else whole[columns])[None]])
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers whose update is seen."""
+        if self.captured is None:
+            return self.subject.layers
+        held = self.captured.update.keys()
+        return tuple(x for x in self.subject.layers if set(x.parameter_names) <= held)
+
+    @cached_property
+    def _batches(self) -> IntArray:
+        """(updates, clients, k): those to fit on where gradients do not do, shadow, attacked."""
+        clients, behind = self.sharing.clients, self.options.records_behind
+        parts = [self.shadow, *([] if self.captured else [self.attacked])]
+        if not self.linear:
+            fit = batches_of(self.sets.fit, self.options.updates, behind, self.subject.seed, "fit")
+            parts.insert(0, fit)
+        return np.concatenate(parts).reshape(-1, clients, behind // clients)
+
+    @cached_property
+    def _interceptor(self) -> Interceptor:
+        rows = len(self._batches) + len(self.candidates) + len(self.sets.fit)
+        fits = self.subject.memory // (4 * _COPIES * rows)
+        size = min(max(fits, _FEWEST_ELEMENTS), _MOST_ELEMENTS)
+        return Interceptor(
+            self.target,
+            self.subject.records,
+            self.layers,
+            sharing=self.sharing,
+            reduce=self.options.reduce or f"subset:{size}",
+            memory=self.subject.memory,
+            seed=self.subject.seed,
+        )
+
+    @cached_property
+    def _plain(self) -> Context:
+        """Records' own gradients, clipped where a defense clips them."""
+        clipping = tuple(d for d in self.sharing.chain.acting if d.of_records)
+        plain = replace(self.sharing, algorithm="fedsgd", others=0, defenses=clipping)
+        context = Context(
+            self.target, self.subject.records, plain, torch.float32, self.subject.memory
+        )
+        if context.engine is None:
+            raise NotApplicable(f"records have no gradients of their own: {context.note}")
+        return context
+
+    def _gradients(self) -> Iterator[tuple[Layer, Tensor]]:
+        """Gradients of the records to fit on and of all candidates, (records, elements)."""
+        indices = np.concatenate([self.sets.fit, self.candidates])
+        seen = self._interceptor.visibilities
+        sizes = {name: 4 * len(indices) * each.features for name, each in seen.items()}
+        for layers in together(self.layers, lambda x: sizes[x.name], self.subject.memory // 2):
+            stream, held = self._plain.record_rows(indices, layers), {}
+            for where, layer, rows in stream.pieces(layers):
+                part = seen[layer.name].pooled(rows)
+                if layer.name not in held:
+                    held[layer.name] = part.new_empty(len(indices), part.shape[1], device="cpu")
+                held[layer.name][where] = part
+            for layer in layers:
+                yield layer, held.pop(layer.name)
+
+    def _rows(self, pairs: CandidatePairs, first: int) -> CandidatePairs:
+        """CandidatePairs by rows of candidates, whose updates are columns from ``first`` on."""
+        rows = np.searchsorted(self.candidates, pairs.records)
+        return CandidatePairs(pairs.updates + first, rows, pairs.inside)
+
+
+def records_used(options: RecordOptions, subject: Subject) -> tuple[int, int, int]:
+    """Records that are fitted on, candidates, and the most elements of a layer that are read."""
+    sets = sets_of(subject, options, fitted=_fitted(options, subject))
+    candidates = len(sets.choose) + len(sets.score)
+    size = (options.reduce or f"subset:{_MOST_ELEMENTS}").partition(":")[2]
+    return len(sets.fit), candidates, int(size) if size else 1 << 62
+
+
+def _linear(options: RecordOptions, subject: Subject) -> bool:
+    sharing = options.sharing(subject.defenses, subject.hidden)
+    acting = sharing.chain.acting
+    return sharing.training is None and all(d.of_records or d.additive for d in acting)
+
+
+def _fitted(options: RecordOptions, subject: Subject) -> int:
+    """Records that are fitted on: as many as two batches at least, where batches are fitted on."""
+    least = 0 if _linear(options, subject) else 2 * options.records_behind
+    return max(options.shadow, least)
+
+
+def _expect_batch(options: RecordOptions, behind: int) -> None:
+    if options.records and len(options.records) != behind:
+        raise UsageError(
+            f"--records: names {len(options.records)} records, and {behind} are behind an update "
+            "(--batch-size, times --others and one)"
+        )
+    if options.update is not None and not (options.records or options.given):
+        raise UsageError("--update: name the records to look for with --given 3,14")
+    if (options.reduce or "none").partition(":")[0] not in ("none", "subset"):
+        raise UsageError("--reduce: a record is looked for in elements; write none or subset:10000")
