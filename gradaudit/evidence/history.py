@@ -22,6 +22,7 @@ from gradaudit.evidence.changes import Change
 from gradaudit.evidence.pack import read_json
 from gradaudit.judging import known_metrics
 from gradaudit.report import Key, Measurement, Report, estimate
+from gradaudit.sweeping.curves import draw_sweep
 from gradaudit.sweeping.grid import Axis, points
 
 BY_LUCK = 0.0056
@@ -175,8 +176,6 @@ def _is_report(path: Path) -> bool:
 
 def _picture(report: Report, metric: str) -> str:
     """Returns the ``data:`` address of a picture of a metric, a panel for each layer."""
-    from gradaudit.sweeping.curves import draw_sweep
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "picture.svg"
         draw_sweep(path, report, metric)

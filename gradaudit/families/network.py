@@ -24,12 +24,11 @@ class Mlp(ProjectedFamily):
         self, rows: FloatArray, training: Training, generator: np.random.Generator
     ) -> Callable[[FloatArray], FloatArray]:
         """Scores without the softmax, which saturates; fitted by L-BFGS from a seeded start."""
-        from sklearn.exceptions import ConvergenceWarning  # a second that estimates need not wait
-        from sklearn.neural_network import MLPClassifier
+        from sklearn import exceptions, neural_network  # a second that estimates need not wait
 
         widest = rows[:, :50]
         spread = float(np.sqrt((widest**2).mean()))
-        network = MLPClassifier(
+        network = neural_network.MLPClassifier(
             (32,),
             activation="tanh",
             solver="lbfgs",
@@ -38,7 +37,7 @@ class Mlp(ProjectedFamily):
             random_state=int(generator.integers(2**31)),
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
             network.fit(widest / spread, training.labels, sample_weight=training.weights)
         (first, second), (hidden_bias, bias) = network.coefs_, network.intercepts_
         return lambda projected: np.asarray(

@@ -11,6 +11,7 @@ from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_composed
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
 from gradaudit.audits.job.probing import Probe
 from gradaudit.core.noise_laws import Noise
+from gradaudit.core.parts import library
 
 RELATIONS: tuple[Relation, ...] = ("remove", "replace")
 UNKNOWN = "unbounded by what is known: "
@@ -197,9 +198,8 @@ def by_accountant(strategy: Any, rounds: int) -> float | None:
     accountant = getattr(strategy, "accountant", None)
     if accountant is None:
         return None
-    from flwr.supercore.privacy_accounting import GaussianPrivacyEvent
-
-    event = GaussianPrivacyEvent(
+    events = library("flwr.supercore.privacy_accounting", "flower", "job")
+    event = events.GaussianPrivacyEvent(
         noise_multiplier=strategy.noise_multiplier,
         sample_size=strategy.num_sampled_clients,
         population_size=accountant.config.population_size,

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri
 
 from gradaudit.core.noise_laws import NoisePlace
+from gradaudit.core.parts import library
 from gradaudit.errors import UsageError
 
 FloatArray = NDArray[np.float64]
@@ -163,14 +164,8 @@ def epsilon_composed(
     if sampling_rate == 1:
         sensitivity = 2 if relation == "replace" else 1
         return epsilon_gaussian(sensitivity * math.sqrt(steps) / noise_multiplier, delta)
-    try:
-        import dp_accounting as library
-    except ImportError as error:
-        raise UsageError(
-            "composition over sampled batches needs dp-accounting: "
-            "pip install 'gradaudit[accounting]'"
-        ) from error
+    laws = library("dp_accounting", "accounting", "composition over sampled batches")
     neighbours = "REPLACE_ONE" if relation == "replace" else "ADD_OR_REMOVE_ONE"
-    ledger = library.pld.PLDAccountant(neighboring_relation=library.NeighboringRelation[neighbours])
-    step = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise_multiplier))
+    ledger = laws.pld.PLDAccountant(neighboring_relation=laws.NeighboringRelation[neighbours])
+    step = laws.PoissonSampledDpEvent(sampling_rate, laws.GaussianDpEvent(noise_multiplier))
     return float(ledger.compose(step, steps).get_epsilon(delta))

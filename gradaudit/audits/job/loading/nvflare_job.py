@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from fnmatch import fnmatch
 from functools import partial
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
@@ -278,11 +278,10 @@ def _form(client: Mapping[str, Any], task: str) -> Form:
 
 def _usual_transfer(path: str) -> Any:
     """What an executor of NVFlare's own sends where the job does not say; None if not known."""
-    module, _, name = path.rpartition(".")
-    if not module.startswith("nvflare."):
+    if not path.startswith("nvflare."):
         return None
     try:
-        made = signature(getattr(import_module(module), name)).parameters
+        made = signature(resolve_name(path)).parameters
     except (ImportError, AttributeError, ValueError, RuntimeError):  # as without its extra
         return None
     told = made.get("params_transfer_type")
