@@ -15,7 +15,7 @@ from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.audits.attack_table.certificates import limit_of
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed, starts
-from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision, SpanTest, with_one
+from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision, SpanTest
 from gradaudit.audits.attack_table.structure import TwoLayers, bias_of
 from gradaudit.audits.attack_table.terms import GradientTerms, joint_fit
 from gradaudit.progress import Advance
@@ -237,27 +237,25 @@ class Peeling:
         Where the δ of some rows are linearly dependent, none of these rows lies in the second row
         space, but all come near. Without one of them the others lie in it exactly.
         """
-        space, name = test.second, str(self.layers.second)
+        space = test.second
         if space is None or not self.terms.view.classes:
             return None
         cells = self.columns.as_known(cells)
         cells = cells[self.columns.first_of_each(cells)]
-        extended = with_one(self.layers.hidden(cells))
-        extended = extended / extended.norm(dim=1, keepdim=True)
-        near = (extended @ space.rest.T).norm(dim=1) >= self.precision.accept
-        targets = self.terms.targets
+        targets, name = self.terms.targets, bias_of(str(self.layers.second))
         labels = targets.repeat(len(cells))
         rows = torch.arange(len(cells)).repeat_interleave(len(targets))
-        parts = self.terms.gradients(cells[rows], labels, (name, bias_of(name)))
-        term = torch.cat([parts[name], parts[bias_of(name)][:, :, None]], dim=2)
-        share = self.terms.shares(labels, torch.ones(len(labels)))[:, None, None]
-        whole = self.layers.matrices(self.update)[1]
-        assert whole is not None
-        _, values, right = torch.linalg.svd(whole - share * term)
-        missed = (extended @ right[:, space.rank :].mT).norm(dim=2)
+        deltas = self.terms.gradients(cells[rows], labels, (name,))[name]
+        fits = space.outside_columns(deltas) < self.precision.accept
+        rows, labels = rows[fits], labels[fits]
+        if not len(rows):
+            return None
+        hidden = self.layers.hidden(cells)
+        near = space.outside(hidden).norm(dim=1) >= self.precision.accept
         others = rows[:, None] != torch.arange(len(cells))
+        share = self.terms.shares(labels, torch.ones(len(labels)))
+        missed = space.outside_without(hidden, rows, share[:, None] * deltas[fits])
         count = ((missed < self.precision.accept) & near & others).sum(dim=1)
-        count[values[:, space.rank] > self.precision.edges[1]] = 0
         best = count.argmax(dim=0, keepdim=True)
         once = torch.ones(1, dtype=torch.float64)
         return self._taken(test, cells[rows[best]], labels[best], once) if count[best] else None

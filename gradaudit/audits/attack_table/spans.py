@@ -87,6 +87,31 @@ class GradientRowSpace:
         """
         return 1 / ((with_one(vectors) @ self.rows.T / self.values) * (deltas @ self.left)).sum(1)
 
+    def outside_without(self, vectors: Tensor, taken: Tensor, deltas: Tensor) -> Tensor:
+        """What of [a; 1] lies outside the row space of M − δ [a'; 1]ᵀ, (terms, points).
+
+        With [a'; 1] of length 1 = Vᵀα + ρe, e outside the row space of M, and δ = Ud the new row
+        space is that of M and e without the direction (S⁻¹d, (1 − αᵀS⁻¹d)/ρ) in their basis.
+
+        Args:
+            vectors: (points, inputs).
+            taken: (terms,) which of these is the a' that is taken out.
+            deltas: (terms, outputs), in the column space.
+        """
+        extended = with_one(vectors)
+        length = extended.norm(dim=1, keepdim=True)
+        inside, outside = extended @ self.rows.T / length, self.outside(vectors)
+        away = outside[taken].norm(dim=1, keepdim=True)
+        away = away.clamp(min=torch.finfo(away.dtype).tiny)
+        scaled = deltas @ self.left / self.values * length[taken]
+        last = (1 - (inside[taken] * scaled).sum(dim=1, keepdim=True)) / away
+        way = outside[taken] / away
+        along = way @ outside.T
+        length = torch.cat([scaled, last], dim=1).norm(dim=1, keepdim=True)
+        lost = (scaled @ inside.T + last * along) / length
+        rest: Tensor = outside - along[:, :, None] * way[:, None]
+        return torch.hypot(rest.norm(dim=2), lost)
+
 
 def with_one(vectors: Tensor) -> Tensor:
     """[a; 1] of vectors (points, inputs): (points, inputs + 1)."""

@@ -15,7 +15,13 @@ from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.peeling import Peeling, PeelingRound
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed
-from gradaudit.audits.attack_table.spans import GradientRowSpace, SpanTest, rounding
+from gradaudit.audits.attack_table.spans import (
+    GradientRowSpace,
+    SpanTest,
+    rounding,
+    with_one,
+)
+from gradaudit.audits.attack_table.structure import bias_of
 from gradaudit.audits.attack_table.table_scores import scores_of
 from gradaudit.audits.attack_table.terms import GradientTerms
 from gradaudit.errors import NotApplicable
@@ -160,8 +166,19 @@ def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> No
     assert matrix is not None
     space = GradientRowSpace.of(matrix, 1e-12)
     cells = columns.cells(batch.inputs)
-    outside = space.outside(layers.hidden(cells)).norm(dim=1)
+    hidden = layers.hidden(cells)
+    outside = space.outside(hidden).norm(dim=1)
     assert float(outside[:2].min()) > 1e-6
+    terms = GradientTerms(view, columns, 1e-6).gradients(cells, batch.labels, tuple(view.update))
+    name = str(layers.second)
+    shares = torch.rand(len(cells), 1, generator=torch.Generator().manual_seed(0)).double()
+    deltas = terms[bias_of(name)] * shares
+    without = space.outside_without(hidden, torch.arange(2), deltas[:2])
+    for taken, delta in enumerate(deltas[:2]):
+        rest = matrix - torch.outer(delta, with_one(hidden)[taken])
+        dense = GradientRowSpace.of(rest, 1e-12)
+        assert dense.rank == space.rank
+        assert torch.allclose(without[taken], dense.outside(hidden).norm(dim=1), atol=1e-11)
     answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
     scores = scores_of(columns, answer, cells, batch.labels, 1e-6)
     assert bool(scores.rows.all())
