@@ -60,19 +60,21 @@ SLOW = (
 """Files of which most tests run whole audits, start processes or need long statistics."""
 
 LONGEST = (
-    "test_first_scan.py",
     "test_hostile.py",
+    "test_first_scan.py",
+    "test_devices.py",
     "audits/dp_audit/test_dp_audit.py",
     "executors/test_executors.py",
-    "test_devices.py",
     "audits/test_language_models.py",
     "executors/test_workers.py",
     "cli/test_processes.py",
     "test_resuming.py",
     "test_processors.py",
     "integrations/test_nvflare.py",
+    "audits/dp_audit/test_middleware.py",
     "audits/dp_audit/middleware/test_nvflare_client.py",
     "integrations/test_flower_simulation.py",
+    "audits/dp_audit/game/test_game.py",
     "audits/test_contract.py",
     "audits/sensitivity/test_jacobian.py",
     "ranks/test_convolution.py",
