@@ -220,7 +220,7 @@ def listed_commands(alone: str = "") -> Iterator[_Command]:
         yield _of_table(alone)
         return
     yield from (_of_table(name) for name, (_, panel) in _COMMANDS.items() if panel is None)
-    of_audit, of_sweep = _loaded("audit.audit_command"), _loaded("audit.sweep_command")
+    of_audit, of_sweep = _loaded("audit.audit_command"), _loaded("sweep_command.sweep_command")
     for name, audit in audits().items():
         if audit.brings_model:
             yield _of_table(name)

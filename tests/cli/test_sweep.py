@@ -12,8 +12,8 @@ from fake_audit import Counting
 from fake_command_line import only_counting
 
 from gradaudit.cli import guarded
-from gradaudit.cli.audit import sweep_command
 from gradaudit.cli.reports import render
+from gradaudit.cli.sweep_command import sweep_command
 from gradaudit.planning.pace import Pace
 from gradaudit.report import Report
 from gradaudit.view.scope import scope_of

@@ -1,0 +1,290 @@
+"""The ``sweep`` command of an audit, made from its class: over a grid of settings, or a ladder."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import JsonValue
+from rich.console import Console
+
+import gradaudit.cli.deferred as deferred
+from gradaudit.audits import Audit
+from gradaudit.audits.gathering import AuditRows, incomplete, merge
+from gradaudit.audits.sizes import Size
+from gradaudit.cli.audit import Clock, clock, dealt, parameters, sizes_within
+from gradaudit.cli.dry_run import expected
+from gradaudit.cli.flags import read_configuration, read_federation, with_options
+from gradaudit.cli.perform import (
+    asked,
+    expect_writable,
+    require_complete,
+    show,
+    stdout_for_the_report,
+    unfinished,
+)
+from gradaudit.cli.reports import CURVES, METRIC, RELATIVE, TABLE, SweepFiles, metric_of
+from gradaudit.cli.terminal import watcher
+from gradaudit.config import BudgetSettings, RunSettings, SubjectSettings, deployed, settle
+from gradaudit.core.text import DOUBTS, duration, printable, variant_text
+from gradaudit.deployment import Deployment
+from gradaudit.errors import UsageError
+from gradaudit.formats.base import Stdout
+from gradaudit.formats.page import Column, Page, grid
+from gradaudit.report import Report, Variant
+from gradaudit.sweeping.grid import NAME as RUNG
+from gradaudit.sweeping.grid import Axis, expect_known, ladder, points, read_axes
+from gradaudit.view.cells import SKIPPED, cell_text
+
+if TYPE_CHECKING:
+    from gradaudit.executors.units import Units
+    from gradaudit.progress import Progress
+    from gradaudit.subject import Subject
+
+WHOLE_MODEL = "(whole model)"
+_OF_COMMAND = BudgetSettings.model_fields.keys() - SubjectSettings.model_fields
+"""Settings of a command that no setting of a sweep varies."""
+
+
+def _option(name: str, kind: Any, flag: str, text: str) -> inspect.Parameter:
+    option = typer.Option(flag, help=text, rich_help_panel="Sweep", show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
+
+
+_OWN = [
+    _option(
+        "over",
+        list[str] | None,
+        "--over",
+        "What is varied, NAME=V1,V2,… (or V1|V2|… where values hold commas): an option of the "
+        "audit or the subject, or a NAME that other options hold as {NAME}; repeat for a grid.",
+    ),
+    _option(
+        "ladder",
+        bool,
+        "--ladder",
+        "Climb from the attacker's best case to the federation of --deployment, one change a rung.",
+    ),
+    _option("curves", Path | None, "--curves", CURVES),
+    _option("table", Path | None, "--table", TABLE),
+    _option("relative", bool, "--relative", RELATIVE),
+    _option("metric", str | None, "--metric", METRIC),
+]
+
+
+def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
+    """Make the ``sweep`` command of this audit, over a grid or up the ladder."""
+
+    def command(**flags: Any) -> None:
+        config, plain = read_configuration(flags)
+        federation = read_federation(flags, plain)
+        over, up = flags.pop("over") or (), flags.pop("ladder")
+        files = SweepFiles(flags.pop("curves"), flags.pop("table"), bool(flags.pop("relative")))
+        metric = metric_of(audit, flags.pop("metric"))
+        output = settle(BudgetSettings, {n: flags.get(n) for n in _OF_COMMAND}, plain)
+        sweep = (
+            _up_the_ladder(audit, over, flags, plain, federation)
+            if up
+            else _over_a_grid(audit, over, flags, plain, federation)
+        )
+        axes, left = sweep.axes, clock(output.seconds)
+        expect_writable(output, config, plain, flags, [axis.values for axis in axes])
+        files.expect()
+        if output.dry_run:
+            _print_sweep_expected(sweep.within(left))
+            return
+        with unfinished(output) as units:
+            report = _swept(sweep.within(left), left, units, watcher(output.quiet))
+            show(report, output)
+            if output.shape == "table":
+                print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
+            if not incomplete(report):
+                files.write(report, metric)
+            units.forget()
+        require_complete(report)
+
+    of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
+    return with_options(command, [*of_sweep, *parameters(audit)])
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """A sweep: the settings that vary, and the run at each of them."""
+
+    axes: tuple[Axis, ...]
+    runs: tuple[tuple[Variant, RunSettings, tuple[Size, ...]], ...]
+
+    def opened(self) -> Iterator[tuple[Variant, Subject, tuple[Size, ...]]]:
+        """Yields each setting with its subject, which is opened anew only where it differs."""
+        loaded, subject = None, None
+        for variant, settings, sizes in self.runs:
+            if subject is None or settings != loaded:
+                loaded, subject = settings, deferred.opening.load(settings)
+            yield variant, subject, sizes
+
+    def within(self, left: Clock) -> _Sweep:
+        """Returns the sweep with one size at every setting: the most exact that fits the time.
+
+        The sizes are the same, so that settings differ in nothing but what varies.
+        """
+        seconds = left()
+        if seconds is None:
+            return self
+        with stdout_for_the_report():
+            surveys = [deferred.survey.Survey(x, [sizes], left) for _, x, sizes in self.opened()]
+        most = max(len(each.apart[0]) for each in surveys)
+        for smaller in range(most):
+            chosen = [each.apart[0][max(0, len(each.apart[0]) - 1 - smaller)] for each in surveys]
+            if sum(x.seconds(size) for x, size in zip(surveys, chosen, strict=True)) <= seconds:
+                break
+        runs = ((v, s, (size,)) for (v, s, _), size in zip(self.runs, chosen, strict=True))
+        return _Sweep(self.axes, tuple(runs))
+
+
+def _over_a_grid(
+    audit: type[Audit[Any]],
+    over: Sequence[str],
+    flags: dict[str, Any],
+    plain: dict[str, Any],
+    federation: Deployment | None,
+) -> _Sweep:
+    axes, fields = read_axes(over), _fields(audit)
+    expect_known(axes, fields, flags)
+    file = plain if federation is None else deployed(plain, federation)
+    grid = [(p.variant, *_configured(audit, p.filled(flags, fields), file)) for p in points(axes)]
+    return _Sweep(axes, tuple(grid))
+
+
+def _up_the_ladder(
+    audit: type[Audit[Any]],
+    over: Sequence[str],
+    flags: dict[str, Any],
+    plain: dict[str, Any],
+    federation: Deployment | None,
+) -> _Sweep:
+    if federation is None:
+        raise UsageError("--ladder: describe your federation with --deployment FILE")
+    if over:
+        raise UsageError("--over: the ladder has its own rungs; give either --ladder or --over")
+
+    def configured(names: Sequence[str]) -> tuple[RunSettings, tuple[Any, ...]]:
+        """What is run, in a form in which equal runs are equal."""
+        settings, sizes = _configured(audit, flags, deployed(plain, federation, names))
+        return settings, tuple((x.name, x.audit.options, x.samples, x.layers) for x in sizes)
+
+    values = {**federation.of_subject(), **audit.Options.deployed(federation)}
+    rungs = ladder(values, configured)
+    names: list[Variant] = [{RUNG: rung.title} for rung in rungs]
+    runs = [_configured(audit, flags, deployed(plain, federation, rung.names)) for rung in rungs]
+    axis = Axis(RUNG, tuple(rung.title for rung in rungs))
+    return _Sweep((axis,), tuple((name, *run) for name, run in zip(names, runs, strict=True)))
+
+
+def _fields(audit: type[Audit[Any]]) -> set[str]:
+    """Every field that a sweep may vary: options of the audit, and settings of its subject."""
+    of_subject = (audit.renames.get(name, name) for name in SubjectSettings.model_fields)
+    return {*audit.Options.model_fields, *of_subject}
+
+
+def _print_sweep_expected(sweep: _Sweep) -> None:
+    """Print about how long each setting would take, and all together."""
+    total = 0.0
+    with stdout_for_the_report():
+        lines = []
+        for variant, subject, (*_, size) in sweep.opened():
+            seconds = deferred.survey.Survey(subject, [[size]], lambda: None).seconds(size)
+            total += seconds
+            lines.append(f"{variant_text(variant)}: {expected(size, seconds, subject)}")
+    for line in (*lines, f"together: {duration(total)}"):
+        typer.echo(printable(line, limit=None))
+
+
+def _swept(sweep: _Sweep, left: Clock, units: Units, progress: Progress) -> Report:
+    """Merges the reports of all settings into one."""
+    done, parts, count = [], [], len(sweep.runs)
+    with stdout_for_the_report(), progress.task("sweep, settings", count) as advance:
+        for number, (variant, subject, (*_, size)) in enumerate(sweep.opened(), 1):
+            named = f"setting {number} of {count} ({variant_text(variant)})"
+            with progress.task(named, 1):
+                report = _at_setting(subject, size, left, units, progress)
+            done.append(report)
+            parts.append(AuditRows(size.audit, report.measurements, variant))
+            advance(1)
+    return done[0].model_copy(
+        update={
+            "measurements": merge(parts),
+            "provenance": {
+                **done[0].provenance,
+                "finished": done[-1].provenance["finished"],
+                **asked(),
+                "defenses": _defenses(done),
+                "sweep": {axis.name: list(axis.values) for axis in sweep.axes},
+            },
+        }
+    )
+
+
+def _at_setting(
+    subject: Subject, size: Size, left: Clock, units: Units, progress: Progress
+) -> Report:
+    """Runs the audit at one setting; of a sweep with a time budget as long as that lasts.
+
+    Raises:
+        Stopped: the command was interrupted.
+    """
+    if left() is None:
+        return deferred.runner.run(subject, [size.audit], progress=progress, units=units)
+    done = deferred.survey.Survey(subject, [[size]], left)
+    done.go(progress, units)
+    if done.stopped:
+        raise done.stopped
+    return done.report({})
+
+
+def _defenses(reports: Sequence[Report]) -> JsonValue:
+    """The defenses of all settings; where they differ, one text that names each chain."""
+    chains = [report.provenance.get("defenses", []) for report in reports]
+    texts = dict.fromkeys(
+        " then ".join(map(str, chain)) if isinstance(chain, list) else "" for chain in chains
+    )
+    return chains[0] if len(texts) == 1 else [" or ".join(text or "nothing" for text in texts)]
+
+
+def _configured(
+    audit: type[Audit[Any]], flags: Mapping[str, Any], file: dict[str, Any]
+) -> tuple[RunSettings, tuple[Size, ...]]:
+    """Builds the run's settings and the audit's sizes, checked before anything runs."""
+    of_run, given = dealt(audit, flags)
+    settings = settle(BudgetSettings, of_run, file)
+    sizes = sizes_within(audit, given, file, within=settings.seconds)
+    return settle(RunSettings, of_run, file), sizes
+
+
+def print_sweep(report: Report, metric: str, names: Mapping[str, object], console: Console) -> None:
+    """Print a metric at every setting of the sweep; rows of further variants are left out."""
+    rows = {
+        (row.layer, variant_text(row.variant)): row
+        for row in report.select(metric)
+        if row.variant.keys() == names.keys()
+    }
+    if not rows:
+        return
+    page, layers = Page(console), list(dict.fromkeys(layer for layer, _ in rows))
+    columns = [
+        Column(
+            page.safe(setting).replace(", ", "\n"),
+            [page.text(cell_text(rows.get((layer, setting)), SKIPPED)) for layer in layers],
+        )
+        for setting in dict.fromkeys(setting for _, setting in rows)
+    ]
+    key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
+    page.print([page.text("")])
+    page.print(grid([key], columns, page.width, page.rule))
+    if any(row.doubts for row in rows.values()):
+        page.print(page.prose(DOUBTS))
