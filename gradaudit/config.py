@@ -69,12 +69,9 @@ class SubjectSettings(_Settings):
     )
     data: str | None = Field(
         None,
-        description="Records to audit with: digits, diabetes, csv:FILE?label=COL, "
-        "parquet:FILE?label=COL, npz:FILE?inputs=KEY&label=KEY, images:DIR, sounds:DIR, "
-        "text:FILE?text=COL&label=COL (a language model's labels are its own tokens), "
-        "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
-        "(inputs, labels), a mapping of inputs, labels, attributes, users, members and classes, or "
-        "a Dataset or DataLoader; inputs may be a mapping of the model's arguments.",
+        description="Records to audit with, as csv:FILE?label=COL, images:DIR, "
+        "text:FILE?text=COL&label=COL or FILE.py:factory; `gradaudit list data` shows every kind "
+        "with its options, and `gradaudit explain csv` one of them.",
         json_schema_extra={"short": "-d"},
     )
     attribute: tuple[str, ...] = Field(

@@ -8,15 +8,12 @@ from gradaudit.formats.markdown import escape, table
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 from gradaudit.view import View, view
-from gradaudit.view.assessment import assessed
+from gradaudit.view.assessment import SCALE, assessed
+from gradaudit.view.gaps import untested
 from gradaudit.view.signoff import sign_off
 
-LONGEST = 600
+LONGEST = 1000
 """Most characters of a paragraph or cell; longer ones are cut in the middle."""
-SCALE = (
-    "Likelihood is what this audit measured, severity the usual one of such a disclosure: raise it "
-    "where the data ask for it."
-)
 
 
 class Dpia(Format):
@@ -43,11 +40,8 @@ def _lines(shown: View, signed: dict[str, str]) -> Iterator[str]:
     yield from table(headings, [tuple(map(_text, cells)) for cells in _risks(shown)])
     setting = f" Setting: {shown.scope.setting}." if shown.scope.setting else ""
     yield from ("", _text(f"{SCALE}{setting}"))
-    gaps = ", ".join(f"{gap.what}{gap.where}" for gap in shown.gaps if not gap.partial)
-    yield from (
-        "",
-        _text(f"Risk as measured: {signed['residual risk']}. Not tested: {gaps or 'nothing'}."),
-    )
+    yield from ("", _text(f"Risk as measured: {signed['residual risk']}."))
+    yield from ("", _text(f"Not tested: {untested(shown.gaps) or 'nothing'}."))
     yield from (
         "",
         _text(f"Evidence: {signed['report']}; policy: {signed['policy']}; {shown.how}."),

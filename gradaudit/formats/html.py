@@ -29,7 +29,7 @@ from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report, marked
 from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
-from gradaudit.view.charts.heat_map import QUESTIONS
+from gradaudit.view.charts.heat_map import MEANINGS, QUESTIONS
 from gradaudit.view.charts.plots import chart
 from gradaudit.view.signoff import sign_off
 
@@ -263,6 +263,7 @@ class Html(Format):
             charts=_charts(shown),
             map=shown.heat_map,
             questions=QUESTIONS,
+            meanings=MEANINGS,
             explained={column.metric: _explained(column.metric) for column in _columns(shown)},
             shape=shape,
             chart=chart,

@@ -8,11 +8,26 @@ from gradaudit.audits.base import Question
 from gradaudit.view.charts.heat_map import HeatAnswer, HeatMap
 from gradaudit.view.concerns import Concern
 
+CERTAIN = "almost certain: an attack did it"
 LIKELY = "likely: an attack did it"
-WARNED = "likely to some extent: an attack got beyond the limit of a warning"
+POSSIBLE = "possible: an attack did it in some cases"
+WARNED = "possible: an attack got beyond the limit of a warning"
 INDICATED = "possible: an indicator is beyond its limit; no attack shows it"
 LEFT_OPEN = "possible: the measurements do not exclude it"
+ALMOST = 0.9
+"""From this share of the cases in which guessing fails an attack's success is almost certain."""
+HALF = 0.5
+"""From this share of those cases it is likely."""
+SCALE = (
+    f"Likelihood: almost certain where an attack succeeds in at least {100 * ALMOST:.0f} of 100 "
+    f"cases in which guessing fails, likely in at least {100 * HALF:.0f}, else possible; without "
+    "such cases the policy's limits decide. Severity: severe for a whole record, significant for "
+    "one fact of it, lower where that is public."
+)
+"""The rule by which the words are chosen."""
 UNLIKELY = "less likely: no attack that was tried got beyond a limit; a stronger one may"
+BY_ATTACK = (CERTAIN, LIKELY, POSSIBLE, WARNED)
+"""Words for what an attack did, the likeliest first."""
 UNKNOWN = "not known: nothing attacked it with a number that a rule judges"
 ACCEPTED = "accepted by the policy"
 
@@ -39,12 +54,14 @@ HARMS = (
     ),
     Harm(
         "a private attribute is inferred",
-        "significant: severe where it is of a special category, or the batch is one person's",
+        "significant: one fact of a person; severe where it is of a special category, or the "
+        "batch is one person's",
         frozenset({"attribute"}),
     ),
     Harm(
-        "the labels of records are read off",
-        "limited: significant where the label itself is private, as a diagnosis is",
+        "the labels of records, which the model is trained to predict, are read",
+        "significant: one fact of a person; severe where it is of a special category, as a "
+        "diagnosis is",
         frozenset({"labels"}),
     ),
 )
@@ -79,9 +96,9 @@ def assessed(concerns: Sequence[Concern], heat_map: HeatMap) -> tuple[AssessedRi
 
 def _assessed(harm: Harm, concerns: Sequence[Concern], heat_map: HeatMap) -> AssessedRisk:
     about = [each for each in concerns if each.question in harm.questions and each.number]
+    attacks = [x for x in about if x.shown and not x.proxy]
     by_likelihood: Mapping[str, list[Concern]] = {
-        LIKELY: [x for x in about if x.shown and not x.proxy and x.level == "high"],
-        WARNED: [x for x in about if x.shown and not x.proxy],
+        **{word: [x for x in attacks if _worded(x) == word] for word in BY_ATTACK},
         INDICATED: [x for x in about if x.shown],
         LEFT_OPEN: about,
     }
@@ -93,6 +110,13 @@ def _assessed(harm: Harm, concerns: Sequence[Concern], heat_map: HeatMap) -> Ass
     within = list(_within(harm, heat_map))
     rows = "; ".join(dict.fromkeys(f"{x.column.metric} {x.cell.full}" for x in within[:2]))
     return AssessedRisk(harm, UNLIKELY if within else UNKNOWN, "", rows or "none")
+
+
+def _worded(concern: Concern) -> str:
+    """Words how likely an attack's success is: by its share of cases, or by the limit it passed."""
+    if concern.share is None:
+        return LIKELY if concern.level == "high" else WARNED
+    return CERTAIN if concern.share >= ALMOST else LIKELY if concern.share >= HALF else POSSIBLE
 
 
 def _within(harm: Harm, heat_map: HeatMap) -> Iterator[HeatAnswer]:

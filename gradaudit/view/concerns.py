@@ -12,7 +12,7 @@ from gradaudit.judging.verdict import open_findings, says
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import Place, clause
-from gradaudit.view.likelihood import likelihood
+from gradaudit.view.likelihood import beyond_guessing, likelihood
 
 _WEAK = ", but of a linear adversary alone"
 
@@ -107,6 +107,8 @@ class Concern:
         helps: what would help; of what is undecided, what would settle it, with the options.
         settles: what would settle it, without the options; empty of what is shown.
         odds: how likely it is, in numbers of cases; empty where nothing was measured.
+        share: of the cases in which guessing fails, the share in which an attack succeeds; None
+            where it is no share of cases.
         doubts: why the number should not be taken as it stands.
     """
 
@@ -128,6 +130,7 @@ class Concern:
     accepted: bool = False
     settles: str = ""
     odds: str = ""
+    share: float | None = None
 
     @property
     def asked(self) -> str:
@@ -276,6 +279,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         helps=helps_of(first, measured, place) if measured else "",
         settles=finding_remedy(first, measured, options=False) if measured else "",
         odds=likelihood(first, measured, known, proxy=proxy) if measured else "",
+        share=beyond_guessing(first, measured, known, proxy=proxy) if measured else None,
         doubts=measured.doubts if measured else (),
     )
 

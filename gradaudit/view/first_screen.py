@@ -1,10 +1,13 @@
 """What everybody reads first: what was audited, the verdict, and three plain sentences."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradaudit.report import Report
+from gradaudit.view.concerns import Concern
+from gradaudit.view.facts import Place
+from gradaudit.view.layers import Layers
 from gradaudit.view.scope import BEST, NOTHING, Scope
 from gradaudit.view.verdict_sentence import ReportVerdict
 
@@ -50,8 +53,23 @@ class FirstScreen:
         )
 
 
-def first_screen_of(report: Report, verdict: ReportVerdict, scope: Scope) -> FirstScreen:
-    """Words the first screen of a judged report."""
+def first_screen_of(
+    report: Report,
+    verdict: ReportVerdict,
+    scope: Scope,
+    concerns: Sequence[Concern],
+    layers: Layers,
+) -> FirstScreen:
+    """Words the first screen of a judged report.
+
+    Args:
+        report: judged.
+        verdict: on it.
+        scope: of it.
+        concerns: of it, the gravest first.
+        layers: of it.
+    """
+    more = tuple(_more(verdict, concerns))
     finished = report.provenance.get("finished")
     private = NOTHING if scope.private == NOTHING else f"private attribute {scope.private}"
     day = finished[:16].replace("T", " ") if isinstance(finished, str) else ""
@@ -59,12 +77,25 @@ def first_screen_of(report: Report, verdict: ReportVerdict, scope: Scope) -> Fir
         title=TITLE,
         date=f"{day} UTC" if day else "",
         model=scope.audited,
-        audited=f"{scope.shared}; {private}",
+        audited="; ".join(filter(None, (scope.shared, private, scope.sizes))),
         word=verdict.word,
-        gets=_gets(verdict),
-        likely=_likely(verdict, scope),
-        do=_do(verdict),
+        gets=_sentences([_gets(verdict), _also(more)]),
+        likely=_likely(verdict, more, scope),
+        do=_do(verdict, layers),
     )
+
+
+def _more(verdict: ReportVerdict, concerns: Sequence[Concern]) -> Iterator[Concern]:
+    """Yields the gravest shown finding of each question that the verdict does not name."""
+    named = {each.question for each in verdict.behind} | {None}
+    for each in concerns if verdict.behind else ():
+        if each.shown and each.number and not each.accepted and each.question not in named:
+            named.add(each.question)
+            yield each
+
+
+def _also(more: Sequence[Concern]) -> str:
+    return "also: " + "; ".join(f"{x.sentence} ({x.word} risk)" for x in more) if more else ""
 
 
 def _gets(verdict: ReportVerdict) -> str:
@@ -79,17 +110,18 @@ def _gets(verdict: ReportVerdict) -> str:
     return _sentences([verdict.worst])
 
 
-def _likely(verdict: ReportVerdict, scope: Scope) -> str:
+def _likely(verdict: ReportVerdict, more: Sequence[Concern], scope: Scope) -> str:
     if verdict.outcome == "measured":
         return "No limit says what would be likely."
-    said = [each.odds for each in verdict.behind if each.odds]
+    attacks = [each for each in more if not each.proxy]
+    said = [each.odds for each in (*verdict.behind, *attacks) if each.odds]
     if verdict.outcome == "passed":
         said += ["a stronger attacker than those that were tried may get more"]
     best = [_BEST] if said and scope.setting.startswith(BEST) else []
     return _sentences([*said, *best]) or "Nothing was measured that says so."
 
 
-def _do(verdict: ReportVerdict) -> str:
+def _do(verdict: ReportVerdict, layers: Layers) -> str:
     if verdict.outcome == "measured":
         return "Name a policy that sets limits."
     if verdict.outcome == "undecided" and not any(x.settles for x in verdict.behind):
@@ -100,7 +132,20 @@ def _do(verdict: ReportVerdict) -> str:
     about = "against" if verdict.outcome == "failed" else "on"
     if len(set(advice)) > 1:
         advice = [f"{about} the {nth}: {x}" for nth, x in zip(_ORDER, advice, strict=False) if x]
-    return _sentences([*dict.fromkeys(advice), "then measure again"])
+    left = (_left_by_hiding(each, layers) for each in verdict.behind)
+    return _sentences([*dict.fromkeys(advice), *left, "then measure again"])
+
+
+def _left_by_hiding(concern: Concern, layers: Layers) -> str:
+    """Names the other layers at high risk, shown or not excluded, where the advice is to hide."""
+    if not _HIDING.search(concern.helps):
+        return ""
+    others = [line for line in layers.lines if line.name not in concern.layers]
+    shown = [line.name for line in others if line.level == "high"]
+    possible = [line.name for line in others if line.possible == "high"]
+    said = [f"{Place(tuple(shown))} at high risk"] if shown else []
+    said += [f"{Place(tuple(possible))}, where high risk is not excluded"] if possible else []
+    return f"not sharing {Place(concern.layers)} leaves {'; and '.join(said)}" if said else ""
 
 
 def _in_words(advice: str) -> str:

@@ -8,7 +8,7 @@ from gradaudit.audits import audits
 from gradaudit.audits.gathering import member_of
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import LayerLine
-from gradaudit.view.facts import abridged
+from gradaudit.view.facts import BETWEEN, abridged
 from gradaudit.view.scope import not_attacked
 
 NOT_ASKED = "not asked for"
@@ -58,6 +58,18 @@ def in_brief(gaps: Sequence[Gap]) -> str:
     return "; ".join(f"{', '.join(whats)}{why}" for why, whats in by_reason.items())
 
 
+def untested(gaps: Sequence[Gap]) -> str:
+    """Names what was not measured at all in plain words, each audit by the question it answers."""
+    known = audits()
+    whole = [gap for gap in gaps if not gap.partial]
+    names = [(name, gap.where) for gap in whole for name in gap.what.split(BETWEEN)]
+    asked = [
+        f"{(known[name].question if name in known else name).rstrip('?')}{where}"
+        for name, where in names
+    ]
+    return "; ".join(dict.fromkeys(f"{text[:1].lower()}{text[1:]}" for text in asked))
+
+
 def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:
     """Returns everything that was not measured, the widest gaps first."""
     measured = {_member(row) for row in report.rows if row.status == "measured"}
@@ -93,7 +105,7 @@ def _unasked(report: Report) -> Iterator[Gap]:
     if len(idle) > len(present):
         yield Gap("every other audit", NOT_ASKED)
     elif idle:
-        yield Gap(", ".join(idle), NOT_ASKED)
+        yield Gap(BETWEEN.join(idle), NOT_ASKED)
 
 
 def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:

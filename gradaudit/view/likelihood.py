@@ -24,7 +24,7 @@ def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, prox
     if proxy:
         return HINTED if finding.outcome == "unclear" else INDICATED
     if tried := _tried(finding, row):
-        return tried
+        return _in_records(*tried)
     if known is None or not known.odds or row.number is None:
         return _beside_limit(finding, row, known)
     words = {
@@ -41,10 +41,35 @@ def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, prox
     return text
 
 
-def _tried(finding: Finding, row: Measurement) -> str:
-    """Counts the records for which the attack was beyond the limit, where the row lists them.
+def beyond_guessing(
+    finding: Finding, row: Measurement, known: Metric | None, *, proxy: bool
+) -> float | None:
+    """Returns the share of cases in which an attack succeeds, of those in which guessing fails.
 
-    Those whose update showed nothing were tried, too.
+    None where it is no share of cases, or nothing was attacked. Of two batches the right one is
+    guessed in half the cases: an attack that picks it 93 times in 100 succeeds in 43 of the 50
+    others. The arguments are those of ``likelihood``.
+    """
+    if proxy:
+        return None
+    if tried := _tried(finding, row):
+        beyond, count = tried
+        return beyond / count
+    if known is None or row.value is None:
+        return None
+    shares = {
+        "{times}": 2 * row.value - 1,
+        "{chosen}": 2 * row.value,
+        "{share}": row.value,
+        "{rest}": 1 - row.value,
+    }
+    return next((share for word, share in shares.items() if word in known.odds), None)
+
+
+def _tried(finding: Finding, row: Measurement) -> tuple[int, int] | None:
+    """Counts the records for which the attack was beyond the limit, and those it was tried on.
+
+    Those whose update showed nothing were tried, too. None where the row lists no records.
     """
     answers = row.details.get("answers")
     numbers = answers if isinstance(answers, list) else []
@@ -53,28 +78,37 @@ def _tried(finding: Finding, row: Measurement) -> str:
     beyond = [answer for answer in found if limit is not None and sign * (answer - limit) > 0]
     refused = row.details.get("updates_refused")
     tried = len(found) + (refused if isinstance(refused, int) else 0)
-    if found and tried == 1:
+    return (len(beyond), tried) if found else None
+
+
+def _in_records(beyond: int, tried: int) -> str:
+    if tried == 1:
         return f"the attack {'succeeded' if beyond else 'failed'} on the one record it was tried on"
-    counted = f"{len(beyond)} of the {tried} records"
-    return f"the attack succeeded on {counted} that it was tried on" if found else ""
+    return f"the attack succeeded on {beyond} of the {tried} records that it was tried on"
 
 
 def _in_100(
     row: Measurement, noun: str = "", read_as: Callable[[float], float] = lambda share: share
 ) -> str:
-    """``93 times in 100 (86 to 97)`` of what a value is read as; without an interval if none."""
+    """``93 times in 100 (with 95 % confidence 86 to 97)`` of what a value is read as."""
     value, *ends = (
         100 * min(max(read_as(share), 0.0), 1.0)
         for share in (row.value or 0.0, *(row.interval or ()))
     )
-    beside = f" ({min(ends):.0f} to {max(ends):.0f})" if ends else ""
+    beside = f" ({_confident(row)}{min(ends):.0f} to {max(ends):.0f})" if ends else ""
     return f"{value:.0f} {noun}in 100{beside}"
 
 
 def _beside_limit(finding: Finding, row: Measurement, known: Metric | None) -> str:
-    """``its epsilon is 7 (5 to 9), where the policy allows at most 5``."""
+    """``epsilon: 7 (with 95 % confidence 5 to 9), where the policy allows at most 5``."""
     side, limit = ("least", finding.min) if finding.max is None else ("most", finding.max)
     title = known.title[:1].lower() + known.title[1:] if known else finding.metric
-    ends = f" ({number(row.interval[0])} to {number(row.interval[1])})" if row.interval else ""
+    low, high = map(number, row.interval or (0.0, 0.0))
+    ends = f" ({_confident(row)}{low} to {high})" if row.interval else ""
     value = "–" if row.number is None else number(row.number)
     return f"{title}: {value}{ends}, where the policy allows at {side} {limit:.10g}"
+
+
+def _confident(row: Measurement) -> str:
+    """Says what an interval's ends mean: ``with 95 % confidence``."""
+    return f"with {100 * row.confidence:.4g} % confidence " if row.confidence else "range "

@@ -104,7 +104,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
     verdict, scope = verdict_of(judged, concerns, layers), scope_of(judged)
     return View(
         verdict=verdict,
-        first=first_screen_of(judged, verdict, scope),
+        first=first_screen_of(judged, verdict, scope, concerns, layers),
         scope=scope,
         concerns=concerns,
         layers=layers,

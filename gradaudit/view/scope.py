@@ -31,6 +31,7 @@ class Scope:
     Attributes:
         private: the attributes that were attacked, and those that were not.
         game: how many records are in an attacked update, by audit.
+        sizes: the same without the audits; empty where nothing was attacked.
         shared: algorithm, layers, defenses, hidden layers.
         varied: the settings of a sweep.
         setting: whose case it is, the attacker's best or a federation's.
@@ -46,6 +47,7 @@ class Scope:
     shared: str
     model: str
     data: str
+    sizes: str = ""
     prepared: str = ""
     setting: str = ""
     families: str = ""
@@ -78,6 +80,7 @@ def scope_of(report: Report) -> Scope:
     return Scope(
         private=named or NOTHING,
         game=_game(report),
+        sizes=_sizes(report),
         shared=_shared(report),
         model=title(report),
         data=data_facts(report),
@@ -126,12 +129,26 @@ def _values(counts: JsonValue) -> str:
     return f" ({listed(counts)})" if few and isinstance(counts, dict) else ""
 
 
-def _game(report: Report) -> str:
-    """``batches of 7 (property), 16 (vinfo); single records (reconstruct)``."""
+def _by_size(report: Report) -> dict[int, dict[str, None]]:
+    """Returns the audits that attacked updates, by how many records are in one."""
     sizes: dict[int, dict[str, None]] = {}
     for row in report.rows:
         if row.status == "measured" and (size := batch_size(row.details)):
             sizes.setdefault(size, {})[_named(row)] = None
+    return sizes
+
+
+def _sizes(report: Report) -> str:
+    """``updates of 1, 7 and 16 records were attacked``; empty where none was."""
+    sizes = sorted(_by_size(report))
+    noun = "record" if sizes == [1] else "records"
+    counts = abridged([f"{size:,}" for size in sizes], MOST_GAMES)
+    return f"updates of {counts} {noun} were attacked" if sizes else ""
+
+
+def _game(report: Report) -> str:
+    """``batches of 7 (property), 16 (vinfo); single records (reconstruct)``."""
+    sizes = _by_size(report)
     batches = [f"{n:,} ({_few(names)})" for n, names in sorted(sizes.items()) if n > 1]
     alone = [f"single records ({_few(names)})" for n, names in sizes.items() if n == 1]
     return "; ".join([*([f"batches of {', '.join(batches)}"] if batches else []), *alone])

@@ -33,10 +33,10 @@ def test_it_says_each_harm_with_likelihood_severity_and_numbers() -> None:
     assert [line[0] for line in harms] == [
         "| single records are rebuilt, or traced to who sent them",
         "| a private attribute is inferred",
-        "| the labels of records are read off",
+        "| the labels of records, which the model is trained to predict, are read",
     ]
     assert [line[1].split(":")[0] for line in harms] == ["not known", "likely", "not known"]
-    assert [line[2].split(":")[0] for line in harms] == ["severe", "significant", "limited"]
+    assert [line[2].split(":")[0] for line in harms] == ["severe", "significant", "significant"]
     assert harms[1][3] == "leak.bits 3.10 [2.90, 3.30], lower end above limit 2 |"
     assert "does not prove privacy" in text
     assert "SHA-256 of the JSON" in text

@@ -113,7 +113,7 @@ def test_each_cell_of_the_heat_map_opens_what_it_rests_on() -> None:
     ids = {value for name, value in page.attributes if name == "id"}
     assert {link.removeprefix("#") for link in links} <= ids
     assert sum(link.startswith("#cell-") for link in links) == 6
-    assert "The worst layer is conv1" in page.words.replace(" :", ":")
+    assert "Of the layers by themselves the worst is conv1" in page.words.replace(" :", ":")
     assert "95 % interval 2.90 to 3.30" in page.words
     assert "input ↓ conv1" in page.words
     assert "not looked at" in page.words

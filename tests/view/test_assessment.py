@@ -7,10 +7,12 @@ from gradaudit.judging import Policy
 from gradaudit.report import Measurement
 from gradaudit.view import view
 from gradaudit.view.assessment import (
+    CERTAIN,
     HARMS,
     INDICATED,
     LEFT_OPEN,
     LIKELY,
+    POSSIBLE,
     UNKNOWN,
     UNLIKELY,
     WARNED,
@@ -18,7 +20,7 @@ from gradaudit.view.assessment import (
     assessed,
 )
 
-pytestmark = pytest.mark.usefixtures("two_audits")
+AUROC = Policy.model_validate({"rules": [{"metric": "vinfo.auroc", "max": 0.6}]})
 
 
 def risks(*rows: Measurement, policy: Policy | None = None) -> tuple[AssessedRisk, ...]:
@@ -26,6 +28,7 @@ def risks(*rows: Measurement, policy: Policy | None = None) -> tuple[AssessedRis
     return assessed(shown.concerns, shown.heat_map)
 
 
+@pytest.mark.usefixtures("two_audits")
 @pytest.mark.parametrize(
     ("bits", "likelihood", "rows"),
     [
@@ -62,6 +65,7 @@ def test_the_likelihood_is_what_the_numbers_show(
     assert {each.likelihood for each in (found[0], found[2])} == {UNKNOWN}
 
 
+@pytest.mark.usefixtures("two_audits")
 def test_an_indicator_alone_makes_nothing_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("concerns", "charts.heat_map"):
         monkeypatch.setattr(f"gradaudit.view.{module}.proxies", lambda: {"leak.bits"})
@@ -69,6 +73,7 @@ def test_an_indicator_alone_makes_nothing_likely(monkeypatch: pytest.MonkeyPatch
     assert risks(row("leak.bits", "conv1", 0.5))[1].likelihood == UNKNOWN
 
 
+@pytest.mark.usefixtures("two_audits")
 def test_an_accepted_risk_is_as_likely_and_called_accepted() -> None:
     rule = {"metric": "leak.bits", "max": 2}
     ignored = {"metric": "leak.bits", "layers": "*", "reason": "known"}
@@ -77,6 +82,7 @@ def test_an_accepted_risk_is_as_likely_and_called_accepted() -> None:
     assert found[1].likelihood == f"{LIKELY} (accepted by the policy)"
 
 
+@pytest.mark.usefixtures("two_audits")
 def test_what_is_rebuilt_and_what_is_solved_for_are_one_harm() -> None:
     assert {question for harm in HARMS for question in harm.questions} == {
         "records",
@@ -85,3 +91,26 @@ def test_what_is_rebuilt_and_what_is_solved_for_are_one_harm() -> None:
         "freedom",
     }
     assert risks(row("leak.total", None, 1.0))[0].likelihood == LIKELY
+
+
+@pytest.mark.parametrize(
+    ("auroc", "word"), [(0.96, CERTAIN), (0.951, CERTAIN), (0.949, LIKELY), (0.76, LIKELY)]
+)
+def test_what_an_attack_does_of_what_guessing_fails_at_is_worded_by_its_share(
+    auroc: float, word: str
+) -> None:
+    found = risks(row("vinfo.auroc", "fc1", auroc, details={"attribute": "sex"}), policy=AUROC)
+    assert found[1].likelihood == word
+
+
+def test_an_attack_that_succeeds_in_fewer_than_half_the_cases_is_possible() -> None:
+    found = risks(row("vinfo.auroc", "fc1", 0.7, details={"attribute": "sex"}), policy=AUROC)
+    assert found[1].likelihood == POSSIBLE
+
+
+def test_labels_that_are_read_exactly_are_almost_certain_to_be_read() -> None:
+    rule = {"metric": "attack.membership_distance", "min": 0.1, "level": "warning"}
+    policy = Policy.model_validate({"rules": [rule]})
+    labels = risks(row("attack.membership_distance", None, 0.0), policy=policy)[2]
+    assert labels.likelihood == CERTAIN
+    assert labels.harm.severity.startswith("significant")

@@ -43,13 +43,15 @@ def test_it_begins_with_what_was_audited_and_when() -> None:
         (
             row("leak.bits", "conv1", 3.0, interval=(2.5, 3.5)),
             "A server can tell a batch's private attribute from conv1.",
-            "Leaked bits: 3 (2.50 to 3.50), where the policy allows at most 2.",
+            "Leaked bits: 3 (with 95 % confidence 2.50 to 3.50), where the policy allows at "
+            "most 2.",
             "Not sharing conv1, or noise added before sharing. Then measure again.",
         ),
         (
             row("leak.bits", "conv1", 1.9, interval=(0.9, 2.5), n=100),
             "It is open whether a server can tell a batch's private attribute from conv1.",
-            "Leaked bits: 1.90 (0.900 to 2.50), where the policy allows at most 2.",
+            "Leaked bits: 1.90 (with 95 % confidence 0.900 to 2.50), where the policy allows at "
+            "most 2.",
             "About 36 times as many records or trials would settle it. Then measure again.",
         ),
         (
@@ -93,12 +95,13 @@ def test_advice_against_two_findings_says_against_which() -> None:
             row("vinfo.auroc", "fc1", 0.934, interval=(0.857, 0.971), details={"attribute": "sex"}),
             limits(vinfo__auroc=0.75),
             "Shown two batches that differ in their sex, an attacker picks the right one 93 times "
-            "in 100 (86 to 97), where pure guessing is right 50 times.",
+            "in 100 (with 95 % confidence 86 to 97), where pure guessing is right 50 times.",
         ),
         (
             row("attack.row_accuracy", None, 0.4, interval=(0.3, 0.5)),
             limits(attack__row_accuracy=0.1),
-            "Of the batch's rows an attacker writes down 40 in 100 (30 to 50) without an error.",
+            "Of the batch's rows an attacker writes down 40 in 100 (with 95 % "
+            "confidence 30 to 50) without an error.",
         ),
     ],
 )
@@ -139,3 +142,32 @@ def test_odds_hold_no_placeholder_that_nobody_fills() -> None:
             assert not metric.odds.endswith("."), metric.id
     assert sum(bool(metric.odds) for metric in known_metrics().values()) >= 8
     assert not any(metric.odds for metric in Leak.metrics)
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_hiding_says_which_other_layers_stay_at_high_risk() -> None:
+    said = first(
+        row("leak.bits", "conv1", 3.0, interval=(2.5, 3.5)),
+        row("leak.bits", "fc1", 0.9, interval=(0.5, 2.5)),
+        row("leak.bits", "conv2", 0.5, interval=(0.1, 0.9)),
+    )
+    left = "Not sharing conv1 leaves fc1, where high risk is not excluded. Then measure again."
+    assert said.do.endswith(left)
+
+
+def test_a_warning_about_another_question_is_named_too() -> None:
+    rules = [
+        {"metric": "vinfo.auroc", "max": 0.75},
+        {"metric": "attack.membership_distance", "min": 0.1, "level": "warning"},
+    ]
+    said = first(
+        row("vinfo.auroc", "fc1", 0.9, details={"attribute": "sex", "batch_size": 16}),
+        row("attack.membership_distance", None, 0.0, details={"batch_size": 1}),
+        policy=Policy.model_validate({"rules": rules}),
+    )
+    assert said.gets == (
+        "A server can tell a batch's sex from fc1. Also: a server can read the labels of single "
+        "records, which the model is trained to predict (medium risk)."
+    )
+    assert "An attacker reads 100 in 100 of the labels." in said.likely
+    assert said.audited.endswith("; updates of 1 and 16 records were attacked")

@@ -7,7 +7,7 @@ from report_builder import row
 
 from gradaudit.audits import Metric
 from gradaudit.report import Finding
-from gradaudit.view.likelihood import INDICATED, likelihood
+from gradaudit.view.likelihood import INDICATED, beyond_guessing, likelihood
 
 
 def said(answers: list[Any] | None, *, proxy: bool = False, **limit: Any) -> str:
@@ -55,7 +55,7 @@ def test_what_is_missed_is_worded_as_what_is_read() -> None:
         rule=1, level="error", message="", metric="own.missed", outcome="failed", min=0.2
     )
     said = likelihood(finding, measured, known, proxy=False)
-    assert said == "an attacker reads 90 in 100 (70 to 100) of the labels"
+    assert said == "an attacker reads 90 in 100 (with 95 % confidence 70 to 100) of the labels"
 
 
 def test_a_gain_is_worded_as_what_is_chosen_of_two() -> None:
@@ -66,17 +66,54 @@ def test_a_gain_is_worded_as_what_is_chosen_of_two() -> None:
         rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.1
     )
     said = likelihood(finding, measured, known, proxy=False)
-    assert said == "about 80 times in 100 (70 to 100), where pure guessing is right 50 times"
+    assert said == (
+        "about 80 times in 100 (with 95 % confidence 70 to 100), where pure guessing is right 50 "
+        "times"
+    )
 
 
 @pytest.mark.parametrize(("limit", "side"), [({"max": 1.5}, "most"), ({"min": 1.5}, "least")])
 def test_without_records_the_number_stands_beside_its_limit(
     limit: dict[str, float], side: str
 ) -> None:
-    words = f"own.closeness: 2 (1 to 3), where the policy allows at {side} 1.5"
+    words = f"own.closeness: 2 (with 95 % confidence 1 to 3), where the policy allows at {side} 1.5"
     assert said(None, **limit) == words
     assert said([], **limit) == words
 
 
 def test_an_indicator_counts_nobody() -> None:
     assert said([0.9], proxy=True, max=0.5) == INDICATED
+
+
+@pytest.mark.parametrize(
+    ("odds", "value", "share"),
+    [
+        ("picks the right one {times}", 0.93, (93 - 50) / 50),
+        ("picks the right one {times}", 0.5, 0.0),
+        ("picks the right one about {chosen}", 0.3, (80 - 50) / 50),
+        ("writes down {share}", 0.4, 0.4),
+        ("reads {rest}", 0.1, 0.9),
+        ("{factor} times as plausible", 3.0, None),
+        ("", 3.0, None),
+    ],
+)
+def test_a_share_is_of_the_cases_in_which_guessing_fails(
+    odds: str, value: float, share: float | None
+) -> None:
+    known = Metric(id="closeness", title="closeness", odds=odds)
+    measured = row("own.closeness", "fc1", value)
+    finding = Finding(
+        rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.5
+    )
+    found = beyond_guessing(finding, measured, known, proxy=False)
+    assert found == (share if share is None else pytest.approx(share))
+    assert beyond_guessing(finding, measured, known, proxy=True) is None
+
+
+def test_a_share_counts_the_records_that_a_row_lists() -> None:
+    details = {"answers": [0.1, 0.4, 0.9], "updates_refused": 1}
+    measured = row("own.closeness", "fc1", 0.9, details=details)
+    finding = Finding(
+        rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.3
+    )
+    assert beyond_guessing(finding, measured, None, proxy=False) == 0.5

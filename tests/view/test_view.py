@@ -252,7 +252,8 @@ def test_the_scope_says_what_was_attacked_and_how() -> None:
     shown = view(attacked())
     assert shown.scope.lines == (("game", "batches of 7 (leak), 16 (rank); single records (leak)"),)
     assert shown.first.audited == (
-        "gradients of 3 layers; no defense; no layer hidden; private attribute slant (left, right)"
+        "gradients of 3 layers; no defense; no layer hidden; private attribute slant (left, "
+        "right); updates of 1, 7 and 16 records were attacked"
     )
     assert shown.first.model == (
         "zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval mode; "

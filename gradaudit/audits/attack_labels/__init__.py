@@ -54,7 +54,7 @@ class AttackLabels(Audit[LabelsOptions]):
             warning=0.1,
             why="an attacker reads the labels of the records off their shared update",
             question="labels",
-            says="a server can read the labels off {records}",
+            says="a server can read the labels of {records}, which the model is trained to predict",
             odds="an attacker reads {rest} of the labels",
             helps="larger batches, or noise (--defense)",
             stronger="the audit's --method and --restarts",

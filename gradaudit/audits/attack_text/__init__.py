@@ -60,8 +60,6 @@ class AttackText(Audit[TextOptions]):
     """
 
     name = "attack text"
-    question = "Which words and texts are behind an update of a language model?"
-    paper = "https://arxiv.org/abs/2405.15586"
     summary = "Name the tokens and texts behind an update of a language model."
     question = "Which texts does an attacker read off an update of a language model?"
     paper = "https://arxiv.org/abs/2405.15586"

@@ -19,6 +19,14 @@ QUESTIONS: Mapping[Question, str] = {
     "freedom": "free dimensions",
 }
 """The questions in the map's order, with the headings of their columns."""
+MEANINGS: Mapping[Question, str] = {
+    "records": "whether records can be rebuilt, followed or traced",
+    "attribute": "whether a private attribute can be inferred",
+    "labels": "whether labels, the answers that the model was trained to predict, can be read",
+    "freedom": "how many dimensions of what comes in the gradient leaves open; of none it can be "
+    "solved for",
+}
+"""What each column tells."""
 WHOLE = "whole update"
 LEFT_ALONE = "not looked at"
 
@@ -38,7 +46,7 @@ class HeatAnswer(NamedTuple):
 
     @property
     def facts(self) -> Iterator[tuple[str, str]]:
-        """Yields what the level rests on: the number, its interval, floor and limits."""
+        """Yields what the level rests on: number, interval, what comes by chance, and limits."""
         row, column = self.cell.row, self.column
         if row is None or row.number is None:
             yield column.metric, f"no number: {row.reason if row else LEFT_ALONE}"
@@ -49,7 +57,7 @@ class HeatAnswer(NamedTuple):
             yield name, f"{number(row.interval[0])} to {number(row.interval[1])}"
         else:
             yield "interval", f"none, from {row.n:,} measurements" if row.n else "none"
-        yield "floor", self._floor
+        yield "by chance", self._floor
         yield "limits", self._limits
         yield from (("doubt", doubt) for doubt in row.doubts)
 

@@ -127,13 +127,13 @@ def test_a_cell_opens_its_number_interval_floor_and_limits() -> None:
     assert dict(asked(found.lines[0], "attribute").answers[0].facts) == {
         "leak.bits": "3 bit",
         "95 % interval": "2.50 to 3.50",
-        "floor": "0.100 [0, 0.200] for a permuted attribute",
+        "by chance": "0.100 [0, 0.200] for a permuted attribute",
         "limits": "high above 2; medium above 1",
     }
     assert dict(asked(found.lines[1], "attribute").answers[0].facts) == {
         "leak.bits": "3 bit",
         "interval": "none, from 4 measurements",
-        "floor": "0 where nothing is given away",
+        "by chance": "0 where nothing is given away",
         "limits": "high above 2; medium above 1",
     }
 

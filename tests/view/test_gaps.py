@@ -1,0 +1,19 @@
+"""What was not tested, named as a reader who knows no command would ask for it."""
+
+from gradaudit.view.gaps import Gap, untested
+
+
+def test_audits_are_named_by_the_questions_that_they_answer() -> None:
+    gaps = [
+        Gap("attribute ink", "not asked for"),
+        Gap("attack text", "the records are no texts"),
+        Gap("floor, attack user", "not asked for"),
+        Gap("vinfo", "no gradient", layers=("conv1",)),
+        Gap("attack labels", "no labels", partial=True),
+    ]
+    assert untested(gaps) == (
+        "attribute ink; which texts does an attacker read off an update of a language model; how "
+        "near can any attacker at all come to a record, given the noise; can an attacker tell "
+        "whose batch it is; can a private attribute be read from a layer's gradient in conv1"
+    )
+    assert untested([]) == ""
