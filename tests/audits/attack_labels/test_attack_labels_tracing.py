@@ -152,7 +152,7 @@ def test_too_few_records_are_refused() -> None:
 def test_the_help_says_what_membership_means() -> None:
     text = " ".join(run("attack", "membership", "--help").out.split())
     assert "what Fan et al. 2020 call membership" in text
-    assert "attack tracing" in text
+    assert "attack record" in text
 
 
 def test_the_command_line_traces() -> None:
