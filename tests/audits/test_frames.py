@@ -7,8 +7,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 import gradaudit
+from gradaudit.zoo import build
 from tests.command_line import run
 
 MOST = 15
@@ -18,6 +22,8 @@ PICTURES = "-m zoo:cnn3?shape=1x8x8&activation=tanh -d digits --seed 7 --jobs 1"
 ATTACK = f"{TABLE} --batches 1 --restarts 1 --method dlg:iterations=1"
 FEW = "--family forest --repeats 1"
 GAME = f"{TABLE} -a sex {FEW} --shadow 40 --batches 10 --trials 20"
+HERE = Path(__file__)
+UPDATE = "update.safetensors"
 NUMBERS = {
     "attack reconstruct": (ATTACK, "attacks.reconstruction.matching.lbfgs:_Search.tick"),
     "attack labels": (ATTACK, "attacks.reconstruction.matching.lbfgs:_Search.tick"),
@@ -28,6 +34,20 @@ NUMBERS = {
     "attack attribute": (GAME, "families.base:Family.fit"),
     "attack property": (GAME, "families.base:Family.fit"),
     "attack distribution": (GAME, "families.base:Family.fit"),
+    "attack user": (
+        f"-m zoo:mlp?inputs=10 -d {HERE}:visits --seed 7 --jobs 1 {FEW} --trials 4 --batch-size 2",
+        "audits.attack_inference.user:candidate_posterior",
+    ),
+    "attack table": (
+        f"-m {HERE}:rows -d diabetes --seed 7 --jobs 1 --batches 1 --batch-size 2 "
+        "--method row-space",
+        "audits.attack_table.search:CandidateSearch._step",
+    ),
+    "attack text": (
+        f"-m {HERE}:reader -d {HERE}:sentences --seed 7 --jobs 1 --batches 1 --batch-size 1",
+        "audits.attack_text.span:Span.of",
+    ),
+    "observe": (f"{TABLE} --update {UPDATE}", "attacks.reading.base:linear_of"),
     "attack malicious-server": (PICTURES, "audits.attack_malicious_server.check:signs_of"),
     "copa-metric": (PICTURES, "ranks.copa_metric:copa_metric"),
     "dp-audit": (
@@ -54,6 +74,32 @@ NUMBERS = {
 }
 
 
+def visits() -> dict[str, object]:
+    """Records of 20 users, 8 of each."""
+    draws = torch.Generator().manual_seed(0)
+    users = [f"{i // 8}" for i in range(160)]
+    labels = torch.randint(2, (160,), generator=draws)
+    return {"inputs": torch.randn(160, 10, generator=draws), "labels": labels, "users": users}
+
+
+def sentences() -> tuple[Tensor, Tensor]:
+    """Texts of four of 30 tokens."""
+    draws = torch.Generator().manual_seed(0)
+    return torch.randint(30, (40, 4), generator=draws), torch.randint(2, (40,), generator=draws)
+
+
+def rows() -> nn.Module:
+    """A model of ten columns with two layers."""
+    return nn.Sequential(
+        nn.Linear(10, 80), nn.ReLU(), nn.Linear(80, 80), nn.ReLU(), nn.Linear(80, 2)
+    )
+
+
+def reader() -> nn.Module:
+    """A model of such texts."""
+    return nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 8), nn.Flatten(), nn.Linear(32, 2))
+
+
 def calls_to(code: CodeType, frame: FrameType | None) -> int:
     """How many functions of the package are under way, from the command's own on."""
     calls = 0
@@ -68,7 +114,12 @@ def calls_to(code: CodeType, frame: FrameType | None) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", NUMBERS)
-def test_a_number_is_few_calls_away_from_its_command(command: str) -> None:
+def test_a_number_is_few_calls_away_from_its_command(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = build("mlp", inputs=(10,)) if command == "observe" else nn.Identity()
+    save_file({name: torch.ones_like(p) for name, p in model.named_parameters()}, UPDATE)
     options, place = NUMBERS[command]
     module, _, name = place.partition(":")
     number = reduce(getattr, name.split("."), import_module(f"gradaudit.{module}"))
