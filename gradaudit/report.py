@@ -20,6 +20,7 @@ from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.measurement import (
     CLOSED_FORM,
+    EXTRAPOLATED,
     LEARNERS,
     LINEAR,
     RISKIEST_BY,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOSED_FORM",
+    "EXTRAPOLATED",
     "LEARNERS",
     "LINEAR",
     "RISKIEST_BY",

@@ -66,7 +66,7 @@ ROOMS = {
     "judging": "audits deployment",
     "view": "audits judging",
     "formats": "audits judging view",
-    "sweeping": "deployment formats",
+    "sweeping": "audits deployment formats",
     "evidence": "audits formats judging sweeping view",
     "config": "audits deployment federation",
     "run": "accuracy audits config data defenses deployment federation gradients models subject",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradaudit.run import scaling as scaling
     from gradaudit.run import training as training
     from gradaudit.sweeping import curves as curves
+    from gradaudit.sweeping import extrapolation as extrapolation
 else:
 
     def __getattr__(name: str) -> ModuleType:
@@ -42,5 +43,5 @@ _PLACES = {
     "building": "gradaudit.models",
     "saved_updates": "gradaudit.observer",
     "survey": "gradaudit.planning",
-    "curves": "gradaudit.sweeping",
+    **dict.fromkeys(("curves", "extrapolation"), "gradaudit.sweeping"),
 }

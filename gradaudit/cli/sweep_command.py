@@ -37,7 +37,7 @@ from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.report import Report, Variant
 from gradaudit.sweeping.grid import NAME as RUNG
-from gradaudit.sweeping.grid import Axis, expect_known, ladder, points, read_axes
+from gradaudit.sweeping.grid import Axis, expect_known, ladder, points, read_axes, read_target
 from gradaudit.view.cells import SKIPPED, cell_text
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ _OWN = [
         "--ladder",
         "Climb from the attacker's best case to the federation of --deployment, one change a rung.",
     ),
+    _option(
+        "extrapolate",
+        str | None,
+        "--extrapolate",
+        "Predict every metric at a size beyond those measured, KEY=VALUE of an amount that --over "
+        "varies (batch-size=512), with an interval; refused where the larger measured sizes are "
+        "not as the smaller predict.",
+    ),
     _option("curves", Path | None, "--curves", CURVES),
     _option("table", Path | None, "--table", TABLE),
     _option("relative", bool, "--relative", RELATIVE),
@@ -85,6 +93,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         config, plain = read_configuration(flags)
         federation = read_federation(flags, plain)
         over, up = flags.pop("over") or (), flags.pop("ladder")
+        beyond = flags.pop("extrapolate")
         files = SweepFiles(flags.pop("curves"), flags.pop("table"), bool(flags.pop("relative")))
         metric = metric_of(audit, flags.pop("metric"))
         output = settle(BudgetSettings, {n: flags.get(n) for n in _OF_COMMAND}, plain)
@@ -93,6 +102,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             if up
             else _over_a_grid(audit, over, flags, plain, federation)
         )
+        target = read_target(beyond, sweep.axes) if beyond else None
         axes, left = sweep.axes, clock(output.seconds)
         expect_writable(output, config, plain, flags, [axis.values for axis in axes])
         files.expect()
@@ -101,6 +111,8 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             return
         with unfinished(output) as units:
             report = _swept(sweep.within(left), left, units, watcher(output.quiet))
+            if target:
+                report = deferred.extrapolation.extrapolate(report, audit, *target)
             show(report, output)
             if output.shape == "table":
                 print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())

@@ -71,7 +71,8 @@ def _tidy(report: Report, names: Sequence[str]) -> str:
         more = " ".join(f"{k}={v}" for k, v in row.variant.items() if k not in names)
         low, high = row.interval or (None, None)
         value = row.number if row.status == "measured" else None
-        rest = (value, low, high, row.confidence, row.n, row.status)
+        status = "extrapolated" if row.extrapolated and value is not None else row.status
+        rest = (value, low, high, row.confidence, row.n, status)
         settings = [row.variant[name] for name in names]
         lines.writerow([*settings, more, row.layer or "", row.id, *rest])
     return text.getvalue()

@@ -152,6 +152,9 @@ def test_a_report_of_no_sweep_has_no_curves(swept: Report, tmp_path: Path) -> No
         (("--over", "scale=1,2", "--curves", "x.gif"), "pictures are written as .svg or .png"),
         (("--over", "scale=1,2", "--table", "x.xls"), "written as .csv, .md, .tex"),
         (("--over", "scale=1,2", "-o", "x.docx"), "x.docx"),
+        (("--over", "scale=1,2", "--extrapolate", "scale=9"), "vary one of batch-size"),
+        (("--over", "samples=4,8", "--extrapolate", "samples=9"), "needs 4 sizes or more"),
+        (("--over", "samples=1,2,4,8", "--extrapolate", "samples=65"), "at most 8 times that"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

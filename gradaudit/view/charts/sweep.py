@@ -31,6 +31,7 @@ class CurvePoint(NamedTuple):
     value: float
     low: float
     high: float
+    measured: bool = True
 
 
 class CurvePanel(NamedTuple):
@@ -66,14 +67,15 @@ def sweep_of(report: Report, policy: Policy | None) -> SweepView | None:
     axes = report.provenance.get("sweep")
     names = list(axes) if isinstance(axes, dict) else []
     swept: dict[str, list[Measurement]] = {}
-    for row in report.rows:
-        if names and row.variant.keys() == set(names):
+    found = [row for row in report.rows if names and row.variant.keys() == set(names)]
+    for row in found:
+        if not row.extrapolated:
             swept.setdefault(variant_text(_ordered(row, names)), []).append(row)
     if not swept:
         return None
     first = list(swept.items())[:MOST_SETTINGS]
     lines = tuple(_line(setting, rows, report, policy) for setting, rows in first)
-    every = [row for rows in swept.values() for row in rows if row.value is not None]
+    every = [row for row in found if row.value is not None]
     return SweepView(
         policy.name or "its policy" if policy else DEFAULT, lines, tuple(_curves(every, names))
     )
@@ -125,7 +127,9 @@ def _lines(
         if row.layer == layer and row.value is not None:
             rest = variant_text({k: v for k, v in row.variant.items() if k != along})
             low, high = row.interval or (row.value, row.value)
-            point = CurvePoint(places[row.variant[along]], row.value, low, high)
+            point = CurvePoint(
+                places[row.variant[along]], row.value, low, high, not row.extrapolated
+            )
             lines.setdefault(rest, []).append(point)
     return {name: sorted(points) for name, points in lines.items()}
 
