@@ -23,6 +23,7 @@ Layers = Iterable[str | None]
 Metrics = Iterable[str] | None
 Facts = Details | None
 _MODEL = (None,)
+NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
 
 
 @dataclass(frozen=True)

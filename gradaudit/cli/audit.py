@@ -12,13 +12,13 @@ from pydantic import BaseModel
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
-from gradaudit.cli.dry_run import print_expected
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
     finish,
     opened,
+    print_expected,
     sizes_of,
     survey,
     time_left,

@@ -17,11 +17,11 @@ from gradaudit.audits import Audit
 from gradaudit.audits.gathering import AuditRows, incomplete, merge
 from gradaudit.audits.sizes import Size
 from gradaudit.cli.audit import Clock, clock, dealt, parameters, sizes_within
-from gradaudit.cli.dry_run import expected
 from gradaudit.cli.flags import read_configuration, read_federation, with_options
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
+    expected,
     require_complete,
     show,
     stdout_for_the_report,

@@ -5,7 +5,7 @@ A terminal, a report, a log never sees a name from a file raw; numbers have thre
 
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 
 UNBOUNDED = sys.float_info.max
 """Largest number, which stands for an open end of an interval, as JSON has no infinity."""
@@ -140,3 +140,39 @@ def listed(names: Collection[str], limit: int = 4) -> str:
     shown = ", ".join(printable(name) for name in list(names)[:limit])
     rest = len(names) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+_PLAIN_IN_MARKDOWN = re.compile(r"[\w ./()-]+", re.ASCII)
+_ACTIVE_IN_MARKDOWN = re.compile(
+    r"[&<>|`*~#@\\$]"
+    r"|\](?=[(\[:])"  # links, references and their definitions
+    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis; a_b has none
+    r"|(?<=www)\.|:(?=//)"  # bare addresses
+)
+
+
+def markdown_escape(text: str) -> str:
+    """Returns text on one line that Markdown and HTML show as it is.
+
+    Active characters become entities, which can never be read as markup.
+    """
+    return _ACTIVE_IN_MARKDOWN.sub(lambda m: f"&#{ord(m[0])};", printable(text, limit=None))
+
+
+def markdown_code(name: str) -> str:
+    """Returns a name in code type; characters that a table cell cannot hold become entities."""
+    if _PLAIN_IN_MARKDOWN.fullmatch(name):
+        return f"`{name.strip() or ' '}`"
+    spelled = re.sub(r"[^\w ./()-]", lambda m: f"&#{ord(m[0])};", printable(name, limit=None))
+    return f"<code>{spelled.replace('_', '&#95;')}</code>" if name else ""
+
+
+def markdown_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0
+) -> Iterator[str]:
+    """Returns the lines of a table of Markdown cells; columns of ``right`` are aligned right."""
+    yield f"| {' | '.join(headings)} |"
+    rules = ["---:" if right and i == right else "---" for i in range(len(headings))]
+    yield f"| {' | '.join(rules)} |"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from gradaudit.audits import Metric
 from gradaudit.audits.gathering import member_of
-from gradaudit.core.text import number
+from gradaudit.core.text import markdown_escape, markdown_table, number
 from gradaudit.evidence.commitment import Commitment
-from gradaudit.formats.markdown import escape, table
 from gradaudit.judging import known_metrics, verdict
 from gradaudit.report import Measurement, Report, estimate
 from gradaudit.view.signoff import given, unit_of, worst_record
@@ -101,11 +100,11 @@ def annex(
     """Returns the annex of a report as Markdown, with the commitment's time or its timestamp's."""
     target = report.target
     lines = [
-        f"# Annex: attacks on {escape(target.model)}",
+        f"# Annex: attacks on {markdown_escape(target.model)}",
         "",
         f"Verdict: {verdict(report).upper()}. {NOTE}",
         "",
-        *table(HEADINGS, [_row(kind, report) for kind in CLASSES]),
+        *markdown_table(HEADINGS, [_row(kind, report) for kind in CLASSES]),
     ]
     if commitment is not None:
         lines += ["", f"The policy was {commitment.order(report, stamped)}."]
@@ -135,7 +134,7 @@ def _row(kind: AttackClass, report: Report) -> list[str]:
         kind.iso,
         kind.nist,
     )
-    return [escape(cell) or "–" for cell in cells]
+    return [markdown_escape(cell) or "–" for cell in cells]
 
 
 def _executed(rows: Sequence[Measurement], measured: Sequence[Measurement]) -> str:

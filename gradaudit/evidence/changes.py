@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import JsonValue
 from rich.console import Console
 
-from gradaudit.core.text import DOUBTED, DOUBTS, number, variant_text
-from gradaudit.formats.markdown import code, table
+from gradaudit.core.text import DOUBTED, DOUBTS, markdown_code, markdown_table, number, variant_text
 from gradaudit.formats.page import GAP, Column, Page, grid
 from gradaudit.judging import known_metrics
 from gradaudit.judging.risk import with_findings
@@ -232,11 +231,11 @@ def print_changes(
 def markdown_changes(changed: Sequence[Change], unchanged: int, most: int = MOST_ROWS) -> str:
     """Returns the changes as Markdown."""
     rows = [
-        [code(layer), code(metric), *rest]
+        [markdown_code(layer), markdown_code(metric), *rest]
         for change in changed[:most]
         for layer, metric, *rest in [_cells(change, _sides(change))]
     ]
-    lines = ["", *table(HEADINGS, rows)] if rows else []
+    lines = ["", *markdown_table(HEADINGS, rows)] if rows else []
     left = len(changed) - most
     more = ["", LEFT_OUT.format(left)] if left > 0 else []
     return "\n".join([tally(changed, unchanged), *lines, *more]) + "\n"

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from gradaudit.core.text import printable
+from gradaudit.core.text import markdown_escape, markdown_table, printable
 from gradaudit.formats.base import Format
-from gradaudit.formats.markdown import escape, table
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 from gradaudit.view import View, view
@@ -37,7 +36,7 @@ def _lines(shown: View, signed: dict[str, str]) -> Iterator[str]:
     yield from (_text(f"Audited{date}: {first.audited}. Model: {first.model}."), "")
     yield from (f"**{_text(first.word)}.** {_text(f'{first.gets} {first.do}')}", "")
     headings = ("what may happen", "likelihood", "severity", "numbers it rests on")
-    yield from table(headings, [tuple(map(_text, cells)) for cells in _risks(shown)])
+    yield from markdown_table(headings, [tuple(map(_text, cells)) for cells in _risks(shown)])
     setting = f" Setting: {shown.scope.setting}." if shown.scope.setting else ""
     yield from ("", _text(f"{SCALE}{setting}"))
     yield from ("", _text(f"Risk as measured: {signed['residual risk']}."))
@@ -55,4 +54,4 @@ def _risks(shown: View) -> Iterator[tuple[str, ...]]:
 
 
 def _text(text: str) -> str:
-    return escape(printable(text, limit=LONGEST))
+    return markdown_escape(printable(text, limit=LONGEST))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from gradaudit.audits.explaining import Explanation, Section
-from gradaudit.formats.markdown import escape
+from gradaudit.core.text import markdown_escape
 from gradaudit.formats.page import Page
 
 _SOURCE_TEXT = re.compile(r"``(.+?)``|`(.+?)`")
@@ -36,10 +36,10 @@ def _part_lines(part: Section, page: Page) -> Iterator[Text]:
 def explanation_markdown(explained: Explanation, level: int = 1) -> str:
     """Returns Markdown whose title is a heading of this level."""
     below = "#" * (level + 1)
-    blocks = [f"{'#' * level} {escape(explained.title)}", _marked(explained.lead)]
+    blocks = [f"{'#' * level} {markdown_escape(explained.title)}", _marked(explained.lead)]
     for part in explained.parts:
         if part.paragraphs or part.entries:
-            blocks += [f"{below} {escape(part.heading)}", *map(_marked, part.paragraphs)]
+            blocks += [f"{below} {markdown_escape(part.heading)}", *map(_marked, part.paragraphs)]
             blocks += ["\n".join(f"- `{term}`: {_marked(text)}" for term, text in part.entries)]
     if explained.address:
         blocks.append(f"[The paper]({explained.address})")
@@ -54,6 +54,6 @@ def _marked(text: str) -> str:
     """Escapes Markdown in a text, except between backticks."""
     end, parts = 0, []
     for match in _SOURCE_TEXT.finditer(text):
-        parts += [escape(text[end : match.start()]), f"`{match[1] or match[2]}`"]
+        parts += [markdown_escape(text[end : match.start()]), f"`{match[1] or match[2]}`"]
         end = match.end()
-    return "".join([*parts, escape(text[end:])])
+    return "".join([*parts, markdown_escape(text[end:])])

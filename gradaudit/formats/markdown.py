@@ -1,10 +1,9 @@
 """The report as GitHub Markdown, fit for a pull request comment of any model."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradaudit.core.text import DOUBTED, printable
+from gradaudit.core.text import DOUBTED, markdown_code, markdown_escape, markdown_table, printable
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy, Word
 from gradaudit.judging.risk import Level
@@ -27,13 +26,6 @@ _MARKS: dict[Level, str] = {
 }
 _OUTCOMES: dict[Word, str] = {"passed": "✅", "failed": "❌", "undecided": "❓", "measured": "⚪"}
 _NO_SIGN = "⚪"
-_PLAIN = re.compile(r"[\w ./()-]+", re.ASCII)
-_ACTIVE = re.compile(
-    r"[&<>|`*~#@\\$]"
-    r"|\](?=[(\[:])"  # links, references and their definitions
-    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis; a_b has none
-    r"|(?<=www)\.|:(?=//)"  # bare addresses
-)
 LEFT_OUT = "*{:,} more rows are left out; the JSON report has them.*"
 _ROOM = 100
 """Bytes that are reserved for the note on what was left out."""
@@ -107,33 +99,8 @@ class Markdown(Format):
         return "\n\n".join([*filled(blocks, MOST_BYTES - len(last.encode()) - 3), last]) + "\n"
 
 
-def escape(text: str) -> str:
-    """Returns text on one line that Markdown and HTML show as it is.
-
-    Active characters become entities, which can never be read as markup.
-    """
-    return _ACTIVE.sub(lambda m: f"&#{ord(m[0])};", printable(text, limit=None))
-
-
-def code(name: str) -> str:
-    """Returns a name in code type; characters that a table cell cannot hold become entities."""
-    if _PLAIN.fullmatch(name):
-        return f"`{name.strip() or ' '}`"
-    spelled = re.sub(r"[^\w ./()-]", lambda m: f"&#{ord(m[0])};", printable(name, limit=None))
-    return f"<code>{spelled.replace('_', '&#95;')}</code>" if name else ""
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0) -> Iterator[str]:
-    """Returns the lines of a table of Markdown cells; columns of ``right`` are aligned right."""
-    yield f"| {' | '.join(headings)} |"
-    rules = ["---:" if right and i == right else "---" for i in range(len(headings))]
-    yield f"| {' | '.join(rules)} |"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-
-
 def _text(text: str) -> str:
-    return escape(printable(text, limit=LONGEST))
+    return markdown_escape(printable(text, limit=LONGEST))
 
 
 def _summary(shown: View) -> Iterator[Block]:
@@ -158,7 +125,7 @@ def _summary(shown: View) -> Iterator[Block]:
     yield Block(
         [],
         [
-            f"- {DOUBTED} {code(x.metric)}{_text(f'{x.where}: {x.reason}')}"
+            f"- {DOUBTED} {markdown_code(x.metric)}{_text(f'{x.where}: {x.reason}')}"
             for x in shown.brief_doubts
         ],
     )
@@ -194,13 +161,16 @@ def _details(shown: View) -> Iterator[Block]:
     layers = shown.layers
     lines = layers.lines if layers.measured else ()
     yield _folded(f"All {len(lines):,} layers", *_metrics(lines, layers.columns))
-    model = [[code(x.metric), escape(x.variant), x.value, escape(x.remark)] for x in shown.model]
+    model = [
+        [markdown_code(x.metric), markdown_escape(x.variant), x.value, markdown_escape(x.remark)]
+        for x in shown.model
+    ]
     yield _folded("Whole model", *_table(["metric", "variant", "value", "remark"], model))
     yield _folded(f"All {len(shown.arrays):,} arrays of the update", *_arrays(shown.arrays))
     gaps = [gap for gap in shown.gaps if gap.partial or gap.reason != gap.short]
     yield _folded("Not tested, and why", [], list(map(_gap, gaps)))
     doubts = [
-        f"- {DOUBTED} {code(x.metric)}{escape(x.where)}: {escape(x.reason)}"
+        f"- {DOUBTED} {markdown_code(x.metric)}{markdown_escape(f'{x.where}: {x.reason}')}"
         for x in shown.doubts
         if x not in shown.brief_doubts
     ]
@@ -228,9 +198,9 @@ def _gap(gap: Gap) -> str:
 def _answers(
     lines: Sequence[LayerLine], questions: Sequence[MetricColumn]
 ) -> tuple[list[str], list[str]]:
-    headings = [f"{x.heading}<br>{code(x.metric)}" for x in questions]
+    headings = [f"{x.heading}<br>{markdown_code(x.metric)}" for x in questions]
     rows = [
-        [code(line.name), f"{_sign(line)} {line.risk}", *map(_answer, line.answers)]
+        [markdown_code(line.name), f"{_sign(line)} {line.risk}", *map(_answer, line.answers)]
         for line in lines
     ]
     return _table(["layer", "risk", *headings], rows)
@@ -248,9 +218,15 @@ def _answer(cell: Cell) -> str:
 def _metrics(
     lines: Sequence[LayerLine], columns: Sequence[MetricColumn]
 ) -> tuple[list[str], list[str]]:
-    headings = ["layer", "risk", "kind", "parameters", *(code(x.metric) for x in columns)]
+    headings = ["layer", "risk", "kind", "parameters", *(markdown_code(x.metric) for x in columns)]
     rows = [
-        [code(x.name), x.risk, escape(x.kind), x.size, *(cell.full for cell in x.cells)]
+        [
+            markdown_code(x.name),
+            x.risk,
+            markdown_escape(x.kind),
+            x.size,
+            *(cell.full for cell in x.cells),
+        ]
         for x in lines
     ]
     return _table(headings, rows, right=3)
@@ -258,7 +234,15 @@ def _metrics(
 
 def _arrays(lines: Sequence[ArrayLine]) -> tuple[list[str], list[str]]:
     rows = [
-        [code(x.key), escape(x.kind), x.before, x.after, x.noise, escape(x.says)] for x in lines
+        [
+            markdown_code(x.key),
+            markdown_escape(x.kind),
+            x.before,
+            x.after,
+            x.noise,
+            markdown_escape(x.says),
+        ]
+        for x in lines
     ]
     return _table(["array", "type", "norm before", "after", "noise", "what leaves"], rows)
 
@@ -267,5 +251,5 @@ def _table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0
 ) -> tuple[list[str], list[str]]:
     """Returns heading lines and rows; empty without rows."""
-    lines = list(table(headings, rows, right)) if rows else []
+    lines = list(markdown_table(headings, rows, right)) if rows else []
     return lines[:2], lines[2:]

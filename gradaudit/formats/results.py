@@ -11,7 +11,7 @@ from gradaudit.errors import UsageError
 from gradaudit.judging import says
 from gradaudit.judging.risk import BEYOND, OPEN, why
 from gradaudit.report import Finding, Report
-from gradaudit.view import view
+from gradaudit.view.model import view
 from gradaudit.view.verdict_sentence import policy_of
 
 MAX_SOURCE = 1 << 20

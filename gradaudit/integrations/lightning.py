@@ -6,7 +6,7 @@ Source: Lightning's documentation (2025), ``Callback.on_before_optimizer_step``,
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from gradaudit.observer import StepsCallback
+from gradaudit.observer.watching import StepsCallback
 
 
 class LightningObserverCallback(StepsCallback, Callback):

@@ -18,8 +18,7 @@ from nvflare.apis.fl_constant import ProcessType
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
-from gradaudit.observer import Blocked, Observer, OnFail
-from gradaudit.observer.observer import SHARE, stopwatch
+from gradaudit.observer.observer import SHARE, Blocked, Observer, OnFail, stopwatch
 from gradaudit.sharing.named import Array, Kind
 
 META = "gradaudit"

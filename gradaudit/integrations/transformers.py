@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gradaudit.observer import StepsCallback
+from gradaudit.observer.watching import StepsCallback
 
 
 class TransformersObserverCallback(StepsCallback, TrainerCallback):

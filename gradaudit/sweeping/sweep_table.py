@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gradaudit.core.files import write_atomically
-from gradaudit.core.text import number, printable
+from gradaudit.core.text import markdown_escape, markdown_table, number, printable
 from gradaudit.errors import UsageError
-from gradaudit.formats.markdown import escape, table
 from gradaudit.report import Measurement, Report
 from gradaudit.sweeping.grid import axes_of
 
@@ -25,7 +24,7 @@ def expect_table(path: Path) -> None:
     """Check before the work that a table can be written to a path.
 
     Raises:
-        UsageError: the suffix is of no table, or the folder is missing.
+        UsageError: the suffix is of no markdown_table, or the folder is missing.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: tables of a sweep are written as {', '.join(SUFFIXES)}")
@@ -93,7 +92,9 @@ def _confidence(rows: Sequence[Measurement]) -> str:
 
 
 def _markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    return table(list(map(escape, headings)), [list(map(escape, line)) for line in lines])
+    return markdown_table(
+        list(map(markdown_escape, headings)), [list(map(markdown_escape, line)) for line in lines]
+    )
 
 
 def _latex(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -1,15 +1,21 @@
 """What everybody reads first: what was audited, the verdict, and three plain sentences."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gradaudit.report import Report
 from gradaudit.view.concerns import Concern
 from gradaudit.view.facts import Place
-from gradaudit.view.layers import Layers
 from gradaudit.view.scope import BEST, NOTHING, Scope
-from gradaudit.view.verdict_sentence import ReportVerdict
+
+if TYPE_CHECKING:
+    from gradaudit.view.layers import Layers
+    from gradaudit.view.verdict_sentence import ReportVerdict
+
 
 TITLE = "Privacy audit of shared gradients"
 _HIDING = re.compile(r"hiding (.+?) \(--hide\)")

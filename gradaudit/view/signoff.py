@@ -1,14 +1,20 @@
 """The sign-off block: what a signer needs to have read, and where they sign."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from gradaudit.core.text import listed, number
 from gradaudit.judging.policy import known_metrics
 from gradaudit.report import Measurement, Report, estimate
-from gradaudit.view.model import View
+
+if TYPE_CHECKING:
+    from gradaudit.view.model import View
+
 
 BLANK = ""
 """A field that is filled in by hand."""

@@ -11,7 +11,7 @@ from fake_command_line import only_counting, run
 
 from gradaudit.audits import Audit, AuditCost
 from gradaudit.cli.commands.scan import sample_folder
-from gradaudit.cli.dry_run import why_idle
+from gradaudit.cli.perform import why_idle
 from gradaudit.config import SubjectSettings
 from gradaudit.core.parts import discover
 from gradaudit.judging import gate, passed, read_policy, says

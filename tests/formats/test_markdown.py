@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from report_builder import failed_row, make_report, row, skipped_row
 
+from gradaudit.core.text import markdown_code, markdown_escape
 from gradaudit.formats import format_for
-from gradaudit.formats.markdown import MOST_BYTES, Markdown, code, escape
+from gradaudit.formats.markdown import MOST_BYTES, Markdown
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
@@ -118,7 +119,7 @@ NAMES: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("name", "written"), NAMES, ids=[repr(n) for n, _ in NAMES])
 def test_names_in_code_type(name: str, written: str) -> None:
-    assert code(name) == written
+    assert markdown_code(name) == written
 
 
 TEXTS: list[tuple[str, str]] = [
@@ -138,7 +139,7 @@ TEXTS: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "written"), TEXTS, ids=[t for t, _ in TEXTS])
 def test_active_characters_become_entities(text: str, written: str) -> None:
-    assert escape(text) == written
+    assert markdown_escape(text) == written
 
 
 def test_hostile_strings_break_no_table_and_make_no_markup() -> None:

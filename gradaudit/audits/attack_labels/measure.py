@@ -14,13 +14,12 @@ from gradaudit.attacks.reconstruction.closeness import categorical_distance
 from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels
 from gradaudit.audits.attack_labels import AttackLabels, LabelsOptions
 from gradaudit.audits.attack_reconstruct.measure import (
-    NO_TRUTH,
     attacked_rounds,
     campaign_of,
     threat_model,
 )
 from gradaudit.audits.base import AuditCost
-from gradaudit.audits.rows import Details, Rows
+from gradaudit.audits.rows import NO_TRUTH, Details, Rows
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement

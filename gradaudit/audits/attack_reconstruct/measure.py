@@ -34,7 +34,7 @@ from gradaudit.audits.attack_reconstruct.options import (
     UpdateOptions,
 )
 from gradaudit.audits.base import AuditCost
-from gradaudit.audits.rows import Details, Rows, by_round
+from gradaudit.audits.rows import NO_TRUTH, Details, Rows, by_round
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
@@ -53,7 +53,6 @@ _FEWEST = 5
 NO_PICTURE = (
     "the records are no pictures in [0, 1] with one or three channels, or too small for a window"
 )
-NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
 _NO_LABELS = "the attacker was given the labels, names none, or they are real numbers"
 
 

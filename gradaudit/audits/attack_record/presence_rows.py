@@ -7,14 +7,13 @@ from functools import cached_property
 import numpy as np
 from pydantic import JsonValue
 
-from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH
 from gradaudit.audits.attack_record import AttackRecord
 from gradaudit.audits.attack_record.likelihood_ratio import PresenceScores
 from gradaudit.audits.attack_record.pair_scores import PairScores
 from gradaudit.audits.attack_record.record_game import RecordGame
 from gradaudit.audits.attack_record.record_sets import alike
 from gradaudit.audits.attack_record.span_certificates import Certified, SpanCertificates
-from gradaudit.audits.rows import Details, Rows
+from gradaudit.audits.rows import NO_TRUTH, Details, Rows
 from gradaudit.games.scores import Score
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clopper_pearson_upper, clustered

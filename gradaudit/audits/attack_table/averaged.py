@@ -8,12 +8,14 @@ each linearly independent of those before. Nothing is certified: a combination o
 x₁ − x₂ + x₃ may be whole as well.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.audits.attack_table.base import TableAnswer, TableSetting, guessed
 from gradaudit.audits.attack_table.peeling import Peeling
 from gradaudit.audits.attack_table.search import CandidateSearch, allowed, starts
@@ -21,6 +23,10 @@ from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision, Spa
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Advance, Progress
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import AttackerView
+
 
 _LIKELY = 0.9
 """The certainty of a cell of a row that is ranked and not tested."""

@@ -1,18 +1,22 @@
 """What an attack on a table is: a view of an update in, rows with a certainty of each cell out."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.audits.attack_table import TableOptions
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.progress import Progress
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import AttackerView
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, expect_folder
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
-from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds
+from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
 from gradaudit.audits.attack_table import AttackTable, TableOptions
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
@@ -26,7 +26,7 @@ from gradaudit.audits.attack_table.table_scores import (
     write_cells,
 )
 from gradaudit.audits.base import AuditCost
-from gradaudit.audits.rows import Rows
+from gradaudit.audits.rows import NO_TRUTH, Rows
 from gradaudit.core.parts import discover
 from gradaudit.core.randomness import number as number_of
 from gradaudit.core.randomness import rng

@@ -4,14 +4,15 @@ What is found is subtracted from every layer, after which fewer rows are in the 
 nothing left proves that all rows are named.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.audits.attack_table.certificates import limit_of
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed, starts
@@ -19,6 +20,10 @@ from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision, Spa
 from gradaudit.audits.attack_table.structure import TwoLayers, bias_of
 from gradaudit.audits.attack_table.terms import GradientTerms, joint_fit
 from gradaudit.progress import Advance
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import AttackerView, Update
+
 
 _PATIENCE = 12
 """Rounds of 64 starts without a new row after which the search stops."""

@@ -1,11 +1,13 @@
 """Whole rows from the row spaces of the first two layers' gradients."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import JsonValue
 
-from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.audits.attack_table.averaged import between_steps, of_several_steps
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.certificates import decoys_of, limit_of
@@ -15,6 +17,10 @@ from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import AttackerView
+
 
 _NAMED = 0.99
 """The certainty of a cell of a row that is named without a certificate."""

@@ -5,18 +5,24 @@ standardised, or looked up in embeddings); what comes in at the second an activa
 first gives. Both are tried on records, so that modules and functions are alike.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.base import Update
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_text.view import InputCapture
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import Update
+
 
 _CLOSE = 1e-6
 """Models may round what comes in to single precision."""

@@ -12,17 +12,23 @@ the sum of their gradients is as near to the update as may be. Where what is lef
 the rows are the batch, and the variance of the noise gives each number its standard error.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.spans import SpanTest
 from gradaudit.audits.attack_table.structure import bias_of
 from gradaudit.errors import NotApplicable
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import AttackerView, Update
+
 
 _FITS = 1e-3
 """The share of δ outside the column space up to which it says what the batch weighs."""

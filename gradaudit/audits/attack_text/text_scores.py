@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from scipy.optimize import linear_sum_assignment
 
-from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH
 from gradaudit.audits.attack_text import TextOptions
 from gradaudit.audits.attack_text.presence import Presence
 from gradaudit.audits.attack_text.recovery.recover import Answer
 from gradaudit.audits.attack_text.span import is_void
 from gradaudit.audits.attack_text.view import TextView
-from gradaudit.audits.rows import Rows
+from gradaudit.audits.rows import NO_TRUTH, Rows
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import CapturedUpdate
 from gradaudit.statistics.intervals import clustered

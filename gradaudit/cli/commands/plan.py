@@ -11,7 +11,6 @@ from rich.text import Text
 import gradaudit.cli.deferred as deferred
 from gradaudit.cli.commands.gate import verdict
 from gradaudit.cli.commands.scan import choose_audits, sample_settings
-from gradaudit.cli.dry_run import print_expected
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
@@ -19,6 +18,7 @@ from gradaudit.cli.perform import (
     expect_writable,
     opened,
     presentable,
+    print_expected,
     time_left,
     unfinished,
 )

@@ -15,11 +15,11 @@ import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
 from gradaudit.audits.job import Job
 from gradaudit.audits.sizes import Size
-from gradaudit.cli.dry_run import print_expected
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
     expect_writable,
+    print_expected,
     sizes_of,
     stdout_for_the_report,
     survey,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.matching.convolutions import PatchedConvolution, times
 from gradaudit.attacks.reconstruction.matching.objectives import (
     CandidateUpdate,
@@ -32,6 +31,10 @@ from gradaudit.attacks.reconstruction.matching.objectives import (
 from gradaudit.attacks.reconstruction.matching.replay import agree
 from gradaudit.gradients.capture import Applied, Call, Capture, Handler
 from gradaudit.gradients.operations import Gain, Linear, Offset, Operation
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import AttackerView
+
 
 _FEW = 8.0
 """Operations an element up to which a gradient's products are had from its factors."""

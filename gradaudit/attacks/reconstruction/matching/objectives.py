@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.errors import NotApplicable
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import AttackerView, Update
+
 
 FloatArray = NDArray[np.float64]
 Distance = Literal["l2", "cosine"]

@@ -13,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.core.files import expect_file
 from gradaudit.errors import NotApplicable, UsageError, one_line
 from gradaudit.gradients.functional import running
@@ -27,6 +26,10 @@ from gradaudit.gradients.noise import draw_noise
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.ranks.observe import watching
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction.base import AttackerView
+
 
 _MAX_BYTES = 1 << 30
 """Bytes of a file with a starting point, at most."""
