@@ -62,7 +62,8 @@ class RecordGame:
         """Deal records out and draw batches.
 
         Raises:
-            NotApplicable: there are too few records.
+            NotApplicable: there are too few records, or none is named to look for in a captured
+                update.
             UsageError: an option is wrong for them.
             CheckpointError: a captured update is refused.
         """
@@ -263,6 +264,6 @@ def _expect_batch(options: RecordOptions, behind: int) -> None:
             "(--batch-size, times --others and one)"
         )
     if options.update is not None and not (options.records or options.given):
-        raise UsageError("--update: name the records to look for with --given 3,14")
+        raise NotApplicable("--update: name the records to look for with --given 3,14")
     if (options.reduce or "none").partition(":")[0] not in ("none", "subset"):
         raise UsageError("--reduce: a record is looked for in elements; write none or subset:10000")
