@@ -288,12 +288,13 @@ def print_sweep(report: Report, metric: str, names: Mapping[str, object], consol
     if not rows:
         return
     page, layers = Page(console), list(dict.fromkeys(layer for layer, _ in rows))
+    predicted = {setting: row.extrapolated for (_, setting), row in rows.items()}
     columns = [
         Column(
-            page.safe(setting).replace(", ", "\n"),
+            page.safe(setting).replace(", ", "\n") + "\npredicted" * predicted[setting],
             [page.text(cell_text(rows.get((layer, setting)), SKIPPED)) for layer in layers],
         )
-        for setting in dict.fromkeys(setting for _, setting in rows)
+        for setting in predicted
     ]
     key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
     page.print([page.text("")])

@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,10 +11,12 @@ import typer
 from command_line import Result, invoke
 from fake_audit import Counting
 from fake_command_line import only_counting
+from report_builder import make_report, row
+from rich.console import Console
 
 from gradaudit.cli import guarded
 from gradaudit.cli.reports import render
-from gradaudit.cli.sweep_command import sweep_command
+from gradaudit.cli.sweep_command import print_sweep, sweep_command
 from gradaudit.planning.pace import Pace
 from gradaudit.report import Report
 from gradaudit.view.scope import scope_of
@@ -82,6 +85,21 @@ def test_the_table_ends_with_the_sweep() -> None:
         "fc1             60   100\n"
         "output          12   20\n"
     )
+
+
+def test_the_table_names_sizes_that_are_predicted() -> None:
+    rows = [
+        row("vinfo.auroc", None, 0.7, variant={"batch-size": 1}),
+        row("vinfo.auroc", None, 0.9, variant={"batch-size": 64}, details={"extrapolated": {}}),
+    ]
+    written = StringIO()
+    console = Console(file=written, width=80)
+    print_sweep(make_report(*rows), "vinfo.auroc", {"batch-size": ["1"]}, console)
+    lines = written.getvalue().splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["batch-size=64"],
+        ["vinfo.auroc", "batch-size=1", "predicted"],
+    ]
 
 
 def test_an_option_of_the_subject_is_varied() -> None:
