@@ -107,7 +107,7 @@ class AttackRecord(Audit[RecordOptions]):
     metrics = (
         _riskier(
             id="record_auroc",
-            title="How well a record of the batch is told from others (AUROC)",
+            title="How well a record of the batch is distinguished from others (AUROC)",
             chance=0.5,
             warning=0.6,
             error=0.9,
@@ -120,13 +120,13 @@ class AttackRecord(Audit[RecordOptions]):
         ),
         _riskier(
             id="record_tpr_at_1pct_fpr",
-            title="Share of the batch's records that are told at 1 % false positives",
+            title="Share of the batch's records that are recognised at 1 % false positives",
             chance=0.01,
             stronger=_STRONGER,
         ),
         _riskier(
             id="record_tpr_at_01pct_fpr",
-            title="Share of the batch's records that are told at 0.1 % false positives",
+            title="Share of the batch's records that are recognised at 0.1 % false positives",
             chance=0.001,
             stronger=_STRONGER,
         ),

@@ -50,16 +50,16 @@ class PresenceScores:
     Attributes:
         scores: (candidates, updates).
         words: how they were chosen, for the report.
-        told: AUROC at shadow updates, by which they were chosen.
+        shadow_auroc: AUROC of the scores at shadow updates, by which they were chosen.
     """
 
     scores: FloatArray
     words: Mapping[str, JsonValue]
-    told: float
+    shadow_auroc: float
 
     @classmethod
     def chosen(cls, products: InnerProducts, placed: Placed) -> Self:
-        """The scores that tell best in shadow updates, of all shrinkages and kinds."""
+        """Choose the scores that have the highest AUROC at shadow updates."""
         return cls.best(
             each
             for ridge in RIDGES
@@ -68,8 +68,8 @@ class PresenceScores:
 
     @classmethod
     def best(cls, tried: Iterable[Self]) -> Self:
-        """The first of those that tell best in shadow updates."""
-        return max(tried, key=lambda each: each.told)
+        """Return the first of the scores that have the highest AUROC at shadow updates."""
+        return max(tried, key=lambda each: each.shadow_auroc)
 
     @classmethod
     def _of_ridge(
@@ -82,10 +82,10 @@ class PresenceScores:
         for kind, scores in zip(KINDS, (ratio, deviations), strict=True):
             words: dict[str, JsonValue] = {"statistic": kind, "share": share, "variance": variance}
             words["ridge"] = "infinite" if math.isinf(ridge) else ridge
-            yield cls(scores, words, told(scores, placed.shadow))
+            yield cls(scores, words, auroc_of_pairs(scores, placed.shadow))
 
 
-def told(scores: FloatArray, pairs: CandidatePairs) -> float:
+def auroc_of_pairs(scores: FloatArray, pairs: CandidatePairs) -> float:
     """AUROC of scores (candidates, updates) at these pairs."""
     return auroc(scores[pairs.records, pairs.updates], pairs.inside)
 
@@ -93,7 +93,7 @@ def told(scores: FloatArray, pairs: CandidatePairs) -> float:
 def standardised(
     projected: FloatArray, own: FloatArray, placed: Placed
 ) -> tuple[FloatArray, FloatArray]:
-    """(t − m)/s, (candidates, updates), and (q − m)/s, (candidates,).
+    """Return (t − m)/s, (candidates, updates), and (q − m)/s, (candidates,).
 
     m and s are over shadow updates that a candidate is not behind.
     """

@@ -6,7 +6,12 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.attack_record import AttackRecord
-from gradaudit.audits.attack_record.likelihood_ratio import RIDGES, Placed, PresenceScores, told
+from gradaudit.audits.attack_record.likelihood_ratio import (
+    RIDGES,
+    Placed,
+    PresenceScores,
+    auroc_of_pairs,
+)
 from gradaudit.audits.attack_record.presence_rows import PresenceRows
 from gradaudit.audits.attack_record.record_game import RecordGame, records_used
 from gradaudit.audits.base import AuditCost
@@ -78,4 +83,4 @@ def _summed(each: Sequence[PresenceScores], placed: Placed) -> PresenceScores:
     """The sum of all layers' scores."""
     total = np.sum([layer.scores for layer in each], axis=0)
     words: dict[str, JsonValue] = {"statistic": "sum of layers'"}
-    return PresenceScores(total, words, told(total, placed.shadow))
+    return PresenceScores(total, words, auroc_of_pairs(total, placed.shadow))

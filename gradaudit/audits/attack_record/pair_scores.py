@@ -36,7 +36,7 @@ class PairScores:
         return self._rate(area, (placed - area) / sides)
 
     def at(self, share: float) -> Score | None:
-        """The true positive rate at such a share of false ones; None of too few to say.
+        """The true positive rate at this share of false positives; None for too few pairs.
 
         The threshold may be any that lies at this share with a chance of 80 %, by as many
         independent pairs outside as the variance of their rate says.
@@ -84,7 +84,7 @@ class PairScores:
         return Score(value, wilson(value, max(count, 1.0), quantile))
 
     def _variance(self, errors: FloatArray) -> float:
-        """Of a score's error, (pairs,) of which is what each pair adds."""
+        """Variance of a score, from the error (pairs,) that each pair adds to it."""
         by = [np.bincount(x, errors) for x in (self.pairs.updates, self.pairs.records)]
         updates, records = (float(sums @ sums) for sums in by)
         alone = float(errors @ errors)

@@ -34,7 +34,7 @@ class PresenceRows:
 
     @property
     def names(self) -> list[str]:
-        """Of the layers whose update is seen."""
+        """Names of the layers whose part of the update is seen."""
         return [layer.name for layer in self.game.layers]
 
     def scores(self, layer: str | None, found: PresenceScores) -> Iterator[Measurement]:
@@ -44,12 +44,12 @@ class PresenceRows:
             yield from self._rows.skipped(NO_TRUTH, SCORED, [layer])
             return
         other = (pairs.updates - columns) % columns
-        told = PairScores(found.scores[pairs.records, pairs.updates], pairs)
+        attacked = PairScores(found.scores[pairs.records, pairs.updates], pairs)
         floor = PairScores(found.scores[pairs.records, other], pairs)
         facts = {**found.words, "updates": len(self.game.attacked)}
         for metric in SCORED:
             share = RATES.get(metric, 0.0)
-            score, below = (x.at(share) if share else x.auroc() for x in (told, floor))
+            score, below = (x.at(share) if share else x.auroc() for x in (attacked, floor))
             if score is None or below is None:
                 outside = int((~pairs.inside).sum())
                 why = f"{outside} pairs with a record outside cannot show {share:.1%} of them"
@@ -61,7 +61,7 @@ class PresenceRows:
                 layer=layer,
                 interval=score.interval,
                 n=len(pairs.inside),
-                imprecise=self._imprecise(told, share),
+                imprecise=self._imprecise(attacked, share),
                 details={**facts, "permuted": _said(below)},
             )
 
@@ -71,7 +71,7 @@ class PresenceRows:
         yield from self._rows.skipped("the captured update does not hold it", SCORED, missing)
 
     def certificates(self) -> Iterator[Measurement]:
-        """What layers' spans certify, and whether any layer's does."""
+        """Rows of the records that each layer's span certifies, and that any layer's span does."""
         if not len(self.game.attacked):
             every = [None, *(layer.name for layer in self.game.subject.layers)]
             yield from self._rows.skipped(NO_TRUTH, CERTIFIED, every)
@@ -118,8 +118,8 @@ class PresenceRows:
     def _rows(self) -> Rows:
         return Rows(AttackRecord, facts=self.game.facts)
 
-    def _imprecise(self, told: PairScores, share: float) -> str:
-        if not share or told.independent(share) * share >= 1:
+    def _imprecise(self, attacked: PairScores, share: float) -> str:
+        if not share or attacked.independent(share) * share >= 1:
             return ""
         return "there are too few independent records outside to say where so few false ones lie"
 

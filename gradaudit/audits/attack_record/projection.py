@@ -41,7 +41,10 @@ class InnerProducts:
 
     @classmethod
     def of(cls, shadow: Tensor, candidates: Tensor, updates: Tensor, mean: Tensor) -> InnerProducts:
-        """Of rows (…, elements), candidates less ``mean``, others less the shadow rows'."""
+        """Take inner products of rows (…, elements).
+
+        ``mean`` is subtracted from candidates, the mean of shadow rows from all others.
+        """
         centre, total = shadow.double().mean(dim=0), None
         for start in range(0, shadow.shape[1], _COLUMNS):
             part = slice(start, start + _COLUMNS)
@@ -53,12 +56,12 @@ class InnerProducts:
         return total
 
     def __add__(self, other: InnerProducts) -> InnerProducts:
-        """Of both layers' elements together."""
+        """Add inner products of two layers: those of both layers' elements together."""
         names = [field.name for field in fields(self)]
         return InnerProducts(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def projections(self, ridge: float) -> tuple[FloatArray, FloatArray]:
-        """λ dᵀ S_λ⁻¹ u (candidates, updates) and λ dᵀ S_λ⁻¹ d (candidates,).
+        """Return λ dᵀ S_λ⁻¹ u (candidates, updates) and λ dᵀ S_λ⁻¹ d (candidates,).
 
         Args:
             ridge: nλ over the mean eigenvalue of XXᵀ; infinite for plain inner products.

@@ -92,7 +92,7 @@ class RecordGame:
 
     @cached_property
     def facts(self) -> dict[str, JsonValue]:
-        """What the attacker has, for the report."""
+        """Facts about the attacker's knowledge and records, for the report."""
         sets = self.sets
         facts: dict[str, JsonValue] = {
             "batch_size": self.options.batch_size,

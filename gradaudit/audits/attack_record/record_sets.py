@@ -19,7 +19,7 @@ from gradaudit.subject import Subject
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 FEWEST_OUTSIDE = 16
-"""Records outside of a batch, at least, that those in it are told from."""
+"""Least number of records outside of a batch that those in it are compared with."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_record.likelihood_ratio import PresenceScores, told
+from gradaudit.audits.attack_record.likelihood_ratio import PresenceScores, auroc_of_pairs
 from gradaudit.audits.attack_record.record_game import RecordGame
 from gradaudit.audits.attack_record.record_sets import IntArray, alike
 from gradaudit.audits.attack_table.spans import edge_of, rounding
@@ -50,7 +50,7 @@ class Certified:
     limits: list[float]
 
     def joined(self, other: Certified) -> Certified:
-        """What either layer certifies."""
+        """Join two layers' certificates: a record is certified where either layer certifies it."""
         sides = [
             [a | b for a, b in zip(one, two, strict=True)]
             for one, two in ((self.inside, other.inside), (self.outside, other.outside))
@@ -70,7 +70,7 @@ class SpanCertificates:
             yield layer, self._void(layer) or self._of(layer)
 
     def scores(self, layer: Layer, updates: Tensor) -> PresenceScores | None:
-        """How near all candidates lie to the spans of a layer's updates (updates, elements).
+        """Score candidates by their distance from the spans of updates (updates, elements).
 
         None where the layer is void, or a part of its elements is seen.
         """
@@ -83,8 +83,8 @@ class SpanCertificates:
             for update in updates
         ]
         scores = np.stack(near, axis=1)
-        told_by = told(scores, self.game.placed.shadow)
-        return PresenceScores(scores, {"statistic": "distance to the span"}, told_by)
+        shadow_auroc = auroc_of_pairs(scores, self.game.placed.shadow)
+        return PresenceScores(scores, {"statistic": "distance to the span"}, shadow_auroc)
 
     def of_candidates(
         self, records: IntArray, update: Mapping[str, Tensor]
@@ -179,7 +179,7 @@ class SpanCertificates:
 
     @cached_property
     def _reads(self) -> dict[str, Tensor]:
-        """What fully connected layers read of one record, (1, vectors, width)."""
+        """Inputs of every fully connected layer for one record, (1, vectors, width)."""
         return self._read(self.game.sets.fit[:1])
 
     def _inputs(self, layer: Layer, records: IntArray) -> Tensor:
@@ -195,7 +195,7 @@ class SpanCertificates:
 
     @cached_property
     def _held(self) -> dict[str, Tensor]:
-        """What the layers that certify read of all known records."""
+        """Inputs of the layers that can certify, for decoys and candidates."""
         names = [layer.name for layer in self.game.subject.layers if not self._void(layer)]
         starts = range(0, len(self._known), _AT_ONCE)
         parts = [self._read(self._known[i : i + _AT_ONCE], names) for i in starts]
@@ -203,7 +203,7 @@ class SpanCertificates:
 
     @cached_property
     def _decoys(self) -> IntArray:
-        """Records to fit on that are like no candidate."""
+        """Records of the fit set that equal no candidate."""
         same, sets = alike(self.game.subject.records), self.game.sets
         return sets.fit[~np.isin(same[sets.fit], same[sets.score])]
 
