@@ -30,7 +30,7 @@ and how much of a layer's input its gradient leaves free."""
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A number an audit reports, with what the default policy makes of it.
+    """A number that an audit reports, with the default policy's limits on it.
 
     ``warning`` and ``error`` are the default limits: a row is flagged when its whole interval
     lies beyond them in the ``riskier`` direction. ``why`` is what the table says of a layer that
@@ -77,7 +77,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class AuditCost:
-    """About what an audit's ``run`` takes, for ``--dry-run``.
+    """The estimated cost of an audit's ``run``, for ``--dry-run``.
 
     Attributes:
         passes: gradient passes over one record; zero says that there is nothing to do.
@@ -100,11 +100,11 @@ class AuditOptions(BaseModel):
 
     @classmethod
     def deployed(cls, deployment: Deployment) -> dict[str, Any]:
-        """Values of these options in a federation, by name; those it does not set are left out."""
+        """Look up these options' values in a federation's settings, by name."""
         return {}
 
     def seen(self) -> dict[str, Any]:
-        """How the updates were made that are looked at, by name; empty where there are none."""
+        """Describe, by option name, how the audited updates were made; empty without updates."""
         return {}
 
 
@@ -119,7 +119,7 @@ MergeRare = Annotated[
 
 
 def split_at_commas(given: object) -> object:
-    """Names of ``a,b``, or of several such texts; a validator of options that hold names."""
+    """Split ``a,b``, or several such texts, into names; a validator of options that hold names."""
     given = (given,) if isinstance(given, str) else given
     if not isinstance(given, (tuple, list)):
         return given
@@ -191,7 +191,7 @@ class Audit(Generic[O]):
     """Options that ``scan --thorough`` sets: the most exact answer."""
 
     def __init__(self, *given: O | str, **values: Any) -> None:
-        """An audit with options.
+        """Make an audit with options.
 
         Args:
             given: the options, or names of private attributes: those that this audit is asked
@@ -209,7 +209,7 @@ class Audit(Generic[O]):
 
     @classmethod
     def reports_as(cls) -> str:
-        """The audit's name in its rows: the first word of its name."""
+        """Return the audit's name in its rows: the first word of its name."""
         return cls.name.split()[0]
 
     def run(self, subject: Subject, progress: Progress) -> Iterable[Measurement]:
@@ -224,7 +224,7 @@ class Audit(Generic[O]):
         return rows
 
     def cost(self, subject: Subject) -> AuditCost:
-        """About what ``run`` takes: ``measure.cost(audit, subject)``.
+        """Estimate what ``run`` takes: ``measure.cost(audit, subject)``.
 
         Nothing is known of a ``run`` of its own that comes without a ``cost``.
 

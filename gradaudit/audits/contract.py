@@ -14,7 +14,7 @@ MOST_NAMES = 5
 def breaches(
     audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
 ) -> list[str]:
-    """Breaches of the contract in the rows of one run, a clause each; none where all is well.
+    """List the breaches of the contract in the rows of one run, a clause each.
 
     A rule of a policy judges the rows that it finds. A metric under another name, or a layer left
     out, is a row that no rule finds; so every audit is held to what it declares.
@@ -42,7 +42,7 @@ def _misnamed(audit: type[Audit[Any]], rows: Sequence[Measurement]) -> Iterator[
 def _misplaced(
     audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
 ) -> Iterator[str]:
-    """Breaches by rows of layers that are not looked at, and by layers that are left out."""
+    """List breaches by rows of layers not audited, and by audited layers without rows."""
     spoken_of = dict.fromkeys(row.layer for row in rows if row.layer is not None)
     if strange := [name for name in spoken_of if name not in layers]:
         yield f"rows of {_named(strange)}, which is not looked at"

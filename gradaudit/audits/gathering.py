@@ -25,7 +25,7 @@ layers."""
 def as_few(
     row: Measurement, layers: Mapping[str, Sequence[str]], of_model: Sequence[str]
 ) -> list[Measurement]:
-    """As few rows as this one can stand for: metrics of layers, and metrics of the whole model.
+    """Split a merged row into the fewest rows that stand for these metrics and layers.
 
     They are as few as can be, but one for each layer where those are few and were not left out.
     """
@@ -48,7 +48,7 @@ def as_few(
 def _standing_for(
     row: Measurement, metrics: Sequence[str], layers: Sequence[str], of_model: Sequence[str]
 ) -> Measurement:
-    """A row that stands for every pair of a metric and a layer, and for the model's metrics.
+    """Make a row that stands for every pair of metric and layer, and for the model's metrics.
 
     Where that is one row alone, it is an ordinary one.
     """
@@ -68,7 +68,7 @@ def _standing_for(
 
 
 def together(rows: Iterable[Measurement]) -> list[Measurement]:
-    """The rows, with those that say the same about several layers merged into one.
+    """Merge rows that say the same about several layers or metrics into one.
 
     They are what was left out, and what was not measured for one reason more than ``MOST_APART``
     times. Each stands in the place of the first of them.
@@ -80,7 +80,7 @@ def together(rows: Iterable[Measurement]) -> list[Measurement]:
 
 
 def _numbered(rows: Iterable[Measurement]) -> Iterator[Measurement]:
-    """The rows, with merged rows of the same variant numbered from 1."""
+    """Number merged rows of the same variant from 1."""
     numbers: Counter[str] = Counter()
     for row in rows:
         if UNMEASURED in row.variant:
@@ -92,7 +92,7 @@ def _numbered(rows: Iterable[Measurement]) -> Iterator[Measurement]:
 
 
 def _words(row: Measurement) -> object:
-    """Key of the rows that can be merged: equal in everything but metric and layer."""
+    """Return the key that rows to merge share: everything but metric and layer."""
     if row.status == "measured" or UNMEASURED in row.variant:
         return id(row)
     details = json.dumps([row.variant, row.details], sort_keys=True)
@@ -100,7 +100,7 @@ def _words(row: Measurement) -> object:
 
 
 def _as_few(rows: Sequence[Measurement]) -> Sequence[Measurement]:
-    """The fewest merged rows that stand for these rows, which differ only by metric and layer."""
+    """Merge rows that differ only by metric and layer into the fewest rows."""
     if len(rows) == 1:
         return rows
     layers: dict[str, list[str]] = {}
@@ -112,7 +112,7 @@ def _as_few(rows: Sequence[Measurement]) -> Sequence[Measurement]:
 
 @dataclass(frozen=True)
 class AuditRows:
-    """The rows of one run of an audit, and the label that separates them from other runs."""
+    """The rows of one run of an audit, and the label that distinguishes them from other runs."""
 
     audit: Audit[Any]
     rows: Sequence[Measurement]

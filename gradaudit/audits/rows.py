@@ -1,4 +1,4 @@
-"""The rows that audits report: the only place of an audit that makes measurements."""
+"""Makes the rows that audits report; audits make rows nowhere else."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rows:
     facts: Details = field(default_factory=dict)
 
     def of(self, variant: Variant, facts: Facts = None) -> Self:
-        """Rows with more in their variant and facts."""
+        """Make rows with more in their variant and facts."""
         return replace(
             self, variant={**self.variant, **variant}, facts={**self.facts, **(facts or {})}
         )
@@ -59,7 +59,7 @@ class Rows:
         imprecise: str = "",
         details: Facts = None,
     ) -> Measurement:
-        """A measured row.
+        """Make a measured row.
 
         Args:
             metric: id of one that the audit declares.
@@ -96,13 +96,13 @@ class Rows:
     def skipped(
         self, reason: str, metrics: Metrics = None, layers: Layers = _MODEL, details: Facts = None
     ) -> Iterator[Measurement]:
-        """Rows of what does not apply; of every metric that the audit declares without names."""
+        """Make rows of what does not apply, for some metrics or for all that the audit declares."""
         return self.unmeasured("skipped", reason, metrics, layers, details)
 
     def failed(
         self, reason: str, metrics: Metrics = None, layers: Layers = _MODEL
     ) -> Iterator[Measurement]:
-        """Rows of what was tried in vain."""
+        """Make rows of measurements that failed."""
         return self.unmeasured("failed", reason, metrics, layers)
 
     def without(
@@ -112,7 +112,7 @@ class Rows:
         layers: Layers = _MODEL,
         details: Facts = None,
     ) -> Iterator[Measurement]:
-        """Rows of what an error kept from being measured: skipped where it does not apply."""
+        """Make rows of what an error prevented: skipped if it does not apply, else failed."""
         status: Status = "skipped" if isinstance(why, NotApplicable) else "failed"
         return self.unmeasured(status, str(why), metrics, layers, details)
 
@@ -124,7 +124,7 @@ class Rows:
         layers: Layers = _MODEL,
         details: Facts = None,
     ) -> Iterator[Measurement]:
-        """A row with a reason for each metric (all that the audit declares without) and layer."""
+        """Make a row with a reason for each layer and metric, by default all declared ones."""
         wanted = [metric.id for metric in self.audit.metrics] if metrics is None else list(metrics)
         for layer in layers:
             for metric in wanted:
@@ -140,7 +140,7 @@ class Rows:
 
 
 def by_round(subject: Subject) -> Iterator[tuple[Target, Variant]]:
-    """The checkpoints' targets, oldest first, with their variants: empty of the newest."""
+    """Pair the checkpoints' targets, oldest first, with variants; the newest's is empty."""
     newest = len(subject.targets)
     for number, target in enumerate(subject.targets, start=1):
         yield target, {} if number == newest else {"round": number}

@@ -1,4 +1,4 @@
-"""The options of every audit that looks at shared updates."""
+"""The options of every audit of shared updates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RATE = 0.1
 
 
 class ClientOptions(AuditOptions):
-    """How clients make the updates that are looked at."""
+    """Options of how clients make the updates that are audited."""
 
     batch_size: int = Field(1, ge=1, description="Number of records behind a client's update.")
     algorithm: Literal["fedsgd", "fedavg"] = Field(
@@ -69,32 +69,32 @@ class ClientOptions(AuditOptions):
 
     @classmethod
     def deployed(cls, deployment: Deployment) -> dict[str, Any]:
-        """How the federation's clients share."""
+        """Read these options from a federation's settings."""
         return deployment.of_updates()
 
     def seen(self) -> dict[str, Any]:
-        """How clients share."""
+        """Describe how clients make their updates."""
         return {name: getattr(self, name) for name in ClientOptions.model_fields}
 
     @property
     def records_behind(self) -> int:
-        """Records behind what is seen at once: of all clients whose mean it is."""
+        """The number of records behind one visible update, over all clients in its mean."""
         return self.batch_size * (1 + self.others)
 
     def steps(self, records: int) -> int:
-        """How many gradients a client with so many records takes, one after the other."""
+        """Count the successive gradients that a client with a number of records takes."""
         if self.algorithm == "fedsgd":
             return 1
         return self.local_steps or self.epochs * ceil(records / (self.local_batch or records))
 
     def passes(self, records: int) -> float:
-        """How many gradients of records are taken for an update of so many records a client."""
+        """Count the single-record gradients behind an update of a number of records a client."""
         size = min(self.local_batch or records, records)
         steps = self.local_steps * size if self.local_steps else self.epochs * records
         return (1 + self.others) * (records if self.algorithm == "fedsgd" else steps)
 
     def trained(self, updates: float, records: int) -> AuditCost:
-        """Cost of the clients' local training for a number of updates.
+        """Estimate the cost of the clients' local training for a number of updates.
 
         Nothing with FedSGD, whose updates are means of records' gradients.
         """
@@ -106,7 +106,7 @@ class ClientOptions(AuditOptions):
     def sharing(
         self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()
     ) -> SharingProtocol:
-        """How clients share under these options.
+        """Make the way of sharing that these options describe.
 
         Raises:
             UsageError: options contradict each other or the defenses.
@@ -128,7 +128,7 @@ class ClientOptions(AuditOptions):
 
 
 class SharingOptions(ClientOptions):
-    """How updates are made and what of them is seen."""
+    """Options of how updates are made, and of the part that is visible."""
 
     batch_size: int = Field(32, ge=1, description="Number of records in a batch.")
     reduce: str | None = Field(
@@ -158,19 +158,19 @@ class SharingOptions(ClientOptions):
         return text
 
     def seen(self) -> dict[str, Any]:
-        """How clients share, and what part of it is visible."""
+        """Describe how clients make their updates, and the part that is visible."""
         return {**super().seen(), "fraction": self.fraction, "elements": self.elements}
 
     def sharing(
         self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()
     ) -> SharingProtocol:
-        """How clients share under these options, and what part of it is visible."""
+        """Make the way of sharing of these options, and the part of it that is visible."""
         whole = super().sharing(defenses, hidden)
         return replace(whole, fraction=self.fraction, elements=self.elements)
 
 
 def features_of(subject: Subject, reduce: str | None) -> list[int]:
-    """How many features each layer's update is reduced to."""
+    """Compute to how many features each layer's update is reduced."""
     asked = parse_reduction(reduce)
     sizes = [layer.parameters for layer in subject.layers]
     return [reduction_for(size, asked).features(size) for size in sizes]
@@ -179,7 +179,7 @@ def features_of(subject: Subject, reduce: str | None) -> list[int]:
 def reductions(
     layers: Iterable[Layer], sharing: SharingProtocol, reduce: str | None, memory: int
 ) -> dict[str, str]:
-    """Reductions of each layer's update before the adversary is fitted.
+    """Make the reductions of each layer's update before the adversary is fitted.
 
     Args:
         layers: those looked at.

@@ -1,4 +1,4 @@
-"""How exactly an audit may be made, from the least that says anything to the most exact answer."""
+"""Sizes of an audit, from the smallest useful one to the most precise."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -17,7 +17,7 @@ kinds), ViTs (9) and GPT-2 (9) are among them, and eight have numbers where four
 
 @dataclass(frozen=True)
 class Size:
-    """An audit made so exactly.
+    """An audit with the options of one size.
 
     Attributes:
         name: of the preset.

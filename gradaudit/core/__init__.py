@@ -1,1 +1,1 @@
-"""What every room may import: files, names, parts, texts and random numbers."""
+"""Tools that every package may import: files, names, parts, texts and random numbers."""

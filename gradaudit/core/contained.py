@@ -65,7 +65,7 @@ def contained(work: Callable[[], T], seconds: float = 0, memory: int = 0) -> T:
 
 
 def _end(number: int, seconds: int, memory: int) -> str:
-    """Says why a child ended without a word, by the number of the signal."""
+    """Explain by its signal why a child process ended without a message."""
     if number in (signal.SIGXCPU, signal.SIGALRM):
         return f"it takes more than {seconds:,} seconds"
     if number in (signal.SIGABRT, signal.SIGKILL):  # of libraries in Rust, of the system

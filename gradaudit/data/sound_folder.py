@@ -115,7 +115,7 @@ class SoundFolder(LabelledFolder):
         expect_to_fit((len(headers), self.channels or 1, width), folder)
 
     def _wave(self, sound: Sound, frames: int, name: str) -> NDArray[np.float32]:
-        """(channels, frames), of which there is one where none was asked for."""
+        """Read a sound as (channels, frames); mixed to one channel by default."""
         read = sound.read(frames)
         if len(read) < frames:
             raise DataError(f"{name}: declares {sound.frames} samples and ends before; repair it")

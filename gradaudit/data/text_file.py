@@ -130,7 +130,7 @@ class TextFile(DataAdapter):
         return (self.label, *attributes, self.user, self.member)
 
     def _for_model(self, records: Records, types: bool) -> Records:
-        """With tokens, mask and types apart, and its own classes in its order."""
+        """Separate tokens, mask and types for the model, with its own order of classes."""
         assert self.reading is not None
         records = replace(records, parts=parts_of(self._length, types=types))
         if records.classes and set(records.classes) <= set(self.reading.classes):

@@ -201,7 +201,7 @@ class Training:
 
     @property
     def features(self) -> Features:
-        """(rows, features)."""
+        """The features, (rows, features)."""
         return self.rows.features
 
     @property

@@ -1,4 +1,4 @@
-"""How well somebody guesses a private value: scores of one or several repetitions of a game.
+"""Scores of guesses of a private value, over one or several repetitions of a game.
 
 Every score is a mean over trials, or a two-sample one, whose trials share records: its variance is
 that of an incomplete U-statistic (``gradaudit.statistics.u_statistic``), from what each trial adds
@@ -178,7 +178,7 @@ class Scores:
 
     @cached_property
     def fewest_negatives(self) -> float:
-        """How many separate batches, and trials of a repetition, are not of the commonest value."""
+        """Count the separate batches, and a repetition's trials, of all but the commonest value."""
         trials = [_rest(np.bincount(repetition.labels)) for repetition in self.repetitions]
         return min(_rest(self.disjoint), *trials)
 

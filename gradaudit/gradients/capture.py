@@ -1,4 +1,4 @@
-"""What torch is asked to do while a mode is entered, and what every parameter is applied to.
+"""Captures torch's operations within a context, and the inputs of every parameter.
 
 Hooks miss the projections of attention and do not compose with ``torch.func``, as a
 ``FunctionMode`` does. Nothing is patched.

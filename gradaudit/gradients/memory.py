@@ -1,4 +1,4 @@
-"""How much memory a computation takes, layers in blocks that fit it, and its operations counted.
+"""Estimates a computation's memory and operations, and divides layers into fitting blocks.
 
 What compares all records needs all of an element at once, while models give all elements of some
 records: a layer that does not fit is taken in ranges of elements, at one run for each.
@@ -116,7 +116,7 @@ class ColumnRange:
 
     @property
     def width(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return self.stop - self.start
 
 

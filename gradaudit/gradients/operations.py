@@ -1,4 +1,4 @@
-"""How one use of a parameter gives the factors of its gradient.
+"""The factors of a parameter's gradient at each of its uses.
 
 A linear map that is used at T positions has the gradient G = Σ_t δ_t a_tᵀ, with a_t what came in
 and δ_t the gradient at what came out. An operation lays both out as A (…, groups, in, positions)
@@ -43,7 +43,7 @@ class Operation(ABC):
 
     @property
     def positions(self) -> int:
-        """How many terms the sum over positions has."""
+        """The number of terms in the sum over positions."""
         return math.prod(self.shape) // (self.groups * self.outputs)
 
     @property

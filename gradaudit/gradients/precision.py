@@ -72,7 +72,7 @@ def usual_precision(device: torch.device) -> torch.dtype:
 
 
 def slowness_of_double(device: torch.device) -> float:
-    """How much longer arithmetic takes in double precision: what long passes are made of."""
+    """Measure how much longer arithmetic takes in double precision."""
     if device.type == "mps":
         return 1.0  # has single precision alone
     with full_single_precision():

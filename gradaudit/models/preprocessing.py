@@ -71,7 +71,7 @@ class ChannelMoments:
         self.moments = self.moments + torch.stack([count, flat.sum(1), flat.square().sum(1)])
 
     def unlike(self, model: nn.Module) -> str | None:
-        """Says how the inputs differ from the module's running statistics; empty if they do not."""
+        """Describe how inputs differ from the module's running statistics; empty if they do not."""
         if not self.name:
             return None
         module: Any = model.get_submodule(self.name)

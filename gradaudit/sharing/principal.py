@@ -75,7 +75,7 @@ def axes_of_narrow(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _with_variance(values: Tensor, rows: int, square: Tensor) -> int:
-    """How many of these variances, descending, are more than rounding.
+    """Count the variances (descending) above rounding error.
 
     They are (components,) sums of squares; ``square`` is the largest squared norm of a row.
     """

@@ -1,4 +1,4 @@
-"""How a client turns a batch of records into what the adversary sees, and what he sees of it.
+"""The protocol by which a client makes an update of a batch, and its visible part.
 
 How a FedAvg client comes to its update: steps of an optimizer over minibatches of its records.
 
@@ -252,7 +252,7 @@ class SharingProtocol:
 
     @property
     def clients(self) -> int:
-        """How many clients' updates are seen as their mean."""
+        """The number of clients whose mean update is visible."""
         return 1 + self.others
 
     def knowledge(self, records: int) -> str:
@@ -266,7 +266,7 @@ class SharingProtocol:
         )
 
     def visible(self, elements: int) -> int:
-        """How many of a layer's elements are visible."""
+        """Count the visible elements of a layer."""
         if self.fraction is not None:
             return max(1, round(self.fraction * elements))
         return elements if self.elements is None else min(self.elements, elements)

@@ -1,4 +1,4 @@
-"""How a gradient is made shorter before a classifier sees it. No torch in here."""
+"""Reductions of a gradient before it is given to a classifier, without importing torch."""
 
 from dataclasses import dataclass
 from typing import Literal

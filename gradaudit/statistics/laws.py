@@ -25,7 +25,7 @@ def entropy(prior: ArrayLike) -> float:
 
 
 def student_quantile(freedom: float) -> float:
-    """How many standard errors Student's two-sided interval reaches, at ``CONFIDENCE``."""
+    """Compute Student's two-sided quantile at ``CONFIDENCE``."""
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 

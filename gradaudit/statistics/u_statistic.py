@@ -135,7 +135,7 @@ def pooled(repetitions: Sequence[ProjectedScores]) -> tuple[FloatArray, FloatArr
 
 
 def disjoint(repetitions: Sequence[Draws]) -> FloatArray:
-    """How many batches without a cluster in common there is room for, (strata,).
+    """Count the batches without a common cluster that are possible, (strata,).
 
     m/Σ_c p_c² with m clusters in a batch and p_c the share of batches that cluster c is in, over
     all repetitions: N/k for batches of k of N records.
@@ -149,7 +149,7 @@ def disjoint(repetitions: Sequence[Draws]) -> FloatArray:
 
 
 def _counts(members: IntArray, strata: IntArray, played: int) -> FloatArray:
-    """How often each record is in a stratum's batches, (strata, records)."""
+    """Count how often each record is in a stratum's batches, (strata, records)."""
     records = int(members.max()) + 1
     places = strata[:, None] * records + members
     counts = np.bincount(places.ravel(), minlength=played * records)

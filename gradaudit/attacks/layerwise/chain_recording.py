@@ -1,4 +1,4 @@
-"""Reads a chain of layers off the operations that a model performs on a record.
+"""Finds the chain of layers in the operations that a model performs on a record.
 
 The model is recorded as ATen operations, so that it does not matter whether an activation is a
 module, a function or a method; whatever does not fit a chain is named in the refusal.
@@ -45,7 +45,7 @@ _FAMILIES = {"pool": "it has pooling", "norm": "it has a normalisation", "drop":
 
 
 def chain_of(model: FunctionalModel, input_shape: tuple[int, ...], attack: str) -> LayerChain:
-    """The chain of layers that a model is.
+    """Express a model as a chain of layers.
 
     Raises:
         NotApplicable: the model is no chain of convolutions and fully connected layers with
@@ -61,7 +61,7 @@ def chain_of(model: FunctionalModel, input_shape: tuple[int, ...], attack: str) 
 
 
 class _NoChain(Exception):  # noqa: N818 - a reason, turned into NotApplicable
-    """The model is no chain of layers; the message says why."""
+    """Raised where the model is not a chain of layers; the message says why."""
 
 
 def _refused(operation: str) -> Activation:
@@ -75,7 +75,7 @@ def _reason(operation: str) -> str:
 
 @dataclass
 class _Reader:
-    """The operations that were met so far on the way from the record."""
+    """Collects the operations on the way from the record to the output."""
 
     names: Mapping[fx.Node, str]
     parameters: Mapping[str, Tensor]
@@ -150,7 +150,7 @@ def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> LayerChain:
 
 
 def _path(start: fx.Node) -> Iterator[fx.Node]:
-    """The operations from the record to the output, each of which alone reads the one before."""
+    """Find the operations from record to output, each the only reader of the one before."""
     node = start
     while True:
         users = list(node.users)
@@ -178,14 +178,14 @@ def _check(stages: tuple[Stage, ...]) -> None:
 
 
 def _rising(slope: float) -> float:
-    """The slope of an activation where its input is negative."""
+    """Return the slope of an activation where its input is negative."""
     if slope <= 0:
         raise _NoChain("an activation is flat or falls where its input is negative")
     return slope
 
 
 def _operation(node: fx.Node) -> str:
-    """``tanh`` of ``aten::tanh``."""
+    """Return an operation's plain name: ``tanh`` of ``aten::tanh``."""
     schema = getattr(node.target, "_schema", None)
     return str(node.target) if schema is None else str(schema.name).split("::")[1]
 

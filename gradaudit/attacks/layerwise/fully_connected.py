@@ -1,4 +1,4 @@
-"""The input of one fully connected layer, and what noise does to it.
+"""Computes the input of one fully connected layer from its gradient, with and without noise.
 
 Fan et al. 2020, section 2. Noise: conditions (2) and bound (3) of theorem 2.2. B_I is the diagonal
 matrix of the bias gradients of the rows I of a fully connected layer, each repeated for every
@@ -27,7 +27,7 @@ from gradaudit.ranks.observe import watching
 
 @dataclass(frozen=True)
 class FullyConnectedReader:
-    """A fully connected layer and what it reads of one record.
+    """A fully connected layer and the input that it reads of one record.
 
     Attributes:
         of_record: whether it reads the record itself.
@@ -88,7 +88,7 @@ class SingleLayer:
 
     @classmethod
     def of(cls, view: AttackerView, wanted: str | None = None) -> SingleLayer:
-        """A layer of a model: the one that is wanted, else the first that reads the record.
+        """Choose a layer of a model: the named one, else the first that reads the record.
 
         Where none reads the record it is the first that can be solved.
 
@@ -121,7 +121,7 @@ class SingleLayer:
         return cls(name, update[f"{name}.weight"], update[f"{name}.bias"], chosen.of_record)
 
     def misfits(self, inputs: Tensor) -> list[float]:
-        """‖W̄ − B̄ xᵀ‖² / ‖W̄‖² of each x in (candidates, inputs); rounding errors count as none."""
+        """Compute ‖W̄ − B̄ xᵀ‖² / ‖W̄‖² of each x in (candidates, inputs); rounding counts as 0."""
         left = self.weight - self.bias[:, None] * inputs[:, None, :]
         length = self.weight.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
         misfits = left.square().sum(dim=(1, 2)) / length
@@ -231,7 +231,7 @@ def under_noise(
 def least_squares_bound(
     weight: Tensor, bias: Tensor, weight_noise: Tensor, bias_noise: Tensor
 ) -> float:
-    """A bound of our own on the relative error of least squares over all rows.
+    """Bound the relative error of least squares over all rows (our own bound).
 
     With ρ = ‖E_B‖_F/‖B‖_F and ω = ‖E_W‖_F/‖W‖_F it is (ρ + ω)/(1 − ρ), from x̂ − x = Σ b̄ (E_W −
     e x)/Σ b̄² and ‖b̄‖ ≥ (1 − ρ)‖b‖; it needs ρ < 1, not r < 1, and is infinite otherwise.

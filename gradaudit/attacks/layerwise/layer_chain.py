@@ -74,7 +74,7 @@ def with_bias(weight_gradient: Tensor, bias_gradient: Tensor) -> LastLayer:
 def without_bias(
     weight_gradient: Tensor, weight: Tensor, output_gradient: OutputGradient
 ) -> list[LastLayer]:
-    """The last layer by the scalar equation, one for each of its roots.
+    """Solve the last layer by the scalar equation, once for each root.
 
     Args:
         weight_gradient: (outputs, inputs), of one record.
@@ -116,7 +116,7 @@ def fully_connected_input(weight_gradient: Tensor, delta: Tensor) -> Tensor:
 
 
 def _rank_one(weight_gradient: Tensor) -> tuple[Tensor, float, Tensor]:
-    """u, length and v with ∇W = length · u vᵀ."""
+    """Decompose ∇W = length · u vᵀ into u, length and v."""
     u, values, v = torch.linalg.svd(weight_gradient, full_matrices=False)
     if not values[0] > 0:
         raise NotApplicable("the last layer's gradient is zero: it shows nothing of its input")
@@ -129,7 +129,7 @@ def _rank_one(weight_gradient: Tensor) -> tuple[Tensor, float, Tensor]:
 
 
 def roots(left: Function, right: float) -> list[float]:
-    """Every t with left(t) = right and 1e-6 ≤ |t| ≤ 1e6, positive ones first.
+    """Find every t with left(t) = right and 1e-6 ≤ |t| ≤ 1e6, positive ones first.
 
     The brackets are neighbours on a logarithmic grid. Where the left side turns between two points
     of it, its extremum is sought, so that two roots close together are not missed.
@@ -203,7 +203,7 @@ def tanh() -> Activation:
 
 
 def sigmoid() -> Activation:
-    """1 / (1 + e⁻ᶻ)."""
+    """The logistic function 1 / (1 + e⁻ᶻ)."""
     return Activation(
         "sigmoid", torch.sigmoid, lambda z: z.sigmoid() * (-z).sigmoid(), torch.logit, (0.0, 1.0)
     )
@@ -231,7 +231,7 @@ def elu(alpha: float) -> Activation:
 
 
 def softplus(beta: float) -> Activation:
-    """log(1 + e^(beta z)) / beta."""
+    """The function log(1 + e^(beta z)) / beta."""
     return Activation(
         f"softplus({beta:g})",
         lambda z: F.softplus(z, beta, threshold=40),
@@ -270,7 +270,7 @@ def composed(parts: Sequence[Activation]) -> Activation:
 
 @dataclass(frozen=True)
 class Stage:
-    """One linear layer and the activation behind it.
+    """A linear layer followed by an activation.
 
     Attributes:
         layer: name of the layer, as in ``named_modules``.

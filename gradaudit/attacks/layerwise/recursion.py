@@ -1,4 +1,4 @@
-"""From the end of a chain to the record: one layer after another is solved for its input.
+"""Solves a chain for its layers' inputs, from the last layer to the record.
 
 Chen & Campbell 2021, algorithm 1, eq. 2, 3 and 10; Zhu & Blaschko 2021, algorithm 1. What differs
 between attacks is how a convolution is solved. All ends that may have happened at the last layer
@@ -52,13 +52,13 @@ class SolvedLayer:
 
 
 class Solver(ABC):
-    """How a convolution is solved for its input."""
+    """A method that solves a convolution for its input."""
 
     @abstractmethod
     def solve(
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
     ) -> SolvedLayer:
-        """The input of a convolution.
+        """Solve for the input of a convolution.
 
         Args:
             stage: the convolution.
@@ -71,7 +71,7 @@ class Solver(ABC):
 def unroll(
     chain: LayerChain, update: Mapping[str, Tensor], last: LastLayer, solver: Solver
 ) -> list[SolvedLayer]:
-    """Every layer's input, the last layer's first, so that the record comes last.
+    """Solve for every layer's input, from the last layer to the record.
 
     Raises:
         NotApplicable: a gradient is zero where it is needed, or a system is too large.
@@ -123,7 +123,7 @@ def share_outside(activation: Activation, x: Tensor) -> float:
 
 @dataclass(frozen=True)
 class RecoveredRecord:
-    """A record that an attack came up with.
+    """A record that an attack recovered.
 
     Attributes:
         record: in its shape, float64; inside the known range where that is wanted.
@@ -145,7 +145,7 @@ class RecoveredRecord:
 
     @property
     def determined(self) -> bool:
-        """Whether no other start could have ended elsewhere."""
+        """Whether the solution is unique, so that no other start can end elsewhere."""
         return all(one.determined for one in self.solved)
 
     def layers(self) -> list[JsonValue]:

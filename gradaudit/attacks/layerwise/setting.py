@@ -53,7 +53,7 @@ class LayerwiseSetting:
         return cls(view, chain)
 
     def targets(self) -> list[Tensor]:
-        """(1, …) every target that the record may have had.
+        """All targets (1, …) that the record may have had.
 
         Of more than 1,000 classes it is the one that the last layer's gradient shows by its signs.
 
@@ -71,7 +71,7 @@ class LayerwiseSetting:
         return [torch.tensor([label]) for label in range(max(2, view.classes))]
 
     def output_gradient(self, target: Tensor, logits: Tensor) -> Tensor:
-        """∂J/∂z at the last layer for outputs z (points, outputs), by one target (1, …)."""
+        """Compute ∂J/∂z at the last layer for outputs z (points, outputs) and one target (1, …)."""
         activation, loss = self.chain.stages[-1].activation, self.view.model.loss
 
         def total(z: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class LayerwiseSetting:
         return [case for miss, case in ranked if miss <= max(_CLOSE, ranked[0][0])]
 
     def mismatch(self, record: Tensor, target: Tensor) -> float:
-        """‖ĝ − g‖² / ‖g‖² between the gradient that a record would have and what was shared."""
+        """Compute ‖ĝ − g‖² / ‖g‖² between a record's gradient and the shared one."""
         update = self.view.update
         simulated = self.view.simulated(record[None], target)
         missed = sum(float((simulated[n] - update[n]).square().sum()) for n in update)
@@ -126,7 +126,7 @@ class LayerwiseSetting:
 
 
 def of_one_record(view: AttackerView, attack: str) -> AttackerView:
-    """The view in float64, on the CPU where its device has none, if it is of one record's gradient.
+    """Convert the view to float64 (on a device that has it), if it is of one record's gradient.
 
     Raises:
         NotApplicable: it is not.

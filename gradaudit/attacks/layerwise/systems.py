@@ -1,4 +1,4 @@
-"""The linear system of one convolution, [W; ∇_Z J] x = [z; ∇_W J], and what solves systems.
+"""The linear system of one convolution, [W; ∇_Z J] x = [z; ∇_W J], and its solvers.
 
 Zhu & Blaschko 2021 (R-GAP), section 3.3; Chen & Campbell 2021 (COPA), eq. 1 and 4. Few inputs are
 read by an output and few by an element of a filter, so that about 2 % of U is not zero.
@@ -106,7 +106,7 @@ def weights_matrix(stage: Stage) -> csr_array:
 
 
 def gradients_matrix(stage: Stage, delta: Tensor) -> csr_array:
-    """∇_Z J of a convolution, (elements of the weight, inputs): it maps x to ∇_W J.
+    """Form ∇_Z J of a convolution, (elements of the weight, inputs), which maps x to ∇_W J.
 
     Args:
         stage: a convolution.
@@ -201,7 +201,7 @@ def _scale(matrix: csr_array) -> float:
 
 
 def float64(tensor: Tensor) -> Vector:
-    """A tensor of any shape as an array."""
+    """Convert a tensor of any shape to a float64 array."""
     return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())
 
 
@@ -215,10 +215,10 @@ class Problem(Protocol):
 
     @property
     def scale(self) -> float:
-        """A length that residuals are compared to."""
+        """The length to which residuals are compared."""
 
     def residuals(self, z: Vector) -> Vector:
-        """(residuals,) at z."""
+        """Compute the residuals (residuals,) at z."""
 
     def jacobian(self, z: Vector) -> LinearOperator:
         """The Jacobian of the residuals at z."""
@@ -277,7 +277,7 @@ class _Place:
 def minimise(
     problem: Problem, start: Vector, *, steps: int, inner: int, products: int | None = None
 ) -> LeastSquaresMinimum:
-    """The end of the search from a start.
+    """Minimise the problem from a start.
 
     Args:
         problem: residuals and their Jacobian.

@@ -1,4 +1,4 @@
-"""Records that a fully connected layer gives away: rows whose quotients agree."""
+"""Finds records that a fully connected layer gives away: rows with equal quotients."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -46,7 +46,7 @@ class AgreeingRows(Reading):
     priority: ClassVar[int] = 10
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """One piece of work for each layer."""
+        """Make one unit of work for each layer."""
         head = head_of(update)
         few = head is not None and len(update.after[head[1].bias]) < 3 and update.records != 1
         for layer, names in update.layers().items():

@@ -14,7 +14,7 @@ from gradaudit.sharing.named import NamedUpdate
 
 @dataclass(frozen=True)
 class ReadingValue:
-    """One number that was read, or why there is none.
+    """A number computed from an update, or the reason why there is none.
 
     Attributes:
         metric: what it says.
@@ -32,7 +32,7 @@ class ReadingValue:
 
 
 class ReadingUnit(NamedTuple):
-    """A unit of work of a reading, which can be done separately.
+    """A unit of work of a reading, which can be computed separately.
 
     Attributes:
         metrics: names of the metrics whose values it reads.
@@ -50,7 +50,7 @@ class ReadingUnit(NamedTuple):
 
 
 class Reading(ABC):
-    """One thing that can be read off an update."""
+    """A measurement of an update that needs neither model nor data."""
 
     name: ClassVar[str]
     summary: ClassVar[str]

@@ -23,7 +23,7 @@ class UndefendedArrays(Reading):
     priority: ClassVar[int] = 35
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """A single one."""
+        """Make a single unit of work."""
         elements = sum(array.numel() for array in update.beside.values())
         yield ReadingUnit(("beside",), None, elements, partial(_moved, update))
 

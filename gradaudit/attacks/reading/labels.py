@@ -1,4 +1,4 @@
-"""Classes that the last bias gives away."""
+"""Finds the labels' classes from the last layer's bias gradient."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -38,7 +38,7 @@ class LabelReading(Reading):
     priority: ClassVar[int] = 20
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """A single one."""
+        """Make a single unit of work."""
         head = head_of(update)
         if head is None or len(update.after[head[1].bias]) < 2:
             yield ReadingUnit(("labels_named",), None, 0, partial(_nothing, _NO_HEAD))
@@ -73,7 +73,7 @@ def _named(
 
 
 def estimated_counts(gradient: Tensor, records: int) -> list[int]:
-    """How often each class was among the labels, about; they add up to the records.
+    """Estimate how often each class is among the labels; the counts sum to the records.
 
     Args:
         gradient: (classes,) of the last bias, up to a positive factor.

@@ -33,7 +33,7 @@ class SketchedSpan(Reading):
     priority: ClassVar[int] = 50
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """One piece of work for each layer."""
+        """Make one unit of work for each layer."""
         for layer, names in update.layers().items():
             maps = [name for name in names if update.after[name].dim() == 2]
             if maps and min(update.after[maps[0]].shape) > _SPARE:

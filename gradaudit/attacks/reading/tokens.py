@@ -24,7 +24,7 @@ class MovedRows(Reading):
     priority: ClassVar[int] = 30
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """One piece of work for each layer."""
+        """Make one unit of work for each layer."""
         for layer, names in update.layers().items():
             weight = update.after[names[0]]
             table = len(names) == 1 and weight.dim() == 2

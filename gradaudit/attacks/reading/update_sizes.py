@@ -1,4 +1,4 @@
-"""How long each layer's update is, and what did not move."""
+"""Norms of the layers' updates, and the shares of elements that changed."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ class Sizes(Reading):
     priority: ClassVar[int] = 40
 
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
-        """One piece of work for each layer."""
+        """Make one unit of work for each layer."""
         for layer, names in update.layers().items():
             look = partial(_measured, update, layer, names)
             yield ReadingUnit(("norm", "moved_share"), layer, size_of(update, names), look)

@@ -43,7 +43,7 @@ def reconstructions() -> dict[str, type[Reconstruction[Any]]]:
 def load_methods(
     texts: Sequence[str], flags: Mapping[str, object], restarts: int
 ) -> dict[str, Method]:
-    """The methods that are named, each with its own options over the flags.
+    """Load the named methods, each with its own options over the flags.
 
     Args:
         texts: ``NAME`` or ``NAME:key=value,…``.
@@ -83,7 +83,7 @@ def expect_numbers(methods: Mapping[str, Method], records: Records) -> None:
 
 
 def load_method(text: str, flags: Mapping[str, object], restarts: int) -> Method:
-    """One method; its own options win over the flags, and flags that it does not take are left.
+    """Load one method; its own options override the flags, and unknown flags are ignored.
 
     Raises:
         UsageError: no such method, or an option that it does not take.

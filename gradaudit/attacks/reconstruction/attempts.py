@@ -1,4 +1,4 @@
-"""One method on one batch: its candidates, its answer, the labels it names, and their scores."""
+"""Runs one method on one batch, and scores its candidates, its answer and its labels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Attempt:
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """(restarts,) those that did not diverge."""
+        """Which restarts did not diverge, (restarts,)."""
         return np.asarray(self.candidates.usable.cpu().numpy())
 
 
@@ -164,12 +164,12 @@ class Similarities:
 
     @property
     def failed(self) -> list[int]:
-        """Restarts of each member that came to nothing."""
+        """The number of failed restarts of each attack."""
         return [int(np.isnan(member[:, 0]).sum()) for member in self.own]
 
 
 def expect_pictures(records: Records) -> None:
-    """SSIM is of pictures.
+    """Raise an error where records are not pictures, which SSIM needs.
 
     Raises:
         NotApplicable: the records are none with values in [0, 1], or too small for a window.
@@ -183,7 +183,7 @@ def expect_pictures(records: Records) -> None:
 
 
 def seen(observed: AttackedBatch, update: Update) -> AttackedBatch:
-    """The batch as it is seen where only this part of its update was shared."""
+    """Restrict the batch's view to this part of its update."""
     return replace(observed, view=replace(observed.view, update=update))
 
 
@@ -216,7 +216,7 @@ def similarities(
 
 
 def guesses(observed: Sequence[AttackedBatch], count: int, seed: int) -> FloatArray:
-    """(kinds, updates, records, count) SSIM of random reconstructions to the records.
+    """Compute SSIM of random reconstructions to the records, (kinds, updates, records, count).
 
     A guess is a batch of the same size, and its records stand for the originals that they come
     closest to, as a reconstruction's do.
@@ -229,7 +229,7 @@ def guesses(observed: Sequence[AttackedBatch], count: int, seed: int) -> FloatAr
 
 
 def ssim_of(truth: Tensor, candidates: Tensor) -> FloatArray:
-    """(k, candidates) SSIM of batches (candidates, k, …) to the records (k, …) they stand for."""
+    """Compute SSIM (k, candidates) of batches (candidates, k, …) to their records (k, …)."""
     truth = truth.detach().double()
     size = max(1, _CHUNK // truth.numel())
     chunks = [
@@ -259,7 +259,7 @@ def _candidates(
 def _compared(
     truths: Sequence[Tensor], candidates: Sequence[Candidates | None], restarts: int
 ) -> FloatArray:
-    """(updates, k, restarts) SSIM, NaN of restarts that came to nothing."""
+    """Compute SSIM (updates, k, restarts), NaN for failed restarts."""
     nothing = np.full((len(truths[0]), restarts), np.nan)
     return np.stack(
         [

@@ -208,7 +208,7 @@ class Candidates:
 
     @property
     def usable(self) -> Tensor:
-        """(restarts,) those that ended with finite records and a finite score."""
+        """Which restarts ended with finite records and a finite score, (restarts,)."""
         finite = self.inputs.flatten(1).isfinite().all(dim=1)
         scored = self.scores.isfinite() & ~self.diverged.to(self.scores.device)
         return finite & scored.to(finite.device)
@@ -221,7 +221,7 @@ class Candidates:
 
     @property
     def records(self) -> Tensor | None:
-        """(k, …) the records of the answer; None where all restarts diverged."""
+        """The records of the answer, (k, …); None where all restarts diverged."""
         return None if self.answer is None else self.inputs[self.answer]
 
     @property
@@ -235,7 +235,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Execution:
-    """How an attack is executed: its seed, worker processes and progress.
+    """The execution of an attack: its seed, worker processes and progress.
 
     Attributes:
         seed: of all random numbers.

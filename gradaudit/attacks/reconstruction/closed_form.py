@@ -56,7 +56,7 @@ _PASSES_A_PRODUCT = 4
 
 
 def layer_input(model: FunctionalModel, layer: str) -> Callable[[Tensor], Tensor]:
-    """Ψ: what a layer reads, flat, of a record (1, …)."""
+    """Compute Ψ, a layer's flat input for a record (1, …)."""
     module = model.module.get_submodule(layer)
 
     def read(record: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def layer_input(model: FunctionalModel, layer: str) -> Callable[[Tensor], Tensor
 
 @dataclass(frozen=True)
 class Inversion:
-    """Ψ(x) = o as a least squares problem in the flat record x.
+    """The least squares problem Ψ(x) = o in the flat record x.
 
     Attributes:
         read: Ψ.
@@ -89,11 +89,11 @@ class Inversion:
 
     @cached_property
     def scale(self) -> float:
-        """‖o‖."""
+        """The length ‖o‖."""
         return float(self.wanted.norm()) or 1.0
 
     def residuals(self, z: Vector) -> Vector:
-        """Ψ(x) − o."""
+        """Compute Ψ(x) − o."""
         with torch.no_grad():
             return float64(self.read(self._record(z)) - self.wanted)
 
@@ -168,7 +168,7 @@ def full_column_rank(matrix: Tensor) -> bool:
 
 
 def _smallest(gram: Tensor) -> Tensor:
-    """About the eigenvector (n,) of the least eigenvalue, of length one."""
+    """Approximate the unit eigenvector (n,) of the least eigenvalue."""
     draws = torch_rng(0, "closed form", "rank")
     vector = torch.randn(len(gram), 1, generator=draws, dtype=torch.float64).to(gram)
     factor, info = torch.linalg.cholesky_ex(gram)
@@ -180,7 +180,7 @@ def _smallest(gram: Tensor) -> Tensor:
 
 
 def operations_a_product(model: FunctionalModel, layer: str, record: Tensor) -> float:
-    """About how many floating-point operations two products with Ψ's Jacobian take.
+    """Estimate the floating-point operations of two products with Ψ's Jacobian.
 
     Counted are the products of fully connected and convolutional layers up to ``layer``.
 

@@ -1,4 +1,4 @@
-"""How close a reconstruction comes: to the records, to their labels and to whose records they are.
+"""Scores reconstructions against the true records, their labels and their owners.
 
 An update does not order its records: which reconstruction stands for which original is an
 assignment. L. Fan et al., "Rethinking privacy preserving deep learning" (2020), call the recovery
@@ -25,7 +25,7 @@ _C1, _C2 = 0.01**2, 0.03**2
 
 
 def scores_of(truth: Tensor, reconstructed: Tensor, *, pictures: bool) -> dict[str, Tensor]:
-    """Scores of candidate batches against the true one, each record against the one it stands for.
+    """Score candidate batches against the true one, each record against its match.
 
     Args:
         truth: (k, …) true records.
@@ -55,7 +55,7 @@ def mse(truth: Tensor, reconstructed: Tensor) -> Tensor:
 
 
 def relative_error(truth: Tensor, reconstructed: Tensor) -> Tensor:
-    """‖x̂ − x‖ / ‖x‖ of each record (Fan et al. 2020, section 4.1); infinite for x = 0 ≠ x̂."""
+    """Compute each record's ‖x̂ − x‖ / ‖x‖ (Fan et al. 2020, 4.1); infinite for x = 0 ≠ x̂."""
     missed = torch.linalg.vector_norm(_records(reconstructed - truth, truth), dim=-1)
     length = torch.linalg.vector_norm(truth.flatten(1), dim=-1)
     ratio: Tensor = torch.where(missed == 0, torch.zeros_like(missed), missed / length)
@@ -107,7 +107,7 @@ def window_for(size: tuple[int, ...]) -> int:
 
 
 def _gaussian(width: int, like: Tensor) -> Tensor:
-    """(1, 1, width, width) Gaussian weights that sum to one."""
+    """Make Gaussian weights (1, 1, width, width) that sum to one."""
     offsets = torch.arange(width, dtype=like.dtype, device=like.device) - width // 2
     line = (-offsets.square() / (2 * SIGMA**2)).exp()
     return torch.outer(line, line)[None, None] / line.sum().square()
@@ -135,7 +135,7 @@ def assigned(truth: Tensor, candidates: Tensor) -> Tensor:
 
 
 def order_of(truth: Tensor, batch: Tensor) -> Tensor:
-    """(k,) for each original, the index of the record in ``batch`` that stands for it."""
+    """Match each original with a record in ``batch``, and return the indices (k,)."""
     costs = squared_distances(truth, batch)
     costs = torch.nan_to_num(costs, nan=torch.finfo(costs.dtype).max ** 0.5)
     _, columns = linear_sum_assignment(costs.cpu().numpy())
@@ -143,13 +143,13 @@ def order_of(truth: Tensor, batch: Tensor) -> Tensor:
 
 
 def squared_distances(truth: Tensor, records: Tensor) -> Tensor:
-    """(originals, found) squared L2 distances between records, float64, free of cancellation."""
+    """Compute squared L2 distances (originals, found) in float64, without cancellation."""
     left, right = truth.flatten(1).double(), records.flatten(1).double()
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def labels_in_common(truth: IntArray, candidates: IntArray) -> IntArray:
-    """How many labels two lists share, each as often as it occurs in both.
+    """Count the labels that two lists share, each as often as it occurs in both.
 
     This is the best that any assignment of the one list to the other can reach.
 

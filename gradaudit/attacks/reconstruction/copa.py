@@ -1,4 +1,4 @@
-"""COPA: R-GAP's systems, over what the layers before can give.
+"""COPA: R-GAP's linear systems, restricted to possible outputs of the layers before.
 
 A convolution's input by COPA: least squares over what the layer before it can give.
 
@@ -123,7 +123,7 @@ class CombinedObjective:
 
     @cached_property
     def scale(self) -> float:
-        """‖V‖."""
+        """The length ‖V‖."""
         return float(np.linalg.norm(self.right)) or 1.0
 
     def z_of(self, unknown: Vector) -> Vector:
@@ -135,7 +135,7 @@ class CombinedObjective:
         return z if self.constraint is None else self.constraint.preimage(z)
 
     def residuals(self, z: Vector) -> Vector:
-        """(rows,) at an unknown."""
+        """Compute the residuals (rows,) at an unknown."""
         x: Vector = self.activation.value(torch.from_numpy(self.z_of(z))).numpy()
         return np.asarray(self.matrix @ x - self.right)
 
@@ -316,7 +316,7 @@ _STEP = 0.25
 def denoise(
     pictures: Tensor, weight: float, iterations: int = 200, tolerance: float = 2e-4
 ) -> Tensor:
-    """min_u ½ ‖u − f‖² + weight · TV(u) of every channel on its own (Chambolle 2004).
+    """Minimise ½ ‖u − f‖² + weight · TV(u) over u for each channel (Chambolle 2004).
 
     By the dual projection. The weight is that of scikit-image's ``denoise_tv_chambolle``, which
     COPA uses at 0.15.

@@ -121,7 +121,7 @@ class InvertingGradients(GradientMatching):
         return Targets.of(view, known)
 
     def weight_of_tv(self, view: AttackerView) -> float:
-        """α, of pictures only unless it was asked for."""
+        """The weight α of the total variation; by default 0 unless records are pictures."""
         asked = "tv" in self.options.model_fields_set
         return self.options.tv if view.pictures or asked else 0.0
 

@@ -1,4 +1,4 @@
-"""What the attacker gets of a batch of records, and the truth, which is kept apart."""
+"""The attacker's view of a batch of records, kept apart from the true records."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -208,7 +208,7 @@ class ThreatModel:
 
 
 def _classes(outputs: Tensor, labels: Tensor) -> int:
-    """How many classes outputs have, of which each label (records, …) is one.
+    """Infer the number of classes from outputs and labels (records, …).
 
     Raises:
         NotApplicable: a loss of the user's has labels that are not one a record or position.
@@ -225,7 +225,7 @@ def _classes(outputs: Tensor, labels: Tensor) -> int:
 
 
 def value_range(records: Records) -> tuple[float, float] | None:
-    """[0, 1] of pictures, whose format is public; None for tables and other data."""
+    """Return [0, 1] for pictures, whose format is public; None for tables and other data."""
     inputs = records.inputs
     if inputs.dim() != 4 or inputs.shape[1] not in (1, 3) or records.discrete:
         return None

@@ -16,7 +16,7 @@ _NEAR = 1e-4
 
 
 def groups(rounds: Sequence[RoundSum], rows: Tensor) -> NDArray[np.int64]:
-    """Number the group of each row, (rows,); rows that nothing links are alone in theirs.
+    """Number the group of each row, (rows,); a row that shares no unit is a group alone.
 
     A unit of which ``rows`` explain the whole update links those that activated it from the start
     and those that came in later, as soon as the former are of one group.
@@ -41,7 +41,7 @@ def groups(rounds: Sequence[RoundSum], rows: Tensor) -> NDArray[np.int64]:
 
 
 def _units(seen: RoundSum, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the units that link rows, which were active from the start and which came in later."""
+    """Split the units that link rows into those active from the start and those active later."""
     part, whole = taking_part(seen, rows)
     active = seen.active(rows).T
     near = active.abs() < _NEAR * active.abs().amax()

@@ -1,4 +1,4 @@
-"""Plays rounds of a federation whose sums alone are seen, attacks them, and scores the answer."""
+"""Simulates rounds whose summed updates alone are seen, attacks the sums, scores the rows."""
 
 import copy
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ class AttributionScore:
 
 
 def cost(audit: AttackAttribution, subject: Subject) -> AuditCost:
-    """The clients' training, of which the attack is a part.
+    """Estimate the cost: the clients' training, and the attack as a fraction of it.
 
     Raises:
         NotApplicable: the model does not begin with a fully connected layer, or records are few.

@@ -1,4 +1,4 @@
-"""Rows that sums of updates give away by the first layer, and the units that each takes part in."""
+"""Recovers rows from the first layer of summed updates, and the units that each row activates."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _UNITS = 64
 
 @dataclass(frozen=True)
 class RoundSum:
-    """What the attacker sees of a round at the first layer.
+    """The sum of the first layer's updates in one round, with the weights that clients received.
 
     Attributes:
         weight, bias: (units, inputs), (units,) that the clients receive.
@@ -40,7 +40,7 @@ class RoundSum:
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor, given: Sequence[Tensor]) -> Self:
-        """Of the updates of weight and bias, as they were shared."""
+        """Make the sum from the shared updates of the weight and the bias."""
         level = rounding({str(i): part for i, part in enumerate(given)})
         update = torch.cat([given[0], given[1][:, None]], dim=1).double()
         error = _SLACK * level * update.abs().amax() / update[:, -1].abs()
@@ -73,7 +73,7 @@ class ValueGrid:
 
     @classmethod
     def of(cls, records: Tensor) -> Self:
-        """Of (records, columns)."""
+        """Collect the values that occur in each column of records (records, columns)."""
         together = torch.unique(records)
         if len(together) <= _FEW:
             columns = [together] * records.shape[1]
@@ -87,11 +87,11 @@ class ValueGrid:
 
     @property
     def tells(self) -> bool:
-        """Whether any column has few values, so that a mean of rows is told from a row."""
+        """Whether any column has so few values that a mean of rows can be recognised as no row."""
         return bool(self.gridded.any())
 
     def holds(self, rows: Tensor, errors: Tensor) -> Tensor:
-        """Which rows have possible values alone, (rows,), within an error for each."""
+        """Which rows (rows,) hold only values that occur in the columns, within their errors."""
         columns = rows.T.contiguous()
         place = torch.searchsorted(self.values, columns).clamp(1, self.values.shape[1] - 1)
         off = torch.minimum(
@@ -128,7 +128,7 @@ def recovered(rounds: Sequence[RoundSum], grid: ValueGrid) -> Tensor:
 
 
 def _alike(rows: Tensor, errors: Tensor) -> Tensor:
-    """Numbers of the groups of rows that agree within their errors, (rows,).
+    """Number the groups of rows (rows,) that are equal within their errors.
 
     Rows that agree are neighbours by their product with a random direction.
     """
@@ -143,7 +143,7 @@ def _alike(rows: Tensor, errors: Tensor) -> Tensor:
 
 
 def taking_part(seen: RoundSum, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows a unit's update is a combination of.
+    """Find the rows of which a unit's update is a linear combination.
 
     Long rows are projected on random directions, which keep every combination and, of more
     directions than rows, let no other fit.

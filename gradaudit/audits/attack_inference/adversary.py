@@ -1,4 +1,4 @@
-"""An adversary of an inference game: what it knows, what it is shown, and what it guesses.
+"""The adversary of an inference game: its side knowledge, its observations and its guesses.
 
 It guesses from every layer and from the whole update, after all rounds. Beside the updates it may
 know columns of the records, φ(x).
@@ -47,7 +47,7 @@ class Knowledge:
 
     @classmethod
     def of(cls, records: Records, names: Sequence[str], secret: str = "") -> Knowledge:
-        """The columns of these names; ``label`` is the task label.
+        """Select the known columns by their names; ``label`` is the task label.
 
         Raises:
             UsageError: a column does not exist, or is the secret itself.
@@ -62,7 +62,7 @@ class Knowledge:
         return bool(self.names)
 
     def of_batches(self, batches: NDArray[np.int64]) -> NDArray[np.float64]:
-        """φ of batches (batches, k): each known position's mean, (batches, positions).
+        """Compute φ, each known column's mean over a batch: (batches, k) to (batches, positions).
 
         Records of a batch have no order, and a batch's gradient is a mean too.
         """
@@ -158,7 +158,7 @@ class Adversary:
         return {**guesses, None: pooled(list(guesses.values()), self.split)}
 
     def _knowing(self, own: Features, released: Features) -> tuple[Features, Features]:
-        """Features of updates, joined with what the adversary knows of the records."""
+        """Join the features of updates with the columns that the adversary knows."""
         if not self.knowledge:
             return own, released
         known, known_of_released = self._known()
@@ -168,7 +168,7 @@ class Adversary:
         )
 
     def _known(self) -> tuple[FloatArray, FloatArray]:
-        """φ of the adversary's own batches and of the observed ones."""
+        """Compute φ of the adversary's own batches and of the observed batches."""
         of_batches = self.knowledge.of_batches
         return of_batches(self.split.own), of_batches(self.split.observed.indices)
 
@@ -191,7 +191,7 @@ class Adversary:
         )
 
     def _posterior(self, rounds: Sequence[FloatArray], prior: FloatArray) -> FloatArray:
-        """The posterior of some rounds; classifiers are trained on balanced batches."""
+        """Compute the posterior after some rounds, from classifiers trained on balanced batches."""
         together = pool if self.knowledge else combine
         return together(np.stack(rounds), np.full(len(prior), 1.0), prior)
 

@@ -52,7 +52,7 @@ class DistributionGame(AttributeBased):
     batch_size: ClassVar[int] = 128
 
     def fitting_batch_size(self, records: Records, shadow: int) -> int:
-        """The paper's, or less, so that either kind has room for enough separate batches."""
+        """The paper's batch size, or a smaller one where records are too few."""
         column = self.column(records)
         count = int((column.codes == self._value(column)).sum())
         room = int(min(count, len(records) - count) * SHARES[2] / ENOUGH)
@@ -82,7 +82,7 @@ class DistributionGame(AttributeBased):
         )
 
     def family(self, name: str) -> Family:
-        """A member of the family for each threshold between bins (Frank and Hall)."""
+        """Make a classifier of the family for each threshold between bins (Frank and Hall)."""
         return Ordinal(family(name))
 
     def _value(self, attribute: Attribute) -> int:
@@ -152,7 +152,7 @@ _SHARE = 1e-3
 
 @dataclass(frozen=True)
 class FittedOrdinal(Fitted):
-    """Says of every value how likely it is, by how likely more than it is."""
+    """A fitted classifier of ordered values, from the probabilities of exceeding each threshold."""
 
     prior: FloatArray
     above: Above
@@ -164,7 +164,7 @@ class FittedOrdinal(Fitted):
 
 @dataclass(frozen=True)
 class Ordinal(Family):
-    """``inner``, fitted to values that have an order."""
+    """A family for ordered values: one binary classifier of ``inner`` for each threshold."""
 
     inner: Family
 
@@ -177,7 +177,7 @@ class Ordinal(Family):
 
 
 def from_thresholds(above: FloatArray) -> FloatArray:
-    """Log-probabilities of values from P(a > i): (rows, values − 1) to (rows, values).
+    """Compute log P(a = i) from P(a > i): (rows, values − 1) to (rows, values).
 
     Raises:
         ValueError: there is no threshold.

@@ -53,7 +53,7 @@ def train_rounds(
     seed: int = 0,
     advance: Advance = lambda units: None,
 ) -> Iterator[Target]:
-    """The target as every round sees it: as given, then after each epoch but the last.
+    """Train the target and keep its weights before each epoch, which are what each round observes.
 
     Args:
         target: the model to begin with; it is left as it was.
@@ -104,7 +104,7 @@ OWN_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of one repetition.
+    """The adversaries' guesses and Fano's bound in one repetition.
 
     Attributes:
         strongest: the adversary of the headline: adaptive, where there are defenses and it plays.
@@ -175,7 +175,7 @@ Once = tuple[Mapping[Scope, Sequence[Leak]], Mapping[str, JsonValue]]
 def _played(
     repetition: _Repetition, advance: Advance, *, first: bool
 ) -> tuple[Findings, Once | None]:
-    """The results of a repetition, which is one unit of work where workers have several."""
+    """Play one repetition; with several workers, each repetition is one unit of work."""
     rounds = repetition.observations(advance)
     findings = repetition.findings(rounds, advance)
     if not first:
@@ -201,12 +201,12 @@ class _Repetition:
 
     @property
     def adaptive(self) -> bool:
-        """Whether an adversary plays who knows the defenses that there are."""
+        """Whether an adversary plays that knows the defenses; false where there are none."""
         return bool(self.design.sharing.chain.defenses) and self.design.adaptive
 
     @property
     def units(self) -> int:
-        """Looks at a round, and rounds that are trained."""
+        """Count the units of progress: rounds that are observed, and rounds that are trained."""
         count = _count_rounds(self.subject, self.design)
         others = count - 1 if trains_rounds(self.subject) else 0
         return count * (2 + self.adaptive) + others
@@ -299,7 +299,7 @@ class _Repetition:
     def _shuffled(
         self, adversary: Adversary, advance: Advance
     ) -> tuple[GameSplit, Mapping[Scope, Guesses]] | str:
-        """The strongest adversary where the secret was dealt out anew: what it seems to find."""
+        """Play the strongest adversary with the secret shuffled: its success by chance."""
         records, seed = self.subject.records, sequence(self.seed, "shuffled")
         try:
             shuffled = self.game.permuted(records, seed)

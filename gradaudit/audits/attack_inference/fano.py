@@ -116,7 +116,7 @@ def _of_round(
 
 
 class _Samples(NamedTuple):
-    """Gradients of some of the trials, before the noise and in units of it, and the true values."""
+    """Inner products of some trials' noiseless gradients, in units of the noise; true values."""
 
     gram: NDArray[np.float64]
     """(samples, samples) inner products about the mean."""
@@ -127,7 +127,7 @@ class _Samples(NamedTuple):
 def _before_noise(
     observation: RoundObservation, split: GameSplit, layer: Layer, index: int, dp: DpNoise
 ) -> _Samples:
-    """The gradients that the noise of a defense is added to: of as many trials as fit."""
+    """Collect the gradients to which a defense adds noise, of as many trials as fit into memory."""
     silent = type(dp)(dp.options.model_copy(update={"sigma": 0.0}))
     sharing = replace(
         observation.sharing,
@@ -231,7 +231,7 @@ class Channel:
     def of(
         cls, gram: NDArray[np.float64], elements: int, strata: NDArray[np.int64] | None = None
     ) -> Channel:
-        """The channel of samples, from their inner products.
+        """Estimate the channel from the inner products of sampled gradients.
 
         Args:
             gram: (samples, samples) of the gradients before the noise, in units of σ; at least 8,
@@ -264,12 +264,12 @@ class Channel:
 
 
 def _centred(gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Inner products about the samples' own mean."""
+    """Centre inner products on the samples' own mean."""
     rows = gram.mean(axis=0, keepdims=True)
     return np.asarray(gram - rows - rows.T + gram.mean())
 
 
 def _uncertainty(error: float, values: int) -> float:
-    """H₂(e) + e ln(m − 1) in nats."""
+    """Compute H₂(e) + e ln(m − 1), the left side of Fano's inequality, in nats."""
     parts = [p * math.log(p) for p in (error, 1 - error) if p > 0]
     return -sum(parts) + error * math.log(values - 1)

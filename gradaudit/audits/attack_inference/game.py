@@ -62,7 +62,7 @@ class InferenceGame(ABC):
     """The readers that the game has of its own, whatever families are asked for."""
 
     def fitting_batch_size(self, records: Records, shadow: int) -> int:
-        """Records in a batch, where nobody says how many.
+        """The batch size that is used where no option gives one.
 
         Args:
             records: of the data set.
@@ -72,7 +72,7 @@ class InferenceGame(ABC):
 
     @abstractmethod
     def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
-        """Split the records and draw every batch.
+        """Split the records between the adversary and the clients, and draw every batch.
 
         Raises:
             NotApplicable: the records do not have what is asked about, or too little of it.
@@ -83,7 +83,7 @@ class InferenceGame(ABC):
     def answers(
         self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
-        """Fit on what the adversary computed itself, and answer.
+        """Fit a classifier on the adversary's own updates, and guess the observed secrets.
 
         Args:
             split: what was drawn.
@@ -95,7 +95,7 @@ class InferenceGame(ABC):
 
     @abstractmethod
     def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
-        """The records with the secret dealt out anew among them: what is left is no leakage."""
+        """Shuffle the secret among the records; what an adversary still guesses then is chance."""
 
     def learners(self, families: Sequence[str]) -> dict[str, JsonValue]:
         """The adversary's predictive families, each with its size."""
@@ -108,7 +108,7 @@ class InferenceGame(ABC):
 
 @dataclass(frozen=True)
 class AttributeBased(InferenceGame):
-    """Games about a named attribute, guessed by a predictive family trained on balanced batches.
+    """Games about a named attribute, which a classifier guesses after training on balanced batches.
 
     Attributes:
         fewest: records that a value must have to stand by itself; rarer ones are merged.
@@ -118,7 +118,7 @@ class AttributeBased(InferenceGame):
     fewest: int = field(default=0, kw_only=True)
 
     def column(self, records: Records) -> Attribute:
-        """The attribute, with only those of its values that occur.
+        """Restrict the attribute to those of its values that occur in the records.
 
         Raises:
             UsageError: there is none of this name.
@@ -140,12 +140,12 @@ class AttributeBased(InferenceGame):
         return {"merged_values": list(names)} if names else {}
 
     def fitting_batch_size(self, records: Records, shadow: int) -> int:
-        """The paper's, or less, so that the rarest value has room for enough separate batches."""
+        """The paper's batch size, or a smaller one where the rarest value has few records."""
         rarest = int(np.bincount(self.column(records).codes).min())
         return int(np.clip(rarest * SHARES[2] / ROOM, 1, self.batch_size))
 
     def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
-        """The records with the attribute's codes in another order, or in other users' hands."""
+        """Shuffle the attribute's values among the records, or among their users."""
         column = records.attributes[self.attribute]
         codes = shuffled(column.codes, records.users, rng(seed, "permutation"))
         return replace(
@@ -156,7 +156,7 @@ class AttributeBased(InferenceGame):
     def answers(
         self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
-        """A member of the family, trained under a uniform prior."""
+        """Train a classifier of the family under a uniform prior, and guess."""
         family = self.family(name)
         values, labels = len(split.values), split.shadow.labels
         cut, even = len(labels), np.full(values, 1 / values)
@@ -166,7 +166,7 @@ class AttributeBased(InferenceGame):
         return Answers(fitted.log_probabilities(released), held)
 
     def family(self, name: str) -> Family:
-        """The predictive family of this name, as it guesses the game's values."""
+        """Make the predictive family of this name for the values of the game."""
         return family(name)
 
     def in_column(self, records: Records) -> bool:
@@ -247,7 +247,7 @@ class PropertyGame(AttributeBased):
         return self.homogeneous_split(records, design, seed, notes)
 
     def prepared(self, records: Records) -> Records:
-        """The records with the attribute's own column held at its mean, a code at its commonest."""
+        """Set the attribute's own input column to its mean, or to its most frequent category."""
         held = next((f for f in records.features if f.name == self.attribute), None)
         if held is None:
             return records
@@ -265,7 +265,7 @@ def _in_shares(
     prior: FloatArray,
     generator: np.random.Generator,
 ) -> Batches:
-    """Batches of each value in the prior's shares, (trials, k), value by value."""
+    """Draw the trials' batches (trials, k), as many of each value as the prior says."""
     counts = trials_of(prior, design.trials)
     drawn = [
         draw_any(secret.having(value, pool), design.batch_size, int(count), generator)

@@ -31,12 +31,12 @@ class Scorer:
     confidence = CONFIDENCE
 
     def scores(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
-        """``METRICS`` of normalised log-posteriors (trials, values) of each repetition."""
+        """Compute ``METRICS`` from each repetition's log-posteriors (trials, values)."""
         rates = self._scores.rates(posteriors)
         return {**rates, "advantage": self._advantage(rates["asr"])}
 
     def gains(self, scores: dict[str, Score], floor: dict[str, Score]) -> dict[str, Score]:
-        """``GAINS``: how far scores are above those for the secret shuffled among the records.
+        """Compute ``GAINS``: by how much scores exceed those with the secret shuffled.
 
         The gain in advantage is that in success over 1 − p*, which no truncation at zero bends.
         """
@@ -95,7 +95,7 @@ Guessed = Sequence[Mapping[Scope, Guesses]]
 def experiment_rows(
     rows: Rows, experiment: Experiment, reductions: Mapping[str, str]
 ) -> Iterator[Measurement]:
-    """All rows of an experiment: of the strongest adversary first, and of the floor last."""
+    """Make all rows of an experiment: the strongest adversary first, the shuffled secret last."""
     repetitions, facts = experiment.repetitions, experiment.facts
     many = facts["rounds"] != 1
     strongest = [findings.strongest for findings in repetitions]
@@ -168,7 +168,7 @@ class ScoredRows:
     def gains(
         self, adversary: Guessed, below: Scorer, shuffled: Guessed, details: Details
     ) -> Iterator[Measurement]:
-        """How far an adversary's scores are above those for the secret shuffled."""
+        """Make rows of the amount by which scores exceed those with the secret shuffled."""
         for scope in adversary[0]:
             ours, theirs = (
                 scorer.scores([guesses[scope].posterior for guesses in repetitions])
@@ -191,7 +191,7 @@ class ScoredRows:
                 yield of_round._bound(scope, leak, {})
 
     def estimate(self, adversary: Guessed) -> Iterator[Measurement]:
-        """An estimate, and no bound, from the usable information of the calibrated posterior."""
+        """Make the row of an estimate, not a bound, from the calibrated posterior."""
         prior = self.scorer.splits[0].prior
         estimated = replace(self, rows=self.rows.of({"information": "estimate"}))
         for scope in adversary[0]:
@@ -204,7 +204,7 @@ class ScoredRows:
             yield estimated._row("fano_bound", scope, Score(value, (low, high)), details)
 
     def _loss(self, each: Sequence[Guesses]) -> Score | None:
-        """Log loss, or None where no batches were held out to calibrate on."""
+        """Compute the log loss; None where no batches were held out for calibration."""
         heats = [guess.temperature for guess in each if guess.temperature is not None]
         if len(heats) < len(each):
             return None
@@ -244,7 +244,7 @@ class ScoredRows:
 
 
 def _shares(guessed: Sequence[Guesses]) -> dict[str, JsonValue]:
-    """Each layer's share in the answers, and the share of all layers read together."""
+    """Compute each layer's weight in the pooled guesses, and that of all layers together."""
     sources = dict.fromkeys(source for guess in guessed for source in guess.reads)
     return {
         source: sum(guess.reads.get(source, 0.0) for guess in guessed) / len(guessed)
@@ -255,7 +255,7 @@ def _shares(guessed: Sequence[Guesses]) -> dict[str, JsonValue]:
 def _floor(
     rows: Rows, experiment: Experiment, reductions: Mapping[str, str]
 ) -> tuple[ScoredRows, Guessed] | str:
-    """The strongest adversary with the secret shuffled among the records; or why there is none."""
+    """Make rows with the secret shuffled, or of the reason why they are missing."""
     pairs = []
     for findings in experiment.repetitions:
         if isinstance(findings.shuffled, str):
@@ -268,7 +268,7 @@ def _floor(
 def _beside(
     headline: Iterator[Measurement], permuted: Sequence[Measurement], rows: Rows
 ) -> Iterator[Measurement]:
-    """Rows, of which those of the main variant hold the same number for the secret shuffled."""
+    """Add to the main variant's rows the same number with the secret shuffled."""
     floors: dict[tuple[str, Scope], JsonValue] = {
         (row.metric, row.layer): {"value": row.value, "interval": list(row.interval)}
         for row in permuted

@@ -71,7 +71,7 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
 
 
 def cost(audit: InferenceAttack[Any], subject: Subject) -> AuditCost:
-    """Computes all records' gradients, and fits adversaries on each layer and on all.
+    """Estimate the cost: all records' gradients, and adversaries fitted on each layer and on all.
 
     Both in every round, for every look at them: by each adversary, and with the secret shuffled.
     """
@@ -153,6 +153,6 @@ def _design(audit: InferenceAttack[Any], subject: Subject, game: InferenceGame) 
 
 
 def _repeats(audit: InferenceAttack[Any]) -> int:
-    """Repetitions, each of enough trials."""
+    """Choose the number of repetitions, so that each has enough trials."""
     options: InferenceOptions = audit.options
     return max(min(options.repeats, options.trials // _FEWEST_TRIALS), 1)

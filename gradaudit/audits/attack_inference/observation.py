@@ -38,7 +38,7 @@ def prepared(
     towards: int | None = None,
     memory: int = 1 << 30,
 ) -> SharingProtocol:
-    """The way of sharing with every ``perturb`` in it fitted to updates of shadow batches.
+    """Fit every ``perturb`` defense in the way of sharing to updates of shadow batches.
 
     Args:
         sharing: how clients share; returned as it is where nothing needs fitting.
@@ -77,7 +77,7 @@ _KEPT_SHARE = 256
 
 
 class _Looked(NamedTuple):
-    """Batches (batches, k) whose updates are looked at, with what their clients protect."""
+    """Batches (batches, k) whose updates are observed, with other clients, seed and values."""
 
     batches: IntArray
     seed: int
@@ -94,7 +94,7 @@ class _Looked(NamedTuple):
     def pieces(
         self, interceptor: Interceptor, rows: int, chosen: IntArray | slice = slice(None)
     ) -> Iterator[Tensor]:
-        """The one layer's features of the chosen batches, so many at a time."""
+        """Yield one layer's features of the chosen batches, a limited number at a time."""
         batches, values = self.batches[chosen], self.values[chosen]
         for place, start in enumerate(range(0, len(batches), rows)):
             part = slice(start, start + rows)
@@ -126,7 +126,7 @@ class RoundObservation:
     def features(
         self, split: GameSplit, *, adaptive: bool
     ) -> Iterator[tuple[str | None, FloatArray, FloatArray]]:
-        """Layer by layer, then of all layers (None): the adversary's own batches and the released.
+        """Yield each layer's features of own and released batches, then those of all layers.
 
         Args:
             split: whose batches.
@@ -191,7 +191,7 @@ class RoundObservation:
         return Visibility.of(layer, self.sharing, parse_reduction(self.reduce), self.seed)
 
     def _unaware(self, layer: Layer, split: GameSplit) -> tuple[Tensor, Tensor]:
-        """Features in components of an adversary who does not know that updates are defended.
+        """Compute component features for an adversary that does not know of the defense.
 
         He finds them on updates of his own, which nothing was done to, and projects on them what he
         sees. Of a layer too large for the memory it is a random part of the elements, the same for
@@ -229,7 +229,7 @@ class RoundObservation:
         )
 
     def _theirs(self, split: GameSplit) -> _Looked:
-        """The released ones. Other clients' records are neither the adversary's nor guessed."""
+        """Select the released batches; other clients' records come from the test set."""
         if self.sharing.others and not len(split.parts.test):
             raise UsageError(
                 f"--others {self.sharing.others}: every record is the adversary's or is guessed, "
@@ -240,12 +240,12 @@ class RoundObservation:
         return _Looked(released.indices, seed, split.parts.test, released.labels)
 
     def _adversarys(self, *, adaptive: bool) -> RoundObservation:
-        """How the adversary computes his own updates; the client's private part is not his."""
+        """How the adversary computes its own updates, without the clients' private layers."""
         return self._knowing if adaptive else self._unknowing
 
     @cached_property
     def _kept(self) -> Context | None:
-        """For all who look, where the model is so small that rounds of copies take no memory."""
+        """Keep the round's weights for all adversaries, where the model is small enough to copy."""
         size = sum(parameter.nbytes for parameter in self.target.model.parameters())
         if size > self.memory // _KEPT_SHARE:
             return None
@@ -276,7 +276,7 @@ def prepared_for(
     seed: int,
     memory: int,
 ) -> SharingProtocol:
-    """The way of sharing with every ``perturb`` fitted to the shadow batches of a split.
+    """Fit every ``perturb`` defense in the way of sharing to the shadow batches of a split.
 
     Against user inference it is targeted at one of the shadow users (Li et al. 2024, 6.1).
     """

@@ -1,4 +1,4 @@
-"""Readers of an update: what each says of the batches to guess, and of several one answer.
+"""Posteriors of several classifiers of one update: calibrated, and pooled into one answer.
 
 Several rounds' posteriors of one secret as one, by Bayes' rule.
 
@@ -48,7 +48,7 @@ def log_prior(probabilities: ArrayLike) -> Posteriors:
 
 
 def combine(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Posteriors:
-    """The posterior after all rounds.
+    """Combine the posteriors of several rounds into the posterior after all of them.
 
     Args:
         rounds: (rounds, trials, values) log P_r(a|g_r), each up to a constant.
@@ -81,7 +81,7 @@ def pool(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Poste
 
 
 def _evidence(rounds: ArrayLike, trained_under: ArrayLike) -> Posteriors:
-    """Log P_r(a|g_r) − log π_train(a), (rounds, trials, values)."""
+    """Compute the evidence log P_r(a|g_r) − log π_train(a), (rounds, trials, values)."""
     answers = np.asarray(rounds, dtype=np.float64)
     return np.asarray(log_softmax(answers, axis=2) - log_prior(trained_under))
 
@@ -119,7 +119,7 @@ class Temperature:
         return cls(float(np.exp(best.x)), known)
 
     def applied(self, posterior: Posteriors) -> Posteriors:
-        """(trials, values) recalibrated, normalised log P(a|G); the ranking stays."""
+        """Recalibrate log P(a|G) (trials, values); the ranking of values does not change."""
         base = log_prior(self.prior)
         return np.asarray(log_softmax((posterior - base) / self.value + base, axis=1))
 
@@ -170,7 +170,7 @@ def calibrated(
 
 
 def pooled(readers: Sequence[Guesses], split: GameSplit) -> Guesses:
-    """One answer of several readers of the same batches: the mean of their calibrated posteriors.
+    """Pool several classifiers of the same batches: the mean of their calibrated posteriors.
 
     Weights are ∝ exp(−n·L): L is a reader's log loss on the batches held out, and n how many of
     these have no record in common. So readers that n batches cannot distinguish count alike, and
@@ -224,7 +224,7 @@ def pooled(readers: Sequence[Guesses], split: GameSplit) -> Guesses:
 
 
 def shares_of(losses: Sequence[float], count: float) -> FloatArray:
-    """Weights of readers, of sum one, by their log losses on so many independent batches."""
+    """Weigh classifiers, with sum one, by their log losses on a number of independent batches."""
     known = np.array(losses)
     if not np.isfinite(known).all():
         return np.full(len(known), 1 / len(known))
@@ -234,5 +234,5 @@ def shares_of(losses: Sequence[float], count: float) -> FloatArray:
 
 
 def independent(split: GameSplit) -> float:
-    """How many batches held out have no record in common, about."""
+    """Estimate how many held-out batches have no record in common."""
     return len(np.unique(split.held.indices)) / split.size

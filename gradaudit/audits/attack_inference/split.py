@@ -1,4 +1,4 @@
-"""How a game's records are split: who has which, and every batch that is drawn of them."""
+"""Splits the records of a game between adversary and clients, and draws every batch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ SHARES = (0.4, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class Design:
-    """The design of a game.
+    """The sizes of a game: records, batch size, numbers of shadow batches and of trials.
 
     Attributes:
         batch_size: k, records in a batch.
@@ -92,15 +92,15 @@ class Secret:
     users: Users | None
 
     def having(self, value: int, pool: IntArray) -> IntArray:
-        """The records of a pool that have a value."""
+        """Select the records of a pool that have a value."""
         return np.asarray(pool[self.codes[pool] == value])
 
     def counts(self, pool: IntArray) -> IntArray:
-        """How many records of a pool have each value, (values,)."""
+        """Count the records of a pool that have each value, (values,)."""
         return np.bincount(self.codes[pool], minlength=len(self.values))
 
     def behind(self, batches: IntArray) -> IntArray:
-        """The records of batches, or their users: (batches, k)."""
+        """Look up the records of batches, or their users: (batches, k)."""
         if self.users is None:
             return batches
         return owners(self.users, len(self.codes))[batches]
@@ -137,7 +137,7 @@ class GameSplit:
 
     @property
     def own(self) -> IntArray:
-        """Every batch whose gradient the adversary computes: shadow, held, candidates."""
+        """All batches whose gradients the adversary computes: shadow, held out, and candidates'."""
         empty = np.zeros((0, self.shadow.indices.shape[1]), dtype=np.int64)
         candidates = empty if self.candidates is None else self.candidates
         return np.concatenate([self.shadow.indices, self.held.indices, candidates])
@@ -176,7 +176,7 @@ def split_parts(secret: Secret, design: Design, seed: np.random.SeedSequence) ->
 
 
 def _expect_enough(parts: Mapping[str, IntArray], secret: Secret, design: Design) -> None:
-    """Enough records of every value, or a sentence that names the ways out."""
+    """Raise a UsageError that names the remedies where a value has too few records."""
     size, values = design.batch_size, secret.values
     try:
         expect_enough(parts, secret.codes, values, size, secret.name)
@@ -209,7 +209,7 @@ def _hold_out(
 
 
 def _private_quotas(counts: IntArray, design: Design, secret: str) -> IntArray:
-    """How many private records of each value to keep: in their shares, but a batch of each.
+    """Choose how many private records of each value to keep: at least one batch each.
 
     Raises:
         NotApplicable: so many batches are more than the private set holds.
@@ -235,7 +235,7 @@ def _private_quotas(counts: IntArray, design: Design, secret: str) -> IntArray:
 
 
 def _whole(shares: FloatArray, total: int) -> IntArray:
-    """Whole numbers of this sum, the largest remainders rounded up."""
+    """Round shares to whole numbers of this sum by the largest remainders."""
     counts = np.floor(shares).astype(np.int64)
     missing = total - int(counts.sum())
     counts[np.argsort(counts - shares, kind="stable")[:missing]] += 1
@@ -243,7 +243,7 @@ def _whole(shares: FloatArray, total: int) -> IntArray:
 
 
 def trials_of(prior: FloatArray, trials: int) -> IntArray:
-    """How many trials play each value: in the prior's shares to the nearest, at least one each.
+    """Choose how many trials each value has: in proportion to the prior, at least one each.
 
     Fewer trials than values become one of each.
     """

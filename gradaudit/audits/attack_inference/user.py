@@ -65,7 +65,7 @@ class Encoder:
     def trained(
         cls, features: NDArray[np.floating], users: NDArray[np.int64], seed: int
     ) -> Encoder:
-        """Train on shadow users' gradients, by cross-entropy of who they are of.
+        """Train the encoder to name the user behind each shadow gradient, by cross-entropy.
 
         Args:
             features: (batches, features).
@@ -99,7 +99,7 @@ Layers = list[tuple[Tensor, Tensor]]
 
 
 def _layers(vector: Tensor, sizes: Sequence[int]) -> Layers:
-    """Weights (out, in) and biases (out,) of layers from each size to the next, as views."""
+    """View a vector of weights as the layers' weights (out, in) and biases (out,)."""
     shapes = list(pairwise(sizes))
     lengths = [length for before, after in shapes for length in (before * after, after)]
     parts = torch.split(vector, lengths)
@@ -125,7 +125,7 @@ def _train(
     labels: Tensor,
     generator: torch.Generator,
 ) -> None:
-    """Move the weights by AdamW."""
+    """Train the weights by AdamW, in place."""
     gradient = torch.empty_like(weights)
     network, slopes, adam = _layers(weights, sizes), _layers(gradient, sizes), _AdamW(weights)
     for rows in _batches(len(inputs), generator):
@@ -220,13 +220,13 @@ class UserGame(InferenceGame):
         )
 
     def learners(self, families: Sequence[str]) -> dict[str, JsonValue]:
-        """The encoder; the families are of no use here."""
+        """Return the encoder alone, since user inference uses no predictive family."""
         return {"encoder": f"{HIDDEN} hidden units"}
 
     def answers(
         self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
-        """A prototypical network, whatever the name."""
+        """Guess by a prototypical network, whatever family is named."""
         cut, values = len(split.shadow.labels), len(split.values)
         encoder = Encoder.trained(own[:cut], split.shadow.labels, seed)
         candidates = encoder(own[cut:])
@@ -234,7 +234,7 @@ class UserGame(InferenceGame):
         return Answers(candidate_posterior(encoder(released), candidates), np.zeros((0, values)))
 
     def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
-        """The records with their users in another order."""
+        """Shuffle the users among the records."""
         if records.users is None:
             return records
         users = rng(seed, "permutation").permutation(records.users)
@@ -265,7 +265,7 @@ def _users(records: Records, design: Design) -> tuple[IntArray, IntArray]:
 def _dealt_users(
     codes: IntArray, eligible: IntArray, design: Design, generator: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """Users to train on, within the adversary's number of records, and users to attack."""
+    """Choose users to train on, within the adversary's number of records, and to attack."""
     order = generator.permutation(eligible)
     most = len(order) - design.candidates
     shadow = order[: min(max(round(len(order) * _SHADOW_SHARE), _FEWEST_SHADOW), most)]
@@ -294,7 +294,7 @@ def _candidate_batches(
     design: Design,
     generator: np.random.Generator,
 ) -> tuple[IntArray, IntArray]:
-    """A batch of every candidate (trials · candidates, k), and of other records the observed one.
+    """Draw each candidate's batch (trials · candidates, k), and the observed batches.
 
     Two batches' records are drawn of every candidate; the true one's second half is observed.
     """

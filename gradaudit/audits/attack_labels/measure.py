@@ -1,4 +1,4 @@
-"""Membership: the labels that every method names for some updates, against the true ones."""
+"""Compares the labels that each method recovers from some updates with the true labels."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Whether the model that a server sent was made to read single records off an update of it."""
+"""Checks whether a server crafted its model so that updates reveal single records."""
 
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ class MaliciousServerOptions(AuditOptions):
 
 
 class AttackMaliciousServer(Audit[MaliciousServerOptions]):
-    """Look a model over before training on it: whether it is made to single records out.
+    """Check before training whether a model was crafted to reveal single records.
 
     record_share is max_i ‖g_i‖/Σ_i‖g_i‖ over the records of a batch, mean over batches. It tells
     what a batch gives away, not why: of a model that has learnt all records but one, that one's

@@ -24,7 +24,7 @@ LEAST = 1e-20
 
 
 def starved(norms: Tensor, residuals: Tensor) -> float | None:
-    """The share of records with a residual of which next to nothing reaches the layer.
+    """Compute the share of records whose loss gradient hardly reaches the layer.
 
     A record's gradient is its residual, the loss's gradient by the outputs, carried back to the
     layer. However well a model has learnt some records, what is carried back of one unit of the
@@ -50,7 +50,7 @@ def starved(norms: Tensor, residuals: Tensor) -> float | None:
 
 
 def concentration(weight: Tensor) -> float | None:
-    """How far the squared norms of the last layer's rows lie in one of them: 0 where all are equal.
+    """Measure how much one row holds of the last layer's squared norm: 0 where all rows are equal.
 
     (1 − n/C)/(1 − 1/C) with n = (Σ‖w_c‖²)²/Σ‖w_c‖⁴ rows in effect, of C: 1 where one class has all
     weights, as fishing for a class or for a feature of it has them.
@@ -79,7 +79,7 @@ FEWEST_INPUTS = 4
 
 
 def bins(active: Tensor, weight: Tensor) -> int | None:
-    """Number of rows alike, each active for a part of the units that the one before is active for.
+    """Count parallel rows whose sets of active records are nested, as an imprint's bins are.
 
     Such rows are cumulative bins: what the gradients of two of them differ by is that of the units
     between, and one of several dozen bins holds a single record. Trained layers have rows that
@@ -115,7 +115,7 @@ def _alike(rows: Tensor) -> Tensor:
 
 
 def _longest_chain(before: Tensor) -> int:
-    """Over rows in an order in which only earlier ones come before."""
+    """Find the longest chain of nested rows, given in an order that respects nesting."""
     lengths = torch.ones(len(before), dtype=torch.long)
     for row in range(1, len(before)):
         lengths[row] += (lengths[:row] * before[:row, row]).max()
@@ -123,7 +123,7 @@ def _longest_chain(before: Tensor) -> int:
 
 
 def traps(active: Tensor) -> float | None:
-    """The share of the rows that are active for hardly any unit, of those active at all.
+    """Compute the share of activated rows that hardly any record activates.
 
     A row that one record of a batch is active for has that record's input as its gradient. Half of
     what untrained rows see turns them on; trap weights are drawn so that hardly anything does.
@@ -148,7 +148,7 @@ SMALL = 0.05
 
 
 def moves(before: State, now: State) -> dict[str, float]:
-    """‖w − w₀‖/‖w₀‖ of each layer's parameters together, by the layer's name.
+    """Compute ‖w − w₀‖/‖w₀‖ over all parameters of each layer, by the layer's name.
 
     Parameters that only one of the two has are passed over; a layer that was zero moved by 1.
     """
@@ -167,7 +167,7 @@ def _move(before: State, now: State, names: Sequence[str]) -> float:
 
 
 def times_farther(history: Sequence[State]) -> dict[str, float]:
-    """How many times farther each layer moved in the last round than was to be expected.
+    """Compare each layer's move in the last round with the move that earlier rounds lead to expect.
 
     To be expected is the median of the other layers' moves in that round, or the layer's own
     longest move in an earlier one, whichever is longer, and ``SMALL`` at least.
@@ -224,12 +224,12 @@ class Signs:
 
     @property
     def strongest(self) -> str | None:
-        """The sign that is largest against its limit."""
+        """Return the sign that exceeds its limit by the largest factor."""
         return max(self.found, key=lambda name: self.found[name] / LIMITS[name], default=None)
 
     @property
     def score(self) -> float | None:
-        """The strongest sign over its limit: 1 and more is no honest model's; None without any."""
+        """The strongest sign over its limit, 1 or more for crafted models; None without any."""
         if self.strongest is None:
             return None
         return self.found[self.strongest] / LIMITS[self.strongest]
@@ -263,7 +263,7 @@ def check(
 
 
 def expect(records: Records) -> Records:
-    """The records, if they are enough.
+    """Return the records; raise a UsageError where they are too few for the check.
 
     Raises:
         NotApplicable: they are too few.
@@ -279,7 +279,7 @@ def expect(records: Records) -> Records:
 def signs_of(
     target: Target, senses: ModelGradients, before: Sequence[State] = ()
 ) -> dict[str, Signs]:
-    """The signs in what was sensed of the records."""
+    """Compute every layer's signs from the gradients of single records."""
     weights = {name: p.detach().cpu() for name, p in target.model.named_parameters()}
     moved = times_farther([*before, weights]) if before else {}
     return {
@@ -293,7 +293,7 @@ def signs_of(
 
 
 def _of_linear(linear: LinearMap | None, *, head: bool) -> dict[str, float | None]:
-    """Signs of a linear layer; the one that gives the outputs has another sign than those below."""
+    """Compute the signs of a linear layer; the output layer has a sign of its own."""
     if linear is None:
         return {}
     if head:

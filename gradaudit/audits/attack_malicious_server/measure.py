@@ -30,7 +30,7 @@ DOMINATED = 0.9
 
 
 def record_shares(norms: Tensor, batch: int) -> Tensor:
-    """max_i ‖g_i‖ / Σ_i ‖g_i‖ of each batch: 1/records where all weigh the same, 1 of one alone.
+    """Compute max_i ‖g_i‖ / Σ_i ‖g_i‖ of each batch, between 1/records and 1.
 
     Args:
         norms: (records, …) ‖g_i‖, of a layer or of each of its rows.
@@ -45,7 +45,7 @@ def record_shares(norms: Tensor, batch: int) -> Tensor:
 
 
 def dominated(rows: Tensor, batch: int) -> float | None:
-    """The share of rows whose gradient of a batch is one record's, of all that have a gradient.
+    """Compute the share of rows with a gradient whose gradient comes from one record.
 
     Args:
         rows: (records, rows) of each row's norm.
@@ -69,7 +69,7 @@ _NO_OTHER = "there is no other layer, and no earlier round, to compare its move 
 
 
 def cost(audit: AttackMaliciousServer, subject: Subject) -> AuditCost:
-    """A gradient of each record, and of its parts that are looked at."""
+    """Estimate the cost: one gradient of each record, and its parts in each layer."""
     records = subject.samples or max(_RECORDS, audit.options.batch_size)
     return AuditCost(passes=_PASSES * min(records, len(subject.records)), calls=PREPARING)
 

@@ -1,4 +1,4 @@
-"""Each record's part in each layer's gradient, from which signs of manipulation are computed."""
+"""Gradients of single records at each layer, from which signs of crafting are computed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +79,7 @@ class _Parts:
 def gradients_of_records(
     target: Target, records: Records, layers: Sequence[Layer], memory: int
 ) -> ModelGradients:
-    """Look at the gradients of at least two records.
+    """Compute the layers' gradients of at least two single records.
 
     Raises:
         NotApplicable: records have no gradients of their own.
@@ -134,7 +134,7 @@ def _look(
 
 
 def _formed_rows(target: Target, whole: Tensor, layer: Layer) -> Tensor:
-    """(records, rows) norms of the rows of gradients (records, elements)."""
+    """Compute norms (records, rows) of the rows of gradients (records, elements)."""
     matrix = whole.reshape(len(whole), *target.model.get_parameter(_name(layer)).shape)
     rows = matrix.transpose(1, 2) if _turned(target, layer) else matrix
     norms: Tensor = rows.flatten(2).norm(dim=2)
@@ -144,7 +144,7 @@ def _formed_rows(target: Target, whole: Tensor, layer: Layer) -> Tensor:
 def _factored_rows(
     target: Target, run: Gradients, chunk: slice, layer: Layer, use: tuple[int, Linear]
 ) -> Tensor | None:
-    """Row norms from the factors of G = Δ Aᵀ; None where it is less work to form G.
+    """Compute row norms from the factors of G = Δ Aᵀ; None where forming G is less work.
 
     A row's square is δ (Aᵀ A) δᵀ, in double precision, for the positions may cancel.
     """
@@ -214,7 +214,7 @@ def _residuals(target: Target, records: Records) -> tuple[Tensor, Sequence[int]]
 
 
 def _last(found: Mapping[str, LayerGradients], widths: Sequence[int]) -> str | None:
-    """The linear layer furthest on, if it has as many rows as there are outputs (of a position)."""
+    """Find the last linear layer, if it has as many rows as the model has outputs."""
     maps = {name: sensed.linear for name, sensed in found.items() if sensed.linear is not None}
     name = max(maps, key=lambda name: maps[name].site, default=None)
     return name if name is not None and len(maps[name].weight) in widths else None

@@ -1,4 +1,4 @@
-"""Reconstruction: every method attacks the updates of some batches, and its answers are scored."""
+"""Attacks the updates of some batches with every method, and scores the reconstructions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,14 +58,14 @@ _NO_LABELS = "the attacker was given the labels, names none, or they are real nu
 
 @dataclass(frozen=True)
 class MethodAttempts:
-    """A method's attempts, one a batch of so many records, and what error is a success."""
+    """A method's attempts, one for each batch, and the error below which one is a success."""
 
     attempts: Sequence[Attempt]
     batch: int
     success: float
 
     def rows(self, rows: Rows, facts: Details) -> Iterator[Measurement]:
-        """Rows of all metrics of this method; the facts are of the attacks that were made."""
+        """Make rows of all metrics of this method, with facts of the attacks that were made."""
         explained = rows.of({}, facts)
         answered = [attempt for attempt in self.attempts if attempt.answer is not None]
         if not answered:
@@ -107,7 +107,7 @@ class MethodAttempts:
         )
 
     def _restarts(self, metric: str) -> dict[str, JsonValue]:
-        """Over the restarts of the batches that have this score: mean, best, and successes."""
+        """Summarise a score over the restarts of all batches: mean, best, and successes."""
         scored = [attempt for attempt in self.attempts if metric in attempt.scores]
         usable = np.concatenate([attempt.usable for attempt in scored])
         scores = np.concatenate([attempt.scores[metric] for attempt in scored])[usable]
@@ -128,7 +128,7 @@ class MethodAttempts:
 
 
 def attack_facts(attempts: Sequence[Attempt]) -> dict[str, JsonValue]:
-    """The attack's own facts; those that differ between batches stand as ``batches``, in order.
+    """Merge the attack's facts; those that differ between batches stand under ``batches``.
 
     Of one batch there is no such list.
     """
@@ -146,7 +146,7 @@ def attack_facts(attempts: Sequence[Attempt]) -> dict[str, JsonValue]:
 
 
 def _interval(metric: str, values: NDArray[np.float64]) -> tuple[float, float] | None:
-    """Student's, cut at what the values can be; None for few values or where one is infinite."""
+    """Compute Student's interval within the metric's range; None for few or infinite values."""
     if len(values) < _FEWEST or not np.isfinite(values).all():
         return None
     low, high = student(values)
@@ -173,7 +173,7 @@ def cost(audit: AttackReconstruct, subject: Subject) -> AuditCost:
 
 
 def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Iterator[Measurement]:
-    """Attack; older checkpoints are the variants ``round``, methods the variants ``method``.
+    """Attack, and yield rows; the variants are ``round`` (older checkpoints) and ``method``.
 
     Raises:
         NotApplicable: no method applies.
@@ -193,7 +193,7 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
 
 
 def attacked_rounds(subject: Subject, options: UpdateOptions) -> list[tuple[Target, Variant]]:
-    """The checkpoints that are attacked: the newest alone unless all are asked for."""
+    """Select the checkpoints to attack: the newest alone unless all are asked for."""
     return list(by_round(subject))[0 if options.every_round else -1 :]
 
 
@@ -204,7 +204,7 @@ def threat_model(
     known_labels: bool = False,
     start: Tensor | None = None,
 ) -> ThreatModel:
-    """How the attacked clients make their updates, and what the attacker knows.
+    """Describe how the attacked clients make their updates, and the attacker's knowledge.
 
     Raises:
         UsageError: options contradict each other or the defenses.
@@ -216,7 +216,7 @@ def threat_model(
 def campaign_of(
     options: BatchOptions, subject: Subject, threat: ThreatModel, progress: Progress
 ) -> Campaign:
-    """The updates that are attacked.
+    """Make the updates that are attacked.
 
     Raises:
         UsageError: there are no such records, or too few.
@@ -283,7 +283,7 @@ def _headline(
     could: dict[str, JsonValue],
     variant: Variant,
 ) -> Iterator[Measurement]:
-    """The rows of the method whose records came closest; the details name it.
+    """Choose the method with the closest reconstructions as the headline, and name it.
 
     ``could`` says whether layer-by-layer attacks could have been made.
     """
@@ -302,7 +302,7 @@ def _distance(rows: Sequence[Measurement]) -> float:
 
 
 def _noise(campaign: Campaign, answers: Sequence[Attempt | NotApplicable]) -> JsonValue:
-    """Conditions (2) and (3) of Fan et al. 2020 of every update that the closed form solved.
+    """Evaluate conditions (2) and (3) of Fan et al. 2020 for updates solved in closed form.
 
     None where nothing was in front of the update, or the attack solves for no layer.
     """
@@ -320,7 +320,7 @@ def _noise(campaign: Campaign, answers: Sequence[Attempt | NotApplicable]) -> Js
 def _draw(
     folder: Path, text: str, campaign: Campaign, answers: Sequence[Attempt | NotApplicable]
 ) -> None:
-    """Pictures of the answers of one method, originals beside them."""
+    """Draw one method's reconstructions beside the originals."""
     for index, (observed, made) in enumerate(zip(campaign.observed, answers, strict=True)):
         answer = None if isinstance(made, NotApplicable) else answer_of(made, observed)
         if answer is not None:

@@ -1,4 +1,4 @@
-"""Options of attacks on clients' own updates: nothing heavy is imported."""
+"""Options of attacks on clients' own updates, declared without importing torch."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AttackOptions(ClientOptions):
     )
 
     def flags(self, *, named: bool) -> dict[str, Any]:
-        """The options of methods that are set, by the names that methods know.
+        """The methods' options that are set, by the methods' parameter names.
 
         Args:
             named: whether the user chose the methods; else they get few iterations.
@@ -112,7 +112,7 @@ class UpdateOptions(ClientOptions):
     @field_validator("records", "given", mode="before", check_fields=False)
     @classmethod
     def _apart(cls, records: Any) -> Any:
-        """Numbers one by one, or several in one text."""
+        """Split texts such as ``1,2`` into numbers."""
         texts = [records] if isinstance(records, str) else records
         if not isinstance(texts, list | tuple):
             return records
@@ -127,7 +127,7 @@ class UpdateOptions(ClientOptions):
         return records
 
     def count(self, subject: Subject) -> int:
-        """About how many updates will be attacked."""
+        """Estimate how many updates will be attacked."""
         rounds = len(subject.targets) if self.every_round else 1
         if self.update is not None:
             return rounds

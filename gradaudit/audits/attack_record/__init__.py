@@ -49,7 +49,7 @@ class RecordOptions(SharingOptions):
     @field_validator("given", "records", mode="before")
     @classmethod
     def _apart(cls, given: object) -> object:
-        """Numbers one by one, or several in one text."""
+        """Split texts such as ``1,2`` into numbers."""
         texts = [given] if isinstance(given, str) else given
         if not isinstance(texts, list | tuple):
             return given
@@ -69,7 +69,7 @@ _riskier = partial(Metric, riskier="higher", question="records")
 
 
 class AttackRecord(Audit[RecordOptions]):
-    """Tell whether a record was in the batch behind an update: membership in a single update.
+    """Decide whether a record was in the batch behind an update: membership in one update.
 
     The attacker knows the model, how updates are made, a candidate with its label, and other
     records of the population. With d = g − μ, g the candidate's gradient and μ the mean of others',

@@ -1,4 +1,4 @@
-"""The likelihood ratio of a record in and out of an update, and the choice of what is scored by.
+"""The likelihood ratio of a record in and out of an update, and the choice of the score.
 
 A candidate's projections t of shadow updates without it are taken for normal, with the mean m and
 deviation s that they have (Carlini et al. 2022, section V and equation 4). With it the mean is
@@ -26,7 +26,7 @@ _LEAST_VARIANCE = 1e-10
 
 @dataclass(frozen=True)
 class Placed:
-    """Rows of candidates and columns of updates, in the products, of shadow and attacked pairs.
+    """Positions of shadow and attacked pairs in the inner products (candidates, updates).
 
     Attributes:
         shadow: pairs of shadow updates, by row and column.
@@ -93,7 +93,7 @@ def auroc_of_pairs(scores: FloatArray, pairs: CandidatePairs) -> float:
 def standardised(
     projected: FloatArray, own: FloatArray, placed: Placed
 ) -> tuple[FloatArray, FloatArray]:
-    """Return (t − m)/s, (candidates, updates), and (q − m)/s, (candidates,).
+    """Standardise t and q by the shadow mean m and deviation s: (t − m)/s and (q − m)/s.
 
     m and s are over shadow updates that a candidate is not behind.
     """
@@ -106,7 +106,7 @@ def standardised(
 
 
 def in_law(deviations: FloatArray, moved: FloatArray, placed: Placed) -> tuple[float, float]:
-    """a, unless it is known, and ρ, both fitted on shadow updates with a candidate."""
+    """Fit a, unless it is known, and ρ on shadow updates that contain a candidate."""
     pairs = placed.shadow
     rows, columns = pairs.records[pairs.inside], pairs.updates[pairs.inside]
     seen, full = deviations[rows, columns], moved[rows]

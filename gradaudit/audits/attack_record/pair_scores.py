@@ -36,7 +36,7 @@ class PairScores:
         return self._rate(area, (placed - area) / sides)
 
     def at(self, share: float) -> Score | None:
-        """The true positive rate at this share of false positives; None for too few pairs.
+        """Compute the true positive rate at a false positive rate; None for too few pairs.
 
         The threshold may be any that lies at this share with a chance of 80 %, by as many
         independent pairs outside as the variance of their rate says.
@@ -50,7 +50,7 @@ class PairScores:
         return Score(at.value, (min(ends[0], at.value), max(ends[1], at.value)))
 
     def independent(self, share: float) -> float:
-        """How many independent pairs outside would say as exactly how many score above."""
+        """Compute the effective number of independent pairs without the record."""
         outside = ~self.pairs.inside
         scores = self.scores[outside]
         over = scores > np.quantile(scores, 1 - share, method="higher")
@@ -73,7 +73,7 @@ class PairScores:
         return self._rate(float(over.mean()), errors)
 
     def _rate(self, value: float, errors: FloatArray) -> Score:
-        """A rate of as many independent trials as its variance says."""
+        """Make a rate whose number of trials is the effective one, from its variance."""
         inside = self.pairs.inside
         records = len(np.unique(self.pairs.records[inside]))
         clusters = min(len(np.unique(self.pairs.updates)), records)
@@ -84,7 +84,7 @@ class PairScores:
         return Score(value, wilson(value, max(count, 1.0), quantile))
 
     def _variance(self, errors: FloatArray) -> float:
-        """Variance of a score, from the error (pairs,) that each pair adds to it."""
+        """Compute the variance of a score from each pair's influence on it, (pairs,)."""
         by = [np.bincount(x, errors) for x in (self.pairs.updates, self.pairs.records)]
         updates, records = (float(sums @ sums) for sums in by)
         alone = float(errors @ errors)

@@ -34,7 +34,7 @@ class PresenceRows:
 
     @property
     def names(self) -> list[str]:
-        """Names of the layers whose part of the update is seen."""
+        """List the layers whose part of the update is seen."""
         return [layer.name for layer in self.game.layers]
 
     def scores(self, layer: str | None, found: PresenceScores) -> Iterator[Measurement]:
@@ -66,7 +66,7 @@ class PresenceRows:
             )
 
     def not_seen(self) -> Iterator[Measurement]:
-        """Rows of layers that a captured update does not hold."""
+        """Make rows of layers that a captured update does not hold."""
         missing = [x.name for x in self.game.subject.layers if x.name not in self.names]
         yield from self._rows.skipped("the captured update does not hold it", SCORED, missing)
 
@@ -89,7 +89,7 @@ class PresenceRows:
             yield from self._certified(None, together)
 
     def given(self, found: Mapping[str | None, PresenceScores]) -> Iterator[Measurement]:
-        """How likely a record outside of the first update scores as high as each that is given."""
+        """Compute a p-value for each given record: how often records outside score as high."""
         game, same = self.game, alike(self.game.subject.records)
         if not game.options.given:
             yield from self._rows.skipped(_NONE_ASKED, [GIVEN])
@@ -111,7 +111,7 @@ class PresenceRows:
 
     @cached_property
     def spans(self) -> SpanCertificates:
-        """The certificates."""
+        """The certificates of the game's candidates."""
         return SpanCertificates(self.game)
 
     @cached_property

@@ -59,7 +59,7 @@ class RecordGame:
 
     @classmethod
     def of(cls, options: RecordOptions, subject: Subject) -> RecordGame:
-        """Deal records out and draw batches.
+        """Make a game: split the records into sets, and draw batches.
 
         Raises:
             NotApplicable: there are too few records, or none is named to look for in a captured
@@ -123,7 +123,7 @@ class RecordGame:
 
     @cached_property
     def placed(self) -> Placed:
-        """All pairs, by rows of candidates and columns of updates."""
+        """Locate all pairs by rows of candidates and columns of updates."""
         most, seed, same = self.options.candidates, self.subject.seed, alike(self.subject.records)
         shadow = pairs_of(self.shadow, self.sets.choose, same, most, number(seed, "shadow"))
         members = np.zeros((len(self.candidates), len(self.shadow)), dtype=bool)
@@ -161,7 +161,7 @@ class RecordGame:
 
     @property
     def _formed(self) -> int:
-        """How many attacked updates are made."""
+        """Count the attacked updates that are made."""
         return 0 if self.captured is not None else len(self.attacked)
 
     def _with_captured(self, rows: Tensor, layer: Layer) -> Tensor:
@@ -181,7 +181,7 @@ class RecordGame:
 
     @cached_property
     def _batches(self) -> IntArray:
-        """(updates, clients, k): those to fit on where gradients do not do, shadow, attacked."""
+        """Batches (updates, clients, k) to fit on, to choose the score on, and to attack."""
         clients, behind = self.sharing.clients, self.options.records_behind
         parts = [self.shadow, *([] if self.captured else [self.attacked])]
         if not self.linear:
@@ -206,7 +206,7 @@ class RecordGame:
 
     @cached_property
     def _plain(self) -> Context:
-        """Records' own gradients, clipped where a defense clips them."""
+        """Compute single records' gradients, clipped where a defense clips them."""
         clipping = tuple(d for d in self.sharing.chain.acting if d.of_records)
         plain = replace(self.sharing, algorithm="fedsgd", others=0, defenses=clipping)
         context = Context(
@@ -232,13 +232,13 @@ class RecordGame:
                 yield layer, held.pop(layer.name)
 
     def _rows(self, pairs: CandidatePairs, first: int) -> CandidatePairs:
-        """CandidatePairs by rows of candidates, whose updates are columns from ``first`` on."""
+        """Locate pairs by rows of candidates; their updates are columns from ``first`` on."""
         rows = np.searchsorted(self.candidates, pairs.records)
         return CandidatePairs(pairs.updates + first, rows, pairs.inside)
 
 
 def records_used(options: RecordOptions, subject: Subject) -> tuple[int, int, int]:
-    """Records that are fitted on, candidates, and the most elements of a layer that are read."""
+    """Count records to fit on, candidates, and the most elements of a layer that are used."""
     sets = sets_of(subject, options, fitted=_fitted(options, subject))
     candidates = len(sets.choose) + len(sets.score)
     size = (options.reduce or f"subset:{_MOST_ELEMENTS}").partition(":")[2]
@@ -252,7 +252,7 @@ def _linear(options: RecordOptions, subject: Subject) -> bool:
 
 
 def _fitted(options: RecordOptions, subject: Subject) -> int:
-    """Records that are fitted on: as many as two batches at least, where batches are fitted on."""
+    """Choose how many records to fit on; at least two batches where batches are fitted on."""
     least = 0 if _linear(options, subject) else 2 * options.records_behind
     return max(options.shadow, least)
 

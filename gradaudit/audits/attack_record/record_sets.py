@@ -1,4 +1,4 @@
-"""Records dealt out to the attacker and to clients, batches of them, and candidates of each.
+"""Splits records between attacker and clients, and draws batches with their candidates.
 
 No record, and no user, is in two sets: what the attacker fits and chooses on is never attacked.
 """
@@ -33,7 +33,7 @@ class RecordSets:
 
 @dataclass(frozen=True)
 class CandidatePairs:
-    """CandidatePairs of an update and a candidate.
+    """Pairs of an update and a candidate, and whether the update contains it.
 
     Attributes:
         updates: (pairs,) which update.
@@ -47,7 +47,7 @@ class CandidatePairs:
 
 
 def sets_of(subject: Subject, options: RecordOptions, *, fitted: int) -> RecordSets:
-    """Deal records out; those that are asked about, with their users, are attacked.
+    """Split the records; those that are asked about, with their users, are attacked.
 
     Args:
         subject: whose ``samples`` is the most records that are dealt out.
@@ -84,7 +84,7 @@ def sets_of(subject: Subject, options: RecordOptions, *, fitted: int) -> RecordS
 
 
 def owners_of(records: Records, indices: IntArray) -> IntArray:
-    """The owners' numbers of some records."""
+    """Look up the owners' numbers of some records."""
     return owners(records.users, len(records))[indices]
 
 
@@ -119,7 +119,7 @@ def pairs_of(
 
 
 def alike(records: Records) -> IntArray:
-    """(records,) numbers, equal where inputs and labels are."""
+    """Number records (records,) so that equal inputs and labels have equal numbers."""
     parts = [
         records.inputs.flatten(1),
         records.labels.flatten(1) if records.labels.dim() > 1 else records.labels[:, None],

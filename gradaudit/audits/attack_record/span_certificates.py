@@ -89,7 +89,7 @@ class SpanCertificates:
     def of_candidates(
         self, records: IntArray, update: Mapping[str, Tensor]
     ) -> dict[str, list[bool]]:
-        """Whether records are certified in one update, by layer that certifies at all."""
+        """Test whether records are certified in one update, for each layer that can certify."""
         found = {}
         for layer in self.game.subject.layers:
             if not self._void(layer):
@@ -128,7 +128,7 @@ class SpanCertificates:
         return row_space(matrix.double().cpu(), self._tokens(layer), level)
 
     def _void(self, layer: Layer) -> str:
-        """Why a layer certifies nothing; empty where it may."""
+        """Say why a layer cannot certify; empty where it may."""
         if layer.name not in self._reads:
             return "no fully connected layer, whose update would have the span of what came in"
         if not {f"{layer.name}.{part}" for part in self._parts(layer)} <= self.updates[0].keys():
@@ -151,7 +151,7 @@ class SpanCertificates:
         return ["weight"] if bias is None else ["weight", "bias"]
 
     def _tokens(self, layer: Layer) -> int:
-        """How many vectors came in behind one update."""
+        """Count the input vectors that one update is made from."""
         return self.game.options.records_behind * self._reads[layer.name].shape[1]
 
     @cached_property
@@ -179,11 +179,11 @@ class SpanCertificates:
 
     @cached_property
     def _reads(self) -> dict[str, Tensor]:
-        """Inputs of every fully connected layer for one record, (1, vectors, width)."""
+        """Read every fully connected layer's inputs for one record, (1, vectors, width)."""
         return self._read(self.game.sets.fit[:1])
 
     def _inputs(self, layer: Layer, records: IntArray) -> Tensor:
-        """[a; 1] of records, (records, vectors, width + 1); a where the layer has no bias."""
+        """Compute [a; 1] of records, (records, vectors, width + 1); a alone without a bias."""
         read = self._held[layer.name][np.searchsorted(self._known, records)]
         if len(self._parts(layer)) == 1:
             return read
@@ -195,7 +195,7 @@ class SpanCertificates:
 
     @cached_property
     def _held(self) -> dict[str, Tensor]:
-        """Inputs of the layers that can certify, for decoys and candidates."""
+        """Keep the inputs of the layers that can certify, for decoys and candidates."""
         names = [layer.name for layer in self.game.subject.layers if not self._void(layer)]
         starts = range(0, len(self._known), _AT_ONCE)
         parts = [self._read(self._known[i : i + _AT_ONCE], names) for i in starts]
@@ -208,7 +208,7 @@ class SpanCertificates:
         return sets.fit[~np.isin(same[sets.fit], same[sets.score])]
 
     def _read(self, records: IntArray, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """The vectors that fully connected layers read of records: (records, vectors, width)."""
+        """Read fully connected layers' inputs of records: (records, vectors, width)."""
         linear = {n: m for n, m in self._model.module.named_modules() if type(m) is nn.Linear}
         found: dict[str, list[Tensor]] = {}
 
@@ -243,7 +243,7 @@ def row_space(matrix: Tensor, tokens: int, level: float) -> Tensor:
 
 
 def outside(span: Tensor, vectors: Tensor) -> NDArray[np.float64]:
-    """Share of (records, vectors, width) outside of a span, (records,), over their lengths."""
+    """Compute the share of each record's inputs that lies outside of a span, (records,)."""
     rest = vectors - vectors @ span @ span.T
     lengths = vectors.flatten(1).norm(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
     return np.asarray((rest.flatten(1).norm(dim=1) / lengths).numpy())

@@ -1,4 +1,4 @@
-"""A model's linear maps: those whose input depends on a token alone, and on its context.
+"""Splits a model's linear maps by whether their input depends on the token or its context.
 
 How much low-rank adapters give away, predicted from their ranks before anything is observed.
 
@@ -59,23 +59,23 @@ class MapsOfOneInput:
 
     @property
     def width(self) -> int:
-        """How many dimensions what comes in has."""
+        """The number of dimensions of the maps' input."""
         name = self.names[0]
         return self.view.model.parameters[name].shape[self.view.linear[name]]
 
     @property
     def outputs(self) -> int:
-        """How many outputs the maps have together."""
+        """The number of outputs that the maps have together."""
         return sum(self.view.model.parameters[name].numel() for name in self.names) // self.width
 
     @property
     def whole(self) -> bool:
-        """Whether there is a span that holds all that came in."""
+        """Whether there is a span, and it contains all inputs."""
         return self.span is not None and self.span.whole
 
     @property
     def clear(self) -> bool:
-        """Whether noise has taken nothing from the span."""
+        """Whether noise hides no direction of the span."""
         return self.span is not None and self.span.clear
 
     @property
@@ -94,7 +94,7 @@ class MapsOfOneInput:
         return self.span.misfit(self._vectors(ids, lengths))
 
     def cost(self, ids: Tensor) -> Tensor:
-        """How little texts fit, (texts, positions): misfits, or energies where no span is whole."""
+        """Measure how badly texts fit, (texts, positions): misfits, or else energies."""
         return self.misfit(ids) if self.whole else self.energy(ids)
 
     def energy(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -103,7 +103,7 @@ class MapsOfOneInput:
         return self.span.energy(self._vectors(ids, lengths))
 
     def outside(self, ids: Tensor) -> Tensor:
-        """Relative part of texts' inputs outside the span, (texts, positions, width)."""
+        """Compute the part of texts' inputs outside the span, (texts, positions, width)."""
         assert self.span is not None
         vectors = self._vectors(ids, None)
         outside: Tensor = self.span.residual(vectors) / vectors.norm(dim=2, keepdim=True)
@@ -128,7 +128,7 @@ class Structure:
 
     @classmethod
     def of(cls, view: TextView) -> Self:
-        """Found by trying: texts that share some of their tokens."""
+        """Find the structure by running the model on texts that share some of their tokens."""
         names = [group[0] for group in view.groups]
         seen = view.seen(names, _trials(view).to(view.model.device))
         local = [_same(seen[name][0, -1], seen[name][1, -1]) for name in names]
@@ -151,7 +151,7 @@ class Structure:
 
     @property
     def mixed(self) -> tuple[MapsOfOneInput, ...]:
-        """The first maps with whole spans that see the context, up to those behind a block.
+        """The first maps with whole spans that depend on the context, up to the end of a block.
 
         What attention adds up is linear in what it sees, so that mixtures of several texts lie in
         its span too; behind the block's network they do not.
@@ -170,7 +170,7 @@ class Structure:
 
 
 def _trials(view: TextView) -> Tensor:
-    """A text; others that share its last token alone, and its first; and one token repeated."""
+    """Make trial texts: one, others that share its last or first token, one token repeated."""
     generator = torch.Generator().manual_seed(0)
     some = torch.randint(view.vocabulary, (view.length,), generator=generator)
     other = (some + 1) % view.vocabulary
@@ -195,7 +195,7 @@ def adapters(structure: Structure) -> MapsOfOneInput | None:
 def predicted(
     view: TextView, structure: Structure, place: MapsOfOneInput, pool: Tensor, seed: int
 ) -> float:
-    """The share of a batch's tokens that an attack on such adapters names, expected.
+    """Predict the share of a batch's tokens that an attack on low-rank adapters recovers.
 
     Args:
         view: of which only the texts' lengths are looked at.
@@ -226,6 +226,6 @@ def predicted(
 
 
 def _vectors(view: TextView, place: MapsOfOneInput, tokens: Tensor, positions: int) -> Tensor:
-    """The vectors that tokens feed in at each position, (tokens, positions, width)."""
+    """Compute the maps' inputs for tokens at each position, (tokens, positions, width)."""
     ids = tokens.to(view.model.device)[:, None].expand(-1, positions)
     return view.seen(place.names[:1], ids)[place.names[0]].cpu()

@@ -1,4 +1,4 @@
-"""Texts that an attacker recovers from updates, and evidence of texts at each layer."""
+"""Recovers texts from updates, and tests each layer for evidence of a text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ _SEARCH = 6.0
 
 
 def cost(audit: AttackText, subject: Subject) -> AuditCost:
-    """A gradient of each batch and of one more, a search, and each text with its decoys.
+    """Estimate the cost: gradients of the batches, the search, and each text with its decoys.
 
     Raises:
         NotApplicable: the records are no texts.
@@ -60,7 +60,7 @@ def cost(audit: AttackText, subject: Subject) -> AuditCost:
 
 
 def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Measurement]:
-    """Attack; older checkpoints are the variants ``round``.
+    """Attack, and yield rows; older checkpoints are the variants ``round``.
 
     Raises:
         NotApplicable: the records are no texts.
@@ -109,7 +109,7 @@ class _Attack:
         yield from rows_of_layers(rows, answers, view, self.subject, scored=scored)
 
     def _of_given(self, rows: Rows, view: TextView | None) -> Iterator[Measurement]:
-        """Whether each text that was asked about is behind the first update."""
+        """Test whether each given text is behind the first update."""
         options, records = self.options, self.subject.records
         if not options.given or view is None:
             yield from rows.skipped("no text is asked about; name some with --given", [GIVEN])
@@ -183,7 +183,7 @@ class _Attack:
     def _decoy_wins(
         self, found: BatchAnswers, presence: Presence, batch: Records, number: int
     ) -> dict[str, Shares]:
-        """The share of its decoys that each text is likelier than, (texts,), by layer."""
+        """Compute, by layer, the share of its decoys that each text fits better than, (texts,)."""
         texts = texts_of(batch)
         others = self._decoys(texts, number)
         if others is None:
@@ -196,7 +196,7 @@ class _Attack:
         }
 
     def _pool(self, batch: Records, vocabulary: int) -> Tensor:
-        """The tokens of all other texts, (tokens,); each of the vocabulary where there are none."""
+        """Collect the tokens of all other texts, (tokens,); without any, the whole vocabulary."""
         others = self._others(texts_of(batch))
         if not len(others):
             return torch.arange(vocabulary)

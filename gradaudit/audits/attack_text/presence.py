@@ -67,7 +67,7 @@ class Presence:
 
     @cached_property
     def table(self) -> str | None:
-        """The layer that tokens are looked up in."""
+        """The embedding layer in which tokens are looked up."""
         holding = (x.name for x in self.layers if self.view.table in x.parameter_names)
         return next(holding, None)
 
@@ -77,7 +77,7 @@ class Presence:
         return None if place is None else place.span
 
     def evidence(self, texts: Texts) -> dict[str, Tensor]:
-        """Evidence against each text's presence, (texts,), by layer with any evidence."""
+        """Compute evidence against each text's presence, (texts,), for layers that have any."""
         telling = {layer: place for layer, place in self.places.items() if place.span is not None}
         evidence = self._energies(texts, telling)
         rows = row_strengths(self.view)
@@ -109,7 +109,7 @@ def mean_over(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 def wins(true: Tensor, decoys: Tensor) -> Tensor:
-    """The share of its decoys that each text is likelier than, ties half, (texts,).
+    """Compute the share of its decoys that each text fits better than, ties half, (texts,).
 
     Args:
         true: (texts,) evidence, of which less is likelier.
@@ -120,7 +120,7 @@ def wins(true: Tensor, decoys: Tensor) -> Tensor:
 
 
 def p_value(evidence: Sequence[Tensor]) -> float:
-    """The probability that a text like its decoys has ranks so low, by their sum over all layers.
+    """Compute a p-value: how often a decoy's sum of ranks over the layers is as low.
 
     Args:
         evidence: of each layer, (1 + decoys,), the text first; less is likelier.
@@ -135,7 +135,7 @@ _POOL = 8
 
 
 def decoys_of(batch: Texts, pool: Texts, count: int, generator: np.random.Generator) -> Texts:
-    """A number of decoys for each text, (texts · count, …), those of one text together.
+    """Draw decoys for each text, (texts · count, …), those of one text together.
 
     A decoy is another text at least as long, cut to the length; of several drawn at random those
     are taken whose tokens are as frequent, by the mean logarithm, as the text's, and that begin no
@@ -182,7 +182,7 @@ def _drawn(pool: Texts, length: int, count: int, generator: np.random.Generator)
 
 
 def _common_end(pool: Texts) -> int | None:
-    """The token that ends more than half of the texts."""
+    """Find the token that ends more than half of the texts."""
     ends = pool.ids[torch.arange(len(pool)), pool.lengths - 1]
     last = int(ends.mode().values)
     return last if 2 * int((ends == last).sum()) > len(ends) else None

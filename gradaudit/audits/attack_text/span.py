@@ -37,7 +37,7 @@ _FALL = 300.0
 
 @dataclass(frozen=True)
 class Span:
-    """The span of what came in at linear maps that share it.
+    """The span of the inputs of linear maps that have the same input.
 
     Attributes:
         rows: (rank, width) orthonormal.
@@ -56,7 +56,7 @@ class Span:
 
     @classmethod
     def of(cls, gradients: Sequence[Tensor], tokens: int) -> Self | None:
-        """The span of maps (out, width) with the same input; None where it says nothing.
+        """Compute the span from gradients (out, width) of maps with one input; None if void.
 
         It says nothing of positions that may fill the whole space ("void").
 
@@ -83,17 +83,17 @@ class Span:
 
     @property
     def clear(self) -> bool:
-        """Whether it holds all that came in, with a gap between that and the noise."""
+        """Whether the span contains all inputs, with a gap between their energy and the noise."""
         last = float(self.values[self.rank - 1]) if self.rank else 0.0
         return self.whole and last > _GAP * self.edge
 
     def energy(self, vectors: Tensor) -> Tensor:
-        """The share of each vector's energy that lies outside, (…,) of (…, width)."""
+        """Compute the share of each vector's energy outside the span: (…, width) to (…,)."""
         outside, blurred = self._parts(vectors)
         return outside + blurred
 
     def misfit(self, vectors: Tensor) -> Tensor:
-        """The energy outside over that which noise puts there of what came in, (…,).
+        """Compute the energy outside the span over that which noise gives a true input, (…,).
 
         It is about one of what came in, where the noise leaves the span whole.
         """
@@ -106,7 +106,7 @@ class Span:
         return vectors - vectors @ rows.T @ rows
 
     def _parts(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares of energy: outside the rows that were found, and what of them is not the span."""
+        """Split energy into the shares outside of the found rows, and within but off the span."""
         rows, blur = self.rows.to(vectors), (1 - self.kept).to(vectors)
         lengths = vectors.square().sum(dim=-1)
         lengths = torch.where(lengths > 0, lengths, 1)
@@ -116,7 +116,7 @@ class Span:
 
 
 def _rank(values: Tensor, edge: float) -> int:
-    """How many values stand over noise; those far below the others and near its edge are noise."""
+    """Count singular values above noise; those near its edge and far below others are noise."""
     rank, above = int((values > edge).sum()), int((values > _TAIL * edge).sum())
     falls = 0 < above < rank and bool(values[above - 1] > _FALL * values[above])
     return above if falls else rank
@@ -138,7 +138,7 @@ def _right_singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_void(width: int, tokens: int) -> bool:
-    """Whether the positions may fill a space of this width, so that any vector fits the span."""
+    """Whether positions may fill a space of this width, so that every vector fits the span."""
     return tokens > most_tokens(width)
 
 

@@ -1,4 +1,4 @@
-"""How much of a batch's texts answers hold, and the rows that say so."""
+"""Scores recovered texts against a batch's true texts, and makes rows of the scores."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ class TextScores:
 
 
 def scores_of(answers: Sequence[Text], tokens: Text, texts: Sequence[Text]) -> TextScores:
-    """Compare answers with the truth.
+    """Score recovered texts against the true texts of a batch.
 
     Args:
         answers: the texts that were named, no more than there are.
@@ -71,7 +71,7 @@ def scores_of(answers: Sequence[Text], tokens: Text, texts: Sequence[Text]) -> T
 
 
 def rouge(answer: Text, text: Text, size: int) -> float:
-    """ROUGE-n, the F-measure of runs of ``size`` tokens (Lin 2004, section 2).
+    """Compute ROUGE-n, the F-measure of runs of ``size`` tokens (Lin 2004, section 2).
 
     Two texts without such a run are alike only where they are equal.
     """
@@ -119,7 +119,7 @@ class BatchAnswers:
 def facts_of(
     found: BatchAnswers, view: TextView, captured: CapturedUpdate | None
 ) -> dict[str, JsonValue]:
-    """Facts that all rows of an attack on one checkpoint share."""
+    """Collect the facts that all rows of an attack on one checkpoint share."""
     facts: dict[str, JsonValue] = {
         "knowledge": dict(view.knowledge),
         "task": view.task,
@@ -133,7 +133,7 @@ def facts_of(
 def rows_of_model(
     rows: Rows, found: BatchAnswers, options: TextOptions, *, scored: bool
 ) -> Iterator[Measurement]:
-    """Rows of what was recovered of the texts; where the truth is known they are ``scored``."""
+    """Make rows of the recovered texts; they are ``scored`` where the truth is known."""
     if not options.search:
         yield from rows.skipped("no text was searched for (--no-search)", ANSWERED)
         return
@@ -157,7 +157,7 @@ def rows_of_model(
 
 
 def rows_of_adapters(rows: Rows, found: BatchAnswers) -> Iterator[Measurement]:
-    """The share of tokens that is expected of low-rank adapters, beside what was measured."""
+    """Make the row of the share of tokens that is predicted for low-rank adapters."""
     if not found.predicted:
         yield from rows.skipped(_NO_ADAPTERS, ["lora_predicted"])
         return
@@ -169,7 +169,7 @@ def rows_of_adapters(rows: Rows, found: BatchAnswers) -> Iterator[Measurement]:
 
 
 def _mean(metric: str, scores: Sequence[TextScores]) -> tuple[float, tuple[float, float]]:
-    """Over batches, each as often as it has tokens or texts."""
+    """Average over batches, weighted by their numbers of tokens or texts."""
     if metric.startswith("rouge"):
         shares = np.array([getattr(score, metric) for score in scores])
         return clustered(shares, np.array([float(score.sequences[1]) for score in scores]))
@@ -180,7 +180,7 @@ def _mean(metric: str, scores: Sequence[TextScores]) -> tuple[float, tuple[float
 def rows_of_layers(
     rows: Rows, found: BatchAnswers, view: TextView, subject: Subject, *, scored: bool
 ) -> Iterator[Measurement]:
-    """Rows of every layer's evidence of texts and of its span."""
+    """Make rows of every layer's evidence of texts and of its span."""
     presence = Presence(view, subject.layers)
     for layer in subject.layers:
         name = layer.name
@@ -198,7 +198,7 @@ def rows_of_layers(
 
 
 def _rank_rows(rows: Rows, found: BatchAnswers, layer: str, width: int) -> Iterator[Measurement]:
-    """Means over the batches in which the layer is not void."""
+    """Make rows of means over the batches in which the layer is not void."""
     pairs = zip(found.ranks[layer], found.tokens, strict=True)
     known = [(rank, tokens) for rank, tokens in pairs if rank is not None]
     details: dict[str, JsonValue] = {"ranks": list(found.ranks[layer]), "width": width}
@@ -224,7 +224,7 @@ def _presence_row(rows: Rows, found: BatchAnswers, layer: str) -> Measurement:
 
 
 def _auroc(batches: Sequence[Shares]) -> tuple[float, tuple[float, float]]:
-    """Over texts, of which those of one batch are dependent."""
+    """Compute the AUROC over texts, with an interval that allows for dependence within a batch."""
     return clustered(
         np.array([shares.mean() for shares in batches]),
         np.array([float(len(shares)) for shares in batches]),

@@ -1,4 +1,4 @@
-"""What the attacker gets of a batch of texts."""
+"""The update that an attacker of texts gets, and the attacker's view of it."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class TextThreat:
     layers: tuple[Layer, ...]
 
     def view(self, batch: Records, generator: torch.Generator) -> TextView:
-        """The attacker's view of a batch, in float32, as models of texts are trained.
+        """Make the attacker's view of a batch in float32, the precision that text models train in.
 
         Raises:
             AuditError: the model cannot be run on the batch.
@@ -50,7 +50,7 @@ class TextThreat:
         return self.view_of(batch, seen(*made, dtype=torch.float32))
 
     def view_of(self, batch: Records, update: dict[str, Tensor]) -> TextView:
-        """The view of an update, of whose batch only the lengths are looked at.
+        """Make the view of an update; of its batch, only the lengths are used.
 
         Raises:
             AuditError: the model cannot be run on the batch.
@@ -89,7 +89,7 @@ class TextThreat:
 
 
 def texts_of(records: Records) -> Texts:
-    """The records' tokens and how many of them are filled.
+    """Read the records' tokens, and how many positions each fills.
 
     Raises:
         NotApplicable: the records are no texts.
@@ -118,7 +118,7 @@ def texts_of(records: Records) -> Texts:
 
 
 def task_of(records: Records) -> Task:
-    """The reading task that the labels show the loss to have."""
+    """Infer from the labels which loss a text model is trained with."""
     if records.labels.dim() == 1:
         return "class"
     ids, labels = texts_of(records).ids, records.labels
@@ -129,7 +129,7 @@ def task_of(records: Records) -> Task:
 
 
 def _vocabulary(model: FunctionalModel, batch: Records) -> int:
-    """Rows of the table that tokens are looked up in; without one, what the batch has need of.
+    """Count the rows of the token table; without a table, the tokens that the batch needs.
 
     Raises:
         NotApplicable: there are tables, none of which is read at more than half of the tokens.

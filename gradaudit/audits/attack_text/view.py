@@ -20,7 +20,7 @@ from gradaudit.gradients.functional import FunctionalModel
 
 
 class LastMapReached(Exception):  # noqa: N818 - it is no error
-    """The last map that was waited for is reached."""
+    """Raised when the last linear map of interest was called."""
 
 
 class TableLookups(FunctionMode):
@@ -36,7 +36,7 @@ class TableLookups(FunctionMode):
         self.tables: list[tuple[Tensor, Tensor]] = []
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Let every call through, and look at what reads a table."""
+        """Pass every call through, and record what reads a table."""
         if function is F.embedding:
             call = by_name(_ARGUMENTS[function], args, kwargs)
             self.tables.append((call["weight"], call["input"]))
@@ -44,7 +44,7 @@ class TableLookups(FunctionMode):
 
 
 class InputCapture(FunctionMode):
-    """Keeps what comes in at linear maps, whose weights it knows by their identity.
+    """Keeps the inputs of linear maps, whose weights are recognised by identity.
 
     Attributes:
         seen: by the weight's name, (…, width), in the order of the first use.
@@ -67,7 +67,7 @@ class InputCapture(FunctionMode):
         self.looked_up: dict[str, Tensor] = {}
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Let every call through, and look at those that apply a watched weight."""
+        """Pass every call through, and record those that apply a watched weight."""
         if function is F.multi_head_attention_forward:
             with self:
                 return attention_in_parts(*args, **kwargs)
@@ -124,17 +124,17 @@ class TextView:
 
     @property
     def sequences(self) -> int:
-        """How many texts made the update."""
+        """The number of texts behind the update."""
         return len(self.lengths)
 
     @property
     def tokens(self) -> int:
-        """How many positions the texts fill together."""
+        """The number of positions that the texts fill together."""
         return sum(self.lengths)
 
     @property
     def inner(self) -> tuple[int, ...]:
-        """How many positions of each text maps within the model have a gradient of.
+        """The number of positions of each text for which inner maps have a gradient.
 
         A loss that asks for the next token never uses the last.
         """
@@ -142,7 +142,7 @@ class TextView:
         return tuple(length - last for length in self.lengths)
 
     def inputs(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The model's inputs for texts, (texts, …), as its data set would hold them.
+        """Make the model's inputs for texts, (texts, …), as its data set would.
 
         Args:
             ids: (texts, positions).
@@ -153,7 +153,7 @@ class TextView:
     def seen(
         self, names: Sequence[str], ids: Tensor, lengths: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The input at each of these weights, (texts, positions, width), without gradients.
+        """Compute the input at each of these weights, (texts, positions, width), without gradients.
 
         The model is run no further than to the last of them that it comes to.
 
@@ -168,7 +168,7 @@ class TextView:
         return {name: self.by_text(name, x, ids.shape) for name, x in capture.seen.items()}
 
     def by_text(self, name: str, x: Tensor, shape: torch.Size) -> Tensor:
-        """The input at a weight for texts of this shape, (texts, positions, width)."""
+        """Shape the input at a weight by texts and positions, (texts, positions, width)."""
         texts, positions = shape
         if name in self.turned:
             return x.reshape(positions, texts, -1).transpose(0, 1)
@@ -176,7 +176,7 @@ class TextView:
 
     @contextmanager
     def capturing(self, names: Sequence[str]) -> Iterator[InputCapture]:
-        """See what comes in at these weights while the model runs, which then is stopped."""
+        """Record the inputs at these weights while the model runs; it stops after the last one."""
         last = next((name for name in reversed(self.linear) if name in names), None)
         capture = InputCapture({name: self.model.parameters[name] for name in names}, last)
         with torch.no_grad(), capture, suppress(LastMapReached):
@@ -184,7 +184,7 @@ class TextView:
 
     @cached_property
     def linear(self) -> dict[str, int]:
-        """Weights of linear maps over positions, in the order in which the model comes to them.
+        """The weights of linear maps over positions, in the order in which the model calls them.
 
         With each the dimension of it that faces what comes in.
         """
@@ -197,7 +197,7 @@ class TextView:
 
     @cached_property
     def turned(self) -> frozenset[str]:
-        """The maps that all texts' first positions come to first, as within torch's attention.
+        """The maps whose inputs are (positions, texts), as within torch's attention.
 
         The second of two texts is changed: is the second row that comes in another?
         """
@@ -212,7 +212,7 @@ class TextView:
 
     @cached_property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The linear maps, those that share what comes in together, in the model's order."""
+        """The linear maps in the model's order, grouped by equal inputs."""
         capture, _ = self._run
         groups: dict[tuple[int, ...], list[str]] = {}
         for name in self.linear:
@@ -222,19 +222,19 @@ class TextView:
 
     @cached_property
     def table(self) -> str | None:
-        """The embedding that tokens are looked up in."""
+        """The embedding in which tokens are looked up."""
         capture, ids = self._run
         return _reading(capture, lambda read: torch.equal(read, ids))
 
     @cached_property
     def places(self) -> str | None:
-        """The embedding that positions are looked up in."""
+        """The embedding in which positions are looked up."""
         capture, _ = self._run
         return _reading(capture, lambda read: self._are_places(read))
 
     @cached_property
     def first_place(self) -> int:
-        """The row that the first position is looked up in."""
+        """The embedding row of the first position."""
         return 0 if self.places is None else int(self._run[0].looked_up[self.places].min())
 
     def _are_places(self, read: Tensor) -> bool:
@@ -261,7 +261,7 @@ class TextView:
         return capture, ids
 
     def gradient(self, name: str) -> Tensor:
-        """The update of a linear map as (out, in)."""
+        """Read the update of a linear map as (out, in)."""
         update = self.update[name]
         return update if self.linear[name] == 1 else update.T
 
@@ -271,7 +271,7 @@ def _reading(capture: InputCapture, wanted: Callable[[Tensor], bool]) -> str | N
 
 
 def packed_inputs(parts: Sequence[InputPart], ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Texts as records' inputs: tokens alone, or beside them masks and zeros for other parts."""
+    """Pack texts as records' inputs: tokens, with masks and zeros for the other parts if any."""
     if not parts:
         return ids
     positions = torch.arange(ids.shape[1], device=ids.device)
@@ -285,7 +285,7 @@ def packed_inputs(parts: Sequence[InputPart], ids: Tensor, lengths: Tensor | Non
 
 
 def tokens_among(parts: Sequence[InputPart]) -> InputPart | None:
-    """The input part that holds a text's tokens; None where no single part does.
+    """Find the input part that holds a text's tokens; None where no single part does.
 
     It is called ``input_ids``, or is the only one of whole numbers, one a position, that is no mask
     and says neither positions nor types.
@@ -298,7 +298,7 @@ def tokens_among(parts: Sequence[InputPart]) -> InputPart | None:
 
 
 def mask_among(parts: Sequence[InputPart]) -> InputPart | None:
-    """The part that says which positions are filled; None where there is none."""
+    """Find the input part that is the attention mask; None where there is none."""
     masks = [part for part in parts if "mask" in part.name and len(part.shape) == 1]
     exact = [part for part in masks if part.name == "attention_mask"]
     return next(iter(exact or masks), None)

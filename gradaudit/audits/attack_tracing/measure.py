@@ -1,4 +1,4 @@
-"""Tracing: all participants' records are rebuilt, and matched with the records themselves."""
+"""Rebuilds all participants' records, and matches them with the true records."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -72,7 +72,7 @@ def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[
 
 
 def _methods(options: TracingOptions, subject: Subject) -> dict[str, Method]:
-    """The named method, or those to try until one applies."""
+    """Select the named method, or the methods to try until one applies."""
     tried = ["dlg"] if subject.defenses else AUTOMATIC
     named = options.method
     flags = options.flags(named=bool(named))
@@ -80,7 +80,7 @@ def _methods(options: TracingOptions, subject: Subject) -> dict[str, Method]:
 
 
 def _answers(campaign: Campaign, methods: dict[str, Method]) -> tuple[str, list[Tensor]]:
-    """The first method that applies, and its answers; NaN where it says nothing of an update."""
+    """Attack with the first method that applies; NaN where it has no answer to an update."""
     reasons: list[str] = []
     for text, method in methods.items():
         try:
@@ -105,7 +105,7 @@ def _answers(campaign: Campaign, methods: dict[str, Method]) -> tuple[str, list[
 def _repetition(
     options: TracingOptions, subject: Subject, number: int, progress: Progress
 ) -> tuple[NDArray[np.bool_], Details]:
-    """Whether each record was traced to its participant, and to itself: (2, records)."""
+    """Compute whether each record was traced to its participant, and to itself: (2, records)."""
     campaign = _campaign(options, subject, number, progress)
     method, answers = _answers(campaign, _methods(options, subject))
     truth = torch.cat([batch.inputs.cpu() for batch in campaign.drawn])
@@ -133,7 +133,7 @@ def _campaign(
 
 
 def _row(options: TracingOptions, hits: NDArray[np.bool_], rows: Rows) -> Measurement:
-    """The row of hits (repetitions, records)."""
+    """Make the row of hits (repetitions, records)."""
     missed = (~hits).reshape(len(hits) * options.participants * options.updates, -1)
     sizes = np.full(len(missed), float(missed.shape[1]))
     value, interval = clustered(missed.mean(axis=1), sizes)

@@ -1,4 +1,4 @@
-"""Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
+"""Rank deficiency of convolutions: whether weights and gradients determine the input."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""Ranks of a model's convolutions and c(M): from a few records to rows, with what they rest on."""
+"""Computes the ranks of a model's convolutions and c(M) from a few records, as rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
@@ -37,13 +37,13 @@ ADVICE = (
 
 
 def cost(audit: CopaMetric, subject: Subject) -> AuditCost:
-    """Every rank costs about as much as some passes."""
+    """Estimate the cost: each rank takes about as long as some passes of the model."""
     ranks = len(convolutions(subject.target.model)) * audit.options.records
     return AuditCost(passes=_PASSES_A_RANK * ranks)
 
 
 def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Measurement]:
-    """Ranks of every convolution, skipped rows for other layers, c(M).
+    """Yield the rank of every convolution, skipped rows for other layers, and c(M).
 
     Where time is up, the ranks that there are, of fewer records.
 
@@ -116,7 +116,7 @@ def _ranks(
 
 
 def _layer_rows(rows: Rows, ranks: LayerRanks, seed: int) -> Iterator[Measurement]:
-    """The rows of one convolution; the facts behind the rank stand with each of them."""
+    """Make the rows of one convolution, each with the facts behind the rank."""
     size, rows = ranks.inputs, rows.of({}, account(ranks.records, seed))
     high, span = fmean(ranks.high), (min(ranks.low), max(ranks.high))
     for metric, value, ends in (
@@ -132,7 +132,7 @@ def _layer_rows(rows: Rows, ranks: LayerRanks, seed: int) -> Iterator[Measuremen
 def _c_row(
     rows: Rows, chain: Sequence[str], ranks: Mapping[str, LayerRanks], reasons: Mapping[str, str]
 ) -> Iterator[Measurement]:
-    """c(M) of a chain of convolutions, or which of them has no rank."""
+    """Make the row of c(M) of a chain of convolutions, or of the reason it is missing."""
     for name in chain:
         if name not in ranks:
             why = reasons.get(name, "left out of this audit, or frozen")
@@ -158,7 +158,7 @@ def _c_row(
 
 
 def _spread(row: Measurement, low: float, high: float) -> Measurement:
-    """Give brackets and records that differ as an interval, which has no confidence level.
+    """Make an interval from bracketed ranks and differing records; it has no confidence level.
 
     Without one where all records have one and the same rank.
     """
@@ -166,7 +166,7 @@ def _spread(row: Measurement, low: float, high: float) -> Measurement:
 
 
 def _is_by_name(layer: Layer) -> bool:
-    """Whether it is called a convolution; what transformers calls Conv1D is a linear layer."""
+    """Whether a layer's class is named a convolution; transformers' Conv1D is a linear layer."""
     return layer.kind.startswith("Conv") and layer.kind != "Conv1D"
 
 

@@ -1,4 +1,4 @@
-"""Rows of a played game and of what its mechanism promises; details say what they rest on."""
+"""Makes rows of a played game, and of the epsilon that its mechanism promises."""
 
 import math
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ LIMITS = (
 
 
 def game_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
-    """Every row of one game, the bound first; the variant of ``rows`` is empty for the headline."""
+    """Make every row of one game, the bound first; an empty variant is the headline's."""
     for row in _bound_rows(game, options, rows):
         headline = row.metric == "epsilon_lower" and not row.variant
         yield with_claim(row, game, options) if headline else row
@@ -65,7 +65,7 @@ def game_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measu
 
 
 def with_claim(lower: Measurement, game: Game, options: DpAuditOptions) -> Measurement:
-    """The headline with the claim, whether bound and promise contradict it, and all that in words.
+    """Add the claim to the headline, and whether the bound or the promise contradicts it.
 
     A claim that the promise of Gaussian noise exceeds needs no trials to be wrong: that is said
     first. (The promise of Laplace noise is at δ = 0 and contradicts no claim at δ.)
@@ -84,7 +84,7 @@ def with_claim(lower: Measurement, game: Game, options: DpAuditOptions) -> Measu
 
 
 def _remark(lower: Measurement, claimed: float | None, promised: float | None) -> str:
-    """A remark on the claim: what promise and bound say of it, and what the bound leaves open."""
+    """Say in words how promise and bound compare with the claim, and what stays open."""
     flawless = lower.details.get("at_ceiling")
     said = ["no trial erred: epsilon is at least this."] if flawless else []
     if repeats := lower.details.get("repeats"):
@@ -106,7 +106,7 @@ def _remark(lower: Measurement, claimed: float | None, promised: float | None) -
 def theory_rows(
     game: Game, options: DpAuditOptions, columns: int, rows: Rows
 ) -> Iterator[Measurement]:
-    """Rows of the mechanism's guarantee for a replaced (headline) and for a removed record.
+    """Make rows of the mechanism's guarantee for a replaced (headline) and a removed record.
 
     Li24 divide epsilon by the number of the table's columns, which has no basis.
     """
@@ -147,7 +147,7 @@ def theory_rows(
 
 
 def _only_without(game: Game) -> dict[str, JsonValue]:
-    """Arrays that leave undefended, which a promise does not cover."""
+    """Name the arrays that leave undefended, which the promise does not cover."""
     bare = [fate.key for fate in game.fates if fate.carries_on]
     if not bare:
         return {}
@@ -158,7 +158,7 @@ def _only_without(game: Game) -> dict[str, JsonValue]:
 def composition_rows(
     mechanism: Mechanism, options: DpAuditOptions, rows: Rows
 ) -> Iterator[Measurement]:
-    """Epsilon of ``--steps`` steps, to compare a claimed budget with that of one.
+    """Make rows of the epsilon of ``--steps`` steps, to compare with a claimed budget.
 
     Raises:
         UsageError: composition is asked for a mechanism that has none here, or dp-accounting is
@@ -176,7 +176,7 @@ def composition_rows(
 
 
 def _bound_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
-    """Rows of the trials' bounds, or the reason why there are none."""
+    """Make rows of the trials' bounds, or of the reason why there are none."""
     facts, result = _facts(game, options), game.result
     if game.untestable:
         reason = f"{UNTESTABLE}: {game.untestable}"
@@ -213,7 +213,7 @@ def _gap_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
 
 
 def _facts(game: Game, options: DpAuditOptions) -> dict[str, JsonValue]:
-    """Facts that all bounds of a game rest on."""
+    """Collect the facts that all bounds of a game rest on."""
     played, names = game.canaries.played, game.names
     mixture = options.replacement == "uniform"
     name = game.attribute
@@ -304,7 +304,7 @@ def _gaussian_rows(
 def _why_not_gaussian(
     bound: GaussianBound | None, mechanism: Mechanism, options: DpAuditOptions
 ) -> str:
-    """Why the bound for Gaussian noise does not hold; empty where it does."""
+    """Say why the bound for Gaussian noise does not hold; empty where it does."""
     if mechanism.noise != "gaussian":
         return "holds only for a mechanism that is declared to add Gaussian noise"
     if options.trials < GAUSSIAN_TRIALS:

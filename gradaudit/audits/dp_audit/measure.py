@@ -1,4 +1,4 @@
-"""From a subject to rows and pictures: the games of every attribute, the theory, sweeps.
+"""Plays the games of every attribute of a subject, and makes their rows and pictures.
 
 Pictures are those of Li et al. 2024, figures 7 and 8; SVG and PNG, the same bytes for the same
 numbers.
@@ -50,7 +50,7 @@ _WIDE = 8
 
 
 def cost(audit: DpAudit, subject: Subject) -> AuditCost:
-    """Gradients of the pool, and four passes for every step of every restart."""
+    """Estimate the cost: the pool's gradients, and four passes for each step of each restart."""
     options = audit.options
     if options.mode == "one-run":
         steps = options.steps if options.mechanism and options.steps else 0
@@ -122,7 +122,7 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
 
 
 def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
-    """The mechanism to audit, after everything is refused that cannot be done with it."""
+    """Load the mechanism to audit; raise a UsageError for options that it cannot serve."""
     if options.canaries is not None:
         raise UsageError("--canaries: is of --mode one-run; add that, or leave it out")
     if options.mechanism is None:
@@ -184,7 +184,7 @@ def _expect_removable(mechanism: Mechanism, options: DpAuditOptions) -> None:
 
 
 def _secrets(subject: Subject, mechanism: Mechanism) -> tuple[str, ...]:
-    """Names of what games are about: the attributes, or clients' updates."""
+    """Name the secrets of the games: the attributes, or clients' updates."""
     if mechanism.unit == "client":
         return (UPDATE,)
     if not subject.attributes:
@@ -209,7 +209,7 @@ def _play(
 
 
 def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
-    """Draw the trials; where the verdict needed none, keep it and note that there is no picture."""
+    """Draw the trials' histogram; note that there is none where no trials were needed."""
     if options.picture is None:
         return
     if isinstance(game.result, DegenerateVerdict):

@@ -78,14 +78,14 @@ class CanaryGuesses:
 
 @dataclass(frozen=True)
 class OneRunBound:
-    """A lower bound on ε, and the guesses that it rests on, the most telling of those tried."""
+    """A lower bound on ε, with the guesses that it rests on."""
 
     value: float
     guesses: CanaryGuesses
 
 
 def p_value(guesses: CanaryGuesses, epsilon: float, delta: float) -> float:
-    """How likely so many guesses are right, at most, if the run is (ε, δ)-private."""
+    """Bound the probability of so many right guesses if the run is (ε, δ)-private."""
     right, rate = guesses.right, expit(epsilon)
     tails = _at_least(right - np.arange(right + 1), guesses.made, rate)
     more = (tails[1:] - tails[0]) / np.arange(1, right + 1)
@@ -95,23 +95,23 @@ def p_value(guesses: CanaryGuesses, epsilon: float, delta: float) -> float:
 
 @cache
 def epsilon_one_run(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
-    """The bound from guesses that no coin had a say in, at 0 ≤ δ < 1, with probability 1 − α."""
+    """Bound ε from guesses made without the coins, at 0 ≤ δ < 1, with probability 1 − α."""
     return _largest(lambda epsilon: p_value(guesses, epsilon, delta) < alpha)
 
 
 def mu_one_run(guesses: CanaryGuesses, *, alpha: float) -> float:
-    """The lower bound on μ, if the trade-off is Gaussian, with probability 1 − α."""
+    """Bound μ from below if the trade-off is Gaussian, with probability 1 − α."""
     return _largest(lambda mu: _refuted(guesses, mu, alpha))
 
 
 @cache
 def epsilon_one_run_gaussian(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
-    """The lower bound on ε, if the trade-off is Gaussian, at 0 < δ < 1, with probability 1 − α."""
+    """Bound ε from below if the trade-off is Gaussian, at 0 < δ < 1, with probability 1 − α."""
     return epsilon_gaussian(mu_one_run(guesses, alpha=alpha), delta)
 
 
 def guessed(scores: FloatArray, included: NDArray[np.bool_], share: float) -> CanaryGuesses:
-    """The highest scores guessed to be in, as many of the lowest to be out; half the share each.
+    """Guess the highest scores to be in and as many of the lowest to be out, half each.
 
     Of (canaries,) scores, which are higher of those that are in, and what their coins said.
     """
@@ -122,7 +122,7 @@ def guessed(scores: FloatArray, included: NDArray[np.bool_], share: float) -> Ca
 
 
 def certain_guesses(ratios: FloatArray, included: NDArray[np.bool_]) -> CanaryGuesses:
-    """The most certain guesses of (canaries,) logarithms of likelihood ratios, by their signs."""
+    """Guess by the signs of the largest log-likelihood ratios (canaries,) in size."""
     count = certain_count(len(ratios))
     chosen = np.argsort(-np.abs(ratios), kind="stable")[:count]
     right = int(((ratios > 0) == included)[chosen].sum())
@@ -130,7 +130,7 @@ def certain_guesses(ratios: FloatArray, included: NDArray[np.bool_]) -> CanaryGu
 
 
 def certain_count(canaries: int) -> int:
-    """Number of canary records that are guessed about, which no score decides."""
+    """Choose how many canaries are guessed about, before any score is seen."""
     return int(min(MOST_SHARE * canaries, max(LEAST_GUESSES, CERTAIN * canaries)))
 
 
@@ -142,7 +142,7 @@ def one_run_bounds(
     alpha: float,
     unit: Unit = "client",
 ) -> tuple[OneRunBound, OneRunBound]:
-    """Both bounds from scores, each with probability 1 − α: of any run, and of a Gaussian one.
+    """Compute two bounds from scores, for any run and for a Gaussian one, each at 1 − α.
 
     Scores of canary records are logarithms of likelihood ratios, those of clients any number.
 
@@ -161,13 +161,13 @@ def one_run_bounds(
 
 
 def one_run_ceiling(canaries: int, *, delta: float, alpha: float, unit: Unit = "client") -> float:
-    """The most that so many canaries can show: of the most guesses about them none is wrong."""
+    """Compute the largest possible bound of so many canaries: no guess is wrong."""
     made, tried = (certain_count(canaries), 1) if unit == "record" else (canaries, len(SHARES))
     return epsilon_one_run(CanaryGuesses(canaries, made, made), delta=delta, alpha=alpha / tried)
 
 
 def expect(included: NDArray[np.bool_]) -> None:
-    """Enough canaries in, and out.
+    """Raise a UsageError where too few canaries are in, or out.
 
     Raises:
         NotApplicable: too few.
@@ -181,7 +181,7 @@ def expect(included: NDArray[np.bool_]) -> None:
 
 
 def _at_least(counts: ArrayLike, trials: int, rate: float) -> FloatArray:
-    """P(Bin ≥ count), elementwise."""
+    """Compute P(Bin ≥ count), elementwise."""
     counts = np.asarray(counts, float)
     tails = bdtrc(np.maximum(counts - 1, 0), trials, rate)
     return np.asarray(np.where(counts <= 0, 1.0, tails))
@@ -199,7 +199,7 @@ def _refuted(guesses: CanaryGuesses, mu: float, alpha: float) -> bool:
 
 
 def _largest(refuted: Callable[[float], bool]) -> float:
-    """The largest number that is refuted, where smaller ones are too; 0 where none is."""
+    """Find the largest refuted number by bisection; 0 where none is refuted."""
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, _HIGHEST
@@ -229,7 +229,7 @@ _OF_RECORDS = (
 
 
 def of_a_run(scores: CanaryScores) -> dict[str, str]:
-    """Whose presence a run's rows speak of, and the relation of its neighbours."""
+    """Describe a run's unit of privacy and its relation of neighbours."""
     return {"unit": scores.unit, "relation": "remove"}
 
 
@@ -274,7 +274,7 @@ def one_run_rows(
 
 
 def recorded_scores(options: DpAuditOptions) -> CanaryScores:
-    """The scores that a training with canaries left in its folder.
+    """Read the scores that a training with canaries left in its folder.
 
     Raises:
         UsageError: no folder is named.
@@ -293,7 +293,7 @@ def recorded_scores(options: DpAuditOptions) -> CanaryScores:
 
 
 def promised(scores: CanaryScores, delta: float) -> float | None:
-    """The epsilon that the noise multiplier, rate and steps of a run of records promise."""
+    """Compute the epsilon that a run's noise multiplier, sampling rate and steps promise."""
     if not scores.facts:
         return None
     multiplier, rate = (
@@ -341,7 +341,7 @@ def _headline(
 
 
 def _suspected(scores: CanaryScores, bound: float, delta: float) -> dict[str, JsonValue]:
-    """Assumptions of an accountant that the run contradicts."""
+    """List the accountant's assumptions that the run contradicts."""
     said, promise = scores.facts.get("suspicions"), promised(scores, delta)
     found = [str(each) for each in said] if isinstance(said, list) else []
     if promise is not None and bound > promise:
@@ -396,7 +396,7 @@ def _by_layer(scores: CanaryScores) -> Iterator[tuple[str, float]]:
 
 
 def _standing_out(values: NDArray[np.float64], included: NDArray[np.bool_]) -> float:
-    """How many deviations the mean of the canaries that are in lies above that of the others."""
+    """Compute by how many deviations the included canaries' mean exceeds the others'."""
     inside, outside = values[included], values[~included]
     spread = np.sqrt((inside.var(ddof=1) + outside.var(ddof=1)) / 2)
     return float((inside.mean() - outside.mean()) / spread) if spread else 0.0

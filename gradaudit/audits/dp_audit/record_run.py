@@ -1,4 +1,4 @@
-"""One training by Opacus with canary records, whose scores ``--mode one-run`` makes a bound of."""
+"""Trains once with Opacus and canary records; ``--mode one-run`` bounds epsilon by their scores."""
 
 import copy
 

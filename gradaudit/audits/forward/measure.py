@@ -1,4 +1,4 @@
-"""Rows of the information about the input in each layer's activations, of a target's records.
+"""Makes rows of the information about the input in each layer's activations.
 
 Information about the record in layers' activations: what every layer gives out, and bounds.
 
@@ -67,7 +67,7 @@ class Activations:
     def of(
         cls, target: Target, layers: Sequence[Layer], inputs: Tensor, labels: Tensor, memory: int
     ) -> Activations:
-        """Look at two records to see what there is, and how many fit into memory.
+        """Run two records to find the layers with activations, and how many records fit in memory.
 
         Raises:
             AuditError: the model cannot be run on the records.
@@ -90,7 +90,7 @@ class Activations:
         return cls(view, tuple(layers), inputs, widths, chunk)
 
     def stream(self, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-        """(chunk, elements) of the named layers, chunk by chunk.
+        """Yield the named layers' activations chunk by chunk, (chunk, elements).
 
         Raises:
             AuditError: a record gives another number of activations than the first one.
@@ -114,7 +114,7 @@ def _expect_own_activations(view: FunctionalModel, records: Tensor) -> None:
 
 
 def _agree(together: Tensor | None, alone: list[Tensor | None]) -> bool:
-    """Whether a batch's activations are those of its records, in the order of the records."""
+    """Whether a batch's activations equal those of its single records, in order."""
     single = [output for output in alone if output is not None]
     if together is None or len(single) < len(alone) or len({output.shape for output in single}) > 1:
         return False
@@ -125,7 +125,7 @@ def _agree(together: Tensor | None, alone: list[Tensor | None]) -> bool:
 
 
 def _run(view: FunctionalModel, layers: Sequence[Layer], records: Tensor) -> dict[str, Tensor]:
-    """Every layer's activations (records, elements), by name, of those that have any."""
+    """Compute the layers' activations (records, elements) by name."""
     owners = {
         id(view.parameters[name]): layer.name for layer in layers for name in layer.parameter_names
     }
@@ -142,7 +142,7 @@ def _run(view: FunctionalModel, layers: Sequence[Layer], records: Tensor) -> dic
 
 @contextmanager
 def _watching(module: nn.Module, layers: Iterable[Layer]) -> Iterator[dict[str, list[Tensor]]]:
-    """Keep copies of what the layers' modules give out, as long as the context lasts."""
+    """Copy the outputs of the layers' modules within the context."""
     kept: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
 
     def keep(name: str, given: Sequence[Any], output: Any) -> None:
@@ -166,7 +166,7 @@ def _watching(module: nn.Module, layers: Iterable[Layer]) -> Iterator[dict[str, 
 
 
 class _Uses(FunctionMode):
-    """Keeps what functions make of layers' parameters and something else.
+    """Keeps the results of functions that use a layer's parameters.
 
     Args:
         owners: a layer's name by the identity of each of its parameters.
@@ -189,7 +189,7 @@ class _Uses(FunctionMode):
 
 
 def _first_tensor(output: Any) -> Tensor | None:
-    """The first floating tensor in what a module or function took or gave."""
+    """Find the first floating-point tensor among arguments or results."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
@@ -201,7 +201,7 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound in bits, and where it would lie for other records.
+    """A bound in bits, with its interval over other records.
 
     Attributes:
         bits: of all records.
@@ -226,13 +226,13 @@ class Bound:
 
 
 class Pairs:
-    """Squared Euclidean distances between all pairs of points, from blocks of their elements."""
+    """Squared distances between all pairs of points, summed over blocks of their elements."""
 
     def __init__(self, records: int) -> None:
         self._gram = np.zeros((records, records))
 
     def add(self, block: Array) -> None:
-        """Take in more elements of all points, (records, some elements).
+        """Add more elements of all points, (records, some elements).
 
         Centred first: what all points share would round away what they differ in.
         """
@@ -241,7 +241,7 @@ class Pairs:
             self._gram += centred @ centred.T
 
     def squared_distances(self) -> Array:
-        """(records, records), exact zeros on the diagonal."""
+        """Return the squared distances (records, records), exactly zero on the diagonal."""
         norms = self._gram.diagonal()
         distances: Array = norms[:, None] + norms - 2 * self._gram
         np.maximum(distances, 0.0, out=distances)
@@ -250,7 +250,7 @@ class Pairs:
 
 
 def information(distances: Array, sigma2: float, alpha: float, memory: int = 1 << 28) -> Bound:
-    """A lower or upper bound on the information in activations.
+    """Compute a lower or upper bound on the information in activations.
 
     Args:
         distances: squared, (records, records), with zeros on the diagonal; two records or more.
@@ -288,14 +288,14 @@ _PREPARING = 5
 
 
 def cost(audit: Forward, subject: Subject) -> AuditCost:
-    """Forward passes in double precision."""
+    """Estimate the cost: forward passes in double precision."""
     records = min(subject.samples or _RECORDS, len(subject.records))
     rounds = len(subject.targets)
     return AuditCost(passes=_PASSES_A_RECORD * records * rounds, calls=_PREPARING * rounds)
 
 
 def run(audit: Forward, subject: Subject, progress: Progress) -> Iterator[Measurement]:
-    """Rows of every shown layer; older checkpoints are the variants ``round``.
+    """Yield rows of every shown layer; older checkpoints are the variants ``round``.
 
     Raises:
         NotApplicable: too few or too many records, or they have no activations of their own.
@@ -344,7 +344,7 @@ def _of_target(
 def rows_of(
     layer: str, distances: NDArray[np.float64], rows: Rows, sigma2: float
 ) -> Iterator[Measurement]:
-    """Rows of one layer, whose activations lie so far apart, (records, records) squared."""
+    """Make one layer's rows from squared distances of activations (records, records)."""
     if not np.isfinite(distances).all():
         yield from rows.failed(_NOT_FINITE, layers=[layer])
         return

@@ -1,4 +1,4 @@
-"""What leaves the clients of a whole federated job, and the privacy that it really has."""
+"""Audits a whole federated job: what leaves its clients, and its actual privacy."""
 
 from pathlib import Path
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Epsilon of a job's rounds, where the law of the noise is known; else why there is none."""
+"""Computes epsilon over a job's rounds where the noise's law is known; else says why not."""
 
 import math
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ _CHANCE = 1e-4
 
 @dataclass(frozen=True)
 class Strength:
-    """What a round is worth against one client: noise over what the client moves, or why nothing.
+    """A round's protection of one client: noise over the client's effect, or why there is none.
 
     Attributes:
         multiplier: noise over the clip, so that a client replaced moves twice the clip; None where
@@ -42,7 +42,7 @@ class Strength:
     measured: float = 0.0
 
     def epsilon(self, rounds: int, delta: float, relation: Relation) -> float | None:
-        """Epsilon of so many rounds for a client; None where it is not known."""
+        """Compute a client's epsilon over a number of rounds; None where it is not known."""
         if self.clear:
             return math.inf
         if self.multiplier is None:
@@ -50,12 +50,12 @@ class Strength:
         return epsilon_composed(self.multiplier, rounds, delta, relation=relation)
 
     def of_a_record(self, rounds: int, delta: float) -> float | None:
-        """Epsilon for a record, at most: it may turn the client's update into any other."""
+        """Bound a record's epsilon: it may turn the client's update into any other."""
         return self.epsilon(rounds, delta, "replace")
 
 
 def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
-    """What a round of a client's own noise is worth.
+    """Compute the protection that a client's own noise gives in one round.
 
     Args:
         chain: of the training.
@@ -85,7 +85,7 @@ def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float)
 
 
 def strength_of_release(job: LoadedJob, measured: Any, heaviest: float | None = None) -> Strength:
-    """What a round of the server's release is worth, where Flower's own classes add the noise.
+    """Compute the protection of the server's release in a round, where Flower adds the noise.
 
     The law is that of fixed clipping around ``FedAvg``, as Flower's accountant demands too: noise
     of z·C/n on a mean that one client moves by C/n. It counts where the measured release agrees.
@@ -117,7 +117,7 @@ def strength_of_release(job: LoadedJob, measured: Any, heaviest: float | None = 
 
 
 def epsilon_laplace_composed(each: float, count: int, delta: float) -> float:
-    """Epsilon of ``count`` numbers under Laplace noise, each worth ``each`` at most, by their law.
+    """Compute epsilon of ``count`` numbers under Laplace noise, each with at most ``each``.
 
     The privacy loss of one is ``each`` with probability 1/2, minus ``each`` with e^(-each)/2, and
     between them has the density e^((l - each)/2)/4; that of all is its convolution, by a discrete
@@ -147,13 +147,13 @@ def epsilon_laplace_composed(each: float, count: int, delta: float) -> float:
 
 
 def _in_clear(probe: Probe) -> str:
-    """Why two clients are told apart for certain, or empty."""
+    """Say why two clients can be distinguished with certainty; empty where they cannot."""
     numbers = [*probe.numbers, *probe.counts]
     return _unprotected(probe) or (f"{numbers[0]} leaves in clear" if numbers else "")
 
 
 def _unprotected(probe: Probe) -> str:
-    """Why no noise over a client's reach hides what its arrays hold, or empty."""
+    """Say why noise does not hide a client's arrays; empty where it does."""
     if probe.untouched:
         return f"{probe.untouched[0]} leaves in clear"
     if probe.bare:
@@ -168,7 +168,7 @@ def _unprotected(probe: Probe) -> str:
 
 
 def _least_noise(probe: Probe) -> float:
-    """A lower bound of the noise on the array that gets the least, at 97.5 %.
+    """Bound from below, at 97.5 %, the noise on the array with the least noise.
 
     Arrays whose deviations agree to what chance allows are taken together.
     """
@@ -185,13 +185,13 @@ def _least_noise(probe: Probe) -> float:
 
 
 def _elements(kind: str) -> int:
-    """Elements of an array by its type and shape in words: ``float32 3×4``."""
+    """Count an array's elements from its type and shape in words: ``float32 3×4``."""
     shape = kind.rpartition(" ")[2]
     return 1 if shape == "0-d" else math.prod(int(part) for part in shape.split("×"))
 
 
 def by_accountant(strategy: Any, rounds: int) -> float | None:
-    """Epsilon of the framework's own accountant after so many rounds; None where there is none.
+    """Compute epsilon by the framework's own accountant; None where it has none.
 
     It is the job's own, which counts these rounds from here on: it cannot be copied.
     """

@@ -27,7 +27,7 @@ _IDLE: Mapping[str, str] = {
 def faults_of(
     chain: JobChain, probe: Probe, *, private: bool, fixed_seed: bool, delta: float
 ) -> Iterator[Fault]:
-    """The faults of a chain that carries arrays.
+    """List the faults of a chain that carries arrays.
 
     Args:
         chain: of a task.
@@ -81,7 +81,7 @@ def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
 
 
 def _beyond_declared(chain: JobChain, probe: Probe) -> bool | None:
-    """Whether the sensitivity is beyond that of the clip that a filter or mod declares.
+    """Whether the sensitivity exceeds that of the clip which a filter or mod declares.
 
     None where none declares any.
     """
@@ -91,7 +91,7 @@ def _beyond_declared(chain: JobChain, probe: Probe) -> bool | None:
 
 
 def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:
-    """Noise that is less than the filter or mod itself says, by its attributes."""
+    """Find noise below the amount that the filter's or mod's attributes declare."""
     for link in chain.links:
         said, noise = _said(link.part), probe.noise[-2]
         if noise < _OF_A_PROMISE * said:
@@ -100,7 +100,7 @@ def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:
 
 
 def _said(part: object) -> float:
-    """The least noise that the attributes of a filter or mod can mean; 0 where they say nothing."""
+    """Compute the least noise that a filter's or mod's attributes can mean; 0 without any."""
     clip = _attribute(part, _CLIPS)
     if clip is None:
         return 0.0
@@ -114,7 +114,7 @@ def _attribute(part: object, names: tuple[str, ...]) -> float | None:
 
 
 def _idle_links(chain: JobChain) -> Iterator[Fault]:
-    """Privacy filters of NVFlare that leave a long update exactly as it is."""
+    """Find NVFlare's privacy filters that leave a long update unchanged."""
     for link in chain.links:
         kinds = getattr(link.part, "data_kinds", None)
         sent = "WEIGHT_DIFF" if chain.form == "differences" else "WEIGHTS"
@@ -126,13 +126,13 @@ def _idle_links(chain: JobChain) -> Iterator[Fault]:
 
 
 def _of_link(name: str, chain: JobChain, link: Link, **facts: Any) -> Fault:
-    """A fault of one filter or mod, with the file and key where it is configured."""
+    """Make a fault of one filter or mod, with the file and key that configure it."""
     file, _, key = link.source.partition(" ")
     return fault(name, file, key or link.name, chain.task, part=link.name, **facts)
 
 
 def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
-    """NVFlare's sparse vectors, whose own ledger is not what they are worth (nvflare 2.9).
+    """Find NVFlare's sparse vector filters, whose stated epsilon is too small (nvflare 2.9).
 
     Of so many elements that pass a threshold the filter charges for those that it sends, and half
     of all pass: noise of selection is far wider than what it clips to. A number that is sent has
@@ -149,7 +149,7 @@ def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
 
 
 def weaker_scope(job: LoadedJob, strength: Mapping[str, float]) -> Iterator[Fault]:
-    """The scope that the job runs in, where another of the site protects more.
+    """Report the job's privacy scope where another scope of the site protects more.
 
     ``strength`` is the noise over the sensitivity of the training's chain, by scope.
     """

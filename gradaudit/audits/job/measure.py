@@ -61,7 +61,7 @@ def run(audit: Job, subject: Subject, progress: Progress) -> Iterator[Measuremen
 
 
 def cost(audit: Job, subject: Subject) -> AuditCost:
-    """About what the audit of a small job takes.
+    """Estimate the cost, as of a small job.
 
     Raises:
         NotApplicable: no folder is named.
@@ -78,7 +78,7 @@ def _named(audit: Job) -> Path:
 
 @dataclass
 class Audited:
-    """A job with what was found.
+    """An audited job: its chains' probes, its faults and its epsilon.
 
     Attributes:
         job: as it was loaded.
@@ -101,13 +101,13 @@ class Audited:
     server: object = None
 
     def clear(self, i: int) -> list[str]:
-        """Arrays of a chain that the server gets bit for bit as training made them."""
+        """List a chain's arrays that the server receives bit for bit as training made them."""
         masked = i not in self.probes or self.job.chains[i].masked
         return [] if masked else self.probes[i].untouched
 
     @property
     def errors(self) -> list[Fault]:
-        """The faults by which privacy is lost."""
+        """List the faults by which privacy is lost."""
         return [fault for fault in self.faults if fault.level == "error"]
 
 
@@ -141,12 +141,12 @@ def _loader(framework: str, name: str) -> ModuleType:
 
 
 def _with_framework(name: str) -> ModuleType:
-    """A module of this folder that imports the framework of a job."""
+    """Import the module of this folder that needs the job's framework."""
     return import_module(f"gradaudit.audits.job.{name}")
 
 
 def audited(folder: Path, options: JobOptions) -> Audited:
-    """Load a job and look at what leaves.
+    """Load a job, and probe what leaves its clients and its server.
 
     Raises:
         UsageError: it cannot be loaded.
@@ -169,7 +169,7 @@ def _central(job: LoadedJob) -> bool:
 
 
 def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, private: bool) -> None:
-    """Probe one chain and name its faults; those of scopes that the job is not in are no faults."""
+    """Probe one chain and list its faults; chains of scopes other than the job's have none."""
     faults: list[Fault] = []
     try:
         if chain.carries == "numbers":
@@ -194,7 +194,7 @@ def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, priva
 
 
 def _same_again(found: Audited, i: int, options: JobOptions) -> bool:
-    """Whether a job that is loaded anew draws the same noise, whatever the global generators do."""
+    """Whether a reloaded job draws the same noise, whatever seeds the global generators have."""
     chain, again = found.job.chains[i], load(found.folder, options).chains[i]
     update = simulated(chain.layout, options.seed).float()
     released = []
@@ -249,7 +249,7 @@ def report_of(folder: Path, options: JobOptions, provenance: dict[str, JsonValue
 
 
 def target_of(job: LoadedJob) -> TargetRecord:
-    """The job's model: its arrays gathered by the layer that holds them."""
+    """Make the job's target: its arrays grouped by their layer."""
     sizes = Counter[str]()
     for key, array in job.layout.received.items():
         sizes[layer_of(key)] += array.size
@@ -266,12 +266,12 @@ def target_of(job: LoadedJob) -> TargetRecord:
 
 
 def layer_of(key: str) -> str:
-    """The layer that an array belongs to: its key without the last part."""
+    """Return the layer that an array belongs to: its key without the last part."""
     return key.rpartition(".")[0] or "(model)"
 
 
 def rows_of(found: Audited, options: JobOptions) -> Iterator[Measurement]:
-    """Every row of the report."""
+    """Make every row of the report."""
     rows = Rows(Job)
     names: list[JsonValue] = [f"{fault.name} ({fault.level})" for fault in found.faults]
     yield rows.measured("faults", float(len(found.errors)), details={"faults": names})
@@ -313,7 +313,7 @@ def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator
 
 
 def _untouched_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
-    """For each layer its arrays that leave as training made them, in the job's own scope."""
+    """Make a row for each layer of its arrays that leave unchanged, in the job's own scope."""
     done = [i for i, chain in enumerate(found.job.chains) if i in found.probes and chain.chosen]
     keys = {key for i in done for key in found.clear(i)}
     layout: Layout = found.job.layout
@@ -336,7 +336,7 @@ def _server_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
 
 
 def _scope_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
-    """The strength of the training's chain under each scope of the site; the headline is the job's.
+    """Make rows of the training chain's protection under each scope of the site.
 
     The weakest is that of the least noise over what a client moves; 0 where nothing bounds it.
     """
@@ -356,7 +356,7 @@ def _scope_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
 
 
 def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[Measurement]:
-    """Epsilon under both units and relations; the headline is a client replaced."""
+    """Make rows of epsilon under both units and relations; the headline is a client replaced."""
     rounds = options.rounds or found.job.rounds or 1
     chosen = next((c.scope for c in found.job.chains if c.chosen and c.carries == "update"), "")
     strength = found.central or found.strength.get(chosen)
@@ -380,7 +380,7 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
 
 
 def _with_others(found: Audited, strength: Strength) -> Strength:
-    """The same, unless another task's result leaves in clear."""
+    """Return this protection, or none where another task's result leaves in clear."""
     if found.central is not None or strength.clear:
         return strength
     for i, chain in enumerate(found.job.chains):

@@ -1,4 +1,4 @@
-"""What a chain does to updates, measured by running it on simulated ones.
+"""Measures a chain's clipping and noise by running it on simulated updates.
 
 With common random numbers two releases share their noise, which cancels in their difference: two
 calls give the exact distance of a pair of updates. No training is run; updates are random.
@@ -36,7 +36,7 @@ _TINY = 2.0**-13
 
 @dataclass(frozen=True)
 class Probe:
-    """What a chain does.
+    """The measured behaviour of a chain: clipping, noise, and the arrays that leave.
 
     Attributes:
         fates: array by array, of an update of norm ``LENGTHS[LONG]``.
@@ -66,12 +66,12 @@ class Probe:
 
     @cached_property
     def clipped(self) -> bool:
-        """Whether no update is too long for the chain: the distance stops growing."""
+        """Whether the chain clips: longer updates leave at no larger distance."""
         return self.spans[-1] <= self.spans[-2] * (1 + _SAME)
 
     @property
     def sensitivity(self) -> float:
-        """Largest distance that two updates leave at; infinite where nothing clips them."""
+        """The largest distance at which two updates leave; infinite without clipping."""
         return max(self.spans) if self.clipped else np.inf
 
     @property
@@ -90,12 +90,12 @@ class Probe:
 
     @property
     def noisy(self) -> bool:
-        """Whether any element gets noise that differs from round to round."""
+        """Whether any element gets noise that changes from round to round."""
         return max(self.noise) > 0
 
     @property
     def carrying(self) -> list[Fate]:
-        """The arrays that leave and that training changed."""
+        """The arrays that leave and were changed by training."""
         return [fate for fate in self.fates if fate.sent and fate.before > 0]
 
     @property
@@ -111,7 +111,7 @@ class Probe:
 
     @property
     def bare(self) -> list[str]:
-        """Arrays that leave changed but without noise, though others get some."""
+        """Arrays that leave changed but without noise, though other arrays get noise."""
         touched = [f for f in self.carrying if not f.untouched and f.after > 0]
         return [f.key for f in touched if f.noise == 0] if self.noisy else []
 
@@ -166,7 +166,7 @@ def simulated(layout: Layout, seed: Seed) -> Tensor:
 
 
 def left_numbers(chain: JobChain, given: Outgoing) -> tuple[str, ...]:
-    """The numbers of a result that leave as they are, whatever they are."""
+    """Find the numbers beside a result that leave unchanged, whatever their value."""
     others = replace(given, numbers={key: 7 * value for key, value in given.numbers.items()})
     first, second = (chain.leaves(each).numbers for each in (given, others))
     return tuple(
@@ -177,12 +177,12 @@ def left_numbers(chain: JobChain, given: Outgoing) -> tuple[str, ...]:
 
 
 def _looks(layout: Layout, most: int) -> int:
-    """Releases of one update: fewer where each holds many numbers."""
+    """Choose how many releases of one update to draw: fewer for larger updates."""
     return max(2, min(most, _NUMBERS // max(1, layout.elements)))
 
 
 def _draws(chain: JobChain, update: Tensor, seed: Seed) -> Tensor:
-    """Releases of the same update, (count, elements)."""
+    """Draw releases of the same update, (count, elements)."""
     count = _looks(chain.layout, 8)
     with reproducible(seed, update.device):
         sent = [chain.layout.update(chain.sent(update.float())) for _ in range(count)]
@@ -190,7 +190,7 @@ def _draws(chain: JobChain, update: Tensor, seed: Seed) -> Tensor:
 
 
 def _noise(releases: Tensor) -> float:
-    """Root mean square over elements with noise of its deviation; 0 without any."""
+    """Estimate the noise: the deviation's root mean square over noisy elements; 0 without any."""
     variance = releases.var(dim=0)
     noisy = variance > 0
     return float(variance[noisy].mean().sqrt()) if noisy.any() else 0.0
@@ -202,7 +202,7 @@ def _span(common: CommonNoise, update: Tensor) -> float:
 
 
 def _span_alone(common: CommonNoise, part: Tensor, long: Tensor) -> float:
-    """The distance where one array moves; the others a little where code divides by their norm."""
+    """Measure the distance when one array alone changes, or the others change very little."""
     try:
         return _span(common, part)
     except AuditError:
@@ -210,7 +210,7 @@ def _span_alone(common: CommonNoise, part: Tensor, long: Tensor) -> float:
 
 
 def _spans(common: CommonNoise, unit: Tensor) -> tuple[float, ...]:
-    """Distances for each of ``LENGTHS``, and for ``LONGER`` where they still grow."""
+    """Measure distances for each of ``LENGTHS``, and for ``LONGER`` where they still grow."""
     spans = [_span(common, unit * length) for length in LENGTHS]
     for length in LONGER if spans[-1] > spans[-2] * (1 + _SAME) else ():
         try:
@@ -221,7 +221,7 @@ def _spans(common: CommonNoise, unit: Tensor) -> tuple[float, ...]:
 
 
 def _parts(layout: Layout, update: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The update where one of the largest arrays alone is moved, by the whole norm."""
+    """Make an update in which one of the largest arrays alone has the whole norm."""
     largest = sorted(layout.real, key=lambda key: -layout.received[key].size)
     for key in largest[: 4 if layout.elements > _NUMBERS // 4 else 32]:
         part = torch.zeros_like(update)
@@ -231,7 +231,7 @@ def _parts(layout: Layout, update: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _repeats(chain: JobChain, update: Tensor, releases: Tensor) -> bool:
-    """Whether all rounds are alike, and yet not what the update alone would give.
+    """Whether noise repeats: all rounds are equal, but not a function of the update alone.
 
     A chain without noise is odd: what leaves of u and of -u adds up to nothing.
     """
@@ -242,7 +242,7 @@ def _repeats(chain: JobChain, update: Tensor, releases: Tensor) -> bool:
 
 
 def _on_weights(chain: JobChain, unit: Tensor, seed: Seed) -> bool:
-    """Whether other weights received change what leaves of the same update."""
+    """Whether the received weights change the release of the same update."""
     layout = chain.layout
     larger = Layout({k: a * 3 if k in layout.real else a for k, a in layout.received.items()})
     update = unit * LENGTHS[1]
@@ -271,14 +271,14 @@ def _halved(layout: Layout, arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def _rounds_first(common: CommonNoise, update: Tensor) -> bool:
-    """Whether a change that half precision rounds away never shows in what leaves."""
+    """Whether the chain rounds to half precision first: smaller changes never leave."""
     nearly = update * (1 + _TINY)
     here, there = common(torch.stack([update, nearly]), update[None][:0])
     return torch.equal(here, there)
 
 
 def idle(chain: JobChain, alone: Carry, seed: Seed) -> bool:
-    """Whether one filter or mod, as it is by itself, leaves a long update exactly as it gets it."""
+    """Whether one filter or mod alone leaves a long update unchanged."""
     payload = chain.layout.payload(simulated(chain.layout, seed).float() * LENGTHS[-1], chain.form)
     given = Outgoing(payload.arrays, chain.form, chain.numbers)
     copies = replace(given, arrays={key: np.array(a) for key, a in given.arrays.items()})

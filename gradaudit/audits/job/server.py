@@ -1,4 +1,4 @@
-"""The noise that a Flower strategy's released mean really has, by running its own aggregation."""
+"""Measures the noise on a Flower strategy's released mean by running its aggregation."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _KEPT = 0.95
 
 @dataclass(frozen=True)
 class Multiplier:
-    """Noise of the released mean over the most that one client moves it.
+    """The noise multiplier of the released mean: noise over one client's largest effect.
 
     Attributes:
         promised: by the strategy, or None where it says nothing.
@@ -50,7 +50,7 @@ def adds_noise(job: LoadedJob) -> bool:
 
 
 def promised(job: LoadedJob) -> float | None:
-    """The noise multiplier of the strategy, where it has one above zero."""
+    """Return the strategy's declared noise multiplier, where it has one above zero."""
     for layer in job.server.layers:
         value = getattr(layer, "noise_multiplier", None)
         if isinstance(value, int | float) and value > 0:
@@ -80,13 +80,13 @@ def _over(noise: float, moved: float) -> float:
 
 
 def _updates(job: LoadedJob, clients: int, seed: Seed) -> list[Tensor]:
-    """Updates of so many clients, (elements,) of single precision, as they are sent."""
+    """Make clients' updates, (elements,) in single precision, as they are sent."""
     seeds = (sequence(seed, "client", i) for i in range(clients))
     return [simulated(job.layout, each).float() * _LONG for each in seeds]
 
 
 def _noise(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -> float:
-    """Deviation of the noise on an element of the released mean."""
+    """Estimate the deviation of the noise on an element of the released mean."""
     updates = _updates(job, len(counts), seed)
     draws = torch.stack(
         [_released(job, chain, updates, counts, sequence(seed, i)) for i in range(_draws(job))]
@@ -96,7 +96,7 @@ def _noise(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -
 
 
 def _moved(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -> float:
-    """Half the distance that the first client moves the mean by, with the noise held fast."""
+    """Measure half the distance by which one client moves the mean, with fixed noise."""
     updates, common = _updates(job, len(counts), seed), sequence(seed, "common")
     there = _released(job, chain, updates, counts, common)
     back = _released(job, chain, [-updates[0], *updates[1:]], counts, common)
@@ -104,7 +104,7 @@ def _moved(job: LoadedJob, chain: JobChain, counts: Sequence[int], seed: Seed) -
 
 
 def _draws(job: LoadedJob) -> int:
-    """Releases of the same updates: enough numbers in all, of not too many messages."""
+    """Draw releases of the same updates, with enough numbers in few messages."""
     enough = 1 + math.ceil(_NUMBERS / max(1, job.layout.elements))
     affordable = _MESSAGES // max(1, job.clients or 1)
     return max(2, min(enough, affordable))
@@ -113,7 +113,7 @@ def _draws(job: LoadedJob) -> int:
 def _released(
     job: LoadedJob, chain: JobChain, updates: Sequence[Tensor], counts: Sequence[int], seed: Seed
 ) -> Tensor:
-    """What the server releases in a first round, as an update (elements,)."""
+    """Compute the server's release of a first round, as an update (elements,)."""
     server = job.server.fresh()
     with reproducible(seed, updates[0].device), quiet():
         replies = [
@@ -139,7 +139,7 @@ def _content(
 
 
 def server_faults(job: LoadedJob, found: Multiplier) -> Iterator[Fault]:
-    """The faults by which the released mean has less noise than the strategy promises."""
+    """List the faults by which the released mean has less noise than the strategy promises."""
     if found.promised is None:
         return
     file = job.server.file
@@ -166,7 +166,7 @@ def server_faults(job: LoadedJob, found: Multiplier) -> Iterator[Fault]:
 
 
 def unmeasured(job: LoadedJob, error: AuditError) -> Fault:
-    """A strategy that fails on simulated replies, so that nothing is known of what it releases."""
+    """Make the fault of a strategy that fails on simulated replies, so nothing is measured."""
     file, key = job.server.file, type(job.server.outermost).__name__
     what = "the released mean"
     return fault("result-unmeasured", file, key, "server", what=what, why=str(error))

@@ -1,4 +1,4 @@
-"""What a job says of its model and its federation, for the files that ``gradaudit init`` writes."""
+"""Reads a job's model and federation settings, for the files that ``gradaudit init`` writes."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class JobBeginning:
-    """What a job's files say of its model and its federation.
+    """The model and the federation settings in a job's files.
 
     Attributes:
         model: MODEL spec, or None where it could not be told.
@@ -63,7 +63,7 @@ def beginning(folder: Path, model: str | None = None) -> JobBeginning:
 
 
 def _model_of(job: LoadedJob, untold: list[str]) -> str | None:
-    """The class of the job's own code that makes its arrays, as FILE.py:NAME."""
+    """Find the class in the job's code that makes its arrays, as FILE.py:NAME."""
     shapes = {key: array.shape for key, array in job.layout.received.items()}
     why = "no class in its files makes the arrays that clients receive"
     for file, found in job.models:
@@ -80,7 +80,7 @@ def _model_of(job: LoadedJob, untold: list[str]) -> str | None:
 
 
 def _federation(job: LoadedJob, untold: list[str]) -> dict[str, Any]:
-    """Keys and values of the deployment file."""
+    """Make the keys and values of the deployment file."""
     online = job.server.clients if job.server is not None else job.clients
     told: dict[str, Any] = {"clients": online, "participation": job.clients}
     told |= _training(job.config)
@@ -99,7 +99,7 @@ def _federation(job: LoadedJob, untold: list[str]) -> dict[str, Any]:
 
 
 def _training(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What the job's settings say of local training, by the names that are common."""
+    """Find the settings of local training in the job's files, by their common names."""
     plain = {str(k).rpartition(".")[2].replace("_", "-").lower(): v for k, v in settings.items()}
     for key, names in _NAMES.items():
         found = next((plain[name] for name in names if name in plain), None)
@@ -112,7 +112,7 @@ def _training(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _defense(chain: JobChain, rate: float | None, untold: list[str]) -> Iterator[str]:
-    """The defense that a chain is, where its law is known from the framework.
+    """Describe a chain as a defense, where the framework's code gives its law.
 
     The chain clips differences of weights; the federation's updates are those over the rate.
     """

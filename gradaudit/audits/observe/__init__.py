@@ -11,7 +11,7 @@ _HELPS = "larger batches, secure aggregation, or noise (--defense)"
 
 
 class ObserveOptions(AuditOptions):
-    """Options of what is read off a captured update."""
+    """Options of the audit of a captured update."""
 
     update: str | None = Field(
         None,
@@ -33,7 +33,7 @@ _ANY = 1e-15
 
 
 class Observe(Audit[ObserveOptions]):
-    """Read off an update what takes seconds before it leaves, most of it without model or data.
+    """Check an update in seconds before it leaves, mostly without model or data.
 
     record_share: rows of a fully connected layer whose quotients ∇_{W_k}/∇_{b_k} agree hold one
     record, which the quotient is (Fan et al. 2020, theorem 2.1); the number is the energy of the

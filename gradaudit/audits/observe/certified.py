@@ -1,4 +1,4 @@
-"""The rows of a table that one gradient proves, for an attacker who knows the columns alone.
+"""Counts the rows of a table that one gradient proves to an attacker who knows its columns.
 
 It takes what no other reading takes: the model with the weights at which the gradient was computed,
 the loss, and the table that the records are of. Of the table the attacker has each column's values
@@ -42,7 +42,7 @@ _COUNT = "how many records are behind the update is not known; say it with recor
 
 
 def certified_rows(update: NamedUpdate, subject: Subject | None) -> ReadingUnit:
-    """A reading of the share of the rows behind an update that it proves.
+    """Compute the share of the rows behind an update that it proves.
 
     Args:
         update: a gradient; where the weights that came are there, it was computed at these.
@@ -57,7 +57,7 @@ def certified_rows(update: NamedUpdate, subject: Subject | None) -> ReadingUnit:
 
 
 def _reason(update: NamedUpdate, subject: Subject | None) -> str:
-    """Why no row can be proved; empty where some may be."""
+    """Say why no row can be proved; empty where some may be."""
     if subject is None:
         return _NO_TABLE
     if not subject.records.features:
@@ -89,7 +89,7 @@ def _certified(update: NamedUpdate, subject: Subject, _share: float) -> Iterator
 
 
 def _columns(records: Records, seed: int) -> TableColumns:
-    """The table's columns, with each one's values drawn for itself."""
+    """Sample the table's columns, each independently of the others."""
     order = rng(seed, "observe", "columns").permutation(len(records))[:_KNOWN]
     columns = TableColumns.of(records, records.take(order).inputs)
     draws = torch_rng(seed, "observe", "marginals")
@@ -97,7 +97,7 @@ def _columns(records: Records, seed: int) -> TableColumns:
 
 
 def _view(update: NamedUpdate, subject: Subject) -> AttackerView:
-    """The attacker's view of the gradient, at the weights that came where they are known.
+    """Make the attacker's view of the gradient, at the received weights where known.
 
     Raises:
         NotApplicable: names are not those of the subject's model, or it has too few records.

@@ -28,7 +28,7 @@ _ROW = 0.1
 
 
 def cost(audit: Observe, subject: Subject) -> AuditCost:
-    """A few passes over the update, and the search for rows of a table; nothing without one."""
+    """Estimate the cost: a few passes over the update, and the search for rows of a table."""
     if audit.options.update is None:
         return AuditCost(seconds=0.0)
     elements = sum(layer.parameters for layer in subject.layers)
@@ -37,7 +37,7 @@ def cost(audit: Observe, subject: Subject) -> AuditCost:
 
 
 def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measurement]:
-    """Rows of every layer, and of the update.
+    """Yield rows of every layer, and of the whole update.
 
     Raises:
         NotApplicable: no update was captured.
@@ -62,7 +62,7 @@ def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measur
 
 
 def update_of(captured: CapturedUpdate, options: ObserveOptions) -> NamedUpdate:
-    """A captured update by names; what was subtracted is rounded as the weights are."""
+    """Read a captured update by names; a difference of files is rounded as the weights are."""
     model, shared = captured.target.model, captured.update
     layers = layers_of(model, with_bias=True)
     own = {name for layer in layers for name in layer.parameter_names} & shared.keys()
@@ -83,14 +83,14 @@ def update_of(captured: CapturedUpdate, options: ObserveOptions) -> NamedUpdate:
 
 
 def _stored_as(captured: CapturedUpdate) -> torch.dtype:
-    """The coarsest type that the files' weights were cast from; else single precision."""
+    """Find the coarsest type that the files' weights were cast from; else single precision."""
     notes = " ".join(map(str, cast("list[str]", captured.details["notes"])))
     coarse = (torch.bfloat16, torch.float16)
     return next((kind for kind in coarse if f"cast from {str(kind)[6:]}" in notes), torch.float32)
 
 
 def rows_of(rows: Rows, readings: Iterable[ReadingValue]) -> Iterator[Measurement]:
-    """A row for each reading, with its value or the reason why there is none."""
+    """Make a row for each metric, with its value or the reason why there is none."""
     for each in readings:
         if each.value is None:
             yield from rows.skipped(each.reason, [each.metric], [each.layer], each.details)

@@ -71,7 +71,7 @@ QUANTILES = (
 
 @dataclass(frozen=True)
 class JacobianNorm:
-    """The quantity of a metric: a norm of a Jacobian, as it is or over range and ψ."""
+    """A norm of a Jacobian as a metric, either plain or divided by the range and ψ."""
 
     reacting: Reacting
     norm: NormName
@@ -79,30 +79,30 @@ class JacobianNorm:
 
     @property
     def metric(self) -> str:
-        """The metric's id; the paper has the label's only over range and ψ."""
+        """The metric's id; for the label, the paper has only the norm over range and ψ."""
         suffix = "_bounded" if self.bounded and self.reacting == "input" else ""
         return f"{self.reacting}_{self.norm}{suffix}"
 
     @property
     def share(self) -> str:
-        """Id of the metric that is a layer's share in this one's sum."""
+        """The id of the metric that holds a layer's share in the sum of this one."""
         return f"{self.metric}_share"
 
     @property
     def quantiles(self) -> Mapping[str, Quantile]:
-        """The quantiles over records by the ids of their metrics; only bounded F norms have any."""
+        """The quantiles over records, by metric id; only bounded F norms have any."""
         if self.norm != "f" or not self.bounded:
             return {}
         return {f"{self.metric}_{quantile.name}": quantile for quantile in QUANTILES}
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Ids of all its metrics."""
+        """The ids of all metrics of this norm."""
         return self.metric, self.share, *self.quantiles
 
     @property
     def unit(self) -> str:
-        """Unit of the metric's values."""
+        """The unit of the metric's values."""
         return f"{'1' if self.bounded else 'gradient'}/{self.reacting}"
 
 
@@ -114,7 +114,7 @@ READINGS = (
 
 
 class _Reaction(NamedTuple):
-    """Limits on the median of one reading, why they are there, and what a value beyond one says.
+    """The limits on one reading's median, their reason, and the meaning of a value beyond one.
 
     The records that it is about come after ``says``.
     """
@@ -172,7 +172,7 @@ def _metrics() -> Iterator[Metric]:
 
 
 def _over_records(reading: JacobianNorm, metric: str, quantile: Quantile) -> Metric:
-    """The metric of a quantile, with the default limits."""
+    """Make the metric of a quantile over records, with its default limits."""
     reaction = _REACTIONS[reading.reacting]
     return Metric(
         id=metric,

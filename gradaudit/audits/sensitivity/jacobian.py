@@ -43,7 +43,7 @@ with tangents is taken to hold."""
 
 
 class _Most(NamedTuple):
-    """Records of a source, directions of a chunk, and bytes of a chunk of both.
+    """The most records of a source, directions of a chunk, and bytes of a chunk.
 
     A chunk may take more bytes than that where it would have fewer than so many ``shared``
     directions.
@@ -114,7 +114,7 @@ class Jacobians:
         workers: Workers = ALONE,
         seconds: float | None = None,
     ) -> dict[str, LayerNorms]:
-        """The norms of every layer's Jacobian, by layer.
+        """Compute the norms of every layer's Jacobian, by layer.
 
         ``advance`` is called for every record's every direction; the ``workers`` share in records,
         all of which take about so many ``seconds``.
@@ -136,7 +136,7 @@ class Jacobians:
     def of_some(
         self, passes: Sequence[Pass], linear: bool, advance: Advance
     ) -> dict[str, LayerNorms]:
-        """The norms of so few records that their gradients are held together.
+        """Compute the norms of records whose gradients fit into memory together.
 
         ``linear`` says whether the network may be piecewise linear.
         """
@@ -158,7 +158,7 @@ class Jacobians:
                 yield taken, directions
 
     def _slices(self, *, linear: bool) -> list[slice]:
-        """Records whose gradients are held together."""
+        """Divide records into slices whose gradients fit into memory together."""
         trace = self.batch.trace
         taken = _record_bytes(trace) + (_linear_bytes(trace, self._outputs) if linear else 0)
         return _slices(len(self.batch.records), min(self._most.records, self._room // taken))
@@ -192,19 +192,19 @@ class Jacobians:
 
     @cached_property
     def _room(self) -> int:
-        """Bytes for what a source holds, and for a chunk."""
+        """Return the bytes that a source and a chunk may each take."""
         return device_memory(self.batch.points.device, self.memory) // 4
 
     @cached_property
     def _outputs(self) -> int:
-        """How many outputs a record has."""
+        """The number of outputs of one record."""
         outputs, _ = self.batch.trace.responses(self.batch.points[0], self.batch.records[0])
         return outputs.numel()
 
     def _parts(
         self, source: Source, passes: Sequence[Pass]
     ) -> Iterator[tuple[Sequence[Source], int]]:
-        """Sources for few enough records at once, and for how many directions at once.
+        """Yield sources of few enough records, with the number of directions at once.
 
         Sources that come together are asked for the same directions in turn.
         """
@@ -224,14 +224,14 @@ class Jacobians:
 
 @dataclass(frozen=True)
 class _Tally:
-    """The norms of one source's records, as more and more directions come in."""
+    """Sums the norms of one source's records over chunks of directions."""
 
     source: Source
     layers: Sequence[Layer]
     _norms: dict[tuple[str, Pass], Norms] = field(default_factory=dict)
 
     def add(self, taken: Pass, norms: Mapping[str, Norms]) -> None:
-        """Take in the norms of a chunk of a pass's directions, by parameter."""
+        """Add the norms of a chunk of directions, by parameter."""
         merge = joined if taken.total else side_by_side
         for layer in self.layers:
             key = layer.name, taken
@@ -241,7 +241,7 @@ class _Tally:
             self._norms[key] = merge([self._norms[key], more]) if key in self._norms else more
 
     def norms(self) -> dict[str, LayerNorms]:
-        """The norms of all that has come in, by layer."""
+        """Compute the norms of all directions added so far, by layer."""
         by_layer: dict[str, Norms] = {layer.name: {} for layer in self.layers}
         for (name, _), norms in self._norms.items():
             by_layer[name] |= norms
@@ -267,7 +267,7 @@ def _slices(count: int, size: int) -> list[slice]:
 
 
 def _pair_bytes(trace: Trace, norms: Collection[Norm]) -> int:
-    """Bytes of one record's tangents in one direction, and of the largest of a weight's gradient.
+    """Count bytes of one record's tangents in one direction, and of its largest weight gradient.
 
     Tangents that are not formed for these norms take none.
     """
@@ -281,7 +281,7 @@ def _pair_bytes(trace: Trace, norms: Collection[Norm]) -> int:
 
 
 def _record_bytes(trace: Trace) -> int:
-    """Bytes of one record's factors, and of its gradient by the largest weight."""
+    """Count bytes of one record's factors, and of its gradient by the largest weight."""
     every = [use for uses in trace.uses.values() for _, use in uses]
     factors = sum(use.groups * use.positions * (use.inputs + use.outputs) for use in every)
     largest = max((math.prod(use.block) for use in every if use.positions > 1), default=0)
@@ -289,7 +289,7 @@ def _record_bytes(trace: Trace) -> int:
 
 
 def _linear_bytes(trace: Trace, outputs: int) -> int:
-    """Bytes of one record's gradients of every output, for piecewise linear networks."""
+    """Count bytes of one record's gradients of every output, for piecewise linear networks."""
     deltas = sum(math.prod(site.shape) for site in trace.sites)
     uses = [use for (_, use), *_ in trace.uses.values()]
     gradients = sum(math.prod(use.block) for use in uses if use.positions > outputs)

@@ -53,7 +53,7 @@ _TOGETHER = 16
 
 @dataclass(frozen=True)
 class Sample:
-    """One norm of one layer's Jacobians.
+    """One norm of one layer's Jacobians, for every record.
 
     The mean of ``parts``, (records, probes), over probes is a record's norm, or its square where
     ``squared``; one probe where the norm is exact. It is of the records that have one, which are
@@ -68,7 +68,7 @@ class Sample:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is estimated."""
+        """Whether the norms are exact, not estimated by probes."""
         return bool(self.parts.shape[1] == 1)
 
     @property
@@ -84,7 +84,7 @@ class Sample:
         return float(self.values.mean())
 
     def interval(self) -> Interval:
-        """An interval for the exact mean over these records: how far off the probes may be.
+        """Compute an interval for the exact mean over these records, for the error of probes.
 
         F norms: the mean over Gaussian probes of a sum of squares is a mixture of chi-squares,
         approximated by one chi-square of the same variance (Satterthwaite 1946). The degrees of
@@ -110,7 +110,7 @@ class Sample:
         return float(low), float(high)
 
     def each_within(self, tail: float) -> tuple[Array, Array]:
-        """The least and the most that every record's exact norm may be, (records,) each.
+        """Compute the limits of every record's exact norm, (records,) each.
 
         An estimated F norm is the exact one times √W, with W a weighted mean of chi-squares. Of all
         Jacobians one of rank one has the heaviest tails (one chi-square with a degree of freedom a
@@ -131,12 +131,12 @@ class Sample:
 
     @property
     def by_probe(self) -> Array:
-        """Each probe's estimate of the mean over records, to first order, (probes,)."""
+        """Compute each probe's first-order estimate of the mean over records, (probes,)."""
         alone = self._each_probe()
         return (alone + self.mean) / 2 if self.squared else alone
 
     def _each_probe(self) -> Array:
-        """The mean over records of what a probe finds, for squares over the norm, (probes,)."""
+        """Average each probe's squares over the norm across records, (probes,)."""
         values = self.values[:, None] if self.squared else np.ones((len(self.parts), 1))
         ratios = np.divide(self.parts, values, where=values > 0, out=np.zeros_like(self.parts))
         alone: Array = ratios.mean(axis=0)
@@ -160,7 +160,7 @@ class VariableSensitivity:
 
 @dataclass(frozen=True)
 class DifferentiableTarget:
-    """A target with some records, ready to be differentiated.
+    """A target with some records, prepared for differentiation.
 
     Labels are as the data set holds them, outputs (records, …) of records that are each a batch of
     its own; ``coupling`` says what makes a record's output depend on its batch.
@@ -257,7 +257,7 @@ class DifferentiableTarget:
         return VariableSensitivity(raw, bounded, "; ".join(sorted(methods)), probes)
 
     def within(self, work: float, by: Variable) -> int:
-        """How many records like the first can be measured exactly in so many multiply-adds.
+        """Estimate how many records can be measured exactly in a number of multiply-adds.
 
         Raises:
             AuditError: the loss has no gradient.
@@ -268,7 +268,7 @@ class DifferentiableTarget:
         return int(work / (varied[0].numel() * _multiply_adds(trace)))
 
     def _traced(self, by: Variable) -> tuple[Trace, Tensor, Tensor]:
-        """The trace, and all records' targets and points."""
+        """Return the trace, and all records' targets and points."""
         try:
             targets = (
                 self.labels if by == "point" else self.view.loss.soft(self.outputs, self.labels)
@@ -285,7 +285,7 @@ class DifferentiableTarget:
 
     @cached_property
     def _trace(self) -> Trace:
-        """The records' uses of the layers' parameters, whatever their loss is compared with."""
+        """Trace the records' uses of the layers' parameters, with any target of the loss."""
         return Trace.of(self.view, names_of(self.layers), self.inputs, self.labels)
 
 
@@ -302,7 +302,7 @@ zero. A model that is certain of a record's label has such ranges."""
 def _samples(
     norms: LayerNorms, passes: Sequence[Pass], layer: Layer | None = None
 ) -> dict[Norm, Sample]:
-    """A layer's norms, divided by range and ψ where it is given; none if any is not finite."""
+    """Make a layer's samples, over range and ψ where given; none if a norm is not finite."""
     ranges = norms.ranges.cpu().double().numpy()
     samples: dict[Norm, Sample] = {}
     for taken in passes:
@@ -324,14 +324,14 @@ def _samples(
 
 
 def _multiply_adds(trace: Trace) -> int:
-    """Multiply-adds of one record's forward pass, where parameters are taken apart or whole."""
+    """Count multiply-adds of one record's forward pass, by factors or by whole parameters."""
     every = (use for uses in trace.uses.values() for _, use in uses)
     apart = sum(use.positions * math.prod(use.block) for use in every)
     return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)
 
 
 def joined(value: float, first: Interval, second: Interval) -> Interval:
-    """The interval of a positive value whose error has two independent sources.
+    """Combine two independent sources of error into the interval of a positive value.
 
     Each alone has one of these intervals; distances in logarithms add in squares (G. Zou and A.
     Donner, "Construction of confidence limits about effect measures", 2008).

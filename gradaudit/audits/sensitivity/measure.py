@@ -1,4 +1,4 @@
-"""Sensitivity of every layer's gradient: from a target's records to rows."""
+"""Measures the sensitivity of every layer's gradient, and makes rows of it."""
 
 import math
 import statistics
@@ -70,7 +70,7 @@ _MANY_CONFIDENT = 0.1
 
 
 class _All(NamedTuple):
-    """All layers together: how many, the sum of their means, and what each probe says of it."""
+    """All layers together: their number, the sum of their means, and each probe's estimate."""
 
     layers: int
     mean: float
@@ -78,7 +78,7 @@ class _All(NamedTuple):
 
     @classmethod
     def of(cls, samples: Mapping[str, Sample]) -> Self:
-        """The sums over at least one layer."""
+        """Compute the sums over at least one layer."""
         return cls(
             len(samples),
             sum(sample.mean for sample in samples.values()),
@@ -89,7 +89,7 @@ class _All(NamedTuple):
 def rows_of(
     rows: Rows, reacting: Reacting, layers: Sequence[str], measured: VariableSensitivity, seed: int
 ) -> Iterator[Measurement]:
-    """Rows of every reading, norm and layer, those without a number included."""
+    """Yield rows of every reading, norm and layer, including those without a number."""
     for reading in READINGS:
         if reading.reacting != reacting:
             continue
@@ -110,7 +110,7 @@ def rows_of(
 def _rows_of_reading(
     rows: Rows, reading: JacobianNorm, samples: Mapping[str, Sample], method: str, seed: int
 ) -> Iterator[Measurement]:
-    """Rows of one reading: the means, each mean's share in their sum, and quantiles."""
+    """Yield rows of one reading: the means, each mean's share in their sum, and quantiles."""
     every = _All.of(samples)
     for layer, sample in samples.items():
         facts: dict[str, JsonValue] = {
@@ -141,7 +141,7 @@ def _share(
     every: _All,
     facts: Mapping[str, JsonValue],
 ) -> Measurement:
-    """The share that one layer's mean has in what all have together."""
+    """Make the row of one layer's share in the sum of all layers' means."""
     if every.mean == 0:
         (still,) = rows.skipped(_STILL, [reading.share], [layer])
         return still
@@ -157,7 +157,7 @@ def _share(
 
 
 def _columns_taken(sample: Sample) -> str:
-    """How much of a Jacobian a sample rests on, for the report."""
+    """Say, for the report, how many columns of a Jacobian a sample uses."""
     if sample.exact:
         return "all columns"
     count = sample.parts.shape[1]
@@ -174,7 +174,7 @@ def _quantile(
     sample: Sample,
     facts: Mapping[str, JsonValue],
 ) -> Measurement:
-    """A quantile over all records of the law that these are drawn from, with its exact interval."""
+    """Make the row of a quantile over the population of records, with its exact interval."""
     of_records, of_probes = _tails(sample)
     low, high = quantile_interval(*sample.each_within(of_probes), quantile.share, of_records)
     few = high == UNBOUNDED
@@ -190,20 +190,20 @@ def _quantile(
 
 
 def _tails(sample: Sample) -> tuple[float, float]:
-    """Probabilities by which an end errs, for the records that were drawn and for the probes."""
+    """Split an end's error probability between the drawn records and the probes."""
     tail = (1 - CONFIDENCE) / 2
     return (tail, 0.0) if sample.exact else (tail * _OF_RECORDS, tail * (1 - _OF_RECORDS))
 
 
 def _too_few(sample: Sample, quantile: Quantile) -> str:
-    """A sentence that too few records bound a quantile from above, and how many would."""
+    """Say that too few records bound a quantile from above, and how many would."""
     needed = fewest_values(quantile.share, _tails(sample)[0])
     bound = f"records bound the {quantile.title.lower()} from below only"
     return f"{len(sample.values)} {bound}; look at {needed} or more (--samples)"
 
 
 def _of_other_records(sample: Sample, seed: int) -> dict[str, JsonValue]:
-    """The bootstrap's interval of the mean over all records of the law; no limit stands on it."""
+    """Compute the bootstrap's interval of the population mean; no limit is judged by it."""
     defined = sample.defined.astype(float)
     numbers = np.zeros(len(defined))
     numbers[sample.defined] = sample.values
@@ -214,7 +214,7 @@ def _of_other_records(sample: Sample, seed: int) -> dict[str, JsonValue]:
 
 
 def _share_over_probes(sample: Sample, every: _All) -> tuple[float, float]:
-    """The interval of a share for the error of probes."""
+    """Compute the interval of a share for the error of probes."""
     probes = every.probes
     share = float(sample.by_probe.mean() / probes.mean())
     over_probes = student(share + (sample.by_probe - share * probes) / probes.mean())
@@ -222,7 +222,7 @@ def _share_over_probes(sample: Sample, every: _All) -> tuple[float, float]:
 
 
 def _details(sample: Sample) -> dict[str, JsonValue]:
-    """Details of a mean: the median, and the error of probes."""
+    """Collect the details of a mean: the median, and the error of probes."""
     details: dict[str, JsonValue] = {"median": statistics.median(sample.values.tolist())}
     if not sample.exact:
         details["estimate"] = {
@@ -235,7 +235,7 @@ def _details(sample: Sample) -> dict[str, JsonValue]:
 
 
 def _warning(reading: JacobianNorm, sample: Sample, confident: JsonValue) -> dict[str, JsonValue]:
-    """A warning where few records decide the mean; empty elsewhere."""
+    """Make a warning where few records dominate the mean; else an empty dictionary."""
     values = sample.values
     share = float(values.max() / values.sum()) if values.any() else 0.0
     if len(values) > 2 and share > 0.5:
@@ -248,14 +248,14 @@ def _warning(reading: JacobianNorm, sample: Sample, confident: JsonValue) -> dic
 
 
 def _undefined(sample: Sample) -> int:
-    """Records that are left out: their gradient moves, but has no range."""
+    """Mark records that are left out: their gradient changes, but its range is 0."""
     return int((~sample.defined).sum())
 
 
 def _why_not(
     measured: VariableSensitivity, by_norm: Mapping[NormName, Sample] | None, norm: NormName
 ) -> tuple[Status, str, dict[str, JsonValue]]:
-    """Status, reason, and how many records are undefined, where that is why."""
+    """Give the status and reason of a missing number, and how many records are undefined."""
     if by_norm is None:
         return "skipped", _ONE_ELEMENT, {}
     if not by_norm:
@@ -268,7 +268,7 @@ def _why_not(
 
 
 def cost(audit: Sensitivity, subject: Subject) -> AuditCost:
-    """Cost: some passes for every direction of every record, and intervals over several records."""
+    """Estimate the cost: some passes for every direction of every record, and intervals."""
     columns, probes = _columns(subject), audit.options.probes
     taken = (1 + audit.options.one_norm) * probes if probes else max(columns)
     directions = sum(min(size, taken) for size in columns)
@@ -282,7 +282,7 @@ def cost(audit: Sensitivity, subject: Subject) -> AuditCost:
 
 
 def _columns(subject: Subject) -> tuple[int, int]:
-    """Columns of a record's Jacobians by the input and by the label, where these are few enough."""
+    """Count the columns of a record's Jacobians by input and label, where few enough."""
     records = subject.records
     label = max(math.prod(records.labels.shape[1:]), 1)
     if not records.labels.is_floating_point():
@@ -322,7 +322,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
 def _observed(
     audit: Sensitivity, target: Target, subject: Subject
 ) -> Iterator[tuple[Reacting, DifferentiableTarget]]:
-    """The target with the records to look at for the input, then with those for the label."""
+    """Prepare the target with the records for the input, and with those for the label."""
     shown = {layer.name for layer in subject.layers}
     every = layers_of(target.model, with_bias=audit.options.with_bias)
     layers = tuple(layer for layer in every if layer.name in shown)
@@ -339,7 +339,7 @@ def _observed(
 
 
 def _facts(observed: DifferentiableTarget) -> dict[str, JsonValue]:
-    """Facts in every row of a target."""
+    """Collect the facts in every row of a target."""
     facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
     if observed.confident is not None:
         facts["confident_share"] = observed.confident

@@ -67,7 +67,7 @@ class PiecewiseLinear:
 
     @classmethod
     def of(cls, general: General, direction: Tensor) -> PiecewiseLinear | None:
-        """The source, if the network is piecewise linear at every record.
+        """Make the source if the network is piecewise linear at every record.
 
         It is compared with the general source in a Gaussian direction, in the shape of a point.
         """
@@ -86,7 +86,7 @@ class PiecewiseLinear:
         return source
 
     def part(self, at: slice) -> PiecewiseLinear:
-        """The source for the records at these positions."""
+        """Make the source for the records at these positions."""
         rest = self.deltas, self.curvature, self.response
         deltas, curvature, response = at_records(rest, at)
         return PiecewiseLinear(self.point.part(at), deltas, curvature, self.direction, response)
@@ -101,7 +101,7 @@ class PiecewiseLinear:
     def of_parameter(
         self, name: str, seen: Mapping[int, Tensor], mixture: Tensor, wanted: Collection[Norm]
     ) -> Tangents:
-        """One parameter's tangents.
+        """Compute one parameter's tangents.
 
         ``seen`` is as in ``Tangents``; ``mixture`` is ṙ, (records, directions, outputs).
         """
@@ -112,7 +112,7 @@ class PiecewiseLinear:
 
     @property
     def moving(self) -> dict[int, Tensor]:
-        """The tested tangents of what came in, but where that is the input itself."""
+        """Return the tangents of the layers' inputs, except where that is the model's input."""
         point = self.direction.flatten()
         return {
             site: came_in
@@ -121,7 +121,7 @@ class PiecewiseLinear:
         }
 
     def product(self, name: str, mixture: Tensor) -> Tensor:
-        """One parameter's Δ̇ Aᵀ, (records, directions, groups, out, in)."""
+        """Compute one parameter's Δ̇ Aᵀ, (records, directions, groups, out, in)."""
         if name not in self._gradients:
             left = self._left(name, mixture)
             return Tangents(self.point.factors[name], (), {}, left).formed().contiguous()
@@ -153,7 +153,7 @@ class PiecewiseLinear:
 
 
 def _responses(batch: Batch, directions: Tensor) -> Response:
-    """The response to directions (directions, …)."""
+    """Compute the network's response to directions (directions, …)."""
 
     def one(point: Tensor, record: Tensor, direction: Tensor) -> Response:
         def function(moving: Tensor) -> Response:
@@ -234,7 +234,7 @@ class Tabulated(PiecewiseLinear):
         return self.of_parameter(name, seen, mixture, wanted)
 
     def _rows(self, site: int, directions: Directions) -> Tensor:
-        """Tangents of what came in, (elements, directions)."""
+        """Compute the tangents of a layer's input, (elements, directions)."""
         if site not in self.seen:
             return directions.vectors.flatten(1).t()
         return self.seen[site][:, directions.columns]
@@ -251,7 +251,7 @@ class Tabulated(PiecewiseLinear):
 
 
 def tabulated(linear: PiecewiseLinear) -> Tabulated:
-    """The source for one record, with its response tabulated."""
+    """Make the source for one record, with its response tabulated."""
     batch, (outputs, _) = linear.point.batch, linear.response
     (point,), (record,) = batch.points, batch.records
 
@@ -279,7 +279,7 @@ def tables_pay(linear: PiecewiseLinear, memory: int) -> bool:
 
 
 def _add_moved(product: Tensor, spread: Tensor, rows: Tensor) -> None:
-    """Add Δ Ȧᵀ.
+    """Add Δ Ȧᵀ to the tangents.
 
     ``product`` is (1, directions, groups, out, channels × taps), ``spread`` is Δ over the input's
     positions, (groups, out, taps, positions), and ``rows`` are tangents of the input, (groups ×

@@ -1,4 +1,4 @@
-"""How far apart the gradients with and without a private attribute lie."""
+"""Distances between the gradients of records with and without a private attribute."""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal

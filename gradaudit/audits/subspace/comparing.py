@@ -35,7 +35,7 @@ is below 1e-4."""
 
 
 def joint_triangle(triangle: Array | None, block: Array) -> Array:
-    """The coordinates of the rows of a matrix, updated by more of its columns.
+    """Update the triangular coordinates of a matrix's rows with more of its columns.
 
     Args:
         triangle: (rows, d), what this function gave for the columns so far; None at the start.
@@ -54,7 +54,7 @@ def joint_triangle(triangle: Array | None, block: Array) -> Array:
 
 
 def principal_coordinates(matrix: Array) -> Array:
-    """Coordinates of the rows in their principal directions, uncentred, but for rounding error.
+    """Compute the rows' coordinates in their principal directions, uncentred.
 
     By the Gram matrix where the matrix is wide and its condition moderate, which is quicker.
 
@@ -77,7 +77,7 @@ def principal_coordinates(matrix: Array) -> Array:
 
 
 def directions_holding(share: float, energies: Array) -> int:
-    """How many of the largest energies (descending) make up this share of their sum."""
+    """Count how many of the largest energies (descending) make up this share of their sum."""
     held = np.cumsum(energies)
     return int(np.searchsorted(held, share * held[-1] * (1 - 1e-12))) + 1
 
@@ -85,7 +85,7 @@ def directions_holding(share: float, energies: Array) -> int:
 def leading_directions(
     matrices: Array, k: int, floor: float = 0.0, *, reliable: float = 1e-3
 ) -> Array:
-    """Orthonormal bases of the k leading right singular directions of each matrix.
+    """Compute orthonormal bases of each matrix's k leading right singular directions.
 
     Args:
         matrices: (…, rows, d).
@@ -117,7 +117,7 @@ def _by_values(matrices: Array, k: int, floor: float) -> Array:
 
 
 def _by_energies(matrices: Array, k: int) -> tuple[Array, Array]:
-    """Bases (…, d, k) by the smaller Gram matrix, and the energies (…, k) of the directions."""
+    """Compute bases (…, d, k) by the smaller Gram matrix, and their energies (…, k)."""
     transposed = np.swapaxes(matrices, -1, -2)
     wide = matrices.shape[-2] < matrices.shape[-1]
     gram = matrices @ transposed if wide else transposed @ matrices
@@ -130,7 +130,7 @@ def _by_energies(matrices: Array, k: int) -> tuple[Array, Array]:
 
 
 def numerical_rank(matrix: Array, floor: float = 0.0) -> int:
-    """How many singular values are more than rounding error and ``floor``."""
+    """Count the singular values above rounding error and ``floor``."""
     values = np.linalg.svd(matrix, compute_uv=False)
     least = max(floor, negligible(matrix.shape) * values.max(initial=0.0))
     return int((values > least).sum())
@@ -162,7 +162,7 @@ _TIES = 1e-6
 
 
 def principal_angles(first: Array, second: Array) -> Array:
-    """Principal angles between the column spaces of orthonormal bases, in ascending order.
+    """Compute principal angles between the column spaces of orthonormal bases, ascending.
 
     A column of zeros stands for a direction that the subspace lacks: a right angle with any other.
 
@@ -184,7 +184,7 @@ def principal_angles(first: Array, second: Array) -> Array:
 
 
 def quick_angles(first: Array, second: Array) -> Array:
-    """Principal angles of many pairs of bases, (…, dimensions, k), to within 1e-7."""
+    """Compute principal angles of many pairs of bases, (…, dimensions, k), to within 1e-7."""
     cosines = np.linalg.svd(np.swapaxes(first, -1, -2) @ second, compute_uv=False)
     return np.asarray(np.arccos(np.clip(cosines, 0.0, 1.0)))
 
@@ -204,11 +204,11 @@ class PrincipalAngles:
     facts: dict[str, JsonValue] = field(default_factory=dict)
 
     def distance(self, name: str) -> float:
-        """One of the distances of the observed groups."""
+        """Compute one of the distances of the observed groups."""
         return float(DISTANCES[name](self.angles))
 
     def among(self, name: str) -> Array:
-        """The observed distance followed by the permuted ones, ties raised to the observed."""
+        """Return the observed distance and the permuted ones, with ties equal to the observed."""
         observed = self.distance(name)
         permuted = self.permuted[name]
         tied = np.abs(permuted - observed) <= _TIES * (1 + observed)
@@ -235,19 +235,19 @@ class PrincipalAngles:
         )
 
     def p_value(self, name: str) -> float:
-        """Share of labellings with at least the observed distance: (1 + b) / (1 + N)."""
+        """Compute (1 + b) / (1 + N), with b labellings of at least the observed distance."""
         distances = self.among(name)
         return float((distances >= distances[0]).mean())
 
 
 def distances(angles: Array) -> dict[str, Array]:
-    """All distances of principal angles (…, k), each (…,)."""
+    """Compute all distances of principal angles (…, k), each (…,)."""
     return {name: of(angles) for name, of in DISTANCES.items()}
 
 
 @dataclass(frozen=True)
 class ComparisonFamily:
-    """Comparisons that are looked at together, of one layer or of several.
+    """Comparisons whose p-values are corrected for each other, of one layer or several.
 
     Each distance is put in standard deviations of its own permutations; a comparison's is compared
     with the largest of all under every permutation, which all comparisons share, so that one of
@@ -263,7 +263,7 @@ class ComparisonFamily:
 
     @classmethod
     def of(cls, compared: Iterable[PrincipalAngles]) -> ComparisonFamily:
-        """The family of these comparisons, at least one."""
+        """Make the family of at least one comparison."""
         most: dict[str, Array] = {}
         for comparison, name in product(compared, DISTANCES):
             scores = _standardised(comparison.among(name))
@@ -271,7 +271,7 @@ class ComparisonFamily:
         return cls(most)
 
     def p_values(self, compared: PrincipalAngles) -> dict[str, float]:
-        """The p-value of a member by the distance's name, corrected for the others."""
+        """Compute a member's p-values by distance, corrected for the other comparisons."""
         values = {}
         for name, most in self.most.items():
             observed = _standardised(compared.among(name))[0]
@@ -280,14 +280,14 @@ class ComparisonFamily:
 
 
 def most_significant(compared: Sequence[PrincipalAngles]) -> int:
-    """The index of the comparison whose Grassmann distance stands out most."""
+    """Find the comparison whose Grassmann distance is most significant."""
     return int(
         np.argmax([_standardised(comparison.among(STATISTIC))[0] for comparison in compared])
     )
 
 
 def _standardised(values: Array) -> Array:
-    """The values in standard deviations from their mean; zeros where all are equal."""
+    """Standardise values by their mean and deviation; zeros where all are equal."""
     if np.ptp(values) == 0:  # their standard deviation may be a rounding error
         return np.zeros_like(values)
     return np.asarray((values - values.mean()) / values.std())

@@ -1,4 +1,4 @@
-"""Subspaces of groups of records in every layer of a target, compared with permuted groups.
+"""Compares the subspaces of groups of records, in every layer, with those of permuted groups.
 
 Reading ``mean`` is that of ``means``. Reading ``samples`` takes what the gradients of a group's
 records span: its subspace is that of its k leading principal directions, uncentred, with k the
@@ -68,7 +68,7 @@ class Comparison:
     def outcomes(
         self, reading: Literal["mean", "samples"], progress: Progress, workers: Workers = ALONE
     ) -> Iterator[tuple[str, Outcome]]:
-        """The comparisons of every layer, by its name, in no particular order.
+        """Yield every layer's comparisons by its name, in no particular order.
 
         The workers share in the permutations.
 
@@ -84,11 +84,11 @@ class Comparison:
 
     @property
     def _permutations(self) -> int:
-        """Permutations of all splits of a layer."""
+        """Count the permutations of all splits of a layer."""
         return sum(len(split.orders) for split in self.splits)
 
     def _by_samples(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
-        """Layer by layer, or for workers as many at a time as their coordinates fit the memory."""
+        """Compare layer by layer, or as many at a time as workers' coordinates fit the memory."""
         fitting = max(1, self.memory // (8 * len(self.records) ** 2))
         layers, size = self._coordinates(), fitting if workers.jobs > 1 else 1
         while some := dict(islice(layers, size)):
@@ -102,7 +102,7 @@ class Comparison:
                     yield name, compared[name]
 
     def _coordinates(self) -> Iterator[tuple[str, Array | GradauditError]]:
-        """The records' principal coordinates in every layer, or why there are none."""
+        """Yield the records' principal coordinates in every layer, or why there are none."""
         widths = {layer.name: layer.parameters for layer in self.layers}
         vectors: Array | None = None
         for piece, block in column_blocks(self._stream, widths, len(self.records), self._room):
@@ -158,7 +158,7 @@ class Comparison:
         return forms, without
 
     def _stream(self, names: Sequence[str]) -> PerSampleGradients:
-        """The gradients of these layers, of which the model's runs are held where they fit."""
+        """Stream the gradients of these layers; runs of the model are kept where they fit."""
         layers = tuple(layer for layer in self.layers if layer.name in names)
         return replace(self._gradients, layers=layers)
 
@@ -177,7 +177,7 @@ class Comparison:
 
     @property
     def _room(self) -> int:
-        """Bytes for gradients that are formed, beside what is held."""
+        """Compute the bytes that are left for gradients, beside what is kept."""
         return self.memory if self._gradients.held is None else self.memory // 2
 
 
@@ -225,7 +225,7 @@ def _compared(
     advance: Advance,
     workers: Workers,
 ) -> dict[str, dict[int, PrincipalAngles | GradauditError]]:
-    """Every split in every layer, of which there are principal coordinates."""
+    """Compare every split in every layer that has principal coordinates."""
     pairs = [
         (name, number, _Groups.of(coordinates, split))
         for name, coordinates in layers.items()
@@ -244,7 +244,7 @@ def _compared(
 
 @dataclass(frozen=True)
 class _Groups:
-    """The groups of a split, in principal coordinates (records, directions).
+    """The two groups of a split, in principal coordinates (records, directions).
 
     The number of directions is the same for every labelling: that of the pooled energy, or the
     records of the smallest group that there is under any of them.
@@ -264,21 +264,21 @@ class _Groups:
 
     @classmethod
     def of(cls, coordinates: Array, split: Split) -> Self:
-        """The comparison of a layer, with the number of directions that hold its energy."""
+        """Make the groups of a layer, with the number of directions that contain its energy."""
         energies = np.square(coordinates).sum(axis=0)
         holding = directions_holding(ENERGY, energies)
         floor = negligible(coordinates.shape) * float(np.sqrt(energies[0]))
         return cls(coordinates, split, energies, holding, min(holding, split.smallest), floor)
 
     def portions(self, memory: int) -> list[Task[dict[str, Array]]]:
-        """The distances under the permutations, as many at once as fit the memory."""
+        """Compute distances under the permutations, as many at once as fit the memory."""
         return [
             partial(_permuted, self.coordinates, self.split.member[some], self.k, self.floor)
             for some in _portions(self.split.orders, self.coordinates.size, memory)
         ]
 
     def compared(self, permuted: Sequence[Mapping[str, Array]]) -> PrincipalAngles | NotApplicable:
-        """The observed groups among the permuted ones, or that all lie equally far apart."""
+        """Compare the observed groups with permuted ones, unless all are equally far apart."""
         inside, outside = (
             leading_directions(self.coordinates[rows], self.k, self.floor)
             for rows in (self.split.member, ~self.split.member)
@@ -323,7 +323,7 @@ def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float
 
 
 def _portions(orders: Orders, size: int, memory: int) -> Iterator[Orders]:
-    """The permutations, as many at once as their groups' coordinates, bases and products fit."""
+    """Divide the permutations into portions whose coordinates and products fit the memory."""
     step = max(1, min(_AT_ONCE, memory // (8 * 4 * size)))
     for start in range(0, len(orders), step):
         yield orders[start : start + step]

@@ -1,4 +1,4 @@
-"""Groups of records by an attribute's values, and what is permuted to see what chance does.
+"""Groups of records by an attribute's values, and the permutations that show chance.
 
 Records of one user depend on each other. Where all of a user's records have one value, users have
 labels, and those are permuted; the groups' sizes then vary with the users'. Where users have
@@ -27,7 +27,7 @@ Permuted = Literal["records", "users", "records of each user"]
 
 @dataclass(frozen=True)
 class Split:
-    """The records with a value of an attribute, and the rest.
+    """The records with a value of an attribute, and all others.
 
     Attributes:
         value: the value; None where the attribute has but two.
@@ -46,13 +46,13 @@ class Split:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Records with the value, and without."""
+        """Count the records with the value, and without."""
         inside = int(self.member.sum())
         return inside, len(self.member) - inside
 
     @property
     def smallest(self) -> int:
-        """Records in the smallest group under any of the labellings, the observed one included."""
+        """Count the records in the smallest group under any labelling, including the observed."""
         inside = np.append(self.member[self.orders].sum(axis=1), self.member.sum())
         return int(np.minimum(inside, len(self.member) - inside).min())
 
@@ -60,7 +60,7 @@ class Split:
 def splits_of(
     records: Records, names: Sequence[str], permutations: int, seed: int
 ) -> tuple[Split, ...]:
-    """Every value of every attribute against the rest; an attribute of two values once.
+    """Split by every value of every attribute against the rest; once for two values.
 
     Attributes whose labels are permuted alike share their permutations.
     """
@@ -78,7 +78,7 @@ def splits_of(
 
 
 def orders_of(permuted: Permuted, users: Orders, count: int, seed: int) -> Orders:
-    """Random permutations of the records' labels, as indices (count, records).
+    """Draw random permutations of the records' labels, as indices (count, records).
 
     Args:
         permuted: whose labels are permuted.
@@ -127,7 +127,7 @@ def _splits(
 
 
 def _refusal(name: str, member: NDArray[np.bool_], permuted: Permuted, users: Orders) -> str | None:
-    """Why the groups are too small to be distinguished from chance, with the number needed."""
+    """Say why the groups are too small to differ from chance, with the number needed."""
     whose, labels = "records", member
     if permuted == "users":
         whose, labels = "users", member[np.unique(users, return_index=True)[1]]

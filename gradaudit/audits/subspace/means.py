@@ -1,4 +1,4 @@
-"""Reading ``mean``: the row spaces of two groups' mean gradient matrices.
+"""The reading ``mean`` compares the row spaces of two groups' mean gradient matrices.
 
 Means of permuted groups are sums over records, so one run over the records gives those of as many
 permutations as memory holds.
@@ -44,7 +44,7 @@ _MOST_WORK = 1e13
 
 @dataclass(frozen=True)
 class MatrixForm:
-    """How the elements of a layer's gradient lie in a matrix of one row an output.
+    """The layout of a layer's gradient as a matrix with one row for each output.
 
     Attributes:
         shapes: of the layer's parameters, in the order of its elements.
@@ -57,7 +57,7 @@ class MatrixForm:
 
     @classmethod
     def of(cls, layer: Layer, model: nn.Module) -> MatrixForm:
-        """The form of a layer; several parameters (of a recurrent cell) lie side by side.
+        """Find a layer's form; several parameters (of a recurrent cell) lie side by side.
 
         Raises:
             NotApplicable: its parameters have different numbers of outputs.
@@ -75,16 +75,16 @@ class MatrixForm:
 
     @property
     def rows(self) -> int:
-        """C_out."""
+        """The number of rows, C_out."""
         return self._outputs(self.shapes[0])
 
     @property
     def columns(self) -> int:
-        """The rest: what lies behind one output, 1 for a vector of gains."""
+        """The number of columns, 1 for a vector of gains."""
         return sum(math.prod(shape) for shape in self.shapes) // self.rows
 
     def matrix(self, elements: Array) -> Array:
-        """(…, elements) as (…, rows, columns)."""
+        """Shape (…, elements) as (…, rows, columns)."""
         leading = elements.shape[:-1]
         ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
         parts = []
@@ -101,7 +101,7 @@ class MatrixForm:
 
 @dataclass(frozen=True)
 class Means:
-    """The mean gradients of the groups of every split, of one layer.
+    """One layer's mean gradients of the groups of every split.
 
     Attributes:
         form: how a gradient lies in a matrix.
@@ -117,11 +117,11 @@ class Means:
 
     @property
     def floor(self) -> float:
-        """Singular values of a mean up to this are rounding error."""
+        """The largest singular value of a mean that is rounding error."""
         return negligible((self.form.rows, self.form.columns)) * self.norm
 
     def matrices(self, sums: Array, members: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Both groups' means, (…, rows, columns).
+        """Shape both groups' means as (…, rows, columns).
 
         Args:
             sums: over the records with the value, (…, elements).
@@ -132,7 +132,7 @@ class Means:
         return self.form.matrix(sums / inside), self.form.matrix((self.total - sums) / outside)
 
     def rank(self, number: int, split: Split) -> int:
-        """The smaller numerical rank of a split's groups.
+        """Compute the smaller numerical rank of a split's two groups.
 
         Raises:
             NotApplicable: there is nothing to compare in row spaces of this rank.
@@ -152,12 +152,12 @@ class Means:
         return k
 
     def angles(self, number: int, split: Split, k: int) -> Array:
-        """Principal angles (k,) between the row spaces of a split's groups."""
+        """Compute principal angles (k,) between the row spaces of a split's groups."""
         means = self.matrices(self.sums[number], split.member)
         return principal_angles(*(leading_directions(mean, k, self.floor) for mean in means))
 
     def quick_angles(self, sums: Array, members: NDArray[np.bool_], k: int) -> Array:
-        """Principal angles (permutations, k) under permutations, by the permuted groups' sums."""
+        """Compute principal angles (permutations, k) from the permuted groups' sums."""
         means, rough = self.matrices(sums, members), {"reliable": _ROUGHLY}
         return quick_angles(*(leading_directions(mean, k, self.floor, **rough) for mean in means))
 
@@ -165,7 +165,7 @@ class Means:
 def mean_gradients(
     stream: Stream, forms: Mapping[str, MatrixForm], splits: Sequence[Split], memory: int
 ) -> Iterator[tuple[str, Means]]:
-    """The mean gradients of the observed groups, layer by layer.
+    """Yield the mean gradients of the observed groups, layer by layer.
 
     Args:
         stream: gives the gradients.
@@ -191,7 +191,7 @@ def mean_gradients(
 
 @dataclass(frozen=True)
 class Permuting:
-    """Distances between the row spaces of groups whose labels are permuted.
+    """Computes distances between the row spaces of groups with permuted labels.
 
     Attributes:
         means: of the observed groups, by layer.
@@ -206,7 +206,7 @@ class Permuting:
 
     @property
     def count(self) -> int:
-        """How many permutations there are."""
+        """The number of permutations."""
         return len(self.splits[0].orders)
 
     def expect_affordable(self, name: str) -> None:
@@ -227,7 +227,7 @@ class Permuting:
     def distances(
         self, ranks: Mapping[tuple[str, int], int], advance: Advance, workers: Workers = ALONE
     ) -> dict[tuple[str, int], dict[str, Array]]:
-        """Every distance, (permutations,) by its name.
+        """Compute every distance, (permutations,) by its name.
 
         Args:
             ranks: how many directions are compared, by layer and number of the split.
@@ -260,7 +260,7 @@ class Permuting:
         ranks: Mapping[tuple[str, int], int],
         advance: Advance,
     ) -> list[dict[str, Array]]:
-        """The distances under some permutations of some layers and splits."""
+        """Compute distances under some permutations of some layers and splits."""
         sums, found = self._sums(wanted), []
         for name, number, piece in wanted:
             members = self._members(number, piece)
@@ -270,7 +270,7 @@ class Permuting:
         return found
 
     def _sums(self, wanted: Sequence[tuple[str, int, ColumnRange]]) -> list[Array]:
-        """Sums over the permuted groups: for each piece of permutations, (width, elements)."""
+        """Yield sums over the permuted groups, (width, elements) for each piece."""
         sums = [np.zeros((piece.width, self.means[name].total.size)) for name, _, piece in wanted]
         for rows, chunk in counted(self.stream(list({name: 0 for name, _, _ in wanted}))):
             values = {name: as_array(tensor) for name, tensor in chunk.items()}

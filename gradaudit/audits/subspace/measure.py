@@ -1,4 +1,4 @@
-"""Distances between groups' subspaces: from a target's records to rows."""
+"""Measures distances between groups' subspaces, and makes rows of them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ _NO_INTERVAL = "none: resampled records repeat, and repeated records span less"
 
 
 def cost(audit: Subspace, subject: Subject) -> AuditCost:
-    """Costs of gradients in double precision, and again for means of permuted groups."""
+    """Estimate the cost: gradients in double precision, again for means of permuted groups."""
     if not subject.attributes:
         return AuditCost()
     looked_at = min(subject.samples or _RECORDS, _MOST_RECORDS, len(subject.records))
@@ -57,7 +57,7 @@ def cost(audit: Subspace, subject: Subject) -> AuditCost:
 
 
 def _elements(subject: Subject, records: int) -> float:
-    """Elements of a record that are formed: of a layer as often as its records fill the memory."""
+    """Count a record's gradient elements that are formed, once for each filled memory."""
     fitting = subject.memory / (16 * records)
     widths = [layer.parameters for layer in subject.layers]
     return sum(width * max(1.0, width / fitting) for width in widths)
@@ -104,7 +104,7 @@ class _TargetRows:
     notes: Mapping[str, JsonValue]
 
     def of(self, outcomes: Mapping[str, Outcome]) -> Iterator[Measurement]:
-        """The headline of every layer and, where there are several comparisons, each of them.
+        """Make every layer's headline, and a row of each comparison where there are several.
 
         Outcomes, by layer, are of the splits that are not refused, by their number among them.
         """
@@ -118,7 +118,7 @@ class _TargetRows:
     def _headline(
         self, layer: str, outcome: Outcome, family: ComparisonFamily, comparisons: int
     ) -> Iterator[Measurement]:
-        """The comparison that stands out most, corrected for all."""
+        """Make the row of the most significant comparison, corrected for all others."""
         compared = _compared(outcome)
         if not compared:
             why = outcome[0]
@@ -130,7 +130,7 @@ class _TargetRows:
         yield from self._measured(self.rows, layer, split, best, family.p_values(best), comparisons)
 
     def _variants(self, layer: str, outcome: Outcome) -> Iterator[Measurement]:
-        """Each comparison by itself."""
+        """Make a row of each comparison by itself."""
         for number, split in enumerate(self._usable):
             rows, compared = self.rows.of(_variant(split)), outcome[number]
             if isinstance(compared, PrincipalAngles):
@@ -194,12 +194,12 @@ def _variant(split: Split) -> Variant:
 
 
 def _compared(outcome: Outcome) -> dict[int, PrincipalAngles]:
-    """The splits that could be compared."""
+    """List the splits that could be compared."""
     return {i: one for i, one in outcome.items() if isinstance(one, PrincipalAngles)}
 
 
 def _at_random(compared: PrincipalAngles, name: str) -> tuple[float, float, float]:
-    """Mean distance of random groups, and the range that holds 95 % of them."""
+    """Compute random groups' mean distance, and the range of 95 % of them."""
     values = compared.permuted[name]
     low, high = np.quantile(values, [(1 - _RANGE) / 2, (1 + _RANGE) / 2])
     return float(values.mean()), float(low), float(high)

@@ -1,4 +1,4 @@
-"""The three attacks of Fan et al. 2020 on one setting of a defense, all from one reconstruction.
+"""The three attacks of Fan et al. 2020 on one setting of a defense, from one reconstruction.
 
 L. Fan et al., "Rethinking privacy preserving deep learning" (2020), algorithms 5 and 6: the labels
 come with the reconstruction, and records are traced by it.
@@ -49,7 +49,7 @@ FEWEST = 5
 
 
 def clipped(relative_errors: FloatArray) -> FloatArray:
-    """min(‖x̂ − x‖/‖x‖, 1): a blank record, which needs no attack, has a relative error of 1.
+    """Compute min(‖x̂ − x‖/‖x‖, 1): a blank record, which needs no attack, has an error of 1.
 
     An error that is not finite is no answer, and counts as a blank one.
     """
@@ -58,7 +58,7 @@ def clipped(relative_errors: FloatArray) -> FloatArray:
 
 
 def cap(accuracies: FloatArray, distances: FloatArray) -> float:
-    """CAP = (1/n) Σ_m Acc_m · dist_m (eq. 1), averaged over repetitions.
+    """Compute CAP = (1/n) Σ_m Acc_m · dist_m (eq. 1), averaged over repetitions.
 
     Args:
         accuracies: (repetitions, settings) of models trained with each setting.
@@ -70,7 +70,7 @@ def cap(accuracies: FloatArray, distances: FloatArray) -> float:
 def cap_interval(
     accuracies: FloatArray, reaches: FloatArray, distances: FloatArray, most: float
 ) -> tuple[float, float] | None:
-    """An interval of CAP, or None where there is too little to say.
+    """Compute an interval of CAP; None where the data are too few.
 
     From five repetitions on Student's over their CAPs, which covers training, too. Else Student's
     over the batches, each of which has a CAP of its own because all settings attack the same ones,
@@ -99,13 +99,13 @@ def cap_interval(
 
 
 def student_half(values: FloatArray) -> float:
-    """Half of Student's interval of a mean."""
+    """Compute half the width of Student's interval of a mean."""
     quantile = student_quantile(len(values) - 1)
     return quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 def mean_interval(values: FloatArray) -> tuple[float, float] | None:
-    """Student's interval of a mean of values in [0, 1]; None for fewer than five."""
+    """Compute Student's interval of a mean of values in [0, 1]; None for fewer than five."""
     if len(values) < FEWEST:
         return None
     middle, half = float(values.mean()), student_half(values)
@@ -113,7 +113,7 @@ def mean_interval(values: FloatArray) -> tuple[float, float] | None:
 
 
 def position(ratios: FloatArray) -> float | None:
-    """A setting's position on the axis: the mean of log10(‖B‖/‖E‖ + 1) over batches.
+    """Compute a setting's position on the axis: the mean of log10(‖B‖/‖E‖ + 1) over batches.
 
     None where some update was not perturbed at all, so that the ratio is infinite.
     """
@@ -167,7 +167,7 @@ class AttackScores:
 
 
 def has_secret(target: Target) -> bool:
-    """Whether clients keep a part of the model private, which an insider would know."""
+    """Whether clients keep a part of the model private that only insiders know."""
     return bool(private_parts(target.model))
 
 
@@ -179,7 +179,7 @@ def attacked(
     seed: int,
     progress: Progress,
 ) -> AttackScores:
-    """Attack the updates of these batches.
+    """Attack the updates of these batches, and score the answers.
 
     Batches have equally many records; noise and starting points, drawn by the seed, are the same
     for every setting of a defense.
@@ -223,7 +223,7 @@ def perturbation_ratio(
     shared: dict[str, Tensor],
     generator: torch.Generator,
 ) -> float:
-    """‖B‖/‖E‖ of a batch: B is the gradient of the task's loss, E what the defenses added to it.
+    """Compute a batch's ‖B‖/‖E‖: B is the gradient of the task's loss, E the defenses' change.
 
     Norms are over all visible biases together, theorem 2.2's B and E_B (over all parameters where
     there is no bias). E is noise, what was left out, and the gradient of a secret term. Clipping,
@@ -270,7 +270,7 @@ class _Answer:
         draws: np.random.SeedSequence,
         progress: Progress,
     ) -> Self:
-        """Attack what was observed."""
+        """Attack the observed update."""
         with one_thread():
             execution = Execution(draws, progress=progress)
             candidates = attack_.method.run(observed.view, execution)
@@ -283,18 +283,18 @@ class _Answer:
 
     @property
     def records(self) -> Tensor:
-        """(k, …) the truth."""
+        """The true inputs, (k, …)."""
         return self.observed.records.detach().cpu()
 
     @cached_property
     def order(self) -> Tensor | None:
-        """(k,) for each record, the reconstruction that stands for it; None for no answer."""
+        """For each record, the reconstruction matched with it, (k,); None for no answer."""
         inputs = self.inputs
         return None if inputs is None else order_of(self.records.double(), inputs.double())
 
     @property
     def errors(self) -> FloatArray:
-        """(k,) relative errors, each record against the one that stands for it."""
+        """The relative error (k,) of each record and its matched reconstruction."""
         if self.inputs is None:
             return np.ones(len(self.records))
         rebuilt = self.inputs.double()[self.order]
@@ -303,7 +303,7 @@ class _Answer:
 
 
 def _misnamed(answers: Sequence[_Answer]) -> tuple[FloatArray, FloatArray] | tuple[None, None]:
-    """(batches,) distances of labels as lists, and record by record."""
+    """Compute two distances of labels (batches,): as lists, and record by record."""
     silent = any(answer.inputs is not None and answer.labels is None for answer in answers)
     if silent or not answers[0].observed.view.classes:
         return None, None

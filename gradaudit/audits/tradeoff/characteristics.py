@@ -29,7 +29,7 @@ Interval = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class Value:
-    """A number with its interval, where there is one."""
+    """A number, with its interval if it has one."""
 
     value: float
     interval: Interval = None
@@ -37,7 +37,7 @@ class Value:
 
 @dataclass(frozen=True)
 class PanelPoint:
-    """A setting in a panel.
+    """One setting's point in a panel.
 
     Attributes:
         position: log10(‖B‖/‖E‖ + 1); None where nothing was perturbed.
@@ -51,7 +51,7 @@ class PanelPoint:
 
 
 def expect_panels(panels: int) -> None:
-    """Look whether the picture has room.
+    """Raise a UsageError where the picture has too many panels.
 
     Raises:
         UsageError: there are more panels than that.
@@ -84,7 +84,7 @@ def draw_characteristics(path: Path, panels: Mapping[str, Sequence[PanelPoint]])
 
 
 def positions(given: Sequence[float | None]) -> np.ndarray:
-    """Places on the axis, with what is infinite a step to the right of all others."""
+    """Place values on the axis, with infinite ones a step to the right of all others."""
     known = [place for place in given if place is not None]
     edge = max(known, default=0.0) + 0.5
     return np.array([edge if place is None else place for place in given])
@@ -136,7 +136,7 @@ def _panel(axes: Axes, places: np.ndarray, points: Sequence[PanelPoint]) -> None
 
 
 def _values(given: Sequence[Value]) -> tuple[np.ndarray, np.ndarray]:
-    """Values (points,) and their distances to both ends of the interval, (2, points)."""
+    """Return values (points,) and their distances to the ends of the intervals, (2, points)."""
     middle = np.array([value.value for value in given])
     ends = np.array([value.interval or (value.value, value.value) for value in given]).T
     return middle, np.abs(ends - middle)

@@ -1,4 +1,4 @@
-"""Rows of every mechanism that is studied on a subject, with the curves drawn."""
+"""Makes rows of every mechanism that is studied, and draws the curves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ _OF_MECHANISM = ("cap", "cap_paper", "accuracy")
 
 @dataclass(frozen=True)
 class StudyRows:
-    """The rows of one study."""
+    """Makes the rows of one study."""
 
     rows: Rows
     study: Study
@@ -68,7 +68,7 @@ class StudyRows:
                 yield from self._of_game(view, game)
 
     def points(self, view: AttackedModel) -> list[PanelPoint]:
-        """Points of the curve in the picture."""
+        """Return the points of the curve in the picture."""
         of_games = {game: self.study.of(view, game) for game in self.games}
         return [
             PanelPoint(
@@ -84,7 +84,7 @@ class StudyRows:
         ]
 
     def _accuracies(self) -> Iterator[Measurement]:
-        """Accuracies of every setting; the mean over the grid has no ``setting`` in its variant."""
+        """Make rows of every setting's accuracy, and of the grid's mean without ``setting``."""
         tested = self.study.trained[0][0].accuracy
         count = len(self._accuracy)
         mean = sum(accuracy.value for accuracy in self._accuracy) / count
@@ -100,7 +100,7 @@ class StudyRows:
 
     @cached_property
     def _accuracy(self) -> list[Value]:
-        """Each setting's mean accuracy; Wilson's interval, or Student's over repetitions."""
+        """Compute a setting's mean accuracy, with Wilson's or Student's interval."""
         accuracies = self.study.accuracies
         if len(accuracies) > 1:
             return [_mean(of_setting) for of_setting in accuracies.T]
@@ -212,7 +212,7 @@ def run(audit: Tradeoff, subject: Subject, progress: Progress) -> Iterator[Measu
 
 
 def cost(audit: Tradeoff, subject: Subject) -> AuditCost:
-    """Trainings with all settings, and all attacks on each."""
+    """Estimate the cost: trainings with all settings, and all attacks on each."""
     o = audit.options
     settings = sum(len(mechanism.settings) for mechanism in _mechanisms(o))
     records = len(subject.records)
@@ -228,7 +228,7 @@ def cost(audit: Tradeoff, subject: Subject) -> AuditCost:
 
 
 def _mechanisms(options: TradeoffOptions) -> list[DefenseGrid]:
-    """The mechanism of ``--defense``, and those beside it; none may be named twice."""
+    """List the mechanism of ``--defense`` and those beside it; none may be named twice."""
     mechanisms = [read_mechanism(options.defense, "--defense")] if options.defense else []
     mechanisms += [read_mechanism([text], "--against") for text in options.against]
     names = [mechanism.text for mechanism in mechanisms]
@@ -271,7 +271,7 @@ def _studied(
     options: TradeoffOptions,
     progress: Progress,
 ) -> list[Measurement]:
-    """Rows of attacks from one reconstruction; a mechanism that cannot be trained with has no CAP.
+    """Make rows of attacks by reconstruction; mechanisms that cannot be trained with have no CAP.
 
     Raises:
         NotApplicable: the only mechanism does not go with the model.
@@ -316,7 +316,7 @@ def _played(
     options: TradeoffOptions,
     progress: Progress,
 ) -> list[Measurement]:
-    """Rows of property inference."""
+    """Make rows of property inference."""
     rows: list[Measurement] = []
     panels: dict[str, dict[str, Sequence[tuple[Value, Value]]]] = {}
     for mechanism in mechanisms:

@@ -1,4 +1,4 @@
-"""Mechanisms: defenses in a row, some options of which run over a grid."""
+"""Mechanisms: successive defenses, some of whose options run over a grid."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ MOST_SETTINGS = 100
 
 @dataclass(frozen=True)
 class DefenseSetting:
-    """One point of a mechanism's grid.
+    """One setting of a mechanism's grid.
 
     Attributes:
         values: what is varied, as ``dp.sigma``, and its value here.
@@ -33,7 +33,7 @@ class DefenseSetting:
 
 @dataclass(frozen=True)
 class DefenseGrid:
-    """Defenses in a row and every setting of their grid, the last option varied fastest."""
+    """Successive defenses with every setting of their grid, the last option varied fastest."""
 
     text: str
     settings: tuple[DefenseSetting, ...]
@@ -44,7 +44,7 @@ class DefenseGrid:
 
 @dataclass(frozen=True)
 class _Axis:
-    """An option, by defense and place in its spec, and its values."""
+    """An option, by its defense and its place in the spec, with its values."""
 
     name: str
     prefix: str
@@ -52,7 +52,7 @@ class _Axis:
 
 
 def read_mechanism(specs: Sequence[str], option: str) -> DefenseGrid:
-    """The mechanism of defenses' specs in which ``V1|V2|…`` stands for any of these values.
+    """Parse defenses' specs, in which ``V1|V2|…`` stands for each of these values.
 
     Args:
         specs: in the order of application, as ``selective:0.05`` and ``dp:clip=1,sigma=0.1|0.5``;
@@ -73,7 +73,7 @@ def read_mechanism(specs: Sequence[str], option: str) -> DefenseGrid:
 
 
 def _axes(part: str, option: str) -> Iterator[_Axis]:
-    """Every option of one defense in the order of its spec, with one value where it is fixed."""
+    """List one defense's options in the order of its spec, with one value where fixed."""
     name, _, rest = part.partition(":")
     for item in filter(None, rest.split(",")):
         key, equals, text = item.partition("=")

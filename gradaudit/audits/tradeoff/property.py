@@ -21,7 +21,7 @@ _NO_PAPER = "Fan et al. 2020 define CAP for reconstruction, membership and traci
 
 @dataclass(frozen=True)
 class PropertyResult:
-    """One setting: accuracy, and advantage and AUROC by adversary (adaptive and static)."""
+    """One setting's accuracy, and each adversary's advantage and AUROC (adaptive and static)."""
 
     setting: DefenseSetting
     accuracy: Measurement
@@ -32,7 +32,7 @@ class PropertyResult:
 def play(
     subject: Subject, mechanism: DefenseGrid, options: TradeoffOptions, progress: Progress
 ) -> list[PropertyResult]:
-    """Property inference at every setting, on models that the audit trains with it.
+    """Play property inference at every setting, on models that the audit trains with it.
 
     Training and splits are the attack's own: the private set is trained on and attacked, other
     records are tested on.
@@ -97,7 +97,7 @@ def _accuracy(facts: dict[str, Any]) -> Measurement:
 def property_rows(
     mechanism: DefenseGrid, played: Sequence[PropertyResult]
 ) -> Iterator[Measurement]:
-    """CAP with 1 − advantage for the distance, and the points of the curve."""
+    """Make rows of CAP with 1 − advantage as the distance, and of the curve's points."""
     rows = Rows(Tradeoff, {"mechanism": mechanism.text, "game": "property"})
     for name, variant in _ADVERSARIES.items():
         if all(name in point.advantage for point in played):
@@ -113,7 +113,7 @@ def property_rows(
 
 
 def _cap(played: Sequence[PropertyResult], adversary: str, rows: Rows) -> Measurement:
-    """(1/n) Σ Acc_m (1 − advantage_m); the interval has every point at its ends, so is cautious."""
+    """Compute (1/n) Σ Acc_m (1 − advantage_m); its interval is conservative."""
     points = [(_ends(point.accuracy), _ends(point.advantage[adversary])) for point in played]
     value, low, high = (
         sum(accuracy[a] * (1 - advantage[b]) for accuracy, advantage in points) / len(points)
@@ -143,7 +143,7 @@ def _cap(played: Sequence[PropertyResult], adversary: str, rows: Rows) -> Measur
 
 
 def _ends(row: Measurement) -> tuple[float, float, float]:
-    """Value, low and high end."""
+    """Return the value, and the low and high end."""
     mean = _value(row)
     return (mean.value, *(mean.interval or (mean.value, mean.value)))
 
@@ -154,7 +154,7 @@ def _value(row: Measurement) -> Value:
 
 
 def pairs(played: Sequence[PropertyResult]) -> dict[str, list[tuple[Value, Value]]]:
-    """(accuracy, advantage) of every setting by adversary, for the picture."""
+    """Return (accuracy, advantage) of every setting by adversary, for the picture."""
     return {
         name: [
             (_value(point.accuracy), _value(point.advantage[name]))

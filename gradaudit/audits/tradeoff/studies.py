@@ -1,4 +1,4 @@
-"""One mechanism under study: every setting trained with and attacked."""
+"""Studies one mechanism: trains with every setting, and attacks the updates."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ Weights = Literal["initial", "trained"]
 
 @dataclass(frozen=True)
 class AttackedModel:
-    """The model whose updates are attacked, and the attacker.
+    """The model whose updates are attacked, with the attack's options.
 
     Attributes:
         batch_size: records behind an update.
@@ -54,7 +54,7 @@ class AttackedModel:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """How a mechanism is studied.
+    """The plan of a study: trainings, batches, repetitions and attacks.
 
     Attributes:
         training: how models are trained.
@@ -95,14 +95,14 @@ class TrainedModel:
 
     @property
     def reach(self) -> float:
-        """Half the width of its interval."""
+        """Half the width of the accuracy's interval."""
         low, high = self.accuracy.interval or (0.0, 0.0)
         return (high - low) / 2
 
 
 @dataclass(frozen=True)
 class Study:
-    """Results of a mechanism at every setting.
+    """The results of a mechanism at every setting.
 
     Attributes:
         mechanism: with its grid.
@@ -116,16 +116,16 @@ class Study:
 
     @property
     def accuracies(self) -> FloatArray:
-        """(repetitions, settings)."""
+        """The accuracies (repetitions, settings)."""
         return np.array([[trained.value for trained in row] for row in self.trained])
 
     @property
     def reaches(self) -> FloatArray:
-        """(repetitions, settings) half the widths of their intervals."""
+        """Half the widths of the accuracies' intervals, (repetitions, settings)."""
         return np.array([[trained.reach for trained in row] for row in self.trained])
 
     def of(self, view: AttackedModel, what: str) -> FloatArray | None:
-        """(repetitions, settings, batches) of a field of the outcomes; None where it is missing."""
+        """Stack a field of the outcomes (repetitions, settings, batches); None where missing."""
         values = [[getattr(outcome, what) for outcome in row] for row in self.outcomes[view]]
         return None if any(value is None for row in values for value in row) else np.array(values)
 
@@ -141,7 +141,7 @@ def train(
     jobs: int = 1,
     units: Units = NOTHING_KEPT,
 ) -> list[TrainedModel]:
-    """Train every target with its defenses and test.
+    """Train every target with its defenses, and test its accuracy.
 
     The initial weights, which are the targets', are left as they are; ``test`` are other records.
     Trainings are shared out among ``jobs`` workers, where they need no device.
@@ -179,7 +179,7 @@ def _tested(initial: Target, weights: dict[str, Tensor], test: Records) -> Train
 
 
 def _weights(training: FederatedTraining, rounds: int, advance: Advance) -> dict[str, Tensor]:
-    """Weights of the model after so many rounds, with its private part."""
+    """Train the model for a number of rounds, and return its weights with the private part."""
     for _ in range(rounds):
         training.advance()
         advance(1)
@@ -188,7 +188,7 @@ def _weights(training: FederatedTraining, rounds: int, advance: Advance) -> dict
 
 
 def study(subject: Subject, mechanism: DefenseGrid, plan: StudyPlan, progress: Progress) -> Study:
-    """Train with every setting of a mechanism, and attack what is shared.
+    """Train with every setting of a mechanism, and attack the shared updates.
 
     Repetitions draw other splits, batches and noise; the initial weights are the target's.
 
@@ -225,7 +225,7 @@ def study(subject: Subject, mechanism: DefenseGrid, plan: StudyPlan, progress: P
 
 
 def expect_usable(subject: Subject, setting: DefenseSetting) -> None:
-    """Look whether the defenses of a setting can be applied to the model in this order.
+    """Raise an error where a setting's defenses cannot be applied to the model in this order.
 
     Raises:
         NotApplicable: one cannot be built into the model.
@@ -247,7 +247,7 @@ def _views(plan: StudyPlan, target: Target) -> list[AttackedModel]:
 
 
 def _drawn(subject: Subject, plan: StudyPlan, number: int) -> tuple[Subject, Records]:
-    """The seed of one repetition, the records that are trained on, and others to test on."""
+    """Draw one repetition: its seed, the records to train on, and others to test on."""
     seed = subject.seed
     if number:
         seed = seed_of(seed, "tradeoff", "repetition", number)

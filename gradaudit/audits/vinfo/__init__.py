@@ -141,23 +141,23 @@ class VinfoOptions(SharingOptions):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The families beside the prior."""
+        """The predictive families beside the prior."""
         usual = ("forest",) if self.paper else ("forest", "mlp", "logistic", "norms")
         return self.family or usual
 
     @property
     def permuted_repeats(self) -> int:
-        """Repetitions of the permuted attribute: half as many, but five where there are."""
+        """The number of repetitions with a permuted attribute: half, or five if that is more."""
         return max(min(self.repeats, 5), self.repeats // 2)
 
     @property
     def attacker(self) -> str:
-        """The family of the independent attack: none that measures, if there is another."""
+        """The family of the independent attack: one not used for measuring, if there is one."""
         return "forest" if "extra-trees" in self.members else "extra-trees"
 
     @property
     def inverted(self) -> int:
-        """How many records of a client are inverted: one, unless it was said."""
+        """The number of a client's records that are inverted: one by default."""
         return self.batch_size if "batch_size" in self.model_fields_set else 1
 
 

@@ -1,4 +1,4 @@
-"""Rows of an attribute from its repetitions, and how they go with an independent attack."""
+"""Makes an attribute's rows from its repetitions, and their correlation with an attack."""
 
 import itertools
 from collections import Counter
@@ -35,7 +35,7 @@ ENOUGH = 5
 
 @dataclass(frozen=True)
 class LayerPoint:
-    """One layer in one case (attribute and round, as the variant says them).
+    """One layer of one attribute in one round, which the variant names.
 
     Its numbers by metric, and the AUROC of the independent attack.
     """
@@ -47,12 +47,12 @@ class LayerPoint:
 
     @property
     def place(self) -> tuple[object, str]:
-        """Round and layer, whatever the attribute."""
+        """The round and the layer, without the attribute."""
         return self.case.get("round"), self.layer
 
 
 def correlation_rows(points: Sequence[LayerPoint]) -> Iterator[Measurement]:
-    """Pearson's r of every metric, pooled over cases, and of each case with enough layers."""
+    """Make rows of Pearson's r of every metric, over all cases and for each with enough layers."""
     cases = list({repr(point.case): point.case for point in points}.values())
     for name in dict.fromkeys(name for point in points for name in point.metrics):
         of_metric: Variant = {} if name == f"{Vinfo.name}.vinfo" else {"of": name}
@@ -64,7 +64,7 @@ def correlation_rows(points: Sequence[LayerPoint]) -> Iterator[Measurement]:
 
 
 def crossed_rows(points: Sequence[LayerPoint]) -> Iterator[Measurement]:
-    """Pearson's r of one attribute's information with the attack on another (2021, figure 7).
+    """Make rows of Pearson's r of one attribute's information with the attack on another.
 
     Layers of all rounds are pooled; pairs with too few have no row.
     """
@@ -131,7 +131,7 @@ class AttributeRows:
         permuted: Sequence[UsableInformation],
         why: str,
     ) -> Iterator[Measurement]:
-        """A layer's rows, and the same for the permuted attribute, or why there are none."""
+        """Make a layer's rows, with those of the permuted attribute or why there are none."""
         floor: dict[str, JsonValue] = {}
         variant: Variant = {"attribute_permuted": True}
         if not permuted:
@@ -146,7 +146,7 @@ class AttributeRows:
             yield self._row(metric, layer, real, {}, details)
 
     def independent(self, layer: str, attack: Sequence[UsableInformation], by: str) -> Measurement:
-        """The AUROC of an attack on other records, with another seed and classifier."""
+        """Make the row of the AUROC of an attack on other records with another classifier."""
         of_attack: dict[str, JsonValue] = {"families": [by], LEARNERS: sizes([by])}
         return self._row("auroc", layer, attack, {"independent": True}, of_attack)
 
@@ -191,7 +191,7 @@ class AttributeRows:
 
 
 def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measurement]:
-    """Each layer's rows of the attribute with the most information, among several in a round."""
+    """Make each layer's rows of the attribute with the most information in a round."""
     for layer in dict.fromkeys(row.layer for row in rows):
         of_layer = [row for row in rows if row.layer == layer]
         measured = {
@@ -210,12 +210,12 @@ def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measure
 
 
 def _unit(metric: str, repetitions: Sequence[UsableInformation]) -> float:
-    """The divisor of information: one, or the prior's entropy."""
+    """Return the divisor of information: one, or the prior's entropy."""
     return repetitions[0].entropy if metric == "vinfo_fraction" else 1.0
 
 
 def _ranking(repetitions: Sequence[UsableInformation]) -> dict[str, JsonValue]:
-    """The ROC curve as pairs of rates, averaged over repetitions, and the AUROC of each."""
+    """Compute the mean ROC curve over repetitions as pairs of rates, and each one's AUROC."""
     curves = [usable.roc for usable in repetitions if usable.roc]
     if not curves:
         return {}
@@ -229,7 +229,7 @@ def _ranking(repetitions: Sequence[UsableInformation]) -> dict[str, JsonValue]:
 def _learning(
     metric: str, repetitions: Sequence[UsableInformation], sampled: RecordUse
 ) -> dict[str, JsonValue]:
-    """The learning curve over fewer batches, and the bias that it shows."""
+    """Compute the learning curve over fewer batches, and the bias that it indicates."""
     curve = mean_curve(repetitions)
     if not curve:
         return {}

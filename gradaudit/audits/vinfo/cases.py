@@ -1,4 +1,4 @@
-"""The attributes under audit, and all random draws that are made before the first gradient.
+"""Draws all records and batches for the audited attributes before the first gradient.
 
 Every use and attribute has draws of its own, whatever other attributes are asked about.
 """
@@ -26,7 +26,7 @@ _KEPT = (2.0, 1.0)
 
 @dataclass(frozen=True)
 class AttributeCase:
-    """An attribute with everything drawn for it.
+    """An attribute with its drawn splits and batches.
 
     ``permuted`` is empty where ``why`` says why not, ``independent`` without a correlation. Of the
     fits and the defenses' noise ``seed`` is the root, ``attack`` for the independent attack.
@@ -43,7 +43,7 @@ class AttributeCase:
 
 
 def why_no_correlation(subject: Subject, options: VinfoOptions) -> str:
-    """Why no records are kept for an attack of their own; empty where some are.
+    """Say why no records are kept for the independent attack; empty where some are.
 
     From so few as 2,000 records a third is missed: .066 nats were found where .172 are.
     """
@@ -62,7 +62,7 @@ def why_no_correlation(subject: Subject, options: VinfoOptions) -> str:
 
 
 def records_asked_about(subject: Subject, *, keep: bool) -> Records:
-    """The records to look at, with the attributes asked about: membership where none is named.
+    """Select the records and attributes to audit: the task label where none is named.
 
     More are drawn where a third is kept for an independent attack.
 
@@ -85,7 +85,7 @@ def records_asked_about(subject: Subject, *, keep: bool) -> Records:
 def drawn_cases(
     records: Records, options: VinfoOptions, seed: int, *, keep: bool
 ) -> tuple[list[AttributeCase], dict[str, str]]:
-    """Draw splits and batches of every attribute; with ``keep``, a third is for another attack.
+    """Draw splits and batches of every attribute; ``keep`` leaves a third for another attack.
 
     Returns:
         The cases, and why there is none of some attributes.

@@ -1,4 +1,4 @@
-"""Rows of every attribute in every round of a subject, then the correlation; or of the input."""
+"""Makes rows of every attribute in every round, then of the correlation; or of the input."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ Observe = Callable[[Sequence[Layer]], Interceptor]
 
 @dataclass(frozen=True)
 class Layerwise:
-    """Estimates of every layer.
+    """The estimates of every layer.
 
     Attributes:
         observe: makes the interceptor of some layers.
@@ -84,7 +84,7 @@ class Layerwise:
     def usable(
         self, planned: Sequence[Repetition], adversary: Estimator, progress: Progress, title: str
     ) -> dict[str, list[UsableInformation]]:
-        """Each layer's estimates, one a repetition."""
+        """Estimate each layer's usable information, once for each repetition."""
         estimates: dict[str, list[UsableInformation]] = {layer.name: [] for layer in self.layers}
         if not planned:
             return estimates
@@ -108,7 +108,7 @@ class Layerwise:
     def _observed(
         self, planned: Sequence[Repetition]
     ) -> Iterator[tuple[Layer, list[tuple[Repetition, FeatureRows]]]]:
-        """Each layer with the features of some repetitions, in order, until all are through.
+        """Yield each layer with the features of some repetitions, in order.
 
         Principal components are fitted on the adversary's records of each repetition alone.
         """
@@ -132,7 +132,7 @@ class Layerwise:
                 yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
 
     def _others(self, repetition: Repetition) -> NDArray[np.int64]:
-        """Other clients' records of each batch, (batches, others, k)."""
+        """Draw other clients' records for each batch, (batches, others, k)."""
         generator = rng(self.seed, "others", *repetition.words)
         drawn = [
             draws_of_others(batches.indices, self.others, np.sort(part), generator)
@@ -171,7 +171,7 @@ def run(audit: Vinfo, subject: Subject, progress: Progress) -> Iterator[Measurem
 
 
 def cost(audit: Vinfo, subject: Subject) -> AuditCost:
-    """Gradients of the records once for eight repetitions (for each, of components), and fits.
+    """Estimate the cost: gradients once for eight repetitions (each, for components), and fits.
 
     The fits are of every layer, turn, repetition and family, all again for the permuted ones, and
     those of the attack, if there is a correlation.
@@ -206,7 +206,7 @@ def cost(audit: Vinfo, subject: Subject) -> AuditCost:
 
 @dataclass
 class _Latent:
-    """One run: the records looked at, attributes with what is drawn for them, and why not others.
+    """The records and attributes of one run, with the draws for them and refused attributes.
 
     ``why`` says why there is no correlation, and is empty if there is one.
     """
@@ -221,7 +221,7 @@ class _Latent:
     points: list[LayerPoint] = field(default_factory=list)
 
     def rows(self, progress: Progress) -> Iterator[Measurement]:
-        """Rows of every attribute, round and layer, then the correlation."""
+        """Yield rows of every attribute, round and layer, then of the correlation."""
         names = list(self.records.attributes)
         layers = [layer.name for layer in self.subject.layers]
         sensitivities = self._sensitivities(progress)
@@ -253,7 +253,7 @@ class _Latent:
         sensitivities: Sensitivities,
         progress: Progress,
     ) -> Iterator[Measurement]:
-        """An attribute's rows in one round."""
+        """Yield an attribute's rows in one round."""
         options, title = self.options, f"{Vinfo.name} {case.attribute}"
         work = self._layerwise(case, target, rows.variant)
         adversary = Estimator(options.members, options.prior, options.paper, curve=True)
@@ -294,7 +294,7 @@ class _Latent:
         )
 
     def _interceptor(self, target: Target, layers: Sequence[Layer]) -> Interceptor:
-        """The interceptor of some layers of a round."""
+        """Make the interceptor of some layers of a round."""
         subject = self.subject
         of = target, self.records
         return Interceptor(
@@ -308,7 +308,7 @@ class _Latent:
         )
 
     def _facts(self, case: AttributeCase, work: Layerwise) -> dict[str, JsonValue]:
-        """Facts in every row of a case."""
+        """Collect the facts in every row of a case."""
         first = case.real[0]
         facts: dict[str, JsonValue] = {
             "attribute": case.attribute,
@@ -329,7 +329,7 @@ class _Latent:
         return facts | ({"coupling": notes} if notes else {})
 
     def _sensitivities(self, progress: Progress) -> Mapping[object, Sensitivities]:
-        """Sensitivities by round (None for the newest), where they are to be correlated."""
+        """Measure sensitivities by round (None for the newest), where they are correlated."""
         if self.why or not self.options.sensitivities:
             return {}
         by_turn: dict[object, dict[str, dict[str, float]]] = {}
@@ -342,7 +342,7 @@ class _Latent:
 
 
 def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
-    """The repetitions drawn for every attribute.
+    """Draw the repetitions for every attribute.
 
     Raises:
         NotApplicable: no attribute is named, or none has two values with enough records.
@@ -360,6 +360,6 @@ def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
 
 
 def _roles(sizes: Sequence[int]) -> list[JsonValue]:
-    """Numbers of records that fit, that choose and that score in the first turn."""
+    """Count the records that fit, that choose and that score in the first turn."""
     choosing, *fitting, scoring = sizes
     return [sum(fitting), choosing, scoring]

@@ -1,4 +1,4 @@
-"""Usable information about the input itself, from the success of reconstructions."""
+"""Makes rows of usable information about the input, from the success of reconstructions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ def threshold_rows(
     guessed: FloatArray,
     threshold: float,
 ) -> Iterator[Measurement]:
-    """The rows of a set of layers at ``threshold``, and as variants those at every threshold.
+    """Make rows of a set of layers at ``threshold``, with every threshold as a variant.
 
     ``guessed`` is (kinds, updates, records, guesses) SSIM of random reconstructions.
     """
@@ -66,7 +66,7 @@ def threshold_rows(
 
 @dataclass(frozen=True)
 class _Levels:
-    """A set's numbers at all thresholds, which rise, and counts against other records beside."""
+    """A set's numbers at all ascending thresholds, with counts against other records."""
 
     rows: Rows
     layer: str | None
@@ -78,7 +78,7 @@ class _Levels:
     beside: Tally | None
 
     def rows_at(self, at: int, variant: Variant) -> Iterator[Measurement]:
-        """Both metrics at one threshold."""
+        """Make rows of both metrics at one threshold."""
         rows = self.rows.of(variant, self._counts(at))
         if self.tally.comparable[at]:
             yield self._information(at, rows)
@@ -128,7 +128,7 @@ class _Levels:
         )
 
     def _counts(self, at: int) -> dict[str, JsonValue]:
-        """Threshold, failed restarts, refused members, and the best guesses."""
+        """Collect the threshold, failed restarts, refused members, and the best guesses."""
         kind = int(self.original.kinds[at])
         guessed: dict[str, JsonValue] = {
             "kind": KINDS[kind],
@@ -150,17 +150,17 @@ class LayerSet:
 
     @property
     def layer(self) -> str | None:
-        """The layer of its rows: a single one's own."""
+        """The layer of the set's rows: its single layer, or None."""
         return self.layers[0].name if len(self.layers) == 1 else None
 
     @property
     def variant(self) -> Variant:
-        """The variant of its rows, which names the layers where there are several."""
+        """The variant of the set's rows, which names the layers where there are several."""
         return {} if len(self.layers) == 1 else {"layers": "+".join(x.name for x in self.layers)}
 
 
 def layer_sets(layers: Sequence[Layer], sizes: Sequence[int]) -> list[LayerSet]:
-    """Sets of so many consecutive layers: what lies between them in the model is among them."""
+    """Make sets of a number of consecutive layers, without gaps in the model."""
     windows = [
         tuple(layers[start : start + size])
         for size in sizes
@@ -176,7 +176,7 @@ def layer_sets(layers: Sequence[Layer], sizes: Sequence[int]) -> list[LayerSet]:
 def original_rows(
     subject: Subject, options: VinfoOptions, progress: Progress
 ) -> Iterator[Measurement]:
-    """Rows of ``original_vinfo`` and ``original_success`` (Mo et al. 2022, eq. 4-6).
+    """Yield rows of ``original_vinfo`` and ``original_success`` (Mo et al. 2022, eq. 4-6).
 
     Raises:
         NotApplicable: the records are no pictures in [0, 1], or updates are only seen in part.
@@ -200,7 +200,7 @@ def original_rows(
 
 
 def original_passes(subject: Subject, options: VinfoOptions) -> float:
-    """Gradients of a record that all attacks on all sets of layers cost at most."""
+    """Bound the record gradients that all attacks on all sets of layers take."""
     try:
         expect_pictures(subject.records)
     except NotApplicable:
@@ -213,7 +213,7 @@ def original_passes(subject: Subject, options: VinfoOptions) -> float:
 
 
 def _family(options: VinfoOptions) -> dict[str, Method]:
-    """The attacks, with the audit's steps where a method names none of its own."""
+    """List the attacks, with the audit's steps where a method names none of its own."""
     for text, method in load_methods(options.method, {}, options.restarts).items():
         if not method.restarts:
             raise UsageError(
@@ -232,7 +232,7 @@ def _family(options: VinfoOptions) -> dict[str, Method]:
 
 @dataclass(frozen=True)
 class _Attacks:
-    """The attacks of the family on one checkpoint's updates."""
+    """The family's attacks on one checkpoint's updates."""
 
     subject: Subject
     options: VinfoOptions
@@ -241,7 +241,7 @@ class _Attacks:
     campaign: Campaign
 
     def on(self, chosen: LayerSet, rows: Rows, guessed: FloatArray) -> Iterator[Measurement]:
-        """Rows of a set of layers; ``guessed`` is as ``threshold_rows`` takes it."""
+        """Make rows of a set of layers; ``guessed`` is as ``threshold_rows`` takes it."""
         observer = replace(self.observer, layers=chosen.layers)
         observed = [
             seen(update, observer.visible(update.view.update)) for update in self.campaign.observed
@@ -258,7 +258,7 @@ class _Attacks:
         yield from threshold_rows(rows, chosen.layer, rebuilt, guessed, self.options.threshold)
 
     def _facts(self, chosen: LayerSet) -> dict[str, JsonValue]:
-        """Facts in every row of a set of layers."""
+        """Collect the facts in every row of a set of layers."""
         knowledge = dict(self.campaign.observed[0].view.knowledge)
         informed = [text for text, method in self.methods.items() if not method.searches_labels]
         labels = (
@@ -288,7 +288,7 @@ class _Attacks:
 def _without(
     attacked: set[int], subject: Subject, options: VinfoOptions, rows: Rows
 ) -> Iterator[Measurement]:
-    """Every layer has a row, and every size that was asked for."""
+    """Make rows of layers and sizes for which there are no sets."""
     if 1 not in attacked:
         asked = " ".join(f"--together {size}" for size in options.together)
         layers = [layer.name for layer in subject.layers]

@@ -1,4 +1,4 @@
-"""Usable information about the input itself, from how often reconstructions succeed.
+"""Computes usable information about the input from how often reconstructions succeed.
 
 Source: F. Mo et al., "Quantifying and localizing usable information leakage from neural network
 gradients" (2022), definitions 2 and 3, equations 4 and 6.
@@ -20,18 +20,18 @@ THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 17))
 
 
 def log_success(successes: FloatArray, restarts: int) -> FloatArray:
-    """Log of f = (s + ½) / (R + 1), for s successes of R restarts: finite even for none."""
+    """Compute ln f, f = (s + ½) / (R + 1), of s successes in R restarts: finite for s = 0."""
     return np.asarray(np.log((successes + 0.5) / (restarts + 1)))
 
 
 def ceiling(restarts: int) -> float:
-    """ln((R + ½) / ½) nats: every restart succeeds on every record, and no guess ever does."""
+    """Compute ln((R + ½) / ½) nats: all restarts succeed on all records, and no guess does."""
     return math.log((restarts + 0.5) / 0.5)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How often reconstructions and random guesses reach each threshold.
+    """Counts of reconstructions and random guesses that reach each threshold.
 
     Attributes:
         successes: (thresholds, members, updates, records) of R restarts.
@@ -65,29 +65,29 @@ class Tally:
 
     @property
     def gains(self) -> FloatArray:
-        """(thresholds, members, updates) mean over an update's records of ln f[g]."""
+        """Average ln f[g] over an update's records, (thresholds, members, updates)."""
         return np.asarray(log_success(self.successes, self.restarts).mean(axis=-1))
 
     @property
     def priors(self) -> FloatArray:
-        """(thresholds, kinds, updates) mean of ln f[∅], with the guesses' rate over R rounds."""
+        """Average ln f[∅], (thresholds, kinds, updates), with the guesses' rate over R rounds."""
         return np.asarray(log_success(self.restarts * self.guessed, self.restarts).mean(axis=-1))
 
     @property
     def comparable(self) -> NDArray[np.bool_]:
-        """(thresholds,) whether any reconstruction or any guess succeeds."""
+        """Whether any reconstruction or any guess succeeds, (thresholds,)."""
         most = self.successes.max(axis=(1, 2, 3)), self.guessed.max(axis=(1, 2, 3))
         return np.asarray(np.maximum(*most) > 0)
 
     @property
     def rates(self) -> FloatArray:
-        """(thresholds, members, updates) share of an update's restarts that succeed."""
+        """Compute the share of restarts that succeed, (thresholds, members, updates)."""
         return np.asarray(self.successes.mean(axis=-1) / self.restarts)
 
 
 @dataclass(frozen=True)
 class Original:
-    """Usable information about the input at every threshold, in nats.
+    """Usable information about the input at every threshold, in nats, with its best attack.
 
     Attributes:
         members: (thresholds, members) of each attack alone; negative where guessing does better.
@@ -101,17 +101,17 @@ class Original:
 
     @property
     def best(self) -> NDArray[np.int64]:
-        """(thresholds,) the member with the most."""
+        """The attack with the most information, (thresholds,)."""
         return np.asarray(self.members.argmax(axis=1))
 
     @property
     def values(self) -> FloatArray:
-        """(thresholds,) of the whole family: guessing is in it, so never negative."""
+        """The family's information (thresholds,): guessing is a member, so it is never negative."""
         return np.asarray(np.maximum(self.members.max(axis=1), 0.0))
 
 
 def information(tally: Tally) -> Original:
-    """Infimum of E[−ln f[∅]] less the infimum of E[−ln f[g]], of the event that SSIM reaches τ.
+    """Compute inf E[−ln f[∅]] − inf E[−ln f[g]], for the event that SSIM reaches τ.
 
     Each infimum is over the mean of all records: one member for all of them (equation 4). The
     prior's success is the share of many random reconstructions, counted as R rounds of guessing.
@@ -124,7 +124,7 @@ def information(tally: Tally) -> Original:
 
 @dataclass(frozen=True)
 class Spread:
-    """95 % intervals over updates.
+    """The 95 % intervals over updates.
 
     Attributes:
         values: (thresholds, 2) of the information.
@@ -136,7 +136,7 @@ class Spread:
 
 
 def spread(tally: Tally) -> Spread:
-    """How much other records could change the numbers, by ``clustered`` over the updates.
+    """Compute intervals over records, by ``clustered`` over the updates.
 
     The information of an update, of one member against one kind of guess, lies within ``ceiling``
     nats of 0, and so is a share of that range. The family's is the largest over members of the

@@ -1,4 +1,4 @@
-"""Repetitions of an estimate: each splits the records anew, then draws batches in every set."""
+"""Draws repetitions of an estimate: each splits the records anew and draws batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _FOLD_NAMES = tuple(
 
 @dataclass(frozen=True)
 class Question:
-    """The attribute, records and number of repetitions of an estimate.
+    """The attribute, the records and the number of repetitions of an estimate.
 
     Attributes:
         codes: (records,) of all records, indices into ``values``.
@@ -51,7 +51,7 @@ class Question:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Shares of the records in the folds and in the score set."""
+        """The shares of the records in the folds and in the score set."""
         everyone = len(self.pool)
         adversary = (1 - SCORED) * everyone if self.shadow is None else self.shadow
         return (adversary / FOLDS,) * FOLDS + (everyone - adversary,)
@@ -59,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Repetition:
-    """One split with its batches.
+    """One split of the records, with its batches.
 
     Attributes:
         number: from 0.
@@ -83,17 +83,17 @@ class Repetition:
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """Words that name the question's streams of random numbers."""
+        """The words that name this estimate's streams of random numbers."""
         return ("repetition", self.number, "permuted" if self.permuted else "as it is")
 
     @property
     def adversary(self) -> IntArray:
-        """Indices of the records of all folds, ascending."""
+        """The indices of the records of all folds, ascending."""
         return np.sort(np.concatenate(self.parts[:-1]))
 
 
 def repetitions(question: Question, *, permuted: bool = False) -> Iterator[Repetition]:
-    """Every repetition; its draws depend on its number alone.
+    """Draw every repetition; its draws depend on its number alone.
 
     Raises:
         NotApplicable: the attribute has one value, or a set has too few records of one.
@@ -107,13 +107,13 @@ def repetitions(question: Question, *, permuted: bool = False) -> Iterator[Repet
 
 
 def occurring_values(codes: IntArray, values: tuple[str, ...]) -> tuple[IntArray, tuple[str, ...]]:
-    """Codes and values without the values that no record has."""
+    """Drop the values that no record has, and renumber the codes."""
     present, renumbered = np.unique(codes, return_inverse=True)
     return renumbered.astype(np.int64), tuple(values[code] for code in present)
 
 
 def _of_values_that_occur(question: Question) -> Question:
-    """The question of its pool alone: codes and users of these records, values that they have."""
+    """Restrict the estimate to these records, their users and the values that they have."""
     codes, values = occurring_values(question.codes[question.pool], question.values)
     if len(values) < 2:
         raise NotApplicable(
@@ -158,7 +158,7 @@ def _repetition(
 
 
 def _independent(question: Question, codes: IntArray, members: IntArray, drawn: Batches) -> float:
-    """About how many of the batches drawn from the members are worth an independent one.
+    """Estimate the number of independent batches among those drawn from some records.
 
     As many of each value as the rarest allows, and no more than were drawn.
     """
@@ -168,7 +168,7 @@ def _independent(question: Question, codes: IntArray, members: IntArray, drawn: 
 
 
 def _holders(question: Question, codes: IntArray, members: IntArray) -> int:
-    """How many of the members (or of their users) have the value that the fewest have."""
+    """Count the records (or users) that have the rarest value."""
     names = _names(question)[members]
     return min(
         len(np.unique(names[codes[members] == value])) for value in range(len(question.values))
@@ -176,7 +176,7 @@ def _holders(question: Question, codes: IntArray, members: IntArray) -> int:
 
 
 def _held(question: Question, drawn: Batches) -> float:
-    """Effective number of records (or users) in a batch: k²/Σ n² of n records each."""
+    """Compute the effective number of records (or users) in a batch: k²/Σ n²."""
     names = _names(question)[drawn.indices]
     same = (names[:, :, None] == names[:, None, :]).sum(axis=(1, 2))
     return float(names.shape[1] ** 2 / same.mean())
@@ -187,7 +187,7 @@ def _names(question: Question) -> IntArray:
 
 
 def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:
-    """The attribute dealt anew; of users, who keep their records, it moves from one to another.
+    """Permute the attribute among the records, or among users, who keep their records.
 
     Where every user has one value, users swap values. Where values vary within users, the records
     of all users in one random order take the values of all in another: runs of values that

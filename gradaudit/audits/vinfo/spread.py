@@ -1,4 +1,4 @@
-"""Uncertainty of an estimate over other records, and its limit with more records.
+"""Intervals of an estimate over other records, and its extrapolation to more records.
 
 Intervals for another sample of as many records, and the limit of the learning curve of those there
 are.
@@ -26,7 +26,7 @@ _APART = 1e-3
 
 
 def mean_curve(found: Sequence[UsableInformation]) -> list[LearningCurvePoint]:
-    """The mean of the repetitions' learning curves; empty where there is none."""
+    """Average the repetitions' learning curves; empty where there is none."""
     curves = [estimate.curve for estimate in found]
     if not all(curves):
         return []
@@ -34,7 +34,7 @@ def mean_curve(found: Sequence[UsableInformation]) -> list[LearningCurvePoint]:
 
 
 def by_a_line(shares: Sequence[float], values: Sequence[float]) -> float:
-    """Increase with unlimited records, by a line in one over the share of the records.
+    """Extrapolate to unlimited records by a line in one over the share of the records.
 
     It says too little where the curve has just begun to rise: .02 of the .08 nats that are missed.
     """
@@ -43,7 +43,7 @@ def by_a_line(shares: Sequence[float], values: Sequence[float]) -> float:
 
 
 def limit_of_ranking(curve: Sequence[LearningCurvePoint]) -> float | None:
-    """The AUROC with records without end, by the law of linear discriminants.
+    """Extrapolate the AUROC to unlimited records by the law of linear discriminants.
 
     With n records and p features, classes that are Δ apart come out δ apart, with
     1/δ² = 1/Δ² + c·p/n and AUROC = Φ(δ/√2) (R. A. Fisher's discriminant; S. Raudys and A. K. Jain,
@@ -67,7 +67,7 @@ def limit_of_ranking(curve: Sequence[LearningCurvePoint]) -> float | None:
 
 
 def ranked_share(auroc: float) -> float:
-    """Mutual information of a fair coin and normal scores with this AUROC, over its entropy.
+    """Compute the mutual information, over its entropy, of a coin and normal scores of an AUROC.
 
     The log-likelihood ratio of two normal laws that are d apart is N(d²/2, d²) under its own, and
     AUROC = Φ(d/√2); the share is 1 − E log2(1 + exp(−LLR)).
@@ -79,7 +79,7 @@ def ranked_share(auroc: float) -> float:
 
 
 def _distance(auroc: float) -> float:
-    """Distance of two normal laws of unit variance, in standard deviations."""
+    """Compute the distance of two unit normal laws with this AUROC, in standard deviations."""
     return float(np.sqrt(2) * ndtri(min(max(auroc, 0.5), _SURE)))
 
 
@@ -90,7 +90,7 @@ without number, at most: where the AUROC is 1/2, and where it is near 0 or 1."""
 
 @dataclass(frozen=True)
 class RecordUse:
-    """How the records behind repetitions were used.
+    """The use of the records behind repetitions, from which intervals are computed.
 
     Attributes:
         scored: records in each score set.
@@ -104,12 +104,12 @@ class RecordUse:
 
     @classmethod
     def of(cls, repetition: Repetition) -> RecordUse:
-        """The use of records in a repetition, which is that of all others."""
+        """Count the use of records in one repetition, which is the same in all others."""
         scored, fitted = len(repetition.parts[-1]), len(repetition.adversary)
         return cls(scored, fitted, repetition.disjoint)
 
     def interval(self, values: FloatArray, ignorant: float) -> Interval:
-        """Interval of a mean over repetitions for another sample of as many records.
+        """Compute the interval of a mean over repetitions for another sample of as many records.
 
         What it estimates is the mean over such samples: what an adversary learns who has as many
         records as this one, not what the gradient holds. Nadeau and Bengio's, with a standard
@@ -124,7 +124,7 @@ class RecordUse:
         return resampled(values, self.scored, self.fitted, least=least)
 
     def trials(self, repetitions: int) -> float:
-        """Independent trials that a mean over so many repetitions is worth: D/(1/(R s) + 1 − 1/R).
+        """Compute a mean's effective number of independent trials: D/(1/(R s) + 1 − 1/R).
 
         D are the disjoint batches of the rarest value, s the share of the records that scores: one
         repetition scores s D of them, and two have the share s of those in common.
@@ -133,12 +133,12 @@ class RecordUse:
         return self.disjoint / (1 / (repetitions * share) + 1 - 1 / repetitions)
 
     def wilson(self, mean: float, trials: float) -> Interval:
-        """Wilson's interval of a share, with Student's quantile for means over two values."""
+        """Compute Wilson's interval of a share, with Student's quantile for few repetitions."""
         return wilson(mean, trials, student_quantile(max(2 * self.disjoint - 2, 1.0)))
 
 
 def information_interval(found: Sequence[UsableInformation], sampled: RecordUse) -> Interval:
-    """Interval of the information, in nats; reaches 0 at least, as information is not negative.
+    """Compute the interval of the information in nats, cut off at 0.
 
     Nadeau and Bengio's, and Wilson's of the information's share of the entropy as of so many
     independent trials as ``RecordUse.trials`` says: the variance between few splits misses batches
@@ -159,7 +159,7 @@ def information_interval(found: Sequence[UsableInformation], sampled: RecordUse)
 
 
 def auroc_interval(found: Sequence[UsableInformation], sampled: RecordUse) -> Interval:
-    """Wilson's interval of the AUROC, with the number of independent trials.
+    """Compute Wilson's interval of the AUROC, with the number of independent trials.
 
     Of an AUROC of 1/2, one of ``RecordUse.trials`` counts as 1.25, of one near 0 or 1.9; all of
     them as fewer, where the variance between repetitions (Nadeau and Bengio's) says so. Of samples
@@ -178,7 +178,7 @@ def auroc_interval(found: Sequence[UsableInformation], sampled: RecordUse) -> In
 
 
 def ranked_alone(found: Sequence[UsableInformation], sampled: RecordUse) -> str:
-    """Says so where a value is ranked better than by chance, but no probability is learned."""
+    """Make a note where a value is ranked better than by chance, but no probability is learned."""
     if any(estimate.information for estimate in found) or auroc_interval(found, sampled)[0] <= 0.5:
         return ""
     return "no repetition's probabilities beat the prior, though its ranking beats chance"

@@ -1,4 +1,4 @@
-"""Usable information: what a bounded adversary learns of a private value from features.
+"""Usable information about a private value in features, for a bounded adversary.
 
 A worker process makes one estimate: no torch to load in here.
 """
@@ -27,7 +27,7 @@ from gradaudit.statistics.laws import entropy
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """Features of batches (batches, features) with the value of each (batches,)."""
+    """The features of batches (batches, features), with each batch's value (batches,)."""
 
     features: Features
     labels: IntArray
@@ -64,13 +64,13 @@ class HeldOutScores:
 
     @property
     def score(self) -> FloatArray:
-        """Log of the members' mean probability of the score batches."""
+        """Average the members' probabilities of the score batches, and take logarithms."""
         return log_mean(np.stack(self.turns))
 
 
 @dataclass(frozen=True)
 class FittedFamilies:
-    """Speaks for families.
+    """The fitted predictive families of one repetition.
 
     Attributes:
         sets: the batches; every value occurs in each set.
@@ -109,7 +109,7 @@ class FittedFamilies:
         return HeldOutScores(tuple(map(calibrate, said.folds)), tuple(map(calibrate, said.turns)))
 
     def _read_by(self, name: str) -> Self:
-        """The batches with the features that a family reads."""
+        """Select the features that a family reads."""
         reads, score = family(name).reads, self.sets.score
         if (read := reads(score.features)) is score.features:
             return self
@@ -119,7 +119,7 @@ class FittedFamilies:
 
     @cached_property
     def _turns(self) -> list[Training]:
-        """The training set of each turn: all folds but one."""
+        """Make the training set of each turn: all folds but one."""
         folds = self.sets.folds
         return [self._training([*folds[:turn], *folds[turn + 1 :]]) for turn in range(len(folds))]
 
@@ -136,7 +136,7 @@ class FittedFamilies:
 
 
 def class_weights(labels: IntArray, prior: FloatArray) -> FloatArray:
-    """Weights of batches, of mean one, under which values have the prior's shares."""
+    """Compute batch weights, with mean one, under which values have the prior's shares."""
     shares = np.bincount(labels, minlength=len(prior)) / len(labels)
     return np.asarray((prior / shares)[labels])
 
@@ -192,7 +192,7 @@ def v_information(
     paper: bool = False,
     curve: bool = False,
 ) -> UsableInformation:
-    """V-information from features to a value, in nats (Xu et al. 2020; Mo et al. 2021, eq. 7).
+    """Compute V-information from features to a value, in nats (Xu 2020; Mo 2021, eq. 7).
 
     Σ_a π(a) E[log f[g](a) | a] + H(π): the prior's cross-entropy less the log loss of the best
     family on the score batches. In turns, every fold chooses: a member is fitted on the batches of
@@ -238,14 +238,14 @@ def v_information(
 
 
 def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
-    """AUROC of every value against the rest, averaged."""
+    """Average the AUROC of every value against the rest."""
     values = range(log_probabilities.shape[1])
     areas = [auroc(log_odds(log_probabilities, value), labels == value) for value in values]
     return float(np.mean(areas))
 
 
 def macro_roc(log_probabilities: FloatArray, labels: IntArray) -> tuple[float, ...]:
-    """True positive rates at ``RATES`` of every value against the rest, averaged."""
+    """Average the true positive rates at ``RATES`` of every value against the rest."""
     values = range(log_probabilities.shape[1])
     curves = [roc(log_odds(log_probabilities, v), labels == v, np.array(RATES)) for v in values]
     return tuple(map(float, np.mean(curves, axis=0)))
@@ -258,7 +258,7 @@ def _curve(
     ranked: HeldOutScores,
     seed: np.random.SeedSequence,
 ) -> tuple[LearningCurvePoint, ...]:
-    """The learning curve: information from one fold, from all but one, and from all."""
+    """Compute the learning curve: information from one fold, all but one, and all."""
     score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
     alone = {
         name: families.held_out_scores_of_one(name, sequence(seed, "family", name))
@@ -282,13 +282,13 @@ def _gained(log_probabilities: FloatArray, batches: LabelledFeatures, prior: Flo
 
 
 def _ranks(said: HeldOutScores, sets: BatchSets) -> float:
-    """How well a family ranks the batches to choose on: in every turn, as members differ."""
+    """Compute how well a family ranks the held-out batches in each turn."""
     pairs = zip(said.folds, sets.folds, strict=True)
     return float(np.mean([macro_auroc(each, fold.labels) for each, fold in pairs]))
 
 
 def _loss(log_probabilities: FloatArray, labels: IntArray, prior: FloatArray) -> float:
-    """Log loss in nats of batches that weigh as the prior says."""
+    """Compute the log loss in nats of batches weighted by the prior."""
     of_labels = log_probabilities[np.arange(len(labels)), labels]
     return float(-(class_weights(labels, prior) * of_labels).mean())
 
@@ -312,7 +312,7 @@ class Estimator:
     curve: bool = False
 
     def of(self, repetition: Repetition) -> NDArray[np.float64]:
-        """The prior in a repetition, (values,)."""
+        """Return the prior in a repetition, (values,)."""
         count = len(repetition.frequencies)
         return repetition.frequencies if self.prior == "empirical" else np.full(count, 1 / count)
 
@@ -324,7 +324,7 @@ def estimate(
     seed: np.random.SeedSequence,
     advance: Advance,
 ) -> UsableInformation:
-    """One estimate, on one thread, which is one unit of work."""
+    """Estimate once, on one thread; an estimate is one unit of work."""
     ends = np.cumsum([len(batches.labels) for batches in repetition.batches])[:-1]
     *folds, score = (
         LabelledFeatures(own, batches.labels)

@@ -20,7 +20,7 @@ def quote(name: str) -> str:
 
 
 def choose(name: str, known: Collection[str], where: str, what: str) -> str:
-    """``name`` itself, if it is known.
+    """Return ``name`` if it is known; raise a UsageError otherwise.
 
     Raises:
         UsageError: it is not known; the message says what it should be (``column``) and where (the

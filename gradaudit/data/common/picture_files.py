@@ -226,7 +226,7 @@ _NAMED = {"imagenet": IMAGENET, "torchvision": IMAGENET}
 
 
 def normalised(array: NDArray[Any], how: str, origin: str) -> NDArray[np.float32]:
-    """(x − mean) / deviation of each channel of (records, channels, …).
+    """Normalise each channel of (records, channels, …) to (x − mean) / deviation.
 
     Args:
         array: numbers, of pictures in [0, 1].

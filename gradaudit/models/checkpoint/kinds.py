@@ -60,7 +60,7 @@ def convert_script(path: Path) -> str:
 
 
 def convert_onnx(path: Path) -> str:
-    """Says how to give a model in an ONNX file, which holds graph and weights."""
+    """Describe how to convert an ONNX file, which holds graph and weights."""
     return (
         "convert it in a factory (pip install onnx2torch): write `from onnx2torch import "
         f"convert` and `def factory(): return convert({describe(path)!r})` in FILE.py, and give "

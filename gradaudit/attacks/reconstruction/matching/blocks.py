@@ -85,7 +85,7 @@ class Evaluator:
 
     @cached_property
     def _several(self) -> tuple[ReplayedEvaluation, int]:
-        """How several points are evaluated, and how many are too few for it."""
+        """Choose how several points are evaluated, and the least number for it."""
         objective = self._objective
         if foldable(objective, self._alone.evaluate):
             return ReplayedEvaluation(folded(objective), self._worth), 1
@@ -93,7 +93,7 @@ class Evaluator:
         return ReplayedEvaluation(_mapped(objective), self._worth), few
 
     def anew(self) -> Evaluator:
-        """Itself, as if it had evaluated nothing; what it recorded is kept."""
+        """Forget the counts of calls, keep the recordings, and return the evaluator itself."""
         self._alone.forget_calls()
         self._several[0].forget_calls()
         for evaluator in self._in_precision.values():
@@ -125,12 +125,12 @@ def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rows_of(restarts: int) -> int:
-    """How many restarts are in a block: few are halved, so that two workers have some each."""
+    """Choose how many restarts a block has: few are halved, so that two workers have some."""
     return max(_LEAST_ROWS, min(_MOST_ROWS, ceil(restarts / 2)))
 
 
 def blocks_of(restarts: int) -> int:
-    """How many blocks there are on a CPU at least; more where memory is short."""
+    """Choose the least number of blocks on a CPU; memory may require more."""
     return ceil(restarts / rows_of(restarts))
 
 
@@ -181,7 +181,7 @@ class Blocks:
         return Minimum.joined(minima)
 
     def rows(self, restarts: int) -> int:
-        """How many restarts are in a block."""
+        """The number of restarts in a block."""
         if restarts == 1:
             return 1
         device = self.objective.view.model.device

@@ -37,7 +37,7 @@ class Window:
         return sides[0] + 2 * self.padding[0], sides[1] + 2 * self.padding[1]
 
     def places(self, sides: _Pair) -> _Pair:
-        """How many places the filter has on a picture, down and across."""
+        """Count the filter's positions on a picture, down and across."""
         down, across = (
             (side - d * (k - 1) - 1) // s + 1
             for side, d, k, s in zip(
@@ -134,7 +134,7 @@ class PatchedConvolution:
         return cls(window)
 
     def patches(self, pictures: Tensor) -> Tensor:
-        """(n, channels × taps, places)."""
+        """Cut the patches, (n, channels × taps, places)."""
         return _patches(pictures, self.window)
 
     def applied(

@@ -149,7 +149,7 @@ class Memory:
         return scale * alpha[:, :, 0], delta[:, :, 0]
 
     def _scale_of(self, at: slice | Tensor) -> Tensor:
-        """(chosen, 1) γ; 1 where nothing is kept."""
+        """Compute the scale γ (chosen, 1); 1 where no pair is kept."""
         return self.scale[at].masked_fill(self.counts[at] == 0, 1)[:, None]
 
     @property
@@ -165,7 +165,7 @@ def some_of(tensor: Tensor, rows: IntArray) -> slice | Tensor:
 
 
 def _inner(pairs: Tensor, rows: IntArray, used: int, vectors: Tensor) -> Tensor:
-    """(chosen, vectors, used) inner products of chosen rows' pairs with (chosen, vectors, n)."""
+    """Multiply chosen rows' pairs with (chosen, vectors, n): (chosen, vectors, used)."""
     if len(rows) == len(pairs):
         return torch.bmm(vectors, pairs[:, :used].mT)
     # one by one: together they would have to be copied first, which takes longer than the products
@@ -174,7 +174,7 @@ def _inner(pairs: Tensor, rows: IntArray, used: int, vectors: Tensor) -> Tensor:
 
 
 def _combined(pairs: Tensor, rows: IntArray, used: int, places: Tensor, weights: Tensor) -> Tensor:
-    """(chosen, n) of chosen rows' pairs, by weights (chosen, pairs) of those at ``places``."""
+    """Sum chosen rows' pairs at ``places`` with weights (chosen, pairs): (chosen, n)."""
     placed = weights.new_zeros(len(weights), used).scatter_add_(1, places, weights)[:, None]
     if len(rows) == len(pairs):
         return torch.bmm(placed, pairs[:, :used])[:, 0]

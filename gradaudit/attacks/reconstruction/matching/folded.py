@@ -148,30 +148,30 @@ class _Gradient:
     seen: Tensor
 
     def product(self, shared: Tensor) -> Tensor:
-        """⟨G, G*⟩, as ⟨Δ, G* A⟩."""
+        """Compute ⟨G, G*⟩ as ⟨Δ, G* A⟩."""
         if not self._few:
             return self.whole.product(shared)
         block = shared.reshape(self.use.outputs, self.use.inputs)
         return (self.left * times(block, self.right)).flatten(1).sum(dim=1)
 
     def square(self) -> Tensor:
-        """‖G‖², as ⟨Δᵀ Δ, Aᵀ A⟩."""
+        """Compute ‖G‖² as ⟨Δᵀ Δ, Aᵀ A⟩."""
         if not self._few:
             return self.whole.square()
         products = (self.left.mT @ self.left) * (self.right.mT @ self.right)
         return products.flatten(1).sum(dim=1)
 
     def gap(self, shared: Tensor) -> Tensor:
-        """‖G − G*‖²."""
+        """Compute ‖G − G*‖²."""
         return self.whole.gap(shared)
 
     def where(self, kept: Tensor) -> WholeUpdate:
-        """With zeros elsewhere."""
+        """Set elements outside of a mask to zero."""
         return self.whole.where(kept)
 
     @cached_property
     def whole(self) -> WholeUpdate:
-        """(candidates, elements)."""
+        """Form the gradients (candidates, elements)."""
         if isinstance(self.use, Offset):
             return WholeUpdate(self.left.sum(dim=-1).flatten(1))
         if isinstance(self.use, Gain):
@@ -187,7 +187,7 @@ class _Gradient:
 
 
 def _together(gradients: list[_Gradient]) -> CandidateUpdate:
-    """The sum over uses."""
+    """Sum the gradients over uses."""
     if len(gradients) == 1:
         return gradients[0]
     return WholeUpdate(reduce(torch.add, [gradient.whole.update for gradient in gradients]))
@@ -234,11 +234,11 @@ class _OfPatches(Operation):
     """A convolution as a product with patches, which are what came in."""
 
     def left(self, delta: Tensor) -> Tensor:
-        """(candidates, k, out, down, across)."""
+        """Arrange the left factor (candidates, k, out, down, across)."""
         return self.right(delta.flatten(3))
 
     def right(self, seen: Tensor) -> Tensor:
-        """(candidates, k, …, places) to (candidates, 1, …, k × places)."""
+        """Join records' places: (candidates, k, …, places) to (candidates, 1, …, k × places)."""
         return seen.movedim(1, 2).flatten(2).unsqueeze(1)
 
 

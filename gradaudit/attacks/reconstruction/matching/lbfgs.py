@@ -293,7 +293,7 @@ class _Search:
         return some_of(self.points, rows)
 
     def _column(self, numbers: FloatArray | BoolArray) -> Tensor:
-        """(rows, 1) where the problem is, in its precision if they are no truth values."""
+        """Move numbers to the problem's device and precision as a column (rows, 1)."""
         dtype = torch.bool if numbers.dtype == np.bool_ else self.points.dtype
         column = torch.from_numpy(numbers)[:, None]
         return column.to(self.points.device, dtype, non_blocking=True)
@@ -312,13 +312,13 @@ class _Search:
 
 
 def _numbers(*columns: Tensor) -> FloatArray:
-    """(columns, rows) in float64 on the CPU, in one transfer."""
+    """Transfer columns at once to the CPU in float64, (columns, rows)."""
     return np.asarray(torch.stack(columns).double().cpu().numpy())
 
 
 @dataclass
 class End:
-    """One end of each row's bracket, numbers on the CPU: step, value and slope (rows,)."""
+    """One end of each row's bracket: step, value and slope (rows,), on the CPU."""
 
     step: FloatArray
     value: FloatArray

@@ -102,7 +102,7 @@ class Objective:
         return points.to(self.view.model.device, self.view.dtype)
 
     def records(self, points: Tensor) -> Tensor:
-        """(…, k, …) records in points (…, unknowns)."""
+        """View the records (…, k, …) in points (…, unknowns)."""
         flat = points[..., : self.view.elements]
         return flat.reshape(*points.shape[:-1], self.view.batch, *self.view.shape)
 
@@ -151,7 +151,7 @@ class CandidateUpdate(Protocol):
         """‖g'‖²."""
 
     def gap(self, shared: Tensor) -> Tensor:
-        """‖g' − g‖², with all digits where it is small."""
+        """Compute ‖g' − g‖², with all digits where it is small."""
 
     def where(self, kept: Tensor) -> CandidateUpdate:
         """With zeros elsewhere."""
@@ -188,12 +188,12 @@ def _over(parts: Iterable[Tensor]) -> Tensor:
 
 
 def l2_distance(parts: Parts, shared: Update, length: Tensor) -> Tensor:
-    """‖g' − g‖² / ‖g‖² over whole updates."""
+    """Compute ‖g' − g‖² / ‖g‖² over whole updates."""
     return _over(part.gap(shared[name]) for name, part in parts.items()) / length
 
 
 def cosine_distance(parts: Parts, shared: Update, length: Tensor) -> Tensor:
-    """1 − cosine of the angle between whole updates."""
+    """Compute 1 − the cosine of the angle between whole updates."""
     product = _over(part.product(shared[name]) for name, part in parts.items())
     lengths = length * _over(part.square() for part in parts.values())
     return 1 - product / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()

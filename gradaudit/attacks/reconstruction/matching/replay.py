@@ -28,7 +28,7 @@ _aten = torch.ops.aten
 
 
 class TensorLayout(NamedTuple):
-    """How a tensor lies in its memory, by which every view of it is known."""
+    """A tensor's position in memory, by which its views are recognised."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

@@ -243,7 +243,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         )
 
     def weight_of_tv(self, view: AttackerView) -> float:
-        """α, the weight of the total variation."""
+        """The weight α of the total variation."""
         return self.options.tv
 
     def labels_from(self, view: AttackerView) -> str:

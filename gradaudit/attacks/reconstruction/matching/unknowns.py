@@ -84,7 +84,7 @@ def starts(view: AttackerView, start: Start, restarts: int, generator: torch.Gen
 
 
 def normal(rows: int, elements: int, generator: torch.Generator) -> Tensor:
-    """(rows, elements) standard normal numbers; the first rows do not depend on how many follow."""
+    """Draw standard normal numbers (rows, elements); first rows do not depend on the count."""
     like = torch.empty(elements, dtype=torch.float64)
     return draw_noise("gaussian", like, rows, generator) if elements else like.new_empty(rows, 0)
 
@@ -155,7 +155,7 @@ class Targets:
 
     @property
     def size(self) -> int:
-        """How many free numbers there are."""
+        """The number of free numbers."""
         return prod(self.shape)
 
     def targets(self, free: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ def _why_untold(layer: str, names: list[str]) -> str:
 
 
 def infer_label(view: AttackerView) -> Tensor:
-    """(1,) the label of a single record, by the signs of the last layer's gradient.
+    """Infer a single record's label (1,) from the signs of the last layer's gradient.
 
     Where a defense left nothing negative of the bias, the weight's rows are asked; where it left
     nothing of both, the first class is named, which is a guess.
@@ -260,7 +260,7 @@ def infer_label(view: AttackerView) -> Tensor:
 def infer_counts(
     view: AttackerView, generator: torch.Generator, records: Tensor | None = None
 ) -> Tensor:
-    """(k,) sorted labels of a batch, from the last layer's bias and other records' outputs.
+    """Infer a batch's sorted labels (k,) from the last bias and other records' outputs.
 
     An estimate: it is exact only where the model's mean output for these records is that for the
     batch. Without records of the attacker's own they are made up.

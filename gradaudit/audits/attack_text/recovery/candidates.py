@@ -37,7 +37,7 @@ _TINY = 1e-30
 
 
 def limit_of(null: Tensor) -> float:
-    """The limit between misfits of what came in, about one, and those of chance, on a log scale.
+    """Set the limit halfway, on a log scale, between misfits of inputs and of chance.
 
     Halfway to the lowest hundredth of the null, which is taken to lie as far below its median as
     the highest lies above it: what came in may be among the lower half.
@@ -51,7 +51,7 @@ def limit_of(null: Tensor) -> float:
 
 
 def above(values: Tensor, null: Tensor, tests: int) -> Tensor:
-    """The places of values that are higher than what the null gives, one false in a hundred runs.
+    """Find values above the null distribution, with one false find in a hundred runs.
 
     The null's logarithms are taken for normal above their median, of the spread that their highest
     tenth shows.
@@ -83,7 +83,7 @@ def tokens_read(view: TextView) -> Tensor | None:
 
 
 def row_strengths(view: TextView) -> Tensor | None:
-    """How much each token's row moved by being looked up, logarithms (tokens,); None if unknown."""
+    """Compute the log energy of each token row's gradient, (tokens,); None if unknown."""
     if view.table is None or view.table not in view.update:
         return None
     rows = view.update[view.table]
@@ -108,7 +108,7 @@ def _outside_the_head(rows: Tensor, tokens: int) -> Tensor | None:
 
 
 def _head(rows: Tensor, tokens: int) -> tuple[Span, Tensor] | None:
-    """The span of most rows, from some that moved little, and others of these."""
+    """Estimate the span of rows with little gradient from some; return it and the others."""
     quiet = rows.norm(dim=1).argsort()[: len(rows) // 2]
     order = torch.randperm(len(quiet), generator=torch.Generator().manual_seed(0))
     count = min(_SAMPLE * rows.shape[1], len(quiet) // 2)
@@ -117,7 +117,7 @@ def _head(rows: Tensor, tokens: int) -> tuple[Span, Tensor] | None:
 
 
 def labels_asked(view: TextView) -> Tensor | None:
-    """The tokens that were labels at the head, ascending; None where the head shows none.
+    """Find the tokens that were labels at the output layer, ascending; None without any.
 
     A row v of the head has the gradient Σ_t p_tv h_t − Σ_{y_t = v} h_t over the positions, so the
     rows of labels point against the others (Zhao et al. 2020, iDLG, section 3.1).
@@ -201,7 +201,7 @@ _ROUNDING = 1e-7
 
 
 def likely_first(view: TextView, candidates: TokenCandidates) -> TokenCandidates:
-    """The candidates with costs that rank them at each position; as they were without the tables.
+    """Rank the candidates at each position by their costs; unchanged without the tables.
 
     Args:
         view: whose tables of tokens and positions are shared, and the token table is not the head.

@@ -1,4 +1,4 @@
-"""Sequences of a causal model, extended token by token (Petrov et al. 2024, DAGER, section 4.2).
+"""Searches texts of a causal model token by token (Petrov et al. 2024, section 4.2).
 
 A prefix is continued by each token that may stand next, and kept where what then comes in behind
 the first block lies in the span there. Chance is what the same tokens make behind wrong prefixes;
@@ -46,7 +46,7 @@ class Continuations:
 
     @classmethod
     def at(cls, view: TextView, places: tuple[MapsOfOneInput, ...]) -> Self:
-        """Whether both ways give the same is tried on one text."""
+        """Make the continuations, after a test on one text that cached keys change nothing."""
         tokens = torch.arange(1, 6, device=view.model.device) % view.vocabulary
         one, other = (cls(view, places[:1], together) for together in (False, True))
         prefixes, candidates = tokens[None, :2], tokens[2:]
@@ -111,7 +111,7 @@ _CHILDREN = 4
 
 @dataclass(frozen=True)
 class DecodedText:
-    """A text, or what there is of one, and the mean logarithm of its misfits."""
+    """A decoded text, whole or in part, and the mean logarithm of its misfits."""
 
     tokens: tuple[int, ...]
     score: float
@@ -119,7 +119,7 @@ class DecodedText:
 
 @dataclass
 class PrefixSearch:
-    """Texts while they are extended.
+    """The search's partial texts, extended by one token at a time.
 
     Attributes:
         continuations: at the maps whose spans count.
@@ -158,7 +158,7 @@ class PrefixSearch:
             self._end(sum(length == position + 1 for length in view.inner))
 
     def _within(self, misfits: Tensor, tokens: Tensor, position: int) -> Tensor:
-        """Which continuations may be (prefixes, tokens), of their misfits (places, …)."""
+        """Which continuations (prefixes, tokens) fit at every place, from misfits (places, …)."""
         if self.certain:
             limits = self._limits(tokens, position)
             return (misfits < limits[:, None, None]).all(dim=0)
@@ -166,7 +166,7 @@ class PrefixSearch:
         return torch.zeros(misfits.shape[1:], dtype=torch.bool).scatter_(1, best, value=True)
 
     def _limits(self, tokens: Tensor, position: int) -> Tensor:
-        """Between what came in and chance, at each place."""
+        """Set each place's limit between misfits of inputs and of chance."""
         view, generator = self.continuations.view, self.generator
         wrong = torch.randint(view.vocabulary, (_WRONG, position), generator=generator)
         if position == 0:
@@ -177,7 +177,7 @@ class PrefixSearch:
         return torch.tensor([limit_of(place.flatten()) for place in null]).clamp(min=SEPARATE)
 
     def _end(self, count: int) -> None:
-        """Take the best prefixes out as whole texts, none like another."""
+        """Take the best prefixes out as whole texts, all different."""
         longer = _decoded(self.alive, self.scores)
         self.ended += apart(longer, count)
         taken = {text.tokens for text in self.ended}
@@ -188,7 +188,7 @@ class PrefixSearch:
 def search_prefixes(
     continuations: Continuations, candidates: TokenCandidates, *, seed: int, advance: Advance
 ) -> list[DecodedText]:
-    """The texts, best first.
+    """Search the texts of one update, best first.
 
     Args:
         continuations: at maps behind attention.
@@ -214,7 +214,7 @@ def search_prefixes(
 
 
 def apart(found: list[DecodedText], count: int) -> list[DecodedText]:
-    """The first texts of which no two are the same at more than half of their positions."""
+    """Keep the first texts, no two equal at more than half of their positions."""
     chosen: list[DecodedText] = []
     for text in found:
         if len(chosen) == count:
@@ -236,5 +236,5 @@ def _decoded(texts: Tensor, scores: Tensor) -> list[DecodedText]:
 
 
 def _repeats(text: DecodedText) -> bool:
-    """Whether it is one token again and again, which looks like its first alone everywhere."""
+    """Whether a text repeats one token, which fits wherever its first token fits."""
     return len(text.tokens) > 1 and len(set(text.tokens)) == 1

@@ -56,7 +56,7 @@ class TextSearch:
     held: set[tuple[int, ...]] = field(default_factory=set)
 
     def texts(self, advance: Advance) -> list[DecodedText]:
-        """Search one text of each length, best first; a text that fits scores about zero."""
+        """Search one text of each length, the best first; a fitting text scores about zero."""
         best: dict[int, DecodedText] = {}
         limit, lengths = self._limit(), self.view.lengths
         order = sorted(range(len(lengths)), key=lambda number: lengths[number])
@@ -102,14 +102,14 @@ class TextSearch:
         return best
 
     def _tried(self, place: MapsOfOneInput, text: Tensor, choices: Sequence[Tensor]) -> Tensor:
-        """Texts of least energy at a place by single exchanges from a text, but for held ones."""
+        """Find texts of least energy, but those found before, by exchanging single tokens."""
         exchanges = Exchanges.from_text(place, text, choices, self.view)
         texts = exchanges.least(self.generator)
         other = [tuple(text) not in self.held for text in texts.tolist()]
         return texts[torch.tensor(other)] if any(other) else texts
 
     def _best(self, texts: Tensor) -> DecodedText:
-        """The text that fits best behind the block, of those that are not held."""
+        """Choose the text that fits best behind the block, of those not found before."""
         # Logarithmic misfits behind the block, (texts, positions).
         place, device = self.structure.deciding[-1], self.view.model.device
         parts = [place.misfit(block.to(device)).cpu() for block in torch.split(texts, _CHUNK)]
@@ -120,7 +120,7 @@ class TextSearch:
         return DecodedText(tuple(texts[int(scores.argmin())].tolist()), float(scores.min()))
 
     def _left(self, position: int) -> Tensor:
-        """The candidates that no text holds yet, or all where none is left."""
+        """List the candidates that no found text contains, or all where none is left."""
         every = self.candidates.at(position)
         held = {text[position] for text in self.held if len(text) > position}
         left = [token not in held for token in every.tolist()]
@@ -146,7 +146,7 @@ class Exchanges:
     def from_text(
         cls, place: MapsOfOneInput, text: Tensor, choices: Sequence[Tensor], view: TextView
     ) -> Self:
-        """Measured from a text (positions,): each exchange of one token is run once."""
+        """Measure the form from a text (positions,), by running each exchange of one token once."""
         assert place.span is not None
         counts = [len(tokens) for tokens in choices]
         texts = torch.cat([text[None], *_exchanged(text, choices)]).to(view.model.device)
@@ -157,7 +157,7 @@ class Exchanges:
         return cls(choices, starts, (outside @ outside.T).cpu())
 
     def least(self, generator: torch.Generator) -> Tensor:
-        """Different texts (texts, positions) of least energy, best first."""
+        """Find different texts (texts, positions) of least energy, the best first."""
         counts = [len(tokens) for tokens in self.choices]
         state = torch.stack(
             [torch.randint(count, (_STARTS,), generator=generator) for count in counts], dim=1

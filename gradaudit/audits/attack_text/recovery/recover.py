@@ -1,4 +1,4 @@
-"""Texts behind an update: what may stand where, whole texts, and their last tokens.
+"""Recovers the texts behind an update: candidate tokens, whole texts, last tokens.
 
 The last token of each text, which no map but the head has anything of.
 
@@ -37,7 +37,7 @@ _EXACT = 0.02
 
 
 def last_tokens(view: TextView, texts: Sequence[Sequence[int]]) -> list[int | None]:
-    """The token behind each text; None where no row holds its last h.
+    """Recover the label after each text's end; None where no row contains the last state.
 
     Args:
         view: whose head is shared.
@@ -63,7 +63,7 @@ def last_tokens(view: TextView, texts: Sequence[Sequence[int]]) -> list[int | No
 
 
 def _predicted(view: TextView, hidden: Tensor) -> Tensor:
-    """Σ_t p_t h_tᵀ, (tokens, width)."""
+    """Compute Σ_t p_t h_tᵀ, the part of the gradient that predictions make, (tokens, width)."""
     assert view.head is not None
     weight = view.model.parameters[view.head]
     bias = view.model.parameters.get(view.head.removesuffix("weight") + "bias")
@@ -73,7 +73,7 @@ def _predicted(view: TextView, hidden: Tensor) -> Tensor:
 
 
 def _scale(explained: Tensor, observed: Tensor) -> float:
-    """How many positions the update is the mean of, from the rows of tokens that play no part."""
+    """Estimate how many positions the update averages, from rows of tokens that do not occur."""
     lengths = observed.norm(dim=1)
     quiet = lengths <= lengths.median()
     one, other = explained[quiet], observed[quiet]
@@ -83,7 +83,7 @@ def _scale(explained: Tensor, observed: Tensor) -> float:
 def padded(
     texts: Sequence[Sequence[int]], padding: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Texts as ids (texts, positions) and lengths (texts,)."""
+    """Pad texts to ids (texts, positions) and lengths (texts,)."""
     lengths = torch.tensor([len(text) for text in texts], device=device)
     ids = torch.full((len(texts), int(lengths.max())), padding, device=device)
     for row, text in zip(ids, texts, strict=True):
@@ -110,7 +110,7 @@ class Answer:
 
 
 def recover(view: TextView, structure: Structure, seed: int, progress: Progress) -> Answer:
-    """The texts behind an update, by the span of what came in at its maps.
+    """Recover the texts behind an update by the spans of its linear maps' inputs.
 
     Args:
         view: what the attacker has.
@@ -177,7 +177,7 @@ def _by_position(
     seed: int,
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
-    """The best tokens at each position, which nothing joins to texts."""
+    """List the best tokens at each position where nothing connects positions to texts."""
     longest = sorted(view.inner, reverse=True)
     texts: list[list[int]] = [[] for _ in longest]
     start = 0
@@ -191,7 +191,7 @@ def _by_position(
 
 
 def _bag(view: TextView, texts: Sequence[Text], found: TokenCandidates) -> Text:
-    """Token counts: every certain token once, then what the texts hold beyond, while there is room.
+    """Count tokens: each certain token once, then further ones of the texts while room is left.
 
     More tokens than there are positions cannot all be there, and stand behind those of the texts.
     """

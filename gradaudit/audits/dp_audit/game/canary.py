@@ -1,4 +1,4 @@
-"""Canary records: those whose released gradient moves most when the private value is replaced.
+"""Chooses canaries: records whose release changes most when the private value is replaced.
 
 Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning" (2024),
 section 7: z* = argmax Dist(g_H0, g_H1), here over many restarts at once, over all pairs of values,
@@ -46,7 +46,7 @@ _STEP = 2.0
 
 @dataclass(frozen=True)
 class Pair:
-    """Two neighbours of a game.
+    """Two neighbouring inputs of the game.
 
     ``kind`` is random, nearest, crafted, or which one it is; ``null`` and ``alternative`` are
     indices of what they hold, and ``gap`` is the L2 distance of the two releases without noise.
@@ -60,7 +60,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Canary(Pair):
-    """A record for the game, and the pair of values that moves its release most.
+    """A record for the game, and the pair of private values that changes its release most.
 
     Inputs are flattened, (positions,) float64.
     """
@@ -74,7 +74,7 @@ P = TypeVar("P", bound=Pair, covariant=True)
 
 @dataclass(frozen=True)
 class CanaryPairs(Generic[P]):
-    """The pairs that could have played, by kind, and the one that does.
+    """The pairs considered, by kind, and the pair that was chosen.
 
     ``by_kind`` has the random, nearest and crafted ones, and the one that was asked for;
     ``typical`` are gaps of ordinary pairs, ascending, (pairs,).
@@ -149,7 +149,7 @@ def expect_record(options: DpAuditOptions, records: int) -> int | None:
 
 
 def _starts(ordinary: list[Canary], restarts: int) -> list[Canary]:
-    """Half records with the largest gaps, half any; in turns."""
+    """Choose starts: records with the largest gaps and random records, alternating."""
     best = sorted(ordinary, key=lambda canary: -canary.gap)
     turns = chain.from_iterable(zip(best, ordinary, strict=True))
     return list(islice(cycle(turns), restarts))
@@ -158,7 +158,7 @@ def _starts(ordinary: list[Canary], restarts: int) -> list[Canary]:
 def as_they_are(
     sensitivity: RecordSensitivity, kind: str, inputs: Tensor, labels: Tensor
 ) -> list[Canary]:
-    """Records as they are: the value each holds against the one that moves it most."""
+    """Make pairs of unchanged records: the value each has, and the one that changes it most."""
     held = sensitivity.column.value_in(inputs)
     table = between_two_values(sensitivity.gaps(inputs, labels))
     gaps, other = table[torch.arange(len(inputs)), held.cpu()].max(dim=1)
@@ -175,7 +175,7 @@ def craft(
     advance: Advance,
     workers: Workers = ALONE,
 ) -> list[Canary]:
-    """Canaries from every start, by ascent, the largest gap first.
+    """Craft a canary from every start by gradient ascent, the largest gap first.
 
     The sensitivity's distances are maximised from equal shares of the starts; all canaries are
     judged by the gap of their releases. ``starts`` are records (restarts, positions), whose labels
@@ -227,7 +227,7 @@ def _ascend_some(
 
 
 def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Distance, Tensor]]:
-    """Each distance with the starts that maximise it, in chunks that fit the memory."""
+    """Divide the starts among the distances to maximise, in chunks that fit the memory."""
     shares = torch.arange(starts).tensor_split(len(sensitivity.distances))
     for distance, share in zip(sensitivity.distances, shares, strict=True):
         for rows in torch.split(share, sensitivity.records_at_once(2)) if len(share) else ():
@@ -273,7 +273,7 @@ def _value_and_slope(objective: Objective, inputs: Tensor) -> tuple[Tensor, Tens
 
 
 def _largest_pairs(tables: Tensor) -> tuple[Tensor, Tensor]:
-    """The two values of the largest gap, (records, 2), and the gap, (records,)."""
+    """Find the two values with the largest gap, (records, 2), and the gap, (records,)."""
     values = tables.shape[1]
     gaps, flat = between_two_values(tables).flatten(1).max(dim=1)
     return torch.stack([flat // values, flat % values], dim=1), gaps
@@ -285,7 +285,7 @@ NO_RECORD = "no record"
 def without_record(
     mechanism: Mechanism, canaries: CanaryPairs[Canary], hypotheses: Hypotheses, seed: Seed
 ) -> tuple[CanaryPairs[Canary], Hypotheses]:
-    """The played record against its absence, with that of its two values which moves more.
+    """Pair the chosen record, with the value of larger effect, with its absence.
 
     Gaps are distances of the releases with common noise, or the gradient's norm where no seed holds
     the noise fast. The index −1 stands for ``NO_RECORD``, the last of a game's names then.
@@ -304,7 +304,7 @@ def without_record(
 
 
 def _moved(common: CommonNoise, values: Tensor, companions: Tensor) -> Tensor:
-    """How far each of the gradients (values, elements) moves the release of the companions."""
+    """Compute how far each gradient (values, elements) moves the companions' release."""
     moved = values
     if common.repeats(companions):
         moved = common(values, companions) - common.of(companions)

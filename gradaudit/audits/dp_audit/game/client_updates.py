@@ -49,7 +49,7 @@ class TrainedClients:
 def train_clients(
     subject: Subject, options: DpAuditOptions, seed: Seed, advance: Advance
 ) -> TrainedClients:
-    """A local step of each client, from the newest target's weights on.
+    """Train each client for one local step, starting at the newest checkpoint's weights.
 
     Every client has as many records as the others, drawn at random, and no two the same one, so
     that counts (of batches) are alike. ``advance`` is called for every client.
@@ -81,7 +81,7 @@ def train_clients(
 
 
 def _step(workplace: Workplace, client: Client, state: Mapping[str, Tensor]) -> Arrays:
-    """The state dict after a client's step of plain SGD on all its records.
+    """Compute the state dict after a client's step of plain SGD on all its records.
 
     Raises:
         AuditError: the loss is not finite.
@@ -94,7 +94,7 @@ def _step(workplace: Workplace, client: Client, state: Mapping[str, Tensor]) -> 
 
 
 def _sent(subject: Subject, unsent: tuple[str, ...], keys: list[str]) -> list[str]:
-    """The keys of the state dict that clients send: of no hidden layer, and not ``unsent``.
+    """List the state dict's keys that clients send: no hidden layers, and not ``unsent``.
 
     Raises:
         UsageError: a glob matches no key, or nothing is left.
@@ -119,7 +119,7 @@ def _sent(subject: Subject, unsent: tuple[str, ...], keys: list[str]) -> list[st
 
 @dataclass(frozen=True)
 class Pool:
-    """Updates that may play, and which of them may play each other.
+    """The updates that can be chosen, and which of them are neighbours.
 
     Attributes:
         updates: (updates, elements) float64, the clients' first.
@@ -135,7 +135,7 @@ class Pool:
 
     @classmethod
     def of(cls, clients: TrainedClients, options: DpAuditOptions) -> Self:
-        """The pool of a relation, with crafted updates where the domain is free."""
+        """Make the pool of a relation of neighbours, with crafted updates where allowed."""
         count, removed = len(clients.updates), options.relation == "remove"
         updates, names = list(clients.updates), [f"client {index}" for index in range(count)]
         ordinary, crafted = list(combinations(range(count), 2)), []
@@ -152,7 +152,7 @@ class Pool:
 
 
 def _longest(clients: TrainedClients, factor: float) -> Tensor:
-    """The longest update so many times, but for what is no real number."""
+    """Scale the longest update by a factor, except for its whole-number arrays."""
     lengths = torch.linalg.vector_norm(clients.updates, dim=1)
     update, real = clients.updates[lengths.argmax()], clients.layout.where(clients.layout.real)
     return torch.where(real, factor * update, update)
@@ -161,7 +161,7 @@ def _longest(clients: TrainedClients, factor: float) -> Tensor:
 def choose_clients(
     pool: Pool, mechanism: Middleware, options: DpAuditOptions, seed: Seed
 ) -> tuple[CanaryPairs[Pair], str]:
-    """The pairs of updates that could play, and the one that does.
+    """Choose among the pairs of updates the one whose releases differ most.
 
     Gaps are distances of what leaves, under the same randomness, or of the updates where no seed
     holds it fast. The crafted pair is that of all with the largest gap, the shortest of equals.
@@ -197,12 +197,12 @@ def choose_clients(
 
 
 def _pair(kind: str, released: Tensor, pairs: list[tuple[int, int]]) -> Pair:
-    """The pair that lies furthest apart, the first of equals."""
+    """Find the pair with the largest distance, the first of equal ones."""
     gaps = _gaps(released, pairs)
     best = int((gaps >= _ENOUGH * gaps.max()).nonzero()[0])
     return Pair(kind, *pairs[best], gap=float(gaps[best]))
 
 
 def _gaps(released: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
-    """Distances (pairs,) of what leaves."""
+    """Compute the distances (pairs,) between releases."""
     return torch.stack([torch.linalg.vector_norm(released[i] - released[j]) for i, j in pairs])

@@ -33,7 +33,7 @@ class PrivateColumn:
 
     @classmethod
     def of(cls, records: Records, name: str) -> Self:
-        """The column of that name, with every category, or the numbers observed in it.
+        """Find the column by its name, with every category, or the numbers observed in it.
 
         Numbers of more than ``MAX_VALUES`` values are represented by evenly spaced ranks, the
         extremes among them.
@@ -68,7 +68,7 @@ class PrivateColumn:
         return len(self.values)
 
     def put(self, inputs: Tensor, value: Tensor) -> Tensor:
-        """Records with this value in the column.
+        """Set this value in the column of records.
 
         Flattened inputs (…, positions) and a value (…, width), broadcast against them, to (…,
         positions), differentiable in the inputs.
@@ -77,12 +77,12 @@ class PrivateColumn:
         return inputs.index_copy(inputs.dim() - 1, self.positions.to(inputs.device), block)
 
     def variants(self, inputs: Tensor) -> Tensor:
-        """Every record with every value: (records, positions) to (records, values, positions)."""
+        """Set every value in every record: (records, positions) to (records, values, positions)."""
         copies = inputs.unsqueeze(1).expand(-1, len(self), -1)
         return self.put(copies, self.values.to(inputs.device))
 
     def value_in(self, inputs: Tensor) -> Tensor:
-        """Index of the value nearest to what each record holds: (records, positions) to (records,).
+        """Find the value nearest to each record's own: (records, positions) to indices (records,).
 
         A category, and a number among ``values``, is found exactly.
         """
@@ -91,7 +91,7 @@ class PrivateColumn:
 
 
 def _numbers(feature: Feature, records: Records) -> tuple[Tensor, tuple[str, ...]]:
-    """Observed numbers (values, 1) of a column, and their names."""
+    """List the observed numbers (values, 1) of a column, and their names."""
     (position,) = feature.positions
     column = records.inputs.flatten(1)[:, position].cpu().numpy().astype(np.float64)
     observed, first = np.unique(column, return_index=True)
@@ -121,7 +121,7 @@ class Domain:
 
     @classmethod
     def of(cls, records: Records, column: PrivateColumn, name: DomainName) -> Self:
-        """The domain of a data set without its private column.
+        """Make the domain of a data set without its private column.
 
         ``feasible`` keeps numbers in their observed range (pictures in [0, 1]) and categories
         one-hot. In the ``free`` domain any position may take any value.
@@ -164,7 +164,7 @@ class Domain:
         return confined
 
     def project(self, scores: Tensor) -> Tensor:
-        """The record (…, positions) that scores stand for.
+        """Map scores to the record (…, positions) that they represent.
 
         Numbers in their range, and of each group the category with the largest score.
         """
@@ -175,7 +175,7 @@ class Domain:
         return record
 
     def share(self, moments: Tensor) -> Tensor:
-        """Moments (…, positions) of which each group has its largest throughout.
+        """Share the largest moment within each group of positions, (…, positions).
 
         Steps divided by them keep the order of a group's slopes.
         """
@@ -185,7 +185,7 @@ class Domain:
         return shared
 
     def apart(self, inputs: Tensor, record: Tensor) -> Tensor:
-        """Squared distance of inputs (records, positions) to a record, in units of each column.
+        """Compute squared distances of inputs (records, positions) to a record, in column units.
 
         The private column does not count.
         """

@@ -1,4 +1,4 @@
-"""The gradients under each hypothesis, and how far a release is from the one to the other."""
+"""The gradients under each hypothesis, and statistics that tell the hypotheses' releases apart."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ _WORKING_COPIES = 6
 
 @contextmanager
 def reproducible(seed: Seed, device: torch.device) -> Iterator[Generator]:
-    """A generator from a seed; the global generators are seeded too, and put back afterwards.
+    """Yield a seeded generator; the global ones are seeded too, and restored afterwards.
 
     A mechanism should draw from the generator that it is given. One that draws from the global
     generators of torch, numpy or Python gets the same numbers in every run all the same.
@@ -63,7 +63,7 @@ def releases_interleaved(
     generator: Generator,
     memory: int,
 ) -> Iterator[tuple[IntArray, Tensor]]:
-    """Releases of several batches in turns, chunk by chunk, and which they are.
+    """Yield releases of several batches in alternation, in chunks, with their batch numbers.
 
     Code that is not known here may carry something on from one release to the next, and is asked
     for them in just this order. Releases that are known to be independent have none, and are drawn
@@ -88,7 +88,7 @@ def releases_interleaved(
 def _chunks(
     mechanism: Mechanism, batch: Tensor, count: int, memory: int
 ) -> Iterator[tuple[int, int]]:
-    """Where chunks begin, and their rows, bounded by memory."""
+    """Divide rows into chunks that fit the memory: each chunk's start and size."""
     drawn = mechanism.elements_drawn(*batch.shape) * batch.element_size()
     rows = memory // (drawn * _WORKING_COPIES)
     if batch.device.type == "cpu":
@@ -99,7 +99,7 @@ def _chunks(
 
 
 class CommonNoise:
-    """A mechanism with its randomness held fast: the same seed for every release.
+    """A mechanism with fixed randomness: the same seed for every release.
 
     A stand-in for the noiseless release where only differences count; differentiable where the
     mechanism is.
@@ -110,14 +110,14 @@ class CommonNoise:
         self.seed = seed
 
     def __call__(self, record: Tensor, companions: Tensor) -> Tensor:
-        """Releases of the record's variants (…, elements), all with the same noise, in float64."""
+        """Release the record's variants (…, elements) with the same noise, in float64."""
         flat = record.reshape(-1, record.shape[-1])
         batches = (torch.cat([row[None], companions]).to(torch.float32) for row in flat)
         released = torch.stack([self._release(batch) for batch in batches])
         return released.to(torch.float64).view(record.shape)
 
     def of(self, batch: Tensor) -> Tensor:
-        """The release of a batch (records, elements), with that noise too, in float64."""
+        """Release a batch (records, elements) with the same noise, in float64."""
         return self._release(batch.to(torch.float32)).to(torch.float64)
 
     def differentiable(self, batch: Tensor) -> bool:
@@ -146,7 +146,7 @@ _CANCELLED = 1e-9
 
 @dataclass(frozen=True)
 class Hypotheses:
-    """The gradients of the batch, by what the private value is.
+    """The gradients of the batch for each private value.
 
     ``null`` is the gradient of the record with its value under the null hypothesis, (elements,),
     ``alternatives`` with each value that the alternative draws from, evenly, (values, elements),
@@ -175,12 +175,12 @@ class Hypotheses:
         return bool((self.alternatives == self.null).all())
 
     def batch(self, record: Tensor) -> Tensor:
-        """The record's gradient and its companions', (records, elements), as clients hold them."""
+        """Join the record's gradient with its companions', (records, elements)."""
         return torch.cat([record[None], self.companions]).to(torch.float32)
 
     @property
     def batches(self) -> list[Tensor]:
-        """The batch of the null hypothesis, and that of each alternative."""
+        """The gradients of the batch under the null hypothesis, and under each alternative."""
         others = map(self.batch, self.alternatives)
         return [self.batch(self.null), *([self.companions.float()] if self.removed else others)]
 
@@ -198,7 +198,7 @@ class ReleaseScorer(Protocol):
 
 @dataclass(frozen=True)
 class Ruler:
-    """Scores releases by how far they are on the way from one hypothesis to the other.
+    """Projects releases on the direction from one hypothesis to the other.
 
     ``centre`` is the release under the null hypothesis without noise, (elements,), ``towards``
     leads from there to the (mean) release under the alternative and is not zero, and ``laplace`` is
@@ -211,7 +211,7 @@ class Ruler:
     laplace: float | None = None
 
     def projection(self, offsets: Tensor) -> Tensor:
-        """The likelihood ratio of releases less the centre, (count, elements) to (count,).
+        """Project centred releases: the likelihood ratio, (count, elements) to (count,).
 
         The projection onto ``towards`` for Gaussian (or unknown) noise, in units of the gradient;
         Σ(|g̃ − g0| − |g̃ − g1|)/b for Laplace noise.
@@ -261,7 +261,7 @@ class Ruler:
 
     @cached_property
     def _blocks(self) -> tuple[Sequence[Tensor], Sequence[Tensor], float]:
-        """Direction and centre in float32, and how far that moves the projection of the centre."""
+        """Round direction and centre to float32, and correct the projection for the rounding."""
         direction = self.towards / torch.linalg.vector_norm(self.towards)
         way, centre = direction.float(), self.centre.float()
         moved = float((centre.double() - self.centre.double()) @ direction.double())
@@ -274,20 +274,20 @@ def _as_array(scores: Tensor) -> FloatArray:
 
 
 def shifts(law: ReleaseLaw, hypotheses: Hypotheses) -> Tensor:
-    """How far each alternative moves the noiseless release, (values, elements)."""
+    """Compute how far each alternative moves the noiseless release, (values, elements)."""
     centre = law.noiseless(hypotheses.null, hypotheses.companions)
     return law.noiseless(hypotheses.alternatives, hypotheses.companions) - centre
 
 
 def known_ruler(law: ReleaseLaw, hypotheses: Hypotheses) -> Ruler:
-    """The ruler of a mechanism whose law is known."""
+    """Make the projection for a mechanism whose law is known."""
     centre = law.noiseless(hypotheses.null, hypotheses.companions)
     laplace = law.scale if law.noise == "laplace" else None
     return Ruler(centre, way(shifts(law, hypotheses), hypotheses), laplace)
 
 
 def laws_of(law: ReleaseLaw | None, hypotheses: Hypotheses, ruler: Ruler) -> Laws:
-    """The laws of both statistics where the noise is known to be Gaussian, else nothing."""
+    """Return the laws of both statistics where the noise is Gaussian; otherwise none."""
     if law is None or law.noise != "gaussian":
         return {}
     moved = shifts(law, hypotheses)
@@ -299,7 +299,7 @@ def laws_of(law: ReleaseLaw | None, hypotheses: Hypotheses, ruler: Ruler) -> Law
 
 
 def way(moved: Tensor, hypotheses: Hypotheses) -> Tensor:
-    """A ruler's direction: the mean shift of the release by the alternatives, (elements,).
+    """Compute the projection's direction: the alternatives' mean shift, (elements,).
 
     Where they cancel in the mean (any direction gives a valid statistic, but that one no power) it
     is the largest of them; where none moves the release, that of the gradients themselves.
@@ -316,14 +316,14 @@ def way(moved: Tensor, hypotheses: Hypotheses) -> Tensor:
 
 
 def pilot_releases(trials: int) -> int:
-    """How many releases under each hypothesis set a threshold, or a direction."""
+    """Choose how many pilot releases under each hypothesis set a threshold, or a direction."""
     return -(-trials // PILOT_SHARE)
 
 
 def pilot_ruler(
     mechanism: Mechanism, hypotheses: Hypotheses, pilots: int, seed: Seed, memory: int
 ) -> Ruler:
-    """The ruler of a mechanism that is known by its releases only.
+    """Make the projection for a mechanism that is known only by its releases.
 
     The centre is the mean of ``pilots`` releases under the null hypothesis. The direction is free
     of noise where it cancels, and else the difference of two such means; ``way`` says what it is
@@ -363,7 +363,7 @@ def score_releases(
     advance: Advance,
     workers: Workers = ALONE,
 ) -> FloatArray:
-    """Scores (statistics, count) of releases of these batches in turns; the releases are not kept.
+    """Compute statistics (statistics, count) of alternating releases, which are not kept.
 
     The workers share in portions of them, each with a seed of its own; those of code that is not
     known here are one portion.

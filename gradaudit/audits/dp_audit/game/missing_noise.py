@@ -1,4 +1,4 @@
-"""Further statistics of a release, for noise that is missing somewhere.
+"""Statistics of releases that find noise missing in some elements, rounds or directions.
 
 The projection onto the mean difference reads noise that is alike in all directions. Faulty noise
 may be none in some direction (one number for all elements, an array that is left out), lie on a
@@ -53,7 +53,7 @@ do not have one of .09."""
 def lattice_statistic(
     null: Tensor, other: Tensor, towards: Tensor
 ) -> Callable[[Tensor], FloatArray] | None:
-    """Σ_j cos(2πx_j/h_j − φ_j′) − cos(2πx_j/h_j − φ_j), with steps h_j and phases φ of looks.
+    """Make Σ_j cos(2πx_j/h_j − φ_j′) − cos(2πx_j/h_j − φ_j), h and φ from pilot releases.
 
     Args:
         null: releases (count, elements) under the null hypothesis.
@@ -100,7 +100,7 @@ def lattice_steps(values: FloatArray, rounding: FloatArray) -> FloatArray:
 
 
 def _refined(step: FloatArray, distances: FloatArray, rounding: FloatArray) -> FloatArray:
-    """The step by least squares on how many of them distances (count, elements) are.
+    """Refine the step by least squares on the multiples that distances (count, elements) are.
 
     A step that is known to its rounding counts them right up to step²/rounding; from there on each
     fit counts farther.
@@ -137,7 +137,7 @@ def _phase(values: FloatArray, steps: FloatArray) -> tuple[FloatArray, FloatArra
 
 @dataclass(frozen=True)
 class DegenerateVerdict:
-    """A verdict without trials.
+    """A verdict that needs no trials, since the mechanism's law decides it.
 
     ``reason`` says what is known; ε of the pair is infinite where the two values' releases never
     coincide, and 0 where they are the same, so that the pair can test no claim.
@@ -150,7 +150,7 @@ class DegenerateVerdict:
 def verdict_without_trials(
     mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed
 ) -> DegenerateVerdict | None:
-    """The verdict of the law on a pair, or None where only the game can decide.
+    """Decide on a pair by the mechanism's law; None where only the game can decide.
 
     Equal gradients, or equal noiseless releases, have ε = 0; a mechanism without noise has an
     infinite ε, as has a deterministic one whose releases differ.
@@ -170,7 +170,7 @@ def verdict_without_trials(
 
 
 def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> DegenerateVerdict:
-    """The verdict on a mechanism that is known to draw nothing: one release of each is enough."""
+    """Decide on a mechanism without randomness, by one release of each hypothesis."""
     with reproducible(seed, hypotheses.null.device) as generator:
         null, *others = (mechanism.release(batch, generator) for batch in hypotheses.batches)
     apart = any(not torch.equal(null, other) for other in others)
@@ -198,7 +198,7 @@ Further = Callable[[Tensor, FloatArray], FloatArray]
 
 @dataclass(frozen=True)
 class Panel:
-    """Projection and distance, and further statistics of the same releases, by their words."""
+    """Projection, distance and further statistics of the same releases, by name."""
 
     ruler: Ruler
     further: Mapping[str, Further]
@@ -209,18 +209,18 @@ class Panel:
         return (*self.ruler.names, *self.further)
 
     def scores(self, releases: Tensor) -> FloatArray:
-        """Every statistic of releases (count, elements), as an array (statistics, count)."""
+        """Compute every statistic (statistics, count) of releases (count, elements)."""
         first = self.ruler.scores(releases)
         more = [statistic(releases, first) for statistic in self.further.values()]
         return np.stack([*first, *more])
 
     def only(self, name: str) -> "Panel":
-        """The panel with that one of the further statistics alone, or with none."""
+        """Keep one of the further statistics, or none."""
         return Panel(self.ruler, {k: v for k, v in self.further.items() if k == name})
 
 
 def panel_of(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: Seed) -> Panel:
-    """The statistics that looks at a mechanism from a file suggest.
+    """Choose the statistics that pilot releases of a mechanism from a file suggest.
 
     Raises:
         AuditError: the mechanism fails, or its batched form repeats its noise within a batch.
@@ -247,7 +247,7 @@ def panel_of(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: S
 
 
 def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tensor:
-    """Releases (count, elements) of one batch."""
+    """Draw pilot releases (count, elements) of one batch."""
     with reproducible(seed, batch.device) as generator:
         together = mechanism.releases(batch, count, generator)
         if bool((together == together[0]).all()):
@@ -261,7 +261,7 @@ def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tenso
 
 
 def lone_repeats(null: FloatArray, other: FloatArray) -> int:
-    """How many releases are one and the same under one hypothesis and never under the other.
+    """Count releases that repeat exactly under one hypothesis and never under the other.
 
     Of a statistic (count,) under each. 0 where half of the releases or more repeat, or many
     different ones do: a discrete law may do so, and what leaves out its noise at times does not.

@@ -1,4 +1,4 @@
-"""The game: a bound chosen before the trials, releases under both hypotheses, bounds after.
+"""Plays the game: fixes the bound before the trials, releases under both hypotheses, then bounds.
 
 For every release a fair coin picks the hypothesis, so that nothing which drifts or is carried on
 from release to release goes with either. What is left of such dependence is tested
@@ -66,7 +66,7 @@ HEADLINE_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that are fixed before a game.
+    """The rules of a game, fixed before it begins.
 
     ``trials`` releases under each hypothesis count, in expectation; the mechanism is run, or
     (``exact``) the law of its statistics sampled. The confidence is 1 − α of all ``comparisons``
@@ -88,24 +88,24 @@ class Rules:
 
     @property
     def alpha(self) -> float:
-        """Error probability of a game."""
+        """The error probability of the game's bound."""
         return (1 - self.confidence) / self.comparisons
 
     def alpha_of(self, statistic: Statistic) -> float:
-        """Error probability of one statistic's bound."""
+        """Compute the error probability of one statistic's bound."""
         share = HEADLINE_SHARE if statistic == self.statistic else 1 - HEADLINE_SHARE
         return share * self.alpha
 
     @property
     def ceiling(self) -> float:
-        """The most that the game can show."""
+        """Compute the largest bound that the game can give."""
         alpha = self.alpha_of(self.statistic)
         return guesses_ceiling(2 * self.trials, delta=self.delta, alpha=alpha)
 
 
 @dataclass(frozen=True)
 class StatisticResult:
-    """The result of one statistic.
+    """The trials and the bound of one statistic.
 
     Its value in each trial under the null hypothesis, and under the alternative; the lower bound on
     epsilon, and the paper's estimate, no bound.
@@ -119,7 +119,7 @@ class StatisticResult:
 
 @dataclass(frozen=True)
 class TrialsResult:
-    """The results of a game's trials.
+    """The results of all statistics of a game's trials.
 
     ``gaussian`` is the bound that holds if the noise is Gaussian; None where that is not declared,
     the trials are too few, the alternative is a mixture, or the projection does not vary.
@@ -154,7 +154,7 @@ class TrialSeries:
         return series[~self.coins], series[self.coins]
 
     def reading(self, name: str) -> "TrialSeries":
-        """Read another statistic in the projection's place; unchanged where none is given."""
+        """Replace the projection by another statistic; unchanged where none is given."""
         kept: dict[str, FloatArray] = {k: v for k, v in self.statistics.items() if k in STATISTICS}
         return TrialSeries(
             self.coins, kept | ({"projection": self.statistics[name]} if name else {})
@@ -179,7 +179,7 @@ def trials_of_releases(
     advance: Advance,
     workers: Workers = ALONE,
 ) -> TrialSeries:
-    """Release under the null hypothesis, or with a value drawn evenly from the others."""
+    """Play trials: release under the null hypothesis, or with a random alternative value."""
     coins = fair_coins(2 * trials, rng(seed, "coins"))
     values = len(hypotheses.alternatives)
     others = rng(seed, "values").integers(1, values + 1, len(coins))
@@ -264,7 +264,7 @@ def play(
 
 
 def expect_law(mechanism: Mechanism, records: int, mode: Mode) -> ReleaseLaw | None:
-    """The law of a release of a batch of so many records; None where none is known or needed.
+    """Look up the law of a batch's release; None where none is known or needed.
 
     Raises:
         UsageError: the exact mode needs Gaussian noise, or the noise has no simple law.
@@ -279,7 +279,7 @@ def expect_law(mechanism: Mechanism, records: int, mode: Mode) -> ReleaseLaw | N
 
 
 def decide_by_law(laws: Mapping[Statistic, Law], rules: Rules) -> dict[Statistic, Decision]:
-    """The method and the thresholds for each statistic, before the trials."""
+    """Choose each statistic's method and thresholds, before the trials."""
     return {
         name: best_decision(law, rules.trials, delta=rules.delta, alpha=rules.alpha_of(name))
         for name, law in laws.items()
@@ -314,7 +314,7 @@ def choose_statistics(
 def score(
     series: TrialSeries, decisions: Mapping[Statistic, Decision], rules: Rules
 ) -> dict[Statistic, StatisticResult]:
-    """Results of each statistic under the decisions made before the trials."""
+    """Bound epsilon by each statistic, under the decisions made before the trials."""
     results = {}
     for name, decision in decisions.items():
         samples = series.samples(name)

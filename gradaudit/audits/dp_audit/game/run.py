@@ -1,4 +1,4 @@
-"""A subject's game: its column, batch and record, and the verdict or the trials."""
+"""Plays a subject's game: chooses its column, batch and record, then decides or plays trials."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -74,14 +74,14 @@ class Game:
 
     @property
     def score(self) -> StatisticResult | None:
-        """Result of the requested statistic; None without trials, or for dependent trials."""
+        """The requested statistic's result; None without trials, or for dependent trials."""
         if isinstance(self.result, DegenerateVerdict) or self.result.dependent:
             return None
         return self.result.scores[self.rules.statistic]
 
     @property
     def untestable(self) -> str:
-        """Why the pair can test no claim, in words; empty where it can.
+        """Say why the pair cannot test a claim; empty where it can.
 
         Both values give the same release: certainly, or under the same randomness, and the trials
         show no difference either.
@@ -94,7 +94,7 @@ class Game:
 
     @property
     def epsilon_lower(self) -> float | None:
-        """The bound, or the verdict; None where the releases gave no bound."""
+        """The lower bound on epsilon, or the verdict's epsilon; None without a bound."""
         if self.untestable:
             return None
         if isinstance(self.result, DegenerateVerdict):
@@ -223,7 +223,7 @@ def played(
     workers: Workers,
     progress: Progress,
 ) -> TrialsResult:
-    """Results of the trials, played now or kept from before.
+    """The results of the trials, which are played at the first call.
 
     Raises:
         UsageError: as ``play``.

@@ -25,7 +25,7 @@ _CLOSE = 1e-6
 
 @dataclass(frozen=True)
 class RecordGradients:
-    """The gradient that a record contributes to a DP-SGD step.
+    """Computes the gradient that a record contributes to a DP-SGD step.
 
     It goes over every trainable parameter but those of hidden layers, biases too: that is what
     DP-SGD clips as one vector. ``shape`` is that of one record's inputs; all records go through
@@ -39,7 +39,7 @@ class RecordGradients:
 
     @classmethod
     def of(cls, target: Target, inputs: Tensor, labels: Tensor, hidden: Sequence[str] = ()) -> Self:
-        """Gradients of all layers but the hidden ones, in float64.
+        """Make the function for a target, over all layers that are shared, in float64.
 
         They go through vmap where it gives the same gradients of the first two records as a loop,
         and the same slopes of them: some of its rules for differentiating twice are wrong (of
@@ -100,7 +100,7 @@ class RecordGradients:
 def _agree(
     batched: RecordGradients, looped: RecordGradients, inputs: Tensor, labels: Tensor
 ) -> bool:
-    """Whether both ways give the same gradients and slopes."""
+    """Whether the fast and the plain computation give the same gradients and slopes."""
     by_loop = _gradients_and_slope(looped, inputs, labels)
     try:
         by_batch = _gradients_and_slope(batched, inputs, labels)
@@ -132,7 +132,7 @@ pass through them."""
 
 @dataclass(frozen=True)
 class RecordSensitivity:
-    """The inputs that a record's gradient gap depends on.
+    """How far a record's release moves between two values, as a function of its inputs.
 
     ``judge``, in words ``measured_by``, is the release without noise, or with common noise: gaps
     are measured by it. Crafting maximises the distances, each for its share of the starts; they are
@@ -178,7 +178,7 @@ class RecordSensitivity:
         return max(1, self.memory // (_COPIES * 8 * variants * self.gradients.elements))
 
     def gaps(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Distance of the noiseless releases under every two values, (records, values, values)."""
+        """Compute releases' distances between every two values, (records, values, values)."""
         chunk = self.records_at_once(len(self.column))
         chunks = zip(torch.split(inputs, chunk), torch.split(labels, chunk), strict=True)
         return torch.cat([self._gaps(*some) for some in chunks])
@@ -214,7 +214,7 @@ class RecordSensitivity:
 
 
 def between_two_values(gaps: Tensor) -> Tensor:
-    """Gaps (records, values, values) with −1 from a value to itself: the largest is of two."""
+    """Set the gap of a value to itself to −1 in (records, values, values), never the largest."""
     return gaps.masked_fill(torch.eye(gaps.shape[1], dtype=torch.bool, device=gaps.device), -1)
 
 
@@ -233,7 +233,7 @@ def cosine_distance(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _companions(records: Records, gradients: RecordGradients, count: int, seed: Seed) -> Tensor:
-    """Gradients (count, elements) of the rest of the batch, drawn without replacement."""
+    """Draw the rest of the batch without replacement, as gradients (count, elements)."""
     if count >= len(records):
         raise UsageError(
             f"--companions {count}: there are {len(records)} records in all; give at most "

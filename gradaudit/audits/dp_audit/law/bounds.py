@@ -90,7 +90,7 @@ class LowerBound:
 
 
 def epsilon_of_rates(denominator: ArrayLike, other: ArrayLike, delta: float) -> FloatArray:
-    """ln((1 − δ − other)/denominator), elementwise, and 0 where that is negative."""
+    """Compute max(0, ln((1 − δ − other)/denominator)), elementwise."""
     gain = np.maximum(1 - delta - np.asarray(other, float), 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         epsilon = np.log(gain / np.asarray(denominator, float))
@@ -105,7 +105,7 @@ def epsilon_by_direction(
     delta: float,
     alpha: float,
 ) -> tuple[FloatArray, FloatArray]:
-    """Both bounds from error counts, elementwise; they hold together with probability 1 − α.
+    """Compute both directions' bounds from error counts; both hold with probability 1 − α.
 
     Counts need not be whole: an expected count gives the bound to be expected. ``trials`` are the
     releases under each hypothesis, or under the one and the other; 0 ≤ δ < 1, and α is the error
@@ -128,13 +128,13 @@ def epsilon_lower(
     delta: float,
     alpha: float,
 ) -> FloatArray:
-    """The larger of both directions, elementwise; a bound with probability 1 − α."""
+    """Compute the larger bound of both directions, elementwise, with probability 1 − α."""
     both = epsilon_by_direction(false_positives, false_negatives, trials, delta=delta, alpha=alpha)
     return np.maximum(*both)
 
 
 def epsilon_ceiling(trials: int | tuple[int, int], *, delta: float, alpha: float) -> float:
-    """The bound without a single error."""
+    """Compute the bound that trials without a single error give."""
     return float(epsilon_lower(0, 0, trials, delta=delta, alpha=alpha))
 
 
@@ -156,7 +156,7 @@ def count_errors(
 def lower_bound(
     null: ArrayLike, alternative: ArrayLike, threshold: float, *, delta: float, alpha: float = 0.05
 ) -> LowerBound:
-    """The bound from the releases of one pair, at a threshold fixed without looking at them.
+    """Compute the bound from one pair's releases, at a threshold fixed before the trials.
 
     It holds whatever decided under which hypothesis a release is made, as long as that is
     independent of the releases: given those choices, both counts are binomial. Of statistics
@@ -187,7 +187,7 @@ def lower_bound(
 
 
 def spared_guesses(releases: int, delta: float, alpha: float) -> tuple[int, float]:
-    """Returns the number of right guesses that δ takes away, and the α that remains.
+    """Compute how many right guesses δ may account for, and the α that remains.
 
     Of the releases under both hypotheses together, for a bound of error probability α at 0 ≤ δ < 1.
     """
@@ -198,7 +198,7 @@ def spared_guesses(releases: int, delta: float, alpha: float) -> tuple[int, floa
 def epsilon_of_guesses(
     right: ArrayLike, wrong: ArrayLike, releases: int, *, delta: float, alpha: float
 ) -> FloatArray:
-    """The bound from numbers of guesses, elementwise, with probability 1 − α.
+    """Compute the bound from numbers of guesses, elementwise, with probability 1 − α.
 
     Counts need not be whole: an expected count gives the bound to be expected. ``releases`` are
     those under both hypotheses together, guessed or not; 0 ≤ δ < 1, and α is the probability, at
@@ -212,7 +212,7 @@ def epsilon_of_guesses(
 
 
 def guesses_ceiling(releases: int, *, delta: float, alpha: float) -> float:
-    """The bound where every release is guessed, and none wrong: the most that can be shown."""
+    """Compute the largest possible bound: every release is guessed, and none wrongly."""
     return float(epsilon_of_guesses(releases, 0, releases, delta=delta, alpha=alpha))
 
 
@@ -224,7 +224,7 @@ def tails_bound(
     delta: float,
     alpha: float = 0.05,
 ) -> LowerBound:
-    """The bound from the releases of one pair, at thresholds fixed without looking at them.
+    """Compute the bound from one pair's releases, at thresholds fixed before the trials.
 
     Of statistics (trials,) of the releases for which the coin picked the null, and the alternative.
     At thresholds low ≤ high the null is guessed below the first, the alternative from the second

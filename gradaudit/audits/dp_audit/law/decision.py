@@ -1,4 +1,4 @@
-"""Decisions before the trials: the bound that will judge them, and its thresholds.
+"""Chooses, before the trials, the kind of bound and its thresholds.
 
 A law, or a pilot in its stead, gives the numbers of errors to be expected at every threshold, and
 so about the bound that each method would give. The better one is taken. That costs nothing:
@@ -65,19 +65,19 @@ class ProjectionLaw:
     sigma: float
 
     def error_rates(self, threshold: ArrayLike) -> Samples:
-        """Φ(−τ/σ), and Φ((τ − s)/σ) averaged over the shifts."""
+        """Compute both error rates: Φ(−τ/σ), and Φ((τ − s)/σ) averaged over the shifts."""
         tau = np.asarray(threshold, float)
         misses = [ndtr((tau - shift) / self.sigma) for shift in self.shifts]
         return ndtr(-tau / self.sigma), np.mean(misses, axis=0)
 
     def candidates(self) -> FloatArray:
-        """An even grid over both hypotheses."""
+        """Make an even grid of thresholds over both hypotheses."""
         low, high = min(0.0, *self.shifts), max(0.0, *self.shifts)
         reach = _SPREAD * self.sigma
         return np.linspace(low - reach, high + reach, _CANDIDATES)
 
     def sample(self, trials: int, rng: np.random.Generator) -> Samples:
-        """Statistics of ``trials`` releases under each hypothesis."""
+        """Draw the statistics of ``trials`` releases under each hypothesis."""
         null, alternative = rng.standard_normal((2, trials)) * self.sigma
         return null, alternative + rng.choice(self.shifts, trials)
 
@@ -94,20 +94,20 @@ class DistanceLaw:
     elements: int
 
     def error_rates(self, threshold: ArrayLike) -> Samples:
-        """Upper tail of χ²_d at (τ/σ)², and lower tail of its noncentral kin."""
+        """Compute both error rates at (τ/σ)², from χ²_d and its noncentral form."""
         square = np.square(np.maximum(np.asarray(threshold, float), 0) / self.sigma)
         misses = [chndtr(square, self.elements, (s / self.sigma) ** 2) for s in self.shifts]
         # The noncentral tail cannot be computed for shifts above about 10⁵ σ: no recommendation.
         return chdtrc(self.elements, square), np.nan_to_num(np.mean(misses, axis=0), nan=1.0)
 
     def candidates(self) -> FloatArray:
-        """An even grid over both hypotheses; a (noncentral) χ has a standard deviation below 1."""
+        """Make an even grid of thresholds; a (noncentral) χ has a standard deviation below 1."""
         centre = self.sigma * np.sqrt(self.elements)
         far, reach = np.hypot(centre, max(self.shifts)), _SPREAD * self.sigma
         return np.linspace(max(centre - reach, 0), far + reach, _CANDIDATES)
 
     def sample(self, trials: int, rng: np.random.Generator) -> Samples:
-        """Statistics of ``trials`` releases under each hypothesis: √((z + s/σ)² + χ²_{d−1}) σ."""
+        """Draw statistics of ``trials`` releases: √((z + s/σ)² + χ²_{d−1}) σ."""
         along = rng.standard_normal((2, trials))
         along[1] += rng.choice(self.shifts, trials) / self.sigma
         across = rng.chisquare(self.elements - 1, (2, trials)) if self.elements > 1 else 0.0
@@ -137,7 +137,7 @@ class PilotLaw:
     alternative: FloatArray
 
     def error_rates(self, threshold: ArrayLike) -> Samples:
-        """Guesses of both rates."""
+        """Estimate both error rates from the pilot releases."""
         tau = np.asarray(threshold, float)
         normal = self._looks_normal
         spreads = self._spreads(alike=normal)
@@ -157,7 +157,7 @@ class PilotLaw:
         return all(normality(sample) > _UNLIKELY for sample in samples)
 
     def _spreads(self, *, alike: bool) -> tuple[float, float]:
-        """Standard deviations of both samples, or one of both where they may be ``alike``."""
+        """Compute both samples' standard deviations, or a common one if ``alike``."""
         first, second = float(self.null.std()), float(self.alternative.std())
         if not alike:
             return first, second
@@ -168,7 +168,7 @@ class PilotLaw:
         return pooled, pooled
 
     def candidates(self) -> FloatArray:
-        """Quantiles of both samples, and an even grid that reaches beyond them."""
+        """Make thresholds: quantiles of both samples, and an even grid that reaches beyond them."""
         samples = (self.null, self.alternative)
         ends = [sample.mean() + _SPREAD * sample.std() * np.array([-1, 1]) for sample in samples]
         even = np.linspace(np.min(ends), np.max(ends), _PILOT_CANDIDATES)
@@ -201,7 +201,7 @@ class Decision:
     def bound(
         self, null: ArrayLike, alternative: ArrayLike, *, delta: float, alpha: float
     ) -> LowerBound:
-        """The bound from the statistics (trials,) under each hypothesis."""
+        """Compute the bound from the statistics (trials,) under each hypothesis."""
         if self.method == "clopper-pearson":
             return bounds.lower_bound(null, alternative, self.low, delta=delta, alpha=alpha)
         ends = self.low, self.high
@@ -209,7 +209,7 @@ class Decision:
 
 
 def best_decision(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> Decision:
-    """The method and the thresholds of which most is expected.
+    """Choose the method and thresholds with the largest expected bound.
 
     ``trials`` releases under each hypothesis will be counted (in expectation, of guesses), for a
     bound with this δ and α.
@@ -220,7 +220,7 @@ def best_decision(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -
 
 
 def best_threshold(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> Decision:
-    """Returns the candidate whose bound is the largest if errors are as many as expected.
+    """Choose the threshold whose bound is the largest at the expected numbers of errors.
 
     Among equals the middle one, which an unexpected shift or spread hurts least. Still, the law
     that a mechanism claims can recommend a threshold beyond both means (2.74 σ for a shift of σ),
@@ -240,7 +240,7 @@ def best_threshold(law: Law, trials: int, *, delta: float, alpha: float = 0.05) 
 
 
 def best_tails(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> Decision:
-    """The pair of candidates with the largest bound at the expected numbers of guesses.
+    """Choose the pair of thresholds with the largest bound at the expected numbers of guesses.
 
     All pairs of a coarse grid are tried, then those near the best one in finer grids. Arguments are
     those of ``best_decision``.
@@ -270,7 +270,7 @@ def best_tails(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> D
 def _best_pair(
     expected: Callable[[Pairs], FloatArray], lower: Pairs, higher: Pairs
 ) -> tuple[Pairs, float]:
-    """The best pair and its value; of equal ones that nearest to their mean (as the middle one)."""
+    """Find the best pair and its value; of equal ones, the pair nearest to their mean."""
     grid = np.stack([side.ravel() for side in np.meshgrid(lower, higher, indexing="ij")])
     pairs = grid[:, grid[0] <= grid[1]]
     values = expected(pairs)

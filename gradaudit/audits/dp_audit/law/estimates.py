@@ -48,7 +48,7 @@ _BISECTIONS = 60
 
 @dataclass(frozen=True)
 class PointEstimate:
-    """The estimate at the best threshold of the same releases; neither end is a bound.
+    """A point estimate at the best threshold of the same releases; neither end is a bound.
 
     The value is at most ln N of the more numerous trials. The interval is the formula at the ends
     of both rates' Clopper–Pearson intervals (each at 1 − α, the confidence), as if the threshold
@@ -68,7 +68,7 @@ class PointEstimate:
 def epsilon_point(
     null: ArrayLike, alternative: ArrayLike, *, delta: float, confidence: float = 0.95
 ) -> PointEstimate:
-    """The largest estimate over all thresholds t ≥ τ, τ one of the statistics themselves.
+    """Compute the largest estimate over all thresholds, each one of the statistics.
 
     Of statistics (trials,) under each hypothesis, perhaps of different numbers, at 0 ≤ δ < 1; the
     confidence is that of the interval at the chosen threshold.
@@ -109,7 +109,7 @@ def _estimates(
 def _interval(
     errors: Sequence[int], trials: Sequence[int], delta: float, alpha: float
 ) -> tuple[float, float]:
-    """The formula at the ends of the intervals of the denominator's rate and of the other."""
+    """Compute the formula at the interval ends of both error rates."""
     ends = []
     for limit in (clopper_pearson_upper, clopper_pearson_lower):
         denominator, other = (limit(*one, alpha / 2) for one in zip(errors, trials, strict=True))
@@ -160,7 +160,7 @@ def gaussian_bound(
 
 
 def mu_lower(null: ArrayLike, alternative: ArrayLike, *, alpha: float) -> FloatArray:
-    """The lower confidence limit of μ at 1 − α, and 0 where that is negative.
+    """Compute the lower confidence limit of μ at 1 − α, at least 0.
 
     Of projections (..., trials) under each hypothesis, perhaps of different numbers, limits (...).
 

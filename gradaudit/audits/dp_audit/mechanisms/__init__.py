@@ -1,4 +1,4 @@
-"""Gradient-release mechanisms: one a file, found by name; defenses; and the user's own."""
+"""Mechanisms that release gradients: one in each file, defenses, and the user's own."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Promise:
 
 
 class Mechanism(ABC):
-    """A random map from the per-sample gradients of a step to the gradient that is released.
+    """A random function from a step's per-sample gradients to the released gradient.
 
     One that has a ``name`` and a ``summary`` is found, and made from a spec that begins with its
     name, of which ``example`` is one: ``name:clip=C,sigma=S`` without a ``parse`` of its own.
@@ -102,7 +102,7 @@ class Mechanism(ABC):
 
     @classmethod
     def parse(cls, text: str, noise: Noise | None = None) -> Self:
-        """The mechanism of ``NAME:clip=C,sigma=S,…``; ``noise`` is what one of no law is declared.
+        """Parse ``NAME:clip=C,sigma=S,…``; ``noise`` declares the law of a mechanism without one.
 
         Raises:
             UsageError: an option is missing, unknown or wrong.
@@ -137,7 +137,7 @@ class Mechanism(ABC):
         return None
 
     def laid_out(self, sizes: Mapping[str, int]) -> Mechanism:
-        """The mechanism for gradients that are made of these parameters, in order.
+        """Fit the mechanism to gradients that consist of these parameters, in order.
 
         ``sizes`` are the elements of each.
         """
@@ -152,11 +152,11 @@ class Mechanism(ABC):
         return torch.stack([self.release(per_sample_gradients, generator) for _ in range(count)])
 
     def sampler(self, per_sample_gradients: Tensor) -> Sampler:
-        """Releases from the same gradients; what does not differ between them is computed once."""
+        """Make a function that releases these gradients again, with shared work done once."""
         return partial(self.releases, per_sample_gradients)
 
     def elements_drawn(self, records: int, elements: int) -> int:
-        """How many numbers one release holds in memory at a time."""
+        """Estimate how many numbers one release holds in memory."""
         return (records + 1) * elements
 
 

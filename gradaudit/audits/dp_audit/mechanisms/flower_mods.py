@@ -94,7 +94,7 @@ class FlowerMod(Middleware):
         return cls(mod, text, noise)
 
     def deliver(self, received: Arrays, given: Payload) -> Payload:
-        """The client's answer after the mod.
+        """Run the mod on the client's message, and return the message that leaves.
 
         Raises:
             AuditError: it answers with an error, or without arrays.
@@ -125,7 +125,7 @@ class FlowerMod(Middleware):
         return Payload(arrays, "weights")
 
     def _asked(self, received: Arrays) -> Any:
-        """The server's message."""
+        """Make the server's message to the client."""
         app = self._app
         metadata = app.Metadata(
             run_id=1,
@@ -143,7 +143,7 @@ class FlowerMod(Middleware):
         return self._make_message(metadata, content)
 
     def _client(self, given: Payload) -> Callable[[Any, Any], Any]:
-        """The client's app, which has trained already."""
+        """Make a client's app that answers with an update trained before."""
         app = self._app
         metrics = app.MetricRecord({"num-examples": 1})
         content = app.RecordDict({"arrays": self._record(given.arrays), "metrics": metrics})
@@ -155,14 +155,14 @@ class FlowerMod(Middleware):
 
 
 def _options_of(found: Callable[..., Any], spec: Spec) -> bool:
-    """Whether the spec gives what a function takes, which then makes a mod and is none."""
+    """Whether the spec's options fit a function, which then makes a mod and is none itself."""
     code = getattr(found, "__code__", None)
     names = () if code is None else code.co_varnames[: code.co_argcount]
     return any(key in names for key, _ in spec.pairs)
 
 
 def _typed(spec: Spec) -> dict[str, object]:
-    """Options as numbers where they read as such."""
+    """Convert options to numbers where they are written as numbers."""
 
     def options(**values: object) -> dict[str, object]:
         return values

@@ -73,7 +73,7 @@ class NvflareFilter(Middleware):
         return cls(filter_, text, noise)
 
     def deliver(self, received: Arrays, given: Payload) -> Payload:
-        """The client's result after the filter.
+        """Run the filter on the client's result, and return the result that leaves.
 
         Raises:
             AuditError: the filter blocks it, or leaves no arrays.

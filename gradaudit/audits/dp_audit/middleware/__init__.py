@@ -1,4 +1,4 @@
-"""Middleware between a client's training and the wire, as a mechanism of client level.
+"""Middleware between a client's training and the network, as a client-level mechanism.
 
 What a framework lets users put there (Flower's mods, NVFlare's filters) sees messages: the model's
 whole state dict, buffers and arrays without dimensions too. The two neighbouring inputs are two
@@ -31,7 +31,7 @@ from gradaudit.gradients.noise import clipped
 
 @dataclass(frozen=True)
 class ClippedGaussian:
-    """clip(u) + σn, in place: arrays without dimensions count in the norm and leave as they are.
+    """The middleware clip(u) + σn; scalars count in the norm and leave unchanged.
 
     So it is in numpy wherever ``for array in arrays: array *= factor`` meets a number and not an
     array. Replacing a client moves clip(u) by up to 2Δ, its absence by Δ, whatever sensitivity σ
@@ -46,7 +46,7 @@ class ClippedGaussian:
     sigma: float
 
     def law(self, layout: Layout) -> ReleaseLaw:
-        """The law of what leaves, in elements of an update."""
+        """Return the law of the message that leaves, in elements of an update."""
         bare = layout.where([key for key, array in layout.received.items() if not array.ndim])
 
         def noiseless(client: Tensor, companions: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class ClippedGaussian:
 
 
 def named_object(text: str) -> tuple[Any, Spec]:
-    """The object that ``SCHEME:MODULE:OBJECT?key=value&…`` names, and its spec without the scheme.
+    """Import the object of ``SCHEME:MODULE:OBJECT?key=value&…``; return it and the spec.
 
     Raises:
         UsageError: nothing is named, or no such module, file or object.
@@ -115,7 +115,7 @@ _NEXT_TO_NOTHING = 1e-6
 
 
 class Middleware(Mechanism):
-    """Middleware that a client's message passes through before it leaves.
+    """Middleware that changes a client's message before it leaves.
 
     Attributes:
         form: in which it wants the model.
@@ -135,7 +135,7 @@ class Middleware(Mechanism):
         self.layout = Layout({})
 
     def receiving(self, layout: Layout) -> Self:
-        """The middleware as it works on a model that the server sent."""
+        """Bind the middleware to a model that the server sent."""
         other = copy(self)
         other.layout = layout
         return other
@@ -147,7 +147,7 @@ class Middleware(Mechanism):
 
     @abstractmethod
     def deliver(self, received: Arrays, given: Payload) -> Payload:
-        """The message that leaves where the client received one model and answers with another.
+        """Compute the message that leaves, from the received model and the trained one.
 
         Whatever the middleware raises passes through.
 
@@ -156,7 +156,7 @@ class Middleware(Mechanism):
         """
 
     def sent(self, update: Tensor) -> Payload:
-        """The message that leaves for an update (elements,).
+        """Compute the message that leaves for an update (elements,).
 
         Raises:
             AuditError: the middleware fails, or what leaves does not fit what was received.
@@ -172,29 +172,29 @@ class Middleware(Mechanism):
         return sent
 
     def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
-        """The update in the message that leaves: (1, elements) to (elements,)."""
+        """Compute the update in the message that leaves: (1, elements) to (elements,)."""
         return self.layout.update(self.sent(per_sample_gradients[0])).to(
             per_sample_gradients.device
         )
 
     def law(self, records: int) -> ReleaseLaw | None:
-        """The law of what leaves; None where it is not known."""
+        """Return the law of the message that leaves; None where it is not known."""
         return self.known.law(self.layout) if self.known and self.lawful else None
 
     @property
     def lawful(self) -> bool:
-        """Whether its law covers the arrays received: noise on whole numbers is cut off."""
+        """Whether the law covers the received arrays: noise on whole numbers is truncated."""
         shaped = (array for array in self.layout.received.values() if array.ndim)
         return self.known is not None and all(array.dtype.kind == "f" for array in shaped)
 
     def promise(
         self, relation: Relation, records: int, elements: int, delta: float
     ) -> Promise | None:
-        """The worst case over updates, of the arrays that are clipped and get noise."""
+        """Compute the worst case over updates, for the arrays that are clipped and get noise."""
         return self.known.promise(relation, delta) if self.known and self.lawful else None
 
     def _delivered(self, layout: Layout, update: Tensor) -> Payload:
-        """The arrays that leave; of no update those of the smallest, where the law is known.
+        """Compute the arrays that leave; the smallest update replaces none if the law is known.
 
         Mods that divide by the update's norm fail on 0. As clip(v) = v, a pair with v instead of 0
         is at most ‖v‖ farther apart, which is next to nothing beside the clip.
@@ -223,7 +223,7 @@ class Middleware(Mechanism):
             raise AuditError(f"{named}: sends numbers in {key!r} that are not finite")
 
     def _failure(self, update: Tensor, error: BaseException) -> str:
-        """The error, and the arrays that cause it, where these are no real numbers."""
+        """Make an error that names the arrays that cause it, where these are not real numbers."""
         named, words = self.named, first_line(error)
         if not update.any():
             return (
@@ -244,14 +244,14 @@ class Middleware(Mechanism):
         return f"{array.dtype} {'×'.join(map(str, array.shape)) or '0-d'}"
 
     def _culprits(self, update: Tensor) -> list[str]:
-        """Arrays of no real numbers that make it fail: it would not if they held such."""
+        """Find arrays without real numbers that make the middleware fail."""
         odd = [key for key in self.layout.received if key not in self.layout.real]
         if not self._works_with(odd, update):
             return []
         return [key for key in odd if not self._works_with([k for k in odd if k != key], update)]
 
     def _works_with(self, real: list[str], update: Tensor) -> bool:
-        """Whether it works where these arrays hold real numbers."""
+        """Whether the middleware works where these arrays hold real numbers."""
         try:
             self._delivered(self.layout.as_real(real), update)
         except (Exception, SystemExit):  # as above

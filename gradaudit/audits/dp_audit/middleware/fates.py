@@ -1,4 +1,4 @@
-"""Key by key: what leaves of an update."""
+"""What middleware does to each array of an update."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,14 +46,14 @@ class Fate:
 
     @property
     def ratio(self) -> float | None:
-        """Share of the norm that is left; None where training changed nothing."""
+        """The share of the array's norm that is left; None where training changed nothing."""
         return self.after / self.before if self.before else None
 
     looks: int = LOOKS
 
     @property
     def carries_on(self) -> bool:
-        """Whether what training changed leaves exactly as it is."""
+        """Whether the array's training change leaves exactly as it is."""
         return self.untouched and self.before > 0
 
     @property
@@ -75,7 +75,7 @@ class Fate:
 
 
 def fates(mechanism: Middleware, update: Tensor, seed: Seed, looks: int = LOOKS) -> list[Fate]:
-    """Changes of each array of an update (elements,), from two or more messages of middleware.
+    """Compare the arrays of an update (elements,) with two or more messages that left.
 
     Half the difference between what leaves of an update and of its opposite, under the same
     randomness, is what is left of it without additive noise; where no seed holds the noise fast it
@@ -107,7 +107,7 @@ def fates(mechanism: Middleware, update: Tensor, seed: Seed, looks: int = LOOKS)
 
 
 def as_it_was(key: str, given: Payload, sent: Payload) -> bool:
-    """Whether an array leaves bit for bit as it was given."""
+    """Whether an array leaves bit for bit unchanged."""
     return (
         given.form == sent.form
         and key in sent.arrays
@@ -118,7 +118,7 @@ def as_it_was(key: str, given: Payload, sent: Payload) -> bool:
 def verdict_of_untouched(
     mechanism: Middleware, hypotheses: Hypotheses, looked: list[Fate]
 ) -> DegenerateVerdict | None:
-    """ε is infinite where an array that differs between the hypotheses leaves unchanged.
+    """Decide that ε is infinite where an array that differs between hypotheses leaves unchanged.
 
     That is said only where the mechanism's law says so. What unknown code left untouched in every
     look it may change the next time: there the game says how much its releases prove.
@@ -165,7 +165,7 @@ def key_rows(
     every_layer: Sequence[str],
     rows: Rows,
 ) -> Iterator[Measurement]:
-    """A row of each array, below the layer that holds it, and the riskiest as the layer's headline.
+    """Make a row of each array under its layer; the riskiest array's is the layer's headline.
 
     Args:
         fates: of all arrays that the model has; none of a mechanism that sees no arrays.

@@ -1,4 +1,4 @@
-"""A model's arrays as a message carries them, and as the vector of an update."""
+"""Converts a model's arrays between a message and the vector of an update."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Form = Literal["weights", "differences"]
 
 @dataclass(frozen=True)
 class Payload:
-    """The arrays of a message by their keys, and the form that they are in."""
+    """The arrays of a message by their keys, and whether they are weights or differences."""
 
     arrays: Arrays
     form: Form
@@ -48,7 +48,7 @@ class Layout:
         return {key: slice(*at) for key, at in zip(self.received, pairwise(ends), strict=True)}
 
     def where(self, keys: Collection[str]) -> Tensor:
-        """The elements that belong to these keys, (elements,) bool."""
+        """Mark the elements that belong to these keys, (elements,) bool."""
         mask = torch.zeros(self.elements, dtype=torch.bool)
         for key in keys:
             mask[self.places[key]] = True
@@ -60,7 +60,7 @@ class Layout:
         return [key for key, array in self.received.items() if array.dtype.kind == "f"]
 
     def payload(self, update: Tensor, form: Form) -> Payload:
-        """The message with an update (elements,): fresh arrays, of the types received."""
+        """Make the message of an update (elements,), with new arrays of the received types."""
         numbers = update.detach().cpu().double().numpy()
         arrays = {}
         for key, received in self.received.items():
@@ -71,14 +71,14 @@ class Layout:
 
     @cached_property
     def smallest(self) -> Tensor:
-        """The shortest update (elements,) that weights can show, and whose square is no zero."""
+        """Make the shortest update (elements,) that weights can represent."""
         steps = np.concatenate([_steps(array) for array in self.received.values()])
         update = torch.zeros(self.elements, dtype=torch.float64)
         update[int(steps.argmin())] = float(steps.min())
         return update
 
     def update(self, sent: Payload) -> Tensor:
-        """The update (elements,) float32 in a message; zero where a key is not in it."""
+        """Read the update (elements,) float32 in a message; zero where a key is missing."""
         numbers = np.zeros(self.elements, np.float32)
         for key, received in self.received.items():
             if key in sent.arrays:
@@ -88,13 +88,13 @@ class Layout:
         return torch.from_numpy(numbers)
 
     def as_real(self, keys: Collection[str]) -> "Layout":
-        """The layout with the arrays of these keys as real numbers."""
+        """Change the layout so that the arrays of these keys are real numbers."""
         real = {key: self.received[key].astype(np.float64) for key in keys}
         return Layout({**self.received, **real})
 
 
 def _steps(array: Array) -> Array:
-    """(size,) of how little each element can move; without end what is no array of real numbers."""
+    """Compute each element's smallest step (size,); infinite for arrays without real numbers."""
     if array.dtype.kind != "f" or not array.ndim:
         return np.full(array.size, np.inf)
     floor = np.sqrt(np.finfo(array.dtype).tiny)
@@ -103,7 +103,7 @@ def _steps(array: Array) -> Array:
 
 
 def as_array(tensor: Tensor) -> Array:
-    """A tensor of any device as an array of its own."""
+    """Copy a tensor of any device into an array."""
     tensor = tensor.detach().cpu()
     tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
     array: Array = tensor.numpy().copy()
@@ -111,7 +111,7 @@ def as_array(tensor: Tensor) -> Array:
 
 
 def owner_of(key: str, layers: Collection[str]) -> str | None:
-    """The layer that a key of a state dict belongs to; None where it is no layer's.
+    """Find the layer that a state dict's key belongs to; None where it has none.
 
     It is the innermost one whose module holds the array; what the model itself holds belongs to
     ``(model)``, where that is a layer.

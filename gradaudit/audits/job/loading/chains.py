@@ -1,4 +1,4 @@
-"""A federated job as it was loaded: the chains that results pass through, and its faults."""
+"""A loaded federated job: the chains of filters that results pass through, and its faults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FAULTS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
 def fault(
     name: str, file: str, key: str, task: str = "", *, level: Level | None = None, **facts: Any
 ) -> Fault:
-    """A fault of the table, with these facts in its words."""
+    """Make a fault from the table of faults, with these facts in its text."""
     known = FAULTS[name]
     says, repair = (known[part].format(task=task, **facts) for part in ("says", "repair"))
     return Fault(name, says, repair, file, key, task, level or known.get("level", "error"))
@@ -58,7 +58,7 @@ def fault(
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A client's result: arrays, their form, and the numbers that travel beside them."""
+    """A client's result: arrays, whether they are differences, and the numbers sent with them."""
 
     arrays: Arrays
     form: Form
@@ -124,7 +124,7 @@ class JobChain(Middleware):
         self.masked = masked
 
     def fault(self, name: str, level: Level | None = None, **facts: Any) -> Fault:
-        """A fault of this chain."""
+        """Make a fault of this chain."""
         return fault(name, self.file, self.key, self.task, level=level, **facts)
 
     @property
@@ -133,19 +133,19 @@ class JobChain(Middleware):
         return f"the chain of {self.description}"
 
     def leaves(self, given: Outgoing) -> Outgoing:
-        """What leaves of a result. Whatever the filters or mods raise passes through."""
+        """Compute the result that leaves. Errors of the filters or mods are not caught."""
         copies = {key: array.copy() for key, array in given.arrays.items()}
         return self.carry(self.layout.received, replace(given, arrays=copies))
 
     def deliver(self, received: Arrays, given: Payload) -> Payload:
-        """The arrays that leave where the client received one model and answers with another."""
+        """Compute the arrays that leave, from the received model and the trained one."""
         left = self.carry(received, Outgoing(given.arrays, given.form, self.numbers))
         return Payload(left.arrays, left.form)
 
 
 @dataclass
 class LoadedJob:
-    """A job folder as it was loaded, without any training.
+    """A job folder that was loaded without any training.
 
     Attributes:
         framework: ``nvflare`` or ``flower``.

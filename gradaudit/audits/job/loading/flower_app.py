@@ -93,7 +93,7 @@ def load(folder: Path, model: str | None, clients: int | None) -> LoadedJob:
 
 
 def _name_task() -> None:
-    """Give this process a task, without which flwr 1.41 makes no message; older ones need none."""
+    """Name a task for this process, without which flwr 1.41 makes no message."""
     try:
         identity = import_module("flwr.supercore.task_identity").TaskIdentity
     except ImportError:
@@ -139,7 +139,7 @@ def _model(found: Started | None, spec: str | None, folder: Path, why: str) -> t
 
 
 def mods_of(function: Callable[..., Any]) -> list[Any]:
-    """The mods around a function that Flower composed, outermost first."""
+    """List the mods around a function that Flower composed, outermost first."""
     mods = []
     while getattr(function, "__qualname__", "").endswith(_WRAPPED):
         names = function.__code__.co_freevars
@@ -150,7 +150,7 @@ def mods_of(function: Callable[..., Any]) -> list[Any]:
 
 
 def _registered(client: ClientApp) -> dict[str, Callable[..., Any]]:
-    """The functions of a client by message type; a legacy app has one for all."""
+    """Look up a client's functions by message type; a legacy app has one for all."""
     if client._call is not None:
         return dict.fromkeys(("train.default", "evaluate.default"), client._call)
     return dict(client._registered_funcs)
@@ -185,13 +185,13 @@ def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
 
 
 def _law(mods: Sequence[Any]) -> ClippedGaussian | None:
-    """The law of a chain that is one ``LocalDpMod``; None where it is not known."""
+    """Return the law of a chain with one ``LocalDpMod``; None where it is not known."""
     plain = [mod for mod in mods if name_of(mod) not in MASKING]
     return FlowerMod(plain[0], name_of(plain[0])).known if len(plain) == 1 else None
 
 
 def _message(job: LoadedJob, kind: str, legacy: bool) -> Callable[[Arrays], Message]:
-    """The server's message with these arrays, as its strategy configures it."""
+    """Make the server's message with these arrays, as its strategy configures it."""
     messages = [] if job.server is None else job.server.fresh().asked(kind)
     content: Mapping[str, Any] = messages[0].content if messages else _usual(kind, legacy)
 
@@ -208,7 +208,7 @@ def _message(job: LoadedJob, kind: str, legacy: bool) -> Callable[[Arrays], Mess
 
 
 def _usual(kind: str, legacy: bool) -> RecordDict:
-    """The content of a message as Flower's templates make it."""
+    """Make the content of a message as Flower's templates do."""
     if not legacy:
         config = ConfigRecord({"server-round": 1})
         return RecordDict({"arrays": ArrayRecord({}), "config": config})
@@ -219,7 +219,7 @@ def _usual(kind: str, legacy: bool) -> RecordDict:
 
 
 def _faults(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Iterator[Fault]:
-    """Mods that a strategy needs, or that the client's module makes, and that no chain runs."""
+    """Find mods that a strategy needs or the client's module makes, but no chain runs."""
     wired = {name_of(m) for f in _registered(client).values() for m in mods_of(f)}
     for layer in job.server.layers if job.server is not None else ():
         needed = _NEEDED.get(type(layer).__name__)

@@ -1,4 +1,4 @@
-"""Messages of Flower's servers and clients, of its records and of its legacy parameters.
+"""Makes and reads the messages of Flower's servers and clients, in both of its formats.
 
 Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``), ``compat/common/recorddict_compat.py``.
 """
@@ -26,7 +26,7 @@ _OK = Status(Code.OK, "")
 
 
 def context_of(config: Mapping[str, Any], node: int) -> Context:
-    """The context of an app on one node."""
+    """Make the context of an app on one node."""
     return Context(
         run_id=1,
         node_id=node,
@@ -37,7 +37,7 @@ def context_of(config: Mapping[str, Any], node: int) -> Context:
 
 
 def asked(content: Any, kind: str, node: int) -> Message:
-    """A server's message to a client."""
+    """Make a server's message to a client."""
     metadata = Metadata(
         run_id=1,
         message_id=f"m{node}",
@@ -53,12 +53,12 @@ def asked(content: Any, kind: str, node: int) -> Message:
 
 
 def record_of(arrays: Arrays) -> ArrayRecord:
-    """Arrays as Flower sends them."""
+    """Convert arrays to a record as Flower sends it."""
     return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
 
 
 def arrays_of(record: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Arrays of a record under its keys, or in order under those that are given."""
+    """Read a record's arrays under its keys, or in order under given keys."""
     arrays = [np.array(array.numpy()) for array in record.values()]
     return dict(zip(keys or record, arrays, strict=True))
 
@@ -66,7 +66,7 @@ def arrays_of(record: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, 
 def reply_of(
     given: Outgoing, asked_by: Message, kind: str = "train", *, legacy: bool = False
 ) -> RecordDict:
-    """The content of a client's reply; its arrays have the name that the server's have."""
+    """Make the content of a client's reply; its arrays have the server's name for them."""
     numbers: dict[str, Any] = {
         key: int(v) if float(v).is_integer() else v for key, v in given.numbers.items()
     }
@@ -85,7 +85,7 @@ def reply_of(
 
 
 def outgoing(answer: Message, keys: Sequence[str] = ()) -> Outgoing:
-    """What a reply holds; its arrays under their own keys, or in order under those given.
+    """Read a reply: its arrays under their own keys, or in order under given keys.
 
     Raises:
         AuditError: it is an error.
@@ -105,12 +105,12 @@ def outgoing(answer: Message, keys: Sequence[str] = ()) -> Outgoing:
 
 
 def name_of(mod: Any) -> str:
-    """The name of a mod: its function's, or its class's."""
+    """Return the name of a mod: its function's, or its class's."""
     return str(getattr(mod, "__name__", type(mod).__name__))
 
 
 def answered(message: Message, mods: Sequence[Any], config: Mapping[str, Any], content: Any) -> Any:
-    """A client's reply with this content, after its mods; those that mask it are left out."""
+    """Compute a client's reply after its mods, without those that mask it for a secure sum."""
 
     def trained(incoming: Message, context: Context) -> Message:
         return Message(content, reply_to=incoming)
@@ -128,7 +128,7 @@ def through(
     received: Arrays,
     given: Outgoing,
 ) -> Outgoing:
-    """What mods make of a result, by Flower's own ``make_ffn``."""
+    """Run mods on a result by Flower's own ``make_ffn``."""
     incoming = message(received)
     content = reply_of(given, incoming, kind, legacy=legacy)
     with quiet():
@@ -137,6 +137,6 @@ def through(
 
 
 def replied(message: Message, chain: JobChain, config: Mapping[str, Any], content: Any) -> Message:
-    """A client's reply to a message of the server, through its chain of mods."""
+    """Compute a client's reply to a server's message, through its chain of mods."""
     reply: Message = answered(message, [x.part for x in reversed(chain.links)], config, content)
     return reply

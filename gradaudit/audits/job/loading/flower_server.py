@@ -1,4 +1,4 @@
-"""A Flower server's strategy as it would start: what it asks for, and what it releases.
+"""Starts a Flower server's strategy without clients, to see its messages and its release.
 
 The ``ServerApp`` runs up to ``strategy.start``, or in legacy apps up to the workflow or the
 ``start_grid`` that would begin the first round; nothing is sent. Secure sums are made by Flower's
@@ -43,7 +43,7 @@ _FEWEST = ("min_available_nodes", "min_available_clients", "min_train_nodes", "m
 
 
 class Started(BaseException):
-    """Raised in place of the first round; what the server would have started with.
+    """Raised in place of the first round, with the strategy and arrays that would start it.
 
     Attributes:
         strategy: outermost, as one that asks and aggregates by messages.
@@ -62,12 +62,12 @@ class Started(BaseException):
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
-    """Refuse to reach a client."""
+    """Raise an error instead of reaching a client."""
     raise RuntimeError("gradaudit sends no messages")
 
 
 class NobodyOnline(Grid):
-    """A grid of clients that are counted and never reached."""
+    """A grid whose clients can be counted but not reached."""
 
     run: Any = SimpleNamespace(run_id=1)
     set_run = push_messages = pull_messages = send_and_receive = _refuse
@@ -76,20 +76,20 @@ class NobodyOnline(Grid):
         self.clients = clients
 
     def create_message(self, content: Any, message_type: str, dst_node_id: int, *_: Any) -> Any:
-        """A message to a client."""
+        """Make a message to a client."""
         return asked(content, message_type, dst_node_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """The ids of the clients."""
+        """Return the ids of the clients."""
         return range(10, 10 + self.clients)
 
     def get_nodes(self) -> Iterable[Any]:
-        """The clients."""
+        """Return the clients."""
         return [SimpleNamespace(node_id=node) for node in self.get_node_ids()]
 
 
 class CountedClient(ClientProxy):
-    """A legacy server's client that is counted and never reached."""
+    """A legacy server's client that can be counted but not reached."""
 
     get_properties = get_parameters = fit = evaluate = reconnect = _refuse
 
@@ -99,7 +99,7 @@ class CountedClient(ClientProxy):
 
 
 class LegacyStrategy:
-    """A legacy strategy behind the interface of today's, which speaks in messages.
+    """A legacy strategy adapted to today's interface, which uses messages.
 
     Attributes:
         legacy: the strategy itself, outermost.
@@ -111,7 +111,7 @@ class LegacyStrategy:
         self.legacy, self.secure, self.keys = legacy, secure, tuple[str, ...]()
 
     def _configure(self, kind: str, number: int, arrays: Any, _: Any, grid: Any) -> list[Message]:
-        """The messages that ask clients to train, or to evaluate."""
+        """Make the messages that ask clients to train, or to evaluate."""
         manager = SimpleClientManager()
         for node in grid.get_node_ids():
             manager.register(CountedClient(node))
@@ -126,7 +126,7 @@ class LegacyStrategy:
     configure_evaluate = partialmethod(_configure, "evaluate")
 
     def aggregate_train(self, number: int, replies: Iterable[Message]) -> tuple[Any, None]:
-        """The arrays that the strategy releases of the clients' replies."""
+        """Aggregate the clients' replies into the arrays that the strategy releases."""
         answers = [compat.recorddict_to_fitres(each.content, keep_input=True) for each in replies]
         if self.secure is not None:
             given = [parameters_to_ndarrays(each.parameters) for each in answers]
@@ -171,7 +171,7 @@ def _legacy(strategy: Any, rounds: int, secure: Any = None) -> Started:
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Let every way into the first round raise ``Started``."""
+    """Make every start of the first round raise ``Started``."""
     ways: list[tuple[Any, str, Callable[..., None]]] = [
         (Strategy, "start", _start),
         (DefaultWorkflow, "__call__", _run),
@@ -188,7 +188,7 @@ def _stopping() -> Iterator[None]:
 
 
 def started(app: Any, config: Mapping[str, Any]) -> tuple[Started | None, str]:
-    """The server's strategy as it would start, or why it is not known."""
+    """Capture the server's strategy as it would start, or say why that fails."""
     try:
         with _stopping():
             app(NobodyOnline(_MOST_WAITED_FOR), context_of(config, 1))
@@ -200,7 +200,7 @@ def started(app: Any, config: Mapping[str, Any]) -> tuple[Started | None, str]:
 
 
 def _uncounted(accountant: Any) -> Any:
-    """What stands in for an accountant where a release is only simulated: it counts nothing."""
+    """A replacement for an accountant in simulated releases, which counts nothing."""
     spent = SimpleNamespace(epsilon=0.0, delta=0.0, num_releases=0)
     return SimpleNamespace(
         config=accountant.config,
@@ -211,7 +211,7 @@ def _uncounted(accountant: Any) -> Any:
 
 
 class FlowerServer:
-    """A strategy that was about to start, and the messages that it would send.
+    """A strategy captured at its start, and the messages that it would send.
 
     Attributes:
         started: what it would start with.
@@ -236,7 +236,7 @@ class FlowerServer:
 
     @property
     def layers(self) -> list[Any]:
-        """The strategy and those that it wraps, outermost first."""
+        """List the strategy and those that it wraps, outermost first."""
         found = [getattr(self.strategy, "legacy", self.strategy)]
         while isinstance(inner := getattr(found[-1], "strategy", None), Strategy | LegacyBase):
             found.append(inner)
@@ -244,22 +244,22 @@ class FlowerServer:
 
     @property
     def outermost(self) -> Any:
-        """The strategy as the app made it."""
+        """Return the strategy as the app made it."""
         return self.layers[0]
 
     @property
     def legacy(self) -> bool:
-        """Whether it speaks in legacy parameters."""
+        """Whether the strategy uses legacy parameters."""
         return isinstance(self.strategy, LegacyStrategy)
 
     @property
     def counted(self) -> str:
-        """The number of a reply by which the mean weighs clients."""
+        """Name the number in a reply by which the mean weighs clients."""
         usual = "num_examples" if self.legacy else "num-examples"
         return str(getattr(self.layers[-1], "weighted_by_key", usual))
 
     def fresh(self) -> "FlowerServer":
-        """A copy as it is before its first round, whose accountant counts nothing.
+        """Copy the strategy as before its first round; the copy's accountant counts nothing.
 
         Flower's accountant holds modules, which cannot be copied.
         """
@@ -269,12 +269,12 @@ class FlowerServer:
         return made
 
     def asks(self, kind: str) -> bool:
-        """Whether the strategy asks any client for it in any round."""
+        """Whether the strategy asks any client for this task in any round."""
         made = self.fresh()
         return any(made.asked(kind, number) for number in range(1, self.started.rounds + 1))
 
     def asked(self, kind: str, number: int = 1) -> list[Message]:
-        """The messages of a round, the first without more, by a strategy that has not begun.
+        """Make the messages of a round, by default the first, by a fresh strategy.
 
         Raises:
             UsageError: there are fewer clients than the strategy waits for.
@@ -295,7 +295,7 @@ def _number_of(strategy: Any, names: Iterable[str], default: int) -> int:
 def secure_mean(
     workflow: Any, arrays: Sequence[Sequence[np.ndarray]], counts: Sequence[int]
 ) -> list[np.ndarray]:
-    """The mean weighted by counts that the server reads off the secure sum of clients' arrays."""
+    """Compute the weighted mean that the server gets from a secure sum of clients' arrays."""
     levels, clip, weight = workflow.quantization_range, workflow.clipping_range, 0
     total = [np.zeros(each.shape, np.int64) for each in arrays[0]]
     for own, count in zip(arrays, counts, strict=True):

@@ -56,7 +56,7 @@ class FilterTables(FedJsonConfigurator):  # type: ignore[misc]
     """NVFlare's own tables of filters, with executors, components and workflows not built."""
 
     def process_config_element(self, config_ctx: Any, node: Any) -> None:
-        """Build filters alone."""
+        """Build only filters from the configuration."""
         if not _NOT_BUILT.match(node.path()):
             super().process_config_element(config_ctx, node)
 
@@ -96,7 +96,7 @@ def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -
 
 
 def _configuration(path: Path, *, needed: bool = True) -> dict[str, Any]:
-    """A configuration in any format that NVFlare reads, by the name of its JSON file."""
+    """Load a configuration in any format that NVFlare reads, by the name of its JSON file."""
     try:
         found = ConfigFactory.load_config(str(path))
     except Exception as error:  # whatever a parser raises
@@ -110,7 +110,7 @@ def _configuration(path: Path, *, needed: bool = True) -> dict[str, Any]:
 
 
 def _app(folder: Path, meta: Mapping[str, Any], site: str) -> str:
-    """The folder of the app that is deployed to this client."""
+    """Find the folder of the app that is deployed to this client."""
     deployed = meta.get("deploy_map")
     for app, sites in deployed.items() if isinstance(deployed, Mapping) else ():
         names = [s if isinstance(s, str) else s.get("sites", []) for s in sites]
@@ -123,7 +123,7 @@ def _app(folder: Path, meta: Mapping[str, Any], site: str) -> str:
 
 
 def _tables(root: Path, site: str) -> FilterTables:
-    """NVFlare's filter tables for the client, built by its own code."""
+    """Build NVFlare's filter tables for the client by its own code."""
     base = root / "config" / "config_fed_client.json"
     nowhere = (SystemVarName.ROOT_URL, SystemVarName.CP_URL, SystemVarName.RELAY_URL)
     variables = dict.fromkeys(nowhere, "") | {
@@ -158,7 +158,7 @@ def _tables(root: Path, site: str) -> FilterTables:
 def _model(
     configs: Sequence[Mapping[str, Any]], spec: str | None, folder: Path
 ) -> tuple[str, Layout]:
-    """The model of the job: the user's, else the first module that the configuration names."""
+    """Load the job's model: the user's, else the first module that the configuration names."""
     if spec is not None:
         return spec, Layout.of(load_model(spec).state_dict())
     for config in configs:
@@ -173,7 +173,7 @@ def _model(
 
 
 def _modules(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every ``model`` of a component's arguments: its class path and its arguments."""
+    """Yield every ``model`` among components' arguments: its class path and arguments."""
     for node in _mappings(config):
         model = node.get("model")
         if isinstance(model, Mapping) and isinstance(model.get("path"), str):
@@ -182,7 +182,7 @@ def _modules(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _mappings(node: Any) -> Iterator[Mapping[str, Any]]:
-    """Every mapping in a configuration, the outer ones first."""
+    """Yield every mapping in a configuration, the outer ones first."""
     if isinstance(node, Mapping):
         yield node
     inner = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
@@ -191,7 +191,7 @@ def _mappings(node: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _scopes(policy: Path | None, meta: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
-    """The scopes of the site's policy: name, scope, and whether the job runs in it."""
+    """List the scopes of the site's policy: name, scope, and whether the job runs in it."""
     if policy is None:
         return [("", None, True)]
     try:
@@ -211,7 +211,7 @@ def _scopes(policy: Path | None, meta: Mapping[str, Any]) -> list[tuple[str, Any
 
 
 def _tasks(client: Mapping[str, Any], conf: FilterTables, usual: Sequence[str]) -> list[str]:
-    """The tasks whose results leave the client: those that are named, and of others the usual."""
+    """List the tasks whose results leave the client: the named ones, or else the usual ones."""
     patterns = [t for e in client.get("executors", []) for t in e.get("tasks", [])]
     keyed = [key.rpartition("/")[0] for key in conf.result_filter_table if "*" not in key]
     known = [*(p for p in patterns if "*" not in p), *usual, *keyed]
@@ -226,7 +226,7 @@ def _chain(
     scope: tuple[str, Any, bool],
     where: str,
 ) -> JobChain:
-    """The chain of one task under one scope."""
+    """Make the chain of one task under one scope."""
     swarm = _swarm_of(client)
     learns = swarm is not None and task == swarm.get("learn_task_name", "train")
     prefix = (swarm or {}).get("task_name_prefix", "swarm")
@@ -262,7 +262,7 @@ def _chain(
 
 
 def _form(client: Mapping[str, Any], task: str) -> Form:
-    """The form in which the executor of a task answers."""
+    """Find the form in which a task's executor answers: weights or differences."""
     if task == "submit_model":
         return "weights"
     for each in client.get("executors", []):
@@ -277,7 +277,7 @@ def _form(client: Mapping[str, Any], task: str) -> Form:
 
 
 def _usual_transfer(path: str) -> Any:
-    """What an executor of NVFlare's own sends where the job does not say; None if not known."""
+    """Look up the form that NVFlare's own executors send by default; None if not known."""
     if not path.startswith("nvflare."):
         return None
     try:
@@ -289,7 +289,7 @@ def _usual_transfer(path: str) -> Any:
 
 
 def _context(scope: Any) -> FLContext:
-    """The context of a client in which result filters run: without the task's data."""
+    """Make a client's context in which result filters run, without the task's data."""
     context = FLContext()
     context.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
     context.set_prop(FLContextKey.TASK_DATA, None, private=True, sticky=False)
@@ -299,7 +299,7 @@ def _context(scope: Any) -> FLContext:
 def _sent(
     kind: str, table: Any, task: str, scope: Any, received: Arrays, given: Outgoing
 ) -> Outgoing:
-    """What leaves of a result, by NVFlare's own ``apply_filters``."""
+    """Run NVFlare's own ``apply_filters`` on a result."""
     with quiet():
         context = _context(scope)
         left = apply_filters(kind, _shareable(given), context, table, task, FilterKey.OUT)
@@ -307,7 +307,7 @@ def _sent(
 
 
 def _through(filter_: Filter, scope: Any, received: Arrays, given: Outgoing) -> Outgoing:
-    """What one filter makes of a result."""
+    """Run one filter on a result."""
     with quiet():
         return _outgoing(filter_.process(_shareable(given), _context(scope)), given)
 
@@ -329,7 +329,7 @@ def _outgoing(left: Shareable, given: Outgoing) -> Outgoing:
 
 
 def _settings(client: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Settings of the client's training: arguments of its executors, and of a script's command."""
+    """Collect the client's training settings: arguments of its executors and its script."""
     for node in _mappings(client):
         for key, value in node.items():
             for each in value if isinstance(value, list) else [value]:
@@ -340,7 +340,7 @@ def _settings(client: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _told(server: Mapping[str, Any], key: str) -> int | None:
-    """A number of the server's first workflow that has it."""
+    """Read a number from the server's first workflow that has it."""
     for workflow in server.get("workflows", []):
         value = (workflow.get("args") or {}).get(key)
         if isinstance(value, int) and value > 0:
@@ -349,7 +349,7 @@ def _told(server: Mapping[str, Any], key: str) -> int | None:
 
 
 def _swarm_of(client: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The arguments of the swarm's controller on the client, where there is one."""
+    """Return the arguments of the client's swarm controller, where there is one."""
     for each in client.get("executors", []):
         executor = each.get("executor", {})
         if str(executor.get("path", "")).endswith("SwarmClientController"):
@@ -360,7 +360,7 @@ def _swarm_of(client: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _dead_chains(
     conf: Any, client: Mapping[str, Any], tasks: Sequence[str], where: str
 ) -> Iterator[Fault]:
-    """Filters of the job that no result ever passes through."""
+    """Find filters of the job that no result passes through."""
     swarm = _swarm_of(client)
     learn = None if swarm is None else swarm.get("learn_task_name", "train")
     table = conf.result_filter_table  # one chain may be that of several tasks
@@ -384,7 +384,7 @@ def _dead_chains(
 
 
 def _unwired(client: Mapping[str, Any], where: str) -> Iterator[Fault]:
-    """Filters among the components, which NVFlare builds and never runs."""
+    """Find filters among the components, which NVFlare builds but never runs."""
     for i, component in enumerate(client.get("components", [])):
         path = str(component.get("path", ""))
         module, _, name = path.rpartition(".")
