@@ -55,6 +55,11 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Leave the compiler, which takes seconds to load, out of what nobody compiles."""
+        return False
+
     @abstractmethod
     def call(self, operator: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Give the result of an operator, whose keyword arguments are a dictionary."""

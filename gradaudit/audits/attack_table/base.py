@@ -79,11 +79,14 @@ def guessed(columns: TableColumns, count: int) -> TableAnswer:
 
     A cell is its column's most frequent value, and as certain as that is frequent.
     """
-    row, shares = columns.known.new_zeros(columns.cells_in_all), []
-    for _, at in columns.placed:
-        values, counts = torch.unique(columns.known[:, at], dim=0, return_counts=True)
-        row[at] = values[counts.argmax()]
-        shares.append(float(counts.max()) / len(columns.known))
+    known, shares = columns.known, []
+    row = known.new_zeros(columns.cells_in_all)
+    for feature, at in columns.placed:
+        seen = known[:, at].argmax(dim=1) if feature.values else known[:, at.start]
+        _, places, counts = torch.unique(seen, return_inverse=True, return_counts=True)
+        most = places == counts.argmax()
+        row[at] = known[most.nonzero()[0, 0], at]
+        shares.append(float(counts.max()) / len(known))
     certainty = torch.tensor(shares, dtype=row.dtype).expand(count, -1).clone()
     nothing = torch.zeros(count, dtype=torch.bool)
     unknown = torch.full((count, len(columns.numeric)), torch.nan, dtype=torch.float64)

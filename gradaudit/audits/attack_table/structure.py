@@ -89,8 +89,9 @@ class TwoLayers:
 
     def slope(self, z: Tensor) -> Tensor:
         """The activation's derivative at each element."""
-        slope: Tensor = torch.func.jvp(self.value, (z,), (torch.ones_like(z),))[1]
-        return slope
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            return torch.autograd.grad(self.value(z).sum(), z)[0]
 
     def matrices(self, update: Update) -> tuple[Tensor, Tensor | None]:
         """[dW | db] of both layers, the first in scaled coordinates."""

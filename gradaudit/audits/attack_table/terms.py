@@ -14,12 +14,14 @@ the rows are the batch, and the variance of the noise gives each number its stan
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.spans import SpanTest
@@ -107,13 +109,15 @@ class GradientTerms:
 
     def gradients(self, cells: Tensor, labels: Tensor, names: tuple[str, ...]) -> Update:
         """Each row's own gradient by some parameters, (rows, …) each."""
-        model = self.view.model
-        chosen = {name: model.parameters[name] for name in names}
+        model, count = self.view.model, len(cells)
+        chosen = {name: model.parameters[name].detach() for name in names}
+        own = {name: p.expand(count, *p.shape).requires_grad_() for name, p in chosen.items()}
         records = model.cast(self.columns.inputs(cells))
         targets = labels.reshape(-1, *self.view.label_shape)
-        one = torch.func.grad(model.record_loss)
-        gradients: Update = torch.func.vmap(one, (None, 0, 0))(chosen, records, targets)
-        return gradients
+        losses = torch.func.vmap(model.record_loss)(own, records, targets)
+        asked = list(own.values())
+        parts = torch.autograd.grad(losses.sum(), asked, allow_unused=True, materialize_grads=True)
+        return dict(zip(names, parts, strict=True))
 
     @cached_property
     def targets(self) -> Tensor:
@@ -187,8 +191,7 @@ def joint_fit(
 
     residual, inverse = whole - made(cells).sum(dim=0), whole.new_zeros(0, 0)
     for _ in range(_STEPS if len(numbers) else 0):
-        slopes = [torch.func.jvp(made, (cells,), (way.expand_as(cells),))[1] for way in ways]
-        slope = torch.stack(slopes, dim=1).flatten(0, 1)
+        slope = torch.stack([_slope(made, cells, way) for way in ways], dim=1).flatten(0, 1)
         inverse = torch.linalg.pinv(slope @ slope.T, rtol=1e-12, hermitian=True)
         step = (inverse @ (slope @ residual)).reshape(len(cells), -1)
         for share in _SHARES:
@@ -206,6 +209,17 @@ def joint_fit(
     rest = torch.split(whole - made(cells).sum(dim=0), sizes)
     left = {n: part.reshape(update[n].shape) for n, part in zip(names, rest, strict=True)}
     return cells, spread, left
+
+
+def _slope(made: Callable[[Tensor], Tensor], cells: Tensor, way: Tensor) -> Tensor:
+    """The derivative of what is made of rows along a way, of plain autograd in forward mode.
+
+    ``torch.func`` would differentiate as well, but loads the compiler.
+    """
+    with forward_ad.dual_level():
+        moved = forward_ad.make_dual(cells, way.expand_as(cells))  # type: ignore[no-untyped-call]
+        slope: Tensor = forward_ad.unpack_dual(made(moved)).tangent  # type: ignore[no-untyped-call]
+        return slope
 
 
 def _settled(columns: TableColumns, cells: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
