@@ -336,7 +336,8 @@ def _why_unmet(rule: Rule, glob: str, report: Report) -> str:
     ids = sorted({row.id for row in report.rows})
     if rule.metric in ids:
         return "no row of this variant" if rule.variant else "no headline row; name a variant"
-    return f"no row of this metric{_suggestion(rule.metric, ids)}"
+    meant = "" if rule.metric in known_metrics() else _suggestion(rule.metric, ids)
+    return f"no row of this metric{meant}"
 
 
 def _suggestion(name: str, known: list[str]) -> str:

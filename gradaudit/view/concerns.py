@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from gradaudit.audits import Metric
 from gradaudit.core.text import number, variant_text
 from gradaudit.judging.case import ends_of, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
@@ -11,16 +12,16 @@ from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import open_findings, says
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
-from gradaudit.view.facts import Place, clause
+from gradaudit.view.facts import Place, clause, named
 from gradaudit.view.likelihood import beyond_guessing, likelihood
 
 _WEAK = ", but of a linear adversary alone"
 
 
-def beyond(finding: Finding, place: Place) -> str:
-    """Formats a finding: ``vinfo.vinfo is above 0.35 in fc1``."""
+def beyond(finding: Finding, known: Metric | None, place: Place) -> str:
+    """Formats a finding: ``"usable information about the attribute" is above 0.35 in fc1``."""
     side, limit = ("below", finding.min) if finding.max is None else ("above", finding.max)
-    return f"{finding.metric} is {side} {limit:.10g} in {place}"
+    return f"{named(finding.metric, known)} is {side} {limit:.10g} in {place}"
 
 
 def number_of(finding: Finding, row: Measurement, place: Place) -> str:
@@ -259,7 +260,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     said = clause(first.metric, known, row, place)
     asked = {(_question(finding), finding.layer) for finding in findings}
     if first.outcome == "unclear" and asked & facts.answered:
-        said = beyond(first, place)  # the clause itself is shown by another rule or metric
+        said = beyond(first, known, place)  # the clause itself is shown by another rule or metric
     measured, proxy = row if worst else None, first.metric in facts.standing
     return Concern(
         level=_level(first),
@@ -272,7 +273,9 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         question=known.question if known else None,
         layers=place.layers,
         clause=said,
-        sentence=_sentence(findings, first, said, place, plain=bool(row and known and known.says)),
+        sentence=_sentence(
+            findings, first, said, place, known, plain=bool(row and known and known.says)
+        ),
         number=number_of(first, measured, place) if measured else "",
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if first.outcome in BEYOND else "",
@@ -285,7 +288,13 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
 
 
 def _sentence(
-    findings: Sequence[Finding], finding: Finding, said: str, place: Place, *, plain: bool
+    findings: Sequence[Finding],
+    finding: Finding,
+    said: str,
+    place: Place,
+    known: Metric | None,
+    *,
+    plain: bool,
 ) -> str:
     """Words a finding with what it leaves open; ``plain`` where the metric has plain words."""
     if finding.outcome == "unmeasured":
@@ -295,7 +304,7 @@ def _sentence(
         others = {x.message for x in findings} - {finding.message}
         more = f"; {len(others)} more reasons" if others else ""
         if not plain:
-            return f"{finding.metric}{where}: {finding.message}{more}"
+            return f"{named(finding.metric, known)}{where}: {finding.message}{more}"
         reason = finding.message.removeprefix("could not be measured: ")
         return f"it could not be measured whether {said}: {reason}{more}"
     if finding.outcome == "unclear":

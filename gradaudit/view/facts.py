@@ -54,7 +54,7 @@ def clause(metric: str, known: Metric | None, row: Measurement | None, place: Pl
         place: where it holds.
     """
     if known is None or not known.says:
-        return f"{metric} is beyond its limit in {place}"
+        return f"{named(metric, known)} is beyond its limit in {place}"
     details = row.details if row else {}
     words = {
         "{where}": str(place),
@@ -65,6 +65,16 @@ def clause(metric: str, known: Metric | None, row: Measurement | None, place: Pl
     for placeholder, word in words.items():
         text = word.join(text.split(placeholder))
     return text
+
+
+def named(metric: str, known: Metric | None) -> str:
+    """Quotes what a metric measures in plain words, or its name where no audit declares it."""
+    return f'"{uncapitalised(known.title)}"' if known else metric
+
+
+def uncapitalised(title: str) -> str:
+    """Returns a title for the middle of a sentence; ``AUROC`` and ``ROUGE-1`` keep their case."""
+    return title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
 
 
 def secret_of(row: Measurement | None) -> str:

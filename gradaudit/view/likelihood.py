@@ -6,7 +6,7 @@ from collections.abc import Callable
 from gradaudit.audits import Metric
 from gradaudit.core.text import number
 from gradaudit.report import Finding, Measurement
-from gradaudit.view.facts import WHAT_IS_PRIVATE, secret_of
+from gradaudit.view.facts import WHAT_IS_PRIVATE, secret_of, uncapitalised
 
 INDICATED = "an indicator says so; no attack was carried out"
 HINTED = "an indicator leaves it open; no attack was carried out"
@@ -102,7 +102,7 @@ def _in_100(
 def _beside_limit(finding: Finding, row: Measurement, known: Metric | None) -> str:
     """``epsilon: 7 (with 95 % confidence 5 to 9), where the policy allows at most 5``."""
     side, limit = ("least", finding.min) if finding.max is None else ("most", finding.max)
-    title = known.title[:1].lower() + known.title[1:] if known else finding.metric
+    title = uncapitalised(known.title) if known else finding.metric
     low, high = map(number, row.interval or (0.0, 0.0))
     ends = f" ({_confident(row)}{low} to {high})" if row.interval else ""
     value = "–" if row.number is None else number(row.number)

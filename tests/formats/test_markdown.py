@@ -183,7 +183,7 @@ def test_a_comment_of_any_model_is_short_and_says_what_is_left_out() -> None:
     left_out = sum(int(x.replace(",", "")) for x in re.findall(r"\*([\d,]+) more rows", folded))
     told = folded.count("\n| `features.") + folded.count("\n- leak failed")
     assert left_out + told == 1200 + 500
-    assert "leak.effort in 500 layers: could not be measured: features.0.denselayer0" in head
+    assert '"effort" in 500 layers: could not be measured: features.0.denselayer0' in head
     assert "failed; 499 more reasons" in head
     assert folded.count("<details>") + 1 == folded.count("</details>")
     assert text.splitlines()[-1].startswith("**FAILED by the default policy: a server can tell")

@@ -296,7 +296,7 @@ def test_the_findings_of_a_judged_report_make_the_risks() -> None:
 
 UNCLEAR_AT_80 = """\
 UNDECIDED by the default policy
-gets     It is open whether leak.bits is above 2 in conv1 and fc1; whether a
+gets     It is open whether "leaked bits" is above 2 in conv1 and fc1; whether a
          server can rebuild records.
 likely   Leaked bits: 1.80 (with 95 % confidence 1.70 to 2.90), where the policy
          allows at most 2. Total: 0 (with 95 % confidence -1 to 1), where the
@@ -306,9 +306,9 @@ do       On the first: about 30 times as many records or trials would settle it.
          or trials will not settle it. Then measure again.
 """
 LAST_AT_80 = """\
-UNDECIDED by the default policy: whether leak.bits is above 2 in conv1 and fc1
-(about 30 times as many records or trials would settle it); whether a server can
-rebuild records (the value lies at the limit; while it does, more records or
+UNDECIDED by the default policy: whether "leaked bits" is above 2 in conv1 and
+fc1 (about 30 times as many records or trials would settle it); whether a server
+can rebuild records (the value lies at the limit; while it does, more records or
 trials will not settle it)
 """
 UNCLEAR_BELOW = """\

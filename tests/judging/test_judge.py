@@ -225,6 +225,12 @@ def test_a_rule_that_meets_no_row_fails(rule: dict[str, Any], message: str) -> N
     assert not passed(judged)
 
 
+def test_no_other_name_is_proposed_for_a_metric_that_exists(two_audits: None) -> None:
+    report = make_report(row("leak.note", "fc1", 1))
+    (found,) = gate(report, policy({"metric": "leak.total", "max": 1})).findings
+    assert found.message == "no row of this metric"
+
+
 def test_every_glob_of_a_list_must_meet_a_row() -> None:
     judged = gate(
         make_report(row(M, "fc1", 0.1)), policy({"metric": M, "layers": ["conv1", "fc*"], "max": 1})

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from report_builder import Leak, make_report, row, skipped_row
+from report_builder import Leak, failed_row, make_report, row, skipped_row
 
 from gradaudit.audits import audits
 from gradaudit.judging import Policy
@@ -171,3 +171,38 @@ def test_a_warning_about_another_question_is_named_too() -> None:
     )
     assert "An attacker reads 100 in 100 of the labels." in said.likely
     assert said.audited.endswith("; updates of 1 and 16 records were attacked")
+
+
+DOTTED = re.compile(r"\b(?:{})\b".format("|".join(map(re.escape, known_metrics()))))
+
+
+def limits_of(metric: str) -> tuple[Policy, float]:
+    """A warning and an error of one metric, and a value between the two limits."""
+    side = "min" if known_metrics()[metric].riskier == "lower" else "max"
+    warning, error = (0.5, 0.1) if side == "min" else (0.1, 0.5)
+    rules = [
+        {"metric": metric, side: warning, "level": "warning"},
+        {"metric": metric, side: error, "level": "error"},
+    ]
+    return Policy.model_validate({"rules": rules}), 0.3
+
+
+@pytest.mark.parametrize("metric", sorted(known_metrics()))
+def test_no_sentence_names_a_metric_by_its_identifier(metric: str) -> None:
+    """Neither where a medium limit is shown and the high one open, nor in any other case."""
+    policy, value = limits_of(metric)
+    cases = [
+        row(metric, "fc1", value, interval=(0.2, 0.4)),
+        row(metric, "fc1", value, interval=(0.2, 0.6)),
+        row(metric, "fc1", value, interval=(0.05, 0.4)),
+        row(metric, "fc1", value, interval=(0.0, 0.9)),
+        row(metric, "fc1", 9.0),
+        row(metric, "fc1", -9.0),
+        skipped_row(metric, "fc1", "no layer"),
+        failed_row(metric, "fc1", "no memory"),
+        row("sensitivity.input_f", "fc1", 1.0),
+    ]
+    for measured in cases:
+        shown = view(make_report(measured), policy)
+        sentences = [shown.verdict.sentence, *(text for _, _, text in shown.first.answers)]
+        assert not any(map(DOTTED.search, sentences)), sentences

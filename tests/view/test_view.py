@@ -98,7 +98,7 @@ def test_what_another_metric_shows_is_not_asked_again(monkeypatch: pytest.Monkey
     shown = row("leak.effort", "fc1", 3.0)
     rules = {"rules": [{"metric": f"leak.{name}", "max": 1} for name in ("bits", "effort")]}
     for layer, sentence in (
-        ("fc1", "undecided whether leak.bits is above 1 in fc1"),
+        ("fc1", 'undecided whether "bits" is above 1 in fc1'),
         ("fc2", "undecided whether a server can tell it from fc2"),
     ):
         report = make_report(shown, row("leak.bits", layer, 0.9, interval=(0.5, 1.5)))
@@ -143,7 +143,7 @@ def test_an_error_hides_its_warning_and_one_metric_is_one_concern() -> None:
             ("fc2",),
             "a server can tell a batch's private attribute from fc2",
         ),
-        ("medium", "leak.effort", ("fc2",), "leak.effort is beyond its limit in fc2"),
+        ("medium", "leak.effort", ("fc2",), '"effort" is beyond its limit in fc2'),
     ]
     assert found[0].number == "leak.bits 4 in fc1, above limit 2 (no interval)"
 
@@ -195,9 +195,9 @@ WORST: list[tuple[str, list[Any]]] = [
         [row("leak.bits", "fc1", 1.5, interval=(0, 3))],
     ),
     (
-        "UNDECIDED|: whether leak.bits is above 2 in fc1 (about 4 times as many records or trials "
-        "would settle it); whether a server can rebuild records (the value lies at the limit; "
-        "while it does, more records or trials will not settle it)",
+        'UNDECIDED|: whether "leaked bits" is above 2 in fc1 (about 4 times as many records or '
+        "trials would settle it); whether a server can rebuild records (the value lies at the "
+        "limit; while it does, more records or trials will not settle it)",
         [
             row("leak.bits", "fc1", 1.5, interval=(1.1, 2.5)),
             row("leak.bits", "fc2", 0.5),
