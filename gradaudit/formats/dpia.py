@@ -7,10 +7,14 @@ from gradaudit.formats.base import Format
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 from gradaudit.view import View, view
-from gradaudit.view.assessment import SCALE, assessed
+from gradaudit.view.assessment import assessed
 from gradaudit.view.gaps import untested
 from gradaudit.view.signoff import sign_off
 
+MOST_QUESTIONS = 2
+"""Most untested questions that are named; the page has them all."""
+RESIDUAL = "A low risk means that these audits found little, and does not prove privacy."
+MORE = "The HTML report explains the words of the table and names every question."
 LONGEST = 1000
 """Most characters of a paragraph or cell; longer ones are cut in the middle."""
 
@@ -30,20 +34,19 @@ class Dpia(Format):
 
 
 def _lines(shown: View, signed: dict[str, str]) -> Iterator[str]:
-    first = shown.first
+    first, setting = shown.first, shown.scope.setting.partition(";")[0]
     yield from ("## Disclosure by shared model updates", "")
     date = f" on {first.date}" if first.date else ""
     yield from (_text(f"Audited{date}: {first.audited}. Model: {first.model}."), "")
-    yield from (f"**{_text(first.word)}.** {_text(f'{first.gets} {first.do}')}", "")
+    yield from (f"**{_text(first.word)}.** {_text(f'{first.found} {first.do}')}", "")
     headings = ("what may happen", "likelihood", "severity", "numbers it rests on")
     yield from markdown_table(headings, [tuple(map(_text, cells)) for cells in _risks(shown)])
-    setting = f" Setting: {shown.scope.setting}." if shown.scope.setting else ""
-    yield from ("", _text(f"{SCALE}{setting}"))
-    yield from ("", _text(f"Risk as measured: {signed['residual risk']}."))
-    yield from ("", _text(f"Not tested: {untested(shown.gaps) or 'nothing'}."))
+    case = f"Setting: {setting}. " if setting else ""
+    asked = untested(shown.gaps, most=MOST_QUESTIONS) or "nothing"
+    yield from ("", _text(f"{case}Not tested: {asked}. {RESIDUAL}"))
     yield from (
         "",
-        _text(f"Evidence: {signed['report']}; policy: {signed['policy']}; {shown.how}."),
+        _text(f"Evidence: {signed['report']}; policy: {signed['policy']}; {shown.how}. {MORE}"),
     )
 
 

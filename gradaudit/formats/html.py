@@ -29,8 +29,10 @@ from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report, marked
 from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
+from gradaudit.view.assessment import SCALES
 from gradaudit.view.charts.heat_map import MEANINGS, QUESTIONS
 from gradaudit.view.charts.plots import chart
+from gradaudit.view.gaps import questions_of
 from gradaudit.view.signoff import sign_off
 
 MOST_TICKS = 4
@@ -211,6 +213,7 @@ _WORDS = {
     "chance": "the number that comes out where nothing is given away",
     "game": "how many records are in the update that is attacked",
     "hidden": "a layer whose gradient is never shared",
+    **SCALES,
 }
 MOST_EXAMPLES = 8
 MOST_BYTES = 100_000
@@ -268,6 +271,7 @@ class Html(Format):
             shape=shape,
             chart=chart,
             breakable=breakable,
+            questions_of=questions_of,
             prose=prose,
             glossary=glossary(shown),
             signoff=sign_off(report, shown),

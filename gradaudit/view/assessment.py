@@ -18,13 +18,14 @@ ALMOST = 0.9
 """From this share of the cases in which guessing fails an attack's success is almost certain."""
 HALF = 0.5
 """From this share of those cases it is likely."""
-SCALE = (
-    f"Likelihood: almost certain where an attack succeeds in at least {100 * ALMOST:.0f} of 100 "
-    f"cases in which guessing fails, likely in at least {100 * HALF:.0f}, else possible; without "
-    "such cases the policy's limits decide. Severity: severe for a whole record, significant for "
-    "one fact of it, lower where that is public."
-)
-"""The rule by which the words are chosen."""
+SCALES = {
+    "likelihood": "almost certain where an attack succeeds in at least "
+    f"{100 * ALMOST:.0f} of 100 cases in which guessing fails, likely in at least "
+    f"{100 * HALF:.0f}, else possible; without such cases the policy's limits decide",
+    "severity": "severe for a whole record, significant for one fact of it; lower where that is "
+    "public",
+}
+"""The rules by which the words are chosen."""
 UNLIKELY = "less likely: no attack that was tried got beyond a limit; a stronger one may"
 BY_ATTACK = (CERTAIN, LIKELY, POSSIBLE, WARNED)
 """Words for what an attack did, the likeliest first."""
@@ -49,19 +50,17 @@ class Harm(NamedTuple):
 HARMS = (
     Harm(
         "single records are rebuilt, or traced to who sent them",
-        "severe: whoever gets a record has all that it says of a person",
+        "severe: all that a record says of a person",
         frozenset({"records", "freedom"}),
     ),
     Harm(
         "a private attribute is inferred",
-        "significant: one fact of a person; severe where it is of a special category, or the "
-        "batch is one person's",
+        "significant: one fact of a person; severe for special categories of data",
         frozenset({"attribute"}),
     ),
     Harm(
-        "the labels of records, which the model is trained to predict, are read",
-        "significant: one fact of a person; severe where it is of a special category, as a "
-        "diagnosis is",
+        "the labels of records are read",
+        "significant: one fact of a person; severe for special categories, as a diagnosis",
         frozenset({"labels"}),
     ),
 )

@@ -35,7 +35,8 @@ class FirstScreen:
         model: model, checkpoints, size, data and task accuracy.
         audited: what is shared, and the attributes that were attacked.
         word: the verdict in one of three words, and by which policy.
-        gets: what an attacker gets.
+        found: what an attacker gets by the findings that the verdict rests on.
+        also: further findings of other questions; empty without any.
         likely: how likely that is.
         do: what to do about it, without options of the command line.
     """
@@ -45,9 +46,15 @@ class FirstScreen:
     model: str
     audited: str
     word: str
-    gets: str
+    found: str
+    also: str
     likely: str
     do: str
+
+    @property
+    def gets(self) -> str:
+        """What an attacker gets."""
+        return f"{self.found} {self.also}".rstrip()
 
     @property
     def answers(self) -> tuple[tuple[str, str, str], ...]:
@@ -85,7 +92,8 @@ def first_screen_of(
         model=scope.audited,
         audited="; ".join(filter(None, (scope.shared, private, scope.sizes))),
         word=verdict.word,
-        gets=_sentences([_gets(verdict), _also(more)]),
+        found=_found(verdict),
+        also=_sentences([_also(more)]),
         likely=_likely(verdict, more, scope),
         do=_do(verdict, layers),
     )
@@ -104,7 +112,7 @@ def _also(more: Sequence[Concern]) -> str:
     return "also: " + "; ".join(f"{x.sentence} ({x.word} risk)" for x in more) if more else ""
 
 
-def _gets(verdict: ReportVerdict) -> str:
+def _found(verdict: ReportVerdict) -> str:
     if verdict.outcome == "measured":
         return "Nobody judged these numbers: the policy sets no limit for them."
     if verdict.outcome == "passed" and not verdict.behind:

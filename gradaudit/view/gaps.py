@@ -58,16 +58,23 @@ def in_brief(gaps: Sequence[Gap]) -> str:
     return "; ".join(f"{', '.join(whats)}{why}" for why, whats in by_reason.items())
 
 
-def untested(gaps: Sequence[Gap]) -> str:
-    """Names what was not measured at all in plain words, each audit by the question it answers."""
+def untested(gaps: Sequence[Gap], most: int) -> str:
+    """Names what was not measured, each audit by its question, and counts those beyond ``most``."""
+    asked = dict.fromkeys(
+        question for gap in gaps if not gap.partial for question in questions_of(gap)
+    )
+    said, more = list(asked)[:most], len(asked) - most
+    if more > 0:
+        said.append(f"and {more} more question{'s' if more > 1 else ''}")
+    return "; ".join(said)
+
+
+def questions_of(gap: Gap) -> Iterator[str]:
+    """Yields what a gap leaves open in plain words: the question of each audit, or its name."""
     known = audits()
-    whole = [gap for gap in gaps if not gap.partial]
-    names = [(name, gap.where) for gap in whole for name in gap.what.split(BETWEEN)]
-    asked = [
-        f"{(known[name].question if name in known else name).rstrip('?')}{where}"
-        for name, where in names
-    ]
-    return "; ".join(dict.fromkeys(f"{text[:1].lower()}{text[1:]}" for text in asked))
+    for name in gap.what.split(BETWEEN):
+        text = (known[name].question if name in known else name).rstrip("?")
+        yield f"{text[:1].lower()}{text[1:]}{gap.where}"
 
 
 def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:

@@ -11,9 +11,13 @@ def test_audits_are_named_by_the_questions_that_they_answer() -> None:
         Gap("vinfo", "no gradient", layers=("conv1",)),
         Gap("attack labels", "no labels", partial=True),
     ]
-    assert untested(gaps) == (
+    first, last = (
         "attribute ink; which texts does an attacker read off an update of a language model; how "
-        "near can any attacker at all come to a record, given the noise; can an attacker tell "
-        "whose batch it is; can a private attribute be read from a layer's gradient in conv1"
+        "near can any attacker at all come to a record, given the noise",
+        "; can an attacker tell whose batch it is; can a private attribute be read from a layer's "
+        "gradient in conv1",
     )
-    assert untested([]) == ""
+    assert untested(gaps, most=5) == first + last
+    assert untested(gaps, most=4) == first + last.rpartition("; ")[0] + "; and 1 more question"
+    assert untested(gaps, most=3) == first + "; and 2 more questions"
+    assert untested([], most=3) == ""
