@@ -51,7 +51,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("attack tracing", TABLE, {}),
     ("attack malicious-server", TABLE, {}),
     ("attack record", TABLE, {"batch_size": 2, "updates": 8, "given": [3]}),
-    ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 4}),
+    ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 4, "attacked": 4}),
     (
         "attack property",
         TABLE,
@@ -109,7 +109,13 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
         0,
     ),
     ("sensitivity", {**TABLE, "samples": 32}, {"probes": 8}, {"probes": 16}, 8),
-    ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 4}, {"directions": 8}, 0),
+    (
+        "floor",
+        {**PICTURES, "samples": 8},
+        {"sigma": 0.1, "directions": 4, "attacked": 0},
+        {"directions": 8},
+        0,
+    ),
     ("subspace", TABLE, {"permutations": 19}, {"permutations": 39}, 0),
     (
         "vinfo",

@@ -10,6 +10,7 @@ from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import Cell, Doubt, doubts_of
+from gradaudit.view.charts.bracket import Bracket, brackets_of
 from gradaudit.view.charts.heat_map import HeatMap, heat_map_of
 from gradaudit.view.charts.ranking import rankings_of
 from gradaudit.view.charts.sweep import Curves, SweepView, sweep_of
@@ -58,6 +59,7 @@ class View:
         unshown: how many measured rows are in none of these.
         alone: whether one audit made the report, so that all its metrics are worth showing.
         rankings: ROC curve and null distribution of the layer that gives an attribute away most.
+        brackets: what lies between the floor and the best attack, by layer.
         sweep: verdicts and curves of a sweep's settings; None of any other report.
     """
 
@@ -77,6 +79,7 @@ class View:
     alone: bool
     sweep: SweepView | None = None
     rankings: tuple[Curves, ...] = ()
+    brackets: tuple[Bracket, ...] = ()
 
     @property
     def findings(self) -> tuple[Concern, ...]:
@@ -119,6 +122,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         alone=len({row.audit for row in judged.rows}) == 1,
         sweep=sweep_of(report, policy),
         rankings=rankings_of(judged),
+        brackets=brackets_of(judged),
     )
 
 

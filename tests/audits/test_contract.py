@@ -94,7 +94,9 @@ CASES: dict[str, list[Case]] = {
             {"mechanism": "dp:clip=1,sigma=1", "trials": 100, "restarts": 1, "iterations": 2},
         )
     ],
-    "floor": [(lambda: replace(pictures(), samples=16), {"sigma": 0.1, "directions": 8})],
+    "floor": [
+        (lambda: replace(pictures(), samples=16), {"sigma": 0.1, "directions": 8, "attacked": 4})
+    ],
     "observe": [(pictures, {"update": UPDATE})],
     "forward": [(rounds, {}), (pictures, {})],
     "sensitivity": [(pictures, {"probes": 0}), (rounds, {"probes": 8})],

@@ -335,7 +335,7 @@ ROUNDS = ("sensitivity", "floor", "subspace")
 SHARED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sensitivity", {}),
     ("copa-metric", {"records": 2}),
-    ("floor", {"sigma": 0.1, "directions": 20}),
+    ("floor", {"sigma": 0.1, "directions": 20, "attacked": 4}),
     ("subspace", {"permutations": 100}),
     ("subspace", {"permutations": 100, "reading": "mean"}),
     ("dp-audit", {"mechanism": "dp:clip=1,sigma=1", "trials": 300, "iterations": 4}),

@@ -39,6 +39,12 @@ class FloorOptions(AuditOptions):
         description="Largest squared error of a successful reconstruction, as a share of "
         "the prior's variance.",
     )
+    attacked: int | None = Field(
+        None,
+        ge=0,
+        description="Number of the prior's records whose updates are attacked, to measure the gap "
+        "above the floor; 16 without, and none of models that would take long.",
+    )
 
 
 class Floor(Audit[FloorOptions]):
@@ -70,6 +76,12 @@ class Floor(Audit[FloorOptions]):
     of
     most: van Trees alone then lies 20 to 100 times below the error of the best attacker on networks
     of two inputs, and with weights 2 to 4 times (``benchmarks/coverage/bayes_floors.py``).
+
+    The gap is what nobody knows of a layer: the mean squared error of the best attack that was
+    tried, over tr C, less the floor. The attacks are on ``--attacked`` drawn records, by who knows
+    all that a floor grants (``playing``); a better attack may exist, and a better floor. Its
+    interval is Student's, over records. ``details`` have both ends, and in nats: what the attack
+    shows at least (Shannon's rate distortion function), and what the update gives at most.
 
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64, and up to
     1,024 where they are cheap). The number is the safe end of the interval for it, with 97.5 %
@@ -111,6 +123,10 @@ class Floor(Audit[FloorOptions]):
             riskier="higher",
             question="records",
             guarantee=True,
+        ),
+        Metric(
+            id="gap",
+            title="Least mean squared error of the attacks that were tried, less the floor",
         ),
     )
     headline = ("mse_share",)

@@ -13,13 +13,15 @@ from torch import Tensor
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.floor import Floor, FloorOptions
 from gradaudit.audits.floor.functionals import Functional, log_chance, nats, share, success
+from gradaudit.audits.floor.gap_rows import GapRows, attacked, tangents
 from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.playing import AttackedRecords
 from gradaudit.audits.floor.prior import GaussianPrior, prior_of_file
 from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
 from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.core.randomness import rng
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
 from gradaudit.errors import NotApplicable
@@ -53,7 +55,8 @@ def cost(audit: Floor, subject: Subject) -> AuditCost:
     _expect_noise(_releases(audit.options, subject, subject.target))
     directions = min(audit.options.directions, subject.records.inputs[0].numel())
     draws = subject.samples or _affordable(audit.options, subject)
-    return AuditCost(passes=_PASSES_A_DIRECTION * directions * draws * len(subject.targets))
+    moved = directions * draws + attacked(audit.options, subject) * tangents(subject)
+    return AuditCost(passes=_PASSES_A_DIRECTION * moved * len(subject.targets))
 
 
 def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -71,9 +74,10 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
     for target, variant in by_round(subject):
         case = NoisyUpdate.of(audit, subject, target, prior, labels)
         rows = Rows(type(audit), variant, case.facts(options))
+        gaps = GapRows(rows, case.attacked(subject, attacked(options, subject)))
         with progress.task("floor", len(labels)) as advance:
             infos = case.informations(subject, advance, subject.workers.on(str(variant)))
-        yield from _rows(rows, case, infos, options, subject)
+        yield from _rows(gaps, case, infos, options, subject)
 
 
 def _affordable(options: FloorOptions, subject: Subject) -> int:
@@ -176,6 +180,18 @@ class NoisyUpdate:
         fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
         return {name: parts * fisher[name] for name, parts in found.items()}
 
+    def attacked(self, subject: Subject, records: int) -> AttackedRecords | None:
+        """Records of the prior that are attacked; None where there are to be none."""
+        if not records:
+            return None
+        view = FunctionalModel.of(self.target, dtype=torch.float64, seed=subject.seed)
+        drawn = self.prior.draw(records, torch_rng(subject.seed, "floor", "attacked"))
+        shaped = drawn.reshape(-1, *subject.records.inputs.shape[1:])
+        labels = self.labels[torch.arange(records) % len(self.labels)]
+        return AttackedRecords(
+            view, self.prior, view.cast(shaped), view.cast(labels), self.releases, subject.seed
+        )
+
     def facts(self, options: FloorOptions) -> dict[str, JsonValue]:
         """Facts of every row: the attacker's knowledge, and the quantity that the floor bounds."""
         prior = self.prior
@@ -255,7 +271,7 @@ def _spread(
 
 
 def _rows(
-    rows: Rows,
+    gaps: GapRows,
     case: NoisyUpdate,
     infos: Mapping[str, Information],
     options: FloorOptions,
@@ -263,12 +279,12 @@ def _rows(
 ) -> Iterator[Measurement]:
     by_name = {layer.name: layer for layer in case.layers}
     for shown in subject.layers:
-        yield from _of_layers(rows, case, infos, options, shown.name, [by_name[shown.name]])
-    yield from _of_layers(rows, case, infos, options, None, case.layers)
+        yield from _of_layers(gaps, case, infos, options, shown.name, [by_name[shown.name]])
+    yield from _of_layers(gaps, case, infos, options, None, case.layers)
 
 
 def _of_layers(
-    rows: Rows,
+    gaps: GapRows,
     case: NoisyUpdate,
     infos: Mapping[str, Information],
     options: FloorOptions,
@@ -276,12 +292,15 @@ def _of_layers(
     layers: Sequence[Layer],
 ) -> Iterator[Measurement]:
     """The rows of one layer, or of the model."""
+    rows = gaps.rows
     if why := case.why_not(layers):
-        yield from rows.skipped(why, FUNCTIONALS, [name])
+        floors = list(rows.skipped(why, FUNCTIONALS, [name]))
     else:
         together = sum_of_layers(infos[each.name] for each in case.tied_to(layers))
-        yield from _measured(rows, case, together, name)
+        floors = list(_measured(rows, case, together, name))
+    yield from floors
     yield _reconstructed(rows, case, options, name, layers)
+    yield gaps.row(name, layers, {row.metric: row for row in floors}, case.prior)
 
 
 def _measured(

@@ -1,0 +1,154 @@
+"""The gap between floors and measured attacks: closed forms, and why there is none."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from subjects import rows_by, subject_of
+from torch import Tensor, nn
+
+from gradaudit.audits.floor import Floor
+from gradaudit.audits.floor.playing import AttackedRecords, sent
+from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.audits.floor.rate_distortion import least_share, nats_shown
+from gradaudit.audits.floor.release import Release
+from gradaudit.data.records import Records
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.target import Target, layers_of
+from gradaudit.report import Measurement
+from gradaudit.subject import Subject
+
+SIZE = 5
+
+
+class Shifted(nn.Module):
+    """Wx + v with a fixed W: the gradient by v, 2 (Wx + v)/3, is linear in the record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.register_buffer("fixed", torch.randn(3, SIZE, generator=generator))
+        self.shift = nn.Linear(1, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved: Tensor = x @ self.get_buffer("fixed").mT + self.shift(torch.ones_like(x[:, :1]))
+        return moved
+
+
+def linear(samples: int = 8) -> Subject:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(60, SIZE, generator=generator) * torch.tensor([3.0, 2.0, 1.0, 1.0, 0.5])
+    return subject_of(
+        Target(Shifted(), MeanSquaredError()), Records(inputs, torch.zeros(60, 3)), samples=samples
+    )
+
+
+def gaps(subject: Subject, **options: Any) -> dict[str | None, Measurement]:
+    return {row.layer: row for row in rows_by(Floor)(subject, **options) if row.metric == "gap"}
+
+
+def bayes(subject: Subject, sigma: float) -> float:
+    """The error of the posterior's mean over the prior's variance, by dense matrices."""
+    prior = GaussianPrior.fitted(subject.records.inputs)
+    covariance = prior.axes.mT @ torch.diag(prior.variances) @ prior.axes
+    slope = 2 / 3 * subject.target.model.get_buffer("fixed").double()
+    precision = torch.linalg.inv(covariance) + slope.mT @ slope / sigma**2
+    return float(torch.linalg.inv(precision).trace()) / prior.variance
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.5])
+def test_a_linear_update_leaves_no_gap(sigma: float) -> None:
+    """The floor is the exact error, so the gap's interval holds zero; the ends are of one axis."""
+    exact = bayes(linear(), sigma)
+    row = gaps(linear(64), sigma=sigma, attacked=128)[None]
+    details = row.details
+    assert details["floor"] == pytest.approx(exact, rel=1e-6)
+    assert row.value is not None
+    assert row.interval is not None
+    assert row.interval[0] <= 0 <= row.interval[1]
+    low, high = details["attack_low"], details["attack_high"]
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    assert low <= exact <= high
+    assert high - low < 0.35 * exact
+    assert row.interval[1] - row.interval[0] == pytest.approx(high - low)
+    nats, most = details["nats_shown"], details["nats_most"]
+    assert isinstance(nats, float)
+    assert isinstance(most, float)
+    assert 0 < nats < most
+
+
+def test_where_there_is_no_floor_or_no_attack_the_gap_says_why() -> None:
+    torch.manual_seed(0)
+    target = Target(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), CrossEntropy())
+    records = Records(torch.randn(40, 4), torch.arange(40) % 2, classes=("a", "b"))
+    rows = gaps(subject_of(target, records, samples=8), sigma=0.3, attacked=4)
+    assert (rows["0"].reason or "").startswith("no floor: ReLU 1 has a kink")
+    assert rows["2"].status == "measured"
+    unplayed = gaps(subject_of(target, records, samples=8), sigma=0.3, attacked=0)
+    assert "--attacked 16" in (unplayed["2"].reason or "")
+
+
+def test_what_is_attacked_is_what_leaves() -> None:
+    """Clipped together, averaged over the batch and over the noise's deviation, by autograd."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    view, layers = (
+        FunctionalModel.of(Target(model, CrossEntropy())),
+        layers_of(model, with_bias=True),
+    )
+    names = tuple(name for layer in layers for name in layer.parameter_names)
+    record, label = torch.randn(4, dtype=torch.float64), torch.tensor(1)
+    loss = nn.functional.cross_entropy(model(record[None]), label[None])
+    parts = torch.autograd.grad(loss, list(model.parameters()))
+    whole = torch.cat([part.flatten() for part in parts])
+    for clip, shrunk in ((None, 1.0), (0.1, 0.1 / float(whole.norm())), (1e9, 1.0)):
+        release = Release(names, 4, 0.5, clip=clip)
+        found = sent(view, [layers[1]], [release])(record, label)
+        expected = torch.cat([part.flatten() for part in parts[2:]]) * shrunk / (4 * 0.5)
+        torch.testing.assert_close(found, expected)
+    tied = Release(names, 4, 0.5, clip=1.0, of_records=False)
+    with pytest.raises(NotApplicable, match="clipped as a whole"):
+        sent(view, layers, [tied])
+
+
+def test_laplace_noise_is_that_of_a_laplace_law() -> None:
+    subject = linear()
+    view = FunctionalModel.of(subject.target, dtype=torch.float64)
+    (layer,) = subject.layers
+    prior = GaussianPrior.fitted(subject.records.inputs)
+    for law, kurtosis in (("gaussian", 3.0), ("laplace", 6.0)):
+        release = Release(layer.parameter_names, 1, 1.0, law)  # type: ignore[arg-type]
+        attacked = AttackedRecords(view, prior, torch.zeros(1), torch.zeros(1), [release], 0)
+        noise = attacked._noise(torch.zeros(60_000, 3), [layer], torch.Generator().manual_seed(0))
+        variance = {"gaussian": 1.0, "laplace": 2.0}[law]
+        assert float(noise.square().mean()) == pytest.approx(variance, rel=0.03)
+        assert float((noise**4).mean()) == pytest.approx(kurtosis * variance**2, rel=0.1)
+
+
+@pytest.mark.parametrize("spectrum", [[1.0], [4.0, 1.0, 0.25], [1.0, 0.0]])
+def test_nats_and_errors_are_two_sides_of_the_rate_distortion_function(
+    spectrum: list[float],
+) -> None:
+    variances = torch.tensor(spectrum, dtype=torch.float64)
+    assert nats_shown(1.0, variances) == 0
+    assert nats_shown(0.0, variances) == np.inf
+    for share in (0.01, 0.2, 0.7, 0.99):
+        nats = nats_shown(share, variances)
+        assert least_share(nats, variances) == pytest.approx(share, rel=1e-9)
+    one = torch.tensor([3.0], dtype=torch.float64)
+    assert nats_shown(0.1, one) == pytest.approx(np.log(10) / 2)
+    assert least_share(0.0, variances) == pytest.approx(1.0)
+
+
+def test_no_channel_has_fewer_nats_than_its_error_shows() -> None:
+    """Of z + σn: ½ Σ ln(1 + λ/σ²) nats, and the error Σ λ σ²/(λ + σ²)."""
+    variances = torch.tensor([4.0, 1.0, 0.25], dtype=torch.float64)
+    for sigma in (0.1, 1.0, 3.0):
+        nats = float(torch.log1p(variances / sigma**2).sum()) / 2
+        share = float((variances * sigma**2 / (variances + sigma**2)).sum() / variances.sum())
+        assert nats_shown(share, variances) <= nats
+        assert least_share(nats, variances) <= share
