@@ -76,7 +76,8 @@ class SingleLayer:
     """Gradients of a fully connected layer that is used for one vector.
 
     Attributes:
-        weight: W̄, gradient of its weight, (rows, inputs).
+        weight: W̄, gradient of its weight, (rows, inputs), the rows of all rounds where the layer
+            reads the record itself, which is the same in each.
         bias: B̄, gradient of its bias, (rows,).
         of_record: whether its input is the record itself.
     """
@@ -117,8 +118,12 @@ class SingleLayer:
                 f"the closed form can be used on no fully connected layer: {listed}"
             )
         chosen = next((reader for reader in usable if reader.of_record), usable[0])
-        update, name = view.update, chosen.layer
-        return cls(name, update[f"{name}.weight"], update[f"{name}.bias"], chosen.of_record)
+        name, rounds = chosen.layer, view.rounds if chosen.of_record else view.rounds[:1]
+        weight, bias = (
+            torch.cat([one.update[f"{name}.{part}"] for one in rounds])
+            for part in ("weight", "bias")
+        )
+        return cls(name, weight, bias, chosen.of_record)
 
     def misfits(self, inputs: Tensor) -> list[float]:
         """Compute ‖W̄ − B̄ xᵀ‖² / ‖W̄‖² of each x in (candidates, inputs); rounding counts as 0."""

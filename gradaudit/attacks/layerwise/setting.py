@@ -43,6 +43,8 @@ class LayerwiseSetting:
                 a gradient that is needed was hidden.
             AuditError: the update is not finite.
         """
+        if view.earlier:
+            raise NotApplicable(f"{attack} solves one round's update; leave out --joint-rounds")
         view = of_one_record(view, attack).in_precision(torch.float64, torch.device("cpu"))
         chain = chain_of(view.model, view.shape, attack)
         hidden = [stage.layer for stage in chain.stages if stage.weight_name not in view.update]

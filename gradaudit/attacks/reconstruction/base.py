@@ -62,6 +62,7 @@ class AttackerView:
         length_known: whether the update is known, or its direction alone.
         columns: of a table, each with its name, its positions in a record, its range of numbers
             or the values of its one-hot group; empty for other records.
+        earlier: views of the updates that the same records made in earlier rounds, oldest first.
         knowledge: all of this in words, for the report.
     """
 
@@ -80,6 +81,7 @@ class AttackerView:
     start: Tensor | None = None
     length_known: bool = True
     columns: tuple[Feature, ...] = ()
+    earlier: "tuple[AttackerView, ...]" = ()
     knowledge: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
@@ -91,6 +93,11 @@ class AttackerView:
     def visible(self) -> tuple[str, ...]:
         """Names of the parameters whose update was shared."""
         return tuple(self.update)
+
+    @property
+    def rounds(self) -> "tuple[AttackerView, ...]":
+        """The view of each round by itself, the newest first."""
+        return (replace(self, earlier=()), *self.earlier) if self.earlier else (self,)
 
     def in_precision(
         self, dtype: torch.dtype, device: torch.device | None = None
@@ -106,7 +113,8 @@ class AttackerView:
         model = replace(
             self.model, parameters=parameters, constants=constants, dtype=dtype, device=device
         )
-        return replace(self, model=model, update=update)
+        earlier = tuple(view.in_precision(dtype, device) for view in self.earlier)
+        return replace(self, model=model, update=update, earlier=earlier)
 
     @property
     def pictures(self) -> bool:

@@ -96,8 +96,9 @@ class Campaign:
             )
         facts["knowledge"] = dict(observed[0].view.knowledge)
         scored = choice.update is None or bool(choice.records)
-        checkpoint = threat.target.checkpoint
-        units = subject.units.of(checkpoint.sha256 if checkpoint else "", subject.seed)
+        rounds = [threat.target, *(earlier.target for earlier in threat.earlier)]
+        hashes = [target.checkpoint.sha256 if target.checkpoint else "" for target in rounds]
+        units = subject.units.of(*hashes, subject.seed)
         execution = Execution(subject.seed, subject.jobs, progress)
         return cls(observed, scored, facts, execution, units, tuple(batches))
 

@@ -1,5 +1,7 @@
 """The attacker's view of a batch of records, kept apart from the true records."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,8 +41,8 @@ class AttackedBatch:
     @property
     def nbytes(self) -> int:
         """Bytes of the update, before and after it was defended."""
-        parts = (*self.view.update.values(), *(self.clean or {}).values())
-        return sum(part.nbytes for part in parts)
+        updates = [*(view.update for view in self.view.rounds), self.clean or {}]
+        return sum(part.nbytes for update in updates for part in update.values())
 
 
 class AttackedBatches(Sequence[AttackedBatch]):
@@ -85,6 +87,7 @@ class ThreatModel:
     Attributes:
         layers: those whose updates the attacker uses.
         start: a starting point that the attacker brings along.
+        earlier: earlier rounds, oldest first, in which the same records made an update.
     """
 
     target: Target
@@ -92,6 +95,7 @@ class ThreatModel:
     layers: tuple[Layer, ...]
     known_labels: bool = False
     start: Tensor | None = None
+    earlier: tuple[ThreatModel, ...] = ()
 
     def observed(self, batch: Records, generator: torch.Generator) -> AttackedBatch:
         """The update of a batch, dealt out to the clients, as the attacker sees it.
@@ -118,6 +122,10 @@ class ThreatModel:
             dtype=self.target.precision,
         )
         view = self.view(batch, self.visible(update))
+        if self.earlier:
+            views = tuple(round.observed(batch, generator).view for round in self.earlier)
+            knowledge = {**view.knowledge, "rounds": len(views) + 1}
+            view = replace(view, earlier=views, knowledge=knowledge)
         return AttackedBatch(view, batch.inputs, batch.labels, self._clean(batch, again))
 
     def _clean(self, batch: Records, generator: torch.Generator) -> Update | None:

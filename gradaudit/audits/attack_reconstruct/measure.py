@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from gradaudit.audits.attack_reconstruct.options import (
 )
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows, by_round
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
@@ -186,10 +186,33 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
     methods = _methods(options)
     expect_numbers(methods, subject.records)
     start = None if options.start is None else read_start(options.start)
-    for target, variant in attacked_rounds(subject, options):
+    rounds = attacked_rounds(subject, options)
+    for target, variant in rounds if options.every_round or not options.joint_rounds else ():
+        alone = variant or ({"round": len(rounds)} if options.joint_rounds else {})
         threat = threat_model(options, subject, target, options.known_labels, start)
         campaign = campaign_of(options, subject, threat, progress)
-        yield from _of_methods(audit, subject, methods, campaign, variant)
+        yield from _of_methods(audit, subject, methods, campaign, alone)
+    if options.joint_rounds:
+        threat = _jointly(options, subject, start)
+        campaign = campaign_of(options, subject, threat, progress)
+        yield from _of_methods(audit, subject, methods, campaign, {})
+
+
+def _jointly(options: ReconstructOptions, subject: Subject, start: Tensor | None) -> ThreatModel:
+    """Describe an attack on the updates that one batch makes at all checkpoints.
+
+    Raises:
+        UsageError: there is one checkpoint alone, or a captured update.
+    """
+    if len(subject.targets) < 2:
+        raise UsageError("--joint-rounds: needs several rounds; repeat --checkpoint, oldest first")
+    if options.update is not None:
+        raise UsageError("--joint-rounds: --update holds one update; leave one of both out")
+    *earlier, newest = (
+        threat_model(options, subject, target, options.known_labels, start)
+        for target in subject.targets
+    )
+    return replace(newest, earlier=tuple(earlier))
 
 
 def attacked_rounds(subject: Subject, options: UpdateOptions) -> list[tuple[Target, Variant]]:
@@ -268,7 +291,7 @@ def _of_methods(
         listed = "; ".join(f"{text}: {why}" for text, why in reasons.items())
         raise NotApplicable(listed if len(methods) > 1 else next(iter(reasons.values())))
     first = campaign.observed[0]
-    could = prospects(first.view, first.records[:1], first.labels[:1], subject.seed)
+    could = prospects(first.view.rounds[0], first.records[:1], first.labels[:1], subject.seed)
     yield from _headline(audit, list(results.values()), could, variant)
     for text, rows in results.items() if len(methods) > 1 else ():
         for row in rows:

@@ -128,10 +128,14 @@ class UpdateOptions(ClientOptions):
 
     def count(self, subject: Subject) -> int:
         """Estimate how many updates will be attacked."""
-        rounds = len(subject.targets) if self.every_round else 1
+        rounds = self.rounds(len(subject.targets))
         if self.update is not None:
             return rounds
         return rounds * (len(self.records) // self.records_behind or self.drawn(subject.samples))
+
+    def rounds(self, checkpoints: int) -> int:
+        """The number of attacked updates of each batch."""
+        return checkpoints if self.every_round else 1
 
     def drawn(self, samples: int | None) -> int:
         """How many updates are made of records that are drawn."""
@@ -154,6 +158,11 @@ class ReconstructOptions(BatchOptions):
         "where that applies, and dlg).",
     )
     known_labels: bool = Field(False, description="Give the labels to the attacker.")
+    joint_rounds: bool = Field(
+        False,
+        description="Attack the updates that the same batch makes at all checkpoints together, "
+        "as of a client whose batch is the same in every round.",
+    )
     start: Path | None = Field(
         None, description="Numpy file (.npy) with the batch that --init given starts from."
     )
@@ -163,3 +172,9 @@ class ReconstructOptions(BatchOptions):
     save_examples: Path | None = Field(
         None, description="Folder for pictures of originals beside reconstructions (private data)."
     )
+
+    def rounds(self, checkpoints: int) -> int:
+        """The number of attacked updates of each batch, of which joint ones cost as much as all."""
+        if not self.joint_rounds:
+            return super().rounds(checkpoints)
+        return checkpoints * (2 if self.every_round else 1)

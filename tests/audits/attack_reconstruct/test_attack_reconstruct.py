@@ -311,6 +311,28 @@ def test_older_rounds_are_attacked_on_demand() -> None:
     assert rounds == {"{}", "{'round': 1}"}
 
 
+def test_the_updates_of_several_rounds_are_attacked_together_on_demand() -> None:
+    at = subject_of(mlp(), TABLE)
+    at = Subject((at.target, at.target), TABLE, at.layers)
+    options: dict[str, Any] = {"method": ("closed-form",), "batches": 1, "joint_rounds": True}
+    rows = every_row(at, **options)
+    assert {str(row.variant) for row in rows} == {"{}"}
+    known = next(row for row in rows if row.metric == "mse").details["knowledge"]
+    assert isinstance(known, dict)
+    assert known["rounds"] == 2
+    rounds = {str(row.variant) for row in every_row(at, every_round=True, **options)}
+    assert rounds == {"{}", "{'round': 1}", "{'round': 2}"}
+
+
+def test_joint_rounds_ask_for_several_checkpoints_and_no_captured_update() -> None:
+    with pytest.raises(UsageError, match="--joint-rounds: needs several rounds"):
+        rows_of(subject_of(mlp(), TABLE), joint_rounds=True)
+    at = subject_of(mlp(), TABLE)
+    at = Subject((at.target, at.target), TABLE, at.layers)
+    with pytest.raises(UsageError, match="--update holds one update"):
+        rows_of(at, joint_rounds=True, update="u.safetensors")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

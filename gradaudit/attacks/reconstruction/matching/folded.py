@@ -42,15 +42,16 @@ _FEW = 8.0
 
 def folded(objective: Objective) -> Evaluation:
     """Values (restarts,) and gradients (restarts, unknowns) of points, folded into one batch."""
-    view = objective.view
+    elements = objective.view.elements
 
     def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             points = points.detach().requires_grad_()
             records = objective.records(points)
-            targets = objective.targets.targets(points[:, view.elements :])
-            parts = updates(view, records.flatten(0, 1), targets)
-            values = objective.of_parts(parts, records)
+            targets = objective.targets.targets(points[:, elements:])
+            values = objective.over_rounds(
+                lambda view: updates(view, records.flatten(0, 1), targets), records
+            )
             (gradients,) = torch.autograd.grad(values.sum(), points, materialize_grads=True)
         return values.detach(), gradients.detach()
 

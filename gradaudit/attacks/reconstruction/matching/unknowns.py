@@ -249,7 +249,7 @@ def infer_label(view: AttackerView) -> Tensor:
             "optimise them with --method dlg",
         )
     layer = last_layer(view)
-    weight, bias = layer.weight, layer.bias
+    weight, bias = layer.weight, _bias_over_rounds(view)
     decided = bias is not None and bool((bias < 0).any())
     if weight is not None and not decided and (bias is None or bool(weight.any())):
         return _by_rows(weight)[None]
@@ -269,7 +269,7 @@ def infer_counts(
         NotApplicable: the loss is not cross-entropy, or the last layer's bias was not shared.
     """
     _expect_cross_entropy(view)
-    bias = last_layer(view).bias
+    bias = _bias_over_rounds(view)
     if bias is None:
         raise UnknownLabels(
             "a batch's labels are estimated from the last layer's bias, which is absent or hidden"
@@ -283,12 +283,21 @@ def infer_counts(
         low, high = view.bounds or (0.0, 1.0)
         noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
         records = low + (high - low) * noise
-    outputs = _predictions(view, records)
-    expected = view.batch * (outputs.softmax(dim=1).mean(dim=0) - bias)
+    predicted = [_predictions(one, records).softmax(dim=1).mean(dim=0) for one in view.rounds]
+    expected = view.batch * (torch.stack(predicted).mean(dim=0) - bias)
     counts = torch.zeros_like(expected)
     for _ in range(view.batch):  # whole numbers, one label at a time to the largest remainder
         counts[(expected - counts).argmax()] += 1
     return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts.long())
+
+
+def _bias_over_rounds(view: AttackerView) -> Tensor | None:
+    """Average the last bias's gradient over the rounds; None where it was not shared."""
+    parts = [last_layer(one).bias for one in view.rounds]
+    known = [part for part in parts if part is not None]
+    if len(known) == 1:
+        return known[0]
+    return torch.stack(known).mean(dim=0) if known else None
 
 
 def _by_rows(weight: Tensor) -> Tensor:
