@@ -6,10 +6,10 @@ A report says of them sizes and counts (``describe``) and a fingerprint; never a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,6 +53,22 @@ class Feature:
     coded: bool = False
 
 
+class Spelled(NamedTuple):
+    """Texts of tokens in words.
+
+    Attributes:
+        texts: the pieces of each text, one for each token; joined they are the text.
+        note: what a reader must know of the words; empty where they are the texts' own.
+    """
+
+    texts: list[list[str]]
+    note: str = ""
+
+
+Spelling = Callable[[Sequence[Sequence[int]]], Spelled]
+"""Spells texts of tokens in words; it may read the data or the tokenizer again."""
+
+
 @dataclass(frozen=True)
 class Records:
     """A data set in memory.
@@ -72,6 +88,7 @@ class Records:
             ``inputs``, (records, positions).
         label_parts: the labels by name, where a record has several: they lie side by side in
             ``labels``, (records, positions). Records without labels have labels (records, 0).
+        spelling: what spells their tokens in words; None where nothing does.
     """
 
     inputs: torch.Tensor
@@ -85,6 +102,7 @@ class Records:
     notes: dict[str, JsonValue] = field(default_factory=dict)
     parts: tuple[InputPart, ...] = ()
     label_parts: tuple[InputPart, ...] = ()
+    spelling: Spelling | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -1,6 +1,6 @@
 """Texts in tables, as tokens of hashed words or of a tokenizer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from gradaudit.data.common.tokenizing import (
     tokens_of,
 )
 from gradaudit.data.hf_datasets import open_folder
-from gradaudit.data.records import Records
+from gradaudit.data.records import Records, Spelled
 from gradaudit.errors import UsageError
 
 _LENGTH = 128
@@ -96,9 +96,22 @@ class TextFile(DataAdapter):
             member=table.column_if(self.member),
             notes=left_aside(table.cells, (*columns, *self._served(table))),
         )
+        records = replace(records, spelling=self.spelled)
         if classes and records.classes:
             records = in_order(records, classes, self.source)
         return self._for_model(records, tokens.types is not None) if self.reading else records
+
+    def spelled(self, texts: Sequence[Sequence[int]]) -> Spelled:
+        """Spells texts of tokens in words; the words of hashed ones are read again.
+
+        Raises:
+            UsageError: the tokenizer or the table cannot be read any more.
+        """
+        return self._tokenizer.spelled(texts, self._texts)
+
+    def _texts(self) -> Iterator[str]:
+        table, _, _ = self._table()
+        return (text for name in self._columns(table) for text in table.cells[name])
 
     def _table(self) -> tuple[TextTable, tuple[str, ...], dict[str, JsonValue]]:
         """The table, the order of the label's classes where the file has one, and notes."""

@@ -6,7 +6,6 @@ Lengths along the axis are percentages and all else is in pixels, so that a stri
 place and its dots and words are never stretched.
 """
 
-import base64
 import json
 import math
 import re
@@ -32,6 +31,7 @@ from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
 from gradaudit.view.assessment import SCALES
 from gradaudit.view.charts.heat_map import MEANINGS, QUESTIONS
 from gradaudit.view.charts.plots import chart
+from gradaudit.view.examples import pictures_of, texts_of
 from gradaudit.view.gaps import questions_of
 from gradaudit.view.signoff import sign_off
 
@@ -215,10 +215,6 @@ _WORDS = {
     "hidden": "a layer whose gradient is never shared",
     **SCALES,
 }
-MOST_EXAMPLES = 8
-MOST_BYTES = 100_000
-_NAME = re.compile(r"[a-z][a-z0-9-]*-\d\d\.png")
-_PNG = b"\x89PNG\r\n\x1a\n"
 MAX_LAYERS = 40_000
 """Largest number of layers of a page, which take 4 seconds."""
 MOST_ROWS = 1000
@@ -275,7 +271,8 @@ class Html(Format):
             prose=prose,
             glossary=glossary(shown),
             signoff=sign_off(report, shown),
-            examples=list(examples_of(report)),
+            pictures=list(pictures_of(report)),
+            texts=list(texts_of(report)),
             checkpoints=report.target.checkpoints,
             facts={"data": _flat(report.data), "provenance": _flat(report.provenance)},
             rows=[
@@ -373,26 +370,3 @@ def glossary(shown: View) -> dict[str, str]:
         if name in known
     }
     return {**_WORDS, **metrics}
-
-
-def examples_of(report: Report) -> Iterator[tuple[str, str]]:
-    """Yields name and ``data:`` address of each picture that is still where the report says.
-
-    A report names any folder it likes: only small PNG files, named as reconstructions are, are
-    taken.
-    """
-    files = [path for folder in _folders(report) for path in sorted(folder.glob("*.png"))]
-    for path in [path for path in files if _NAME.fullmatch(path.name)][:MOST_EXAMPLES]:
-        if path.is_file() and not path.is_symlink() and path.stat().st_size <= MOST_BYTES:
-            content = path.read_bytes()
-            if content.startswith(_PNG):
-                yield path.stem, f"data:image/png;base64,{base64.b64encode(content).decode()}"
-
-
-def _folders(report: Report) -> list[Path]:
-    """Returns the folders that attacks wrote pictures to, each once."""
-    audits = report.provenance.get("audits")
-    options = audits.values() if isinstance(audits, dict) else ()
-    named = [given.get("save_examples") for given in options if isinstance(given, dict)]
-    folders = dict.fromkeys(Path(name) for name in named if isinstance(name, str) and name)
-    return [folder for folder in folders if folder.is_dir()]

@@ -7,7 +7,7 @@ import pytest
 from language_models import SENTENCES, tokenizer_in
 
 from gradaudit.core.huggingface import library
-from gradaudit.data.common.tokenizing import Pretrained, first_tokens
+from gradaudit.data.common.tokenizing import Hashing, Pretrained, first_tokens
 
 LENGTH = 6
 LONG = " ".join(SENTENCES)
@@ -63,3 +63,27 @@ def test_long_texts_are_not_read_whole(folder: Path) -> None:
         tokenizer, [LONG[:200], "gold"], LENGTH
     )
     assert max(counted.read) < len(LONG) / 4
+
+
+def test_tokens_are_spelled_as_the_tokenizer_decodes_them(folder: Path) -> None:
+    """Of bytes too that make a character only together."""
+    tokenizer = library("transformers").AutoTokenizer.from_pretrained(folder)
+    texts = [tokenizer(text)["input_ids"] for text in (*SENTENCES, "café 🦊 \u4e2d", "")]
+    spelled, note = Pretrained(folder).spelled(texts, lambda: [])
+    assert (note, list(map(len, spelled))) == ("", list(map(len, texts)))
+    for ids, pieces in zip(texts, spelled, strict=True):
+        for end in range(len(ids) + 1):
+            begun = tokenizer.decode(ids[:end], clean_up_tokenization_spaces=False)
+            if end == len(ids) or not begun.endswith("\ufffd"):
+                assert "".join(pieces[:end]) == begun
+
+
+def test_hashed_tokens_are_spelled_by_the_most_frequent_word() -> None:
+    few, many = Hashing(2), Hashing(10_000)
+    read = ["Gold and gold.", "the GOLD's dog"]
+    assert few.spelled([[1, 1]], lambda: read).texts == [["gold", " gold"]]
+    assert "most frequent" in few.spelled([[1]], lambda: read).note
+    tokens = many.tokens(["the dog's gold"], 4).ids[0].tolist()
+    spelled, note = many.spelled([tokens, []], lambda: read)
+    assert spelled == [["the", f" #{tokens[1]}", " gold", " #0"], []]
+    assert not note

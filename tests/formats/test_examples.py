@@ -8,8 +8,9 @@ from PIL import Image
 from report_builder import make_report, row
 
 from gradaudit.evidence.redaction import redact
-from gradaudit.formats.html import MOST_BYTES, MOST_EXAMPLES, Html, examples_of
+from gradaudit.formats.html import Html
 from gradaudit.report import Report
+from gradaudit.view.examples import MOST_BYTES, MOST_EXAMPLES, pictures_of
 
 
 def saved(folder: Any) -> Report:
@@ -20,7 +21,7 @@ def saved(folder: Any) -> Report:
 
 def test_saved_pictures_are_in_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (2, 2)).save(tmp_path / "dlg-01.png")
-    ((name, address),) = examples_of(saved(str(tmp_path)))
+    ((name, address),) = pictures_of(saved(str(tmp_path)))
     assert name == "dlg-01"
     kind, _, content = address.partition(",")
     assert kind == "data:image/png;base64"
@@ -37,10 +38,10 @@ def test_what_is_no_small_picture_of_a_reconstruction_is_left_out(tmp_path: Path
     (tmp_path / "dlg-02.png").symlink_to(tmp_path / "passport.png")
     (tmp_path / "dlg-03.png").write_bytes(picture + b"x" * MOST_BYTES)
     (tmp_path / "dlg-04.png").mkdir()
-    assert list(examples_of(saved(str(tmp_path)))) == []
+    assert list(pictures_of(saved(str(tmp_path)))) == []
     for i in range(10, 30):
         (tmp_path / f"copa-{i}.png").write_bytes(picture)
-    assert len(list(examples_of(saved(str(tmp_path))))) == MOST_EXAMPLES
+    assert len(list(pictures_of(saved(str(tmp_path))))) == MOST_EXAMPLES
 
 
 def test_pictures_are_named_as_private_and_only_where_there_are_any(tmp_path: Path) -> None:
@@ -54,9 +55,9 @@ def test_every_attack_that_saves_examples_has_them_in_the_page(tmp_path: Path) -
     Image.new("RGB", (2, 2)).save(tmp_path / "row-space-01.png")
     report = saved(None)
     report.provenance["audits"] = {"attack table": {"save_examples": str(tmp_path)}}
-    assert [name for name, _ in examples_of(report)] == ["row-space-01"]
+    assert [name for name, _ in pictures_of(report)] == ["row-space-01"]
 
 
 def test_a_folder_that_is_none_shows_nothing(tmp_path: Path) -> None:
     for folder in (str(tmp_path / "gone"), "", None, 7, ["x"], "\x00"):
-        assert list(examples_of(saved(folder))) == []
+        assert list(pictures_of(saved(folder))) == []

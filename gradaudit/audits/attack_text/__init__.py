@@ -1,6 +1,7 @@
 """The audit of tokens and texts that an update gives away."""
 
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
@@ -28,6 +29,9 @@ class TextOptions(UpdateOptions):
     )
     search: bool = Field(
         True, description="Search for whole texts; without it the audit only measures layers."
+    )
+    save_examples: Path | None = Field(
+        None, description="Folder for the original texts beside the rebuilt ones (private data)."
     )
 
 
@@ -124,6 +128,7 @@ class AttackText(Audit[TextOptions]):
     examples = (
         "-m hf:DIR -d 'text:FILE.csv?text=COL'",
         "-m hf:DIR -d 'text:FILE.csv?text=COL&length=16' --batch-size 8 --defense sign --given 3,5",
+        "-m hf:DIR -d 'text:FILE.csv?text=COL' --save-examples texts -o report.html",
     )
     priority = 15
     least: ClassVar = {"batches": 1, "batch_size": 1, "decoys": 8, "search": False}

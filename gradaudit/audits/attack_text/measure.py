@@ -8,13 +8,14 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches, expect_folder
 from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
 from gradaudit.audits.attack_text import AttackText, TextOptions
 from gradaudit.audits.attack_text.linear_maps import Structure, adapters, predicted
 from gradaudit.audits.attack_text.presence import Presence, Texts, decoys_of, p_value, wins
 from gradaudit.audits.attack_text.recovery.recover import Answer, recover
 from gradaudit.audits.attack_text.span import most_tokens
+from gradaudit.audits.attack_text.text_examples import TextExamples
 from gradaudit.audits.attack_text.text_scores import (
     GIVEN,
     NO_OTHERS,
@@ -27,7 +28,7 @@ from gradaudit.audits.attack_text.text_scores import (
     rows_of_model,
     scores_of,
 )
-from gradaudit.audits.attack_text.text_threat import TextThreat, texts_of
+from gradaudit.audits.attack_text.text_threat import TextThreat, ids_of, texts_of
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
@@ -69,6 +70,10 @@ def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Mea
     """
     options, count = audit.options, len(subject.records)
     texts_of(subject.records)
+    if options.save_examples is not None:
+        if not options.search:
+            raise UsageError("--save-examples shows texts that are found; leave out --no-search")
+        expect_folder(options.save_examples)
     if max(options.given, default=0) >= count:
         raise UsageError(f"--given {max(options.given)}: the data has {count} records, from 0")
     for target, variant in attacked_rounds(subject, options):
@@ -102,6 +107,11 @@ class _Attack:
                 others = batches[(number + 1) % len(batches)] if len(batches) > 1 else None
                 self._attack(answers, view, batches[number], others, number, progress)
                 advance(1)
+        if options.save_examples is not None:
+            truth = [ids_of(batch) for batch in batches] if scored else []
+            name = f"round-{rows.variant['round']}-text" if "round" in rows.variant else "text"
+            examples = TextExamples(options.save_examples, name, self.subject.records.spelling)
+            examples.write(answers.answers, truth)
         rows = rows.of({}, facts_of(answers, view, captured))
         yield from rows_of_model(rows, answers, options, scored=scored)
         yield from rows_of_adapters(rows, answers)
@@ -219,9 +229,7 @@ class _Attack:
 
 
 def _scores(answer: Answer, batch: Records) -> TextScores:
-    texts = texts_of(batch)
-    pairs = zip(texts.ids.tolist(), texts.lengths.tolist(), strict=True)
-    return scores_of(answer.texts, answer.tokens, [ids[:length] for ids, length in pairs])
+    return scores_of(answer.texts, answer.tokens, ids_of(batch))
 
 
 def _filled(structure: Structure) -> str:

@@ -59,15 +59,26 @@ def scores_of(answers: Sequence[Text], tokens: Text, texts: Sequence[Text]) -> T
     """
     present = Counter(token for text in texts for token in text)
     named = sum((present & Counter(tokens)).values())
-    rouges = np.zeros((len(texts), max(len(texts), len(answers)), 2))
-    for row, text in enumerate(texts):
-        for column, answer in enumerate(answers):
-            rouges[row, column] = rouge(answer, text, 1), rouge(answer, text, 2)
-    matched = rouges[linear_sum_assignment(rouges.sum(axis=2), maximize=True)].mean(axis=0)
+    matched = np.array([shares for _, _, shares in assigned(answers, texts)]).mean(axis=0)
     whole = sum((Counter(map(tuple, texts)) & Counter(map(tuple, answers))).values())
     return TextScores(
         (named, present.total()), (whole, len(texts)), float(matched[0]), float(matched[1])
     )
+
+
+def assigned(
+    answers: Sequence[Text], texts: Sequence[Text]
+) -> Iterator[tuple[Text, Text, tuple[float, float]]]:
+    """Yield each text, its answer and their ROUGE-1 and ROUGE-2, by an optimal assignment.
+
+    The answer is empty where there are fewer answers than texts.
+    """
+    offered = [*answers, *([()] * (len(texts) - len(answers)))]
+    rouges = np.array([[(rouge(x, t, 1), rouge(x, t, 2)) for x in offered] for t in texts])
+    best = np.array(linear_sum_assignment(rouges.sum(axis=2), maximize=True))
+    for row, column in best.T.tolist():
+        one, two = rouges[row, column].tolist()
+        yield texts[row], offered[column], (one, two)
 
 
 def rouge(answer: Text, text: Text, size: int) -> float:

@@ -117,6 +117,17 @@ def texts_of(records: Records) -> Texts:
     return Texts(ids, mask.sum(dim=1).clamp(min=1))
 
 
+def ids_of(records: Records) -> list[list[int]]:
+    """List the tokens of each text, without padding.
+
+    Raises:
+        NotApplicable: the records are no texts.
+    """
+    texts = texts_of(records)
+    pairs = zip(texts.ids.tolist(), texts.lengths.tolist(), strict=True)
+    return [ids[:length] for ids, length in pairs]
+
+
 def task_of(records: Records) -> Task:
     """Infer from the labels which loss a text model is trained with."""
     if records.labels.dim() == 1:

@@ -3,12 +3,13 @@
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from gradaudit.core.huggingface import library, reason, settings_of
 from gradaudit.core.randomness import rng
 from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.data.common.packing import InputPart
-from gradaudit.data.records import IGNORED
+from gradaudit.data.records import IGNORED, Spelled
 from gradaudit.errors import UsageError
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
@@ -37,7 +38,15 @@ _CHARACTER_BYTES, _ENCODED_BYTES = 16, 512
 _LETTERS = 8
 """Letters a token for which the beginning of a text is long enough nearly always: of 16,000 English
 reviews, 20 take more, and 32 tokens of each a fifth of the time of reading them whole."""
+_MOST_FREQUENT = (
+    "several of the data's words share a hashed token: the most frequent of them is shown"
+)
+_HALF = "\ufffd"
+"""What stands for a character of which only some bytes are there."""
 _REMEDY = "save one there with save_pretrained, or name its folder by tokenizer=DIR in --data"
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,18 @@ class Tokenizer(ABC):
             UsageError: the tokenizer takes no pairs, or cannot be read.
         """
 
+    @abstractmethod
+    def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
+        """Spells texts of tokens in words.
+
+        Args:
+            texts: the tokens of each.
+            read: reads the data's texts again.
+
+        Raises:
+            UsageError: the tokenizer cannot be read.
+        """
+
 
 @dataclass(frozen=True)
 class Hashing(Tokenizer):
@@ -128,9 +149,27 @@ class Hashing(Tokenizer):
         rows = [self._of(text, length) for text in texts]
         return _padded(rows, length, padding or 0, frozenset())
 
+    def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
+        """Takes of the data's words with a token the most frequent; ``#17`` where none has it."""
+        counted = Counter(word for text in read() for word in _words(text))
+        words: dict[int, list[str]] = {}
+        for word, _ in counted.most_common():
+            words.setdefault(self._token(word), []).append(word)
+        wanted = {token for text in texts for token in text}
+        shared = any(len(words.get(token, ())) > 1 for token in wanted)
+        pieces = {token: words.get(token, [f"#{token}"])[0] for token in wanted}
+        spaced = [[f"{' ' * (k > 0)}{pieces[x]}" for k, x in enumerate(text)] for text in texts]
+        return Spelled(spaced, _MOST_FREQUENT if shared else "")
+
     def _of(self, text: str, length: int) -> list[int]:
-        words = [match.group() for match in islice(_WORD.finditer(text.lower()), length)]
-        return [1 + zlib.crc32(word.encode()) % (self.size - 1) for word in words]
+        return [self._token(word) for word in islice(_words(text), length)]
+
+    def _token(self, word: str) -> int:
+        return 1 + zlib.crc32(word.encode()) % (self.size - 1)
+
+
+def _words(text: str) -> Iterator[str]:
+    return (match.group() for match in _WORD.finditer(text.lower()))
 
 
 @dataclass(frozen=True)
@@ -171,22 +210,32 @@ class Pretrained(Tokenizer):
     def _facts(self) -> "_Facts":
         return self._read([[""]], 1, None)[1]
 
+    def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
+        """Decodes the tokens as the tokenizer does."""
+        return Spelled(
+            self._contained(lambda: _decoded(self.folder, texts), 0, sum(map(len, texts)))
+        )
+
     def _read(
         self, pair: list[list[str]], length: int, padding: int | None
     ) -> tuple[Tokens, "_Facts"]:
-        """Read the folder and make tokens, in a process of its own with limits."""
+        """Read the folder and make tokens."""
+        characters = sum(len(text) for part in pair for text in part)
+        most = min(characters, len(pair[0]) * length)
+        return self._contained(lambda: _made(self.folder, pair, length, padding), characters, most)
+
+    def _contained(self, work: Callable[[], T], characters: int, tokens: int) -> T:
+        """Work with the folder's tokenizer in a process of its own, limited by what it handles."""
         if not any((self.folder / name).is_file() for name in _VOCABULARIES):
             raise UsageError(f"{self.folder}: holds no tokenizer ({_VOCABULARIES[0]}); {_REMEDY}")
         if (self.folder / _SETTINGS).exists():
             settings_of(self.folder, _SETTINGS)
         library("transformers")
-        characters = sum(len(text) for part in pair for text in part)
-        most = min(characters, len(pair[0]) * length)
         try:
             return contained(
-                lambda: _made(self.folder, pair, length, padding),
+                work,
                 seconds=characters / _CHARACTERS_A_SECOND,
-                memory=characters * _CHARACTER_BYTES + most * _ENCODED_BYTES,
+                memory=characters * _CHARACTER_BYTES + tokens * _ENCODED_BYTES,
             )
         except ContainedError as error:
             raise UsageError(
@@ -207,9 +256,7 @@ def _made(
     folder: Path, pair: list[list[str]], length: int, padding: int | None
 ) -> tuple[Tokens, _Facts]:
     """Reads a folder's tokenizer and makes tokens of texts, or of pairs of texts."""
-    tokenizer = library("transformers").AutoTokenizer.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False
-    )
+    tokenizer = _opened(folder)
     facts = _Facts(type(tokenizer).__name__, len(tokenizer), tokenizer.mask_token_id)
     made = _cut(tokenizer, pair, length)
     given = padding, tokenizer.pad_token_id, tokenizer.eos_token_id, 0
@@ -219,6 +266,29 @@ def _made(
         return tokens, facts
     types = _padded(made["token_type_ids"], length, 0, frozenset()).ids
     return replace(tokens, types=types), facts
+
+
+def _opened(folder: Path) -> Any:
+    return library("transformers").AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+
+
+def _decoded(folder: Path, texts: Sequence[Sequence[int]]) -> list[list[str]]:
+    """Decodes each token of each text: what it adds to the text of the tokens before it."""
+    tokenizer = _opened(folder)
+    return [_pieces(tokenizer, text) for text in texts]
+
+
+def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Decodes ever more tokens; one that ends within a character adds nothing until it is whole."""
+    pieces, before = [], ""
+    for end in range(1, len(ids) + 1):
+        text = tokenizer.decode(ids[:end], clean_up_tokenization_spaces=False)
+        whole = end == len(ids) or not text.endswith(_HALF)
+        pieces.append(text[len(before) :] if whole else "")
+        before = text if whole else before
+    return pieces
 
 
 def _cut(tokenizer: Any, pair: list[list[str]], length: int) -> Mapping[str, list[list[int]]]:

@@ -1,0 +1,94 @@
+"""Pictures and texts that attacks wrote beside the originals, where they are asked for."""
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gradaudit.report import Report
+
+MOST_EXAMPLES = 8
+"""Most pictures, and most files of texts, of a page."""
+MOST_TEXTS = 16
+"""Most texts of a file."""
+MOST_BYTES = 100_000
+MOST_TEXT_BYTES = 1 << 20
+_NAME = r"[a-z][a-z0-9-]*-\d\d"
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+Pieces = tuple[tuple[str, Literal["right", "elsewhere", "wrong"]], ...]
+"""A text in pieces, each with whether the other of two texts has it in order, or the batch has."""
+
+
+class RebuiltText(BaseModel):
+    """A text beside what an attacker rebuilt; the original is empty where nobody knows it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    original: Pieces
+    rebuilt: Pieces
+
+
+class RebuiltTexts(BaseModel):
+    """The texts behind one update beside what an attacker rebuilt.
+
+    Attributes:
+        private: says that the file holds private data.
+        note: what a reader must know of the words.
+        texts: of the update.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    private: str
+    note: str
+    texts: tuple[RebuiltText, ...]
+
+    @property
+    def shown(self) -> tuple[RebuiltText, ...]:
+        """The first texts."""
+        return self.texts[:MOST_TEXTS]
+
+
+def pictures_of(report: Report) -> Iterator[tuple[str, str]]:
+    """Yields name and ``data:`` address of each picture that is still where the report says.
+
+    A report names any folder it likes: only small PNG files, named as reconstructions are, are
+    taken.
+    """
+    for path in _files(report, "png", MOST_BYTES):
+        content = path.read_bytes()
+        if content.startswith(_PNG):
+            yield path.stem, f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def texts_of(report: Report) -> Iterator[tuple[str, RebuiltTexts]]:
+    """Yields name and texts of each file of rebuilt texts that is still where the report says.
+
+    Only small JSON files that are named and made as such are taken.
+    """
+    for path in _files(report, "json", MOST_TEXT_BYTES):
+        try:
+            yield path.stem, RebuiltTexts.model_validate_json(path.read_bytes(), strict=True)
+        except ValidationError:
+            continue
+
+
+def _files(report: Report, suffix: str, most: int) -> Iterator[Path]:
+    """Yields the first files that are named as examples are, and are no larger than ``most``."""
+    files = [path for folder in _folders(report) for path in sorted(folder.glob(f"*.{suffix}"))]
+    for path in [path for path in files if re.fullmatch(_NAME, path.stem)][:MOST_EXAMPLES]:
+        if path.is_file() and not path.is_symlink() and path.stat().st_size <= most:
+            yield path
+
+
+def _folders(report: Report) -> list[Path]:
+    """Returns the folders that attacks wrote examples to, each once."""
+    audits = report.provenance.get("audits")
+    options = audits.values() if isinstance(audits, dict) else ()
+    named = [given.get("save_examples") for given in options if isinstance(given, dict)]
+    folders = dict.fromkeys(Path(name) for name in named if isinstance(name, str) and name)
+    return [folder for folder in folders if folder.is_dir()]
