@@ -125,7 +125,7 @@ def beside(
 ) -> str:
     at = [one / sigma**2 for one in told]
     safe = np.array([floor_of([one], prior).safe for one in at])
-    plain = np.array([floor_of([replace(one, weighted=None)], prior).safe for one in at])
+    plain = np.array([floor_of([replace(one, local=None)], prior).safe for one in at])
     times = [bayes / max(float(np.median(one)), 1e-12) for one in (safe, plain)]
     beyond = int((safe > bayes + 2 * spread).sum())
     return (

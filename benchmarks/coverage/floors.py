@@ -207,7 +207,7 @@ def attacks(runs: int) -> None:
         f"{'posterior mean':>14}"
     )
     for case in cases():
-        infos = sum_of_layers(case.informations(256, 1).values())
+        infos = sum_of_layers(case.informations(1024, 1).values())
         scale = float(infos.mean.diagonal().mean()) ** 0.5
         for ratio in RATIOS:
             sigma = scale * ratio

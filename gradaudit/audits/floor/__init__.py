@@ -70,12 +70,12 @@ class Floor(Audit[FloorOptions]):
     Both are the better of two such bounds, the second for an attacker who is told u of z = u + v,
     with z the record in the prior's directions and v ~ N(0, T): E_u tr(C (T⁻¹ + Ã_u)⁻¹) / tr C and
     E_u ½ ln det(T⁻¹ + Ã_u), with T⁻¹ = I + 3 E[s sᵀ] and s = ∇_z ln ‖G‖² of other records. The
-    mse_share has a third, where records weigh q = 1/(1 + ‖G‖²/c): E[q]² tr(C M⁻¹) / tr C with M =
-    E[q² Ã(x)] + E[(∇q − q z)(∇q − q z)ᵀ] (B. Bobrovsky, E. Mayer-Wolf and M. Zakai, "Some classes
-    of global Cramér-Rao bounds", 1987). A trained network gives away much of few records and little
-    of
-    most: van Trees alone then lies 20 to 100 times below the error of the best attacker on networks
-    of two inputs, and with weights 2 to 4 times (``benchmarks/coverage/bayes_floors.py``).
+    mse_share has a third, in which each record has weights H = (I + a Ã(x) + b E[Ã])⁻¹ of its own
+    (``matrix_weights``; B. Bobrovsky, E. Mayer-Wolf and M. Zakai, "Some classes of global
+    Cramér-Rao bounds", 1987): 2α E Hᵢᵢ − α² (E[H Ã H]ᵢᵢ + E (div hᵢ − hᵢᵀz)²) in the prior's 64
+    leading directions i. A trained network gives away much of few records and little of most: van
+    Trees alone then lies far below the error of the best attacker
+    (``benchmarks/coverage/bayes_floors.py``).
 
     The gap is what nobody knows of a layer: the mean squared error of the best attack that was
     tried, over tr C, less the floor. The attacks are on ``--attacked`` drawn records, by who knows

@@ -1,21 +1,5 @@
 """Records drawn from a prior, in units that share the genie's side information.
 
-Weights of records by their information, so that a few informative ones do not decide a floor.
-
-The van Trees inequality inverts the average information. A trained network is sure of most records:
-their gradients hold next to nothing, the average is that of the few others, and the floor lies far
-below the error of the best attacker. With a weight q(x) on each record it is (B. Bobrovsky, E.
-Mayer-Wolf and M. Zakai, "Some classes of global Cramér-Rao bounds", 1987, section 3, with a scalar
-weight; by parts from E[(x̂ − x) ∇(q p)/p]), in the prior's directions z ~ N(0, I):
-
-    E‖x̂ − x‖² ≥ E[q]² tr C^½ M⁻¹ C^½,    M = E[q² Ã(x)] + E[(∇q − q z)(∇q − q z)ᵀ].
-
-It holds for every smooth bounded q; q = 1 is van Trees. Here q = 1/(1 + e/c) with e = ‖G‖² of the
-whole gradient: e measures how much a record gives away, ∇e = 2 JᵀG comes with JᵀJ at no cost, and
-∇q = −q (1 − q) ∇ ln e. With Ã = e/c in one direction M is E[q] but for ∇q, and the floor E[1/(1 +
-Ã)]: the average of what each record's own information leaves. Levels c are quantiles of other
-records' e. (E[q], M) ↦ E[q]² tr C M⁻¹ is convex, so tangents bound it from below.
-
 Side information from a genie, so that averages are over records of similar information.
 
 Given u of z = u + v, with u of the law N(0, I − T) and v of N(0, T), independent, the record's
@@ -33,111 +17,17 @@ of 1, 3 and 10 on the networks of ``benchmarks/coverage/floors.py``.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.audits.floor.functionals import share
-from gradaudit.audits.floor.jacobians import JacobianProducts
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-
-_QUANTILES = (0.1, 0.3, 0.6)
-"""Quantiles of other records' ‖G‖², at which records weigh one half."""
-
-
-@dataclass(frozen=True)
-class WeightedAverages:
-    """Averages over the records of each unit, for each level.
-
-    Attributes:
-        measured: of q² Ã, (levels, units, probes, probes).
-        known: of (∇q − q z)(∇q − q z)ᵀ, (levels, units, probes, probes).
-        shares: of q, (levels, units).
-    """
-
-    measured: Tensor
-    known: Tensor
-    shares: Tensor
-
-    def __add__(self, other: Self) -> Self:
-        """The information of two layers, whose records weigh alike."""
-        return replace(self, measured=self.measured + other.measured)
-
-    def __mul__(self, factor: float) -> Self:
-        """The information under noise of this much less variance."""
-        return replace(self, measured=self.measured * factor)
-
-    def floors(self, held: Tensor, prior: GaussianPrior) -> Tensor:
-        """Returns the floor of each held-out unit, given the others, (levels, held-out units)."""
-        whole = self.measured + self.known
-        return torch.stack(
-            [
-                _tangents(shares, information, held, prior)
-                for shares, information in zip(self.shares, whole, strict=True)
-            ]
-        )
-
-
-def _tangents(shares: Tensor, whole: Tensor, held: Tensor, prior: GaussianPrior) -> Tensor:
-    """m² F(M) is no less than its tangent at the other units' m and M, (held units,)."""
-    at, weight = whole[~held].mean(dim=0), float(shares[~held].mean())
-    value, slope = share.of(at, prior)
-    moved = ((whole[held] - at) * slope).sum(dim=(-2, -1))
-    tangents: Tensor = weight**2 * (value + moved) + 2 * weight * value * (shares[held] - weight)
-    return tangents
-
-
-def levels_of(energies: Tensor) -> Tensor:
-    """Levels c of the weights from other records' ‖G‖², (levels,); none if gradients are zero."""
-    energies = energies[energies.isfinite() & (energies > 0)].double()
-    if not len(energies):
-        return energies
-    return torch.quantile(energies.log(), torch.tensor(_QUANTILES).to(energies)).exp()
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The weights of some records.
-
-    Attributes:
-        values: q, (levels, records).
-        known: ∇q − q z in the directions of probes, (levels, records, probes).
-    """
-
-    values: Tensor
-    known: Tensor
-
-    @classmethod
-    def of(cls, pulls: Sequence[JacobianProducts], levels: Tensor, z: Tensor) -> Self:
-        """Weights of records with these Jacobian products.
-
-        Args:
-            pulls: of each layer.
-            levels: (levels,).
-            z: (records, probes), the records in the directions of the probes.
-        """
-        energy = torch.stack([pull.energy for pull in pulls]).sum(dim=0)
-        along = torch.stack([pull.along for pull in pulls]).sum(dim=0)
-        values = 1 / (1 + energy / levels.to(energy)[:, None])
-        slopes = 2 * along / energy.clamp(min=torch.finfo(energy.dtype).tiny)[:, None]
-        steep = (values * (1 - values)).unsqueeze(2) * slopes
-        return cls(values, -steep - values.unsqueeze(2) * z)
-
-    def squares(self, still: Tensor) -> Tensor:
-        """(∇q − q z)(∇q − q z)ᵀ, (levels, records, probes, probes).
-
-        Along a direction without variance, z is not read off a record: its square is one.
-        """
-        lengths = self.values.square().unsqueeze(2) * still.to(self.values)
-        products: Tensor = self.known.unsqueeze(3) * self.known.unsqueeze(2)
-        return products + torch.diag_embed(lengths)
-
 
 _TELLING = 3.0
 
@@ -150,17 +40,15 @@ class Genie:
         precision: T⁻¹, (leading, leading).
         given: (I − T)^½, of the part u that the genie gives away.
         hidden: T^½, of the part v that it does not.
-        levels: of the weights of records, see ``weights``.
     """
 
     precision: Tensor
     given: Tensor
     hidden: Tensor
-    levels: Tensor
 
     @classmethod
-    def of(cls, slopes: Tensor, energies: Tensor, prior: GaussianPrior) -> Self:
-        """A genie from ∇_x ln ‖G‖² of some records, (records, d), and their ‖G‖², (records,)."""
+    def of(cls, slopes: Tensor, prior: GaussianPrior) -> Self:
+        """A genie from ∇_x ln ‖G‖² of some records, (records, d)."""
         along = slopes.double() @ prior.leaders.mT
         values, vectors = torch.linalg.eigh(_TELLING * along.mT @ along / max(1, len(along)))
         precision = 1 + values.clamp(min=0)
@@ -170,7 +58,7 @@ class Genie:
             return product
 
         given, hidden = matrix((1 - 1 / precision).sqrt()), matrix(precision**-0.5)
-        return cls(matrix(precision), given, hidden, levels_of(energies))
+        return cls(matrix(precision), given, hidden)
 
     def mixed(self, own: Tensor, shared: Tensor) -> Tensor:
         """Z = u + v of standard normal numbers (records, leading) for v and for u."""
@@ -180,24 +68,21 @@ class Genie:
 
 def slopes_of(
     view: FunctionalModel, names: Sequence[str], records: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor]:
-    """∇ ln ‖G‖², (records, d), and ‖G‖², (records,), of records' gradients by named parameters.
+) -> Tensor:
+    """∇ ln ‖G‖² of records' gradients by named parameters, (records, d).
 
-    Both are zero where gradients are, and where a model can be differentiated only once backwards:
-    the genie then gives no information, and records weigh alike.
+    It is zero where gradients are, and where a model can be differentiated only once backwards:
+    the genie then gives no information.
     """
     with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
         try:
             found = [_slope(view, names, *one) for one in zip(records, labels, strict=True)]
         except RuntimeError:
-            return records.new_zeros(len(records), records[0].numel()), records.new_zeros(1)
-    slopes, energies = zip(*found, strict=True)
-    return torch.stack(slopes).nan_to_num(0, 0, 0), torch.stack(energies)
+            return records.new_zeros(len(records), records[0].numel())
+    return torch.stack(found).nan_to_num(0, 0, 0)
 
 
-def _slope(
-    view: FunctionalModel, names: Sequence[str], record: Tensor, label: Tensor
-) -> tuple[Tensor, Tensor]:
+def _slope(view: FunctionalModel, names: Sequence[str], record: Tensor, label: Tensor) -> Tensor:
     moving = record.clone().requires_grad_()
     leaves = {name: view.parameters[name].clone().requires_grad_() for name in names}
     with torch.enable_grad():
@@ -207,9 +92,9 @@ def _slope(
         )
         energy = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
     if not energy.requires_grad:
-        return torch.zeros_like(record).flatten(), energy
+        return torch.zeros_like(record).flatten()
     (slope,) = torch.autograd.grad(energy.log(), moving, materialize_grads=True)
-    return slope.flatten(), energy.detach()
+    return slope.flatten()
 
 
 _UNIT = 4
@@ -269,10 +154,14 @@ class PriorSample:
         before = view.cast(prior.draw(len(others), torch_rng(seed, "floor", "genie")))
         before = before.reshape(-1, *shape)
         _expect_own_gradients(view, before, view.cast(others))
-        slopes, energies = slopes_of(view, names, before, view.cast(others))
-        genie = Genie.of(slopes.cpu(), energies.cpu(), prior)
+        genie = Genie.of(slopes_of(view, names, before, view.cast(others)).cpu(), prior)
         drawn = _drawn(prior, genie, cells // 2, torch_rng(seed, "floor", "records"))
         return cls(drawn.reshape(-1, *shape), labels[first][cells // 2], cells, genie)
+
+    def first(self, most: int) -> Tensor:
+        """Mask of the first records of each unit's first half, (records,), ``most`` or fewer."""
+        rank = torch.arange(len(self.cells)) - torch.searchsorted(self.cells, self.cells)
+        return (self.cells % 2 == 0) & (rank < most)
 
     @property
     def units(self) -> int:

@@ -5,7 +5,7 @@ unit is kept in two halves, so that one can be held against the other.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
@@ -14,10 +14,12 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gradaudit.audits.floor.drawn import PriorSample, WeightedAverages, Weights
-from gradaudit.audits.floor.jacobians import JacobianProducts, jacobian_products
+from gradaudit.audits.floor.drawn import PriorSample
+from gradaudit.audits.floor.jacobians import jacobian_products
+from gradaudit.audits.floor.matrix_weights import LOCAL, LocalInformation, local_information
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.release import Release, clipped
+from gradaudit.audits.floor.release import Release, clipped, of_release
+from gradaudit.audits.floor.smoothness import bends
 from gradaudit.core.randomness import torch_rng
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
@@ -29,8 +31,8 @@ from gradaudit.progress import Advance
 
 _HELD = 1 << 30
 """Bytes that all layers' information may take; more records then go into each unit."""
-_MATRICES = 5
-"""Matrices of a unit and layer: its halves, and one for each level of the weights."""
+_LOCAL_EACH, _LOCAL_MATRICES = 2, 4
+"""Records of a unit whose local information is kept, and matrices of each."""
 _AT_ONCE = 128
 _WORKING_SET = 96 << 20
 _ELEMENT, _COPIES = 8, 8
@@ -43,23 +45,22 @@ class Information:
     Attributes:
         halves: Ã averaged over half of a unit, (units, 2, probes, probes).
         precision: T⁻¹ of what is left unknown of a record given what its unit has in common.
-        weighted: the same where records weigh less the more they give away; None where all are
-            alike.
+        local: that of single records; None where it may jump.
     """
 
     halves: Tensor
     precision: Tensor
-    weighted: WeightedAverages | None = None
+    local: LocalInformation | None = None
 
     def __add__(self, other: Self) -> Self:
         """The information of both updates together, under independent noise."""
-        both = self.weighted and other.weighted and self.weighted + other.weighted
-        return replace(self, halves=self.halves + other.halves, weighted=both)
+        both = self.local and other.local and self.local + other.local
+        return replace(self, halves=self.halves + other.halves, local=both)
 
     def __mul__(self, factor: float) -> Self:
         """The information under noise of this much less variance."""
-        weighted = self.weighted and self.weighted * factor
-        return replace(self, halves=self.halves * factor, weighted=weighted)
+        local = self.local and self.local * factor
+        return replace(self, halves=self.halves * factor, local=local)
 
     def __truediv__(self, variance: float) -> Self:
         """The information under noise of this variance, if this one is for variance one."""
@@ -118,7 +119,8 @@ def layer_information(
         NotApplicable: records have no gradients of their own.
     """
     view = FunctionalModel.of(target, dtype=torch.float64, seed=seed)
-    most = _HELD // (_MATRICES * _ELEMENT * len(prior.counts) ** 2 * len(layers))
+    local = _LOCAL_EACH * _LOCAL_MATRICES * min(prior.leading, LOCAL) ** 2
+    most = _HELD // (_ELEMENT * (2 * len(prior.counts) ** 2 + local) * len(layers))
     sample = PriorSample.of(
         view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most
     )
@@ -153,15 +155,19 @@ def measured(
     batch = Batch(trace, inputs, inputs, labels, range(len(inputs)))
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     room = min(_WORKING_SET, memory // 4)
-    how = way, tuple(layers), prior, tuple(clips), sample.genie.levels, seed
+    how = way, tuple(layers), prior, tuple(clips), seed
+    kept = sample.first(_LOCAL_EACH) & (not bends(view, inputs, labels))
     tasks = [
-        partial(_sums, _Part(batch.part(at), cells[at], chunks, *how))
+        partial(_sums, _Part(batch.part(at), cells[at], kept[at], chunks, *how))
         for at, chunks in _whole_cells(sample.cells, _chunks(batch, layers, prior, room))
     ]
     parts = workers.share(tasks, advance)
-    known, values = (torch.cat(of) for of in zip(*(part[1:] for part in parts), strict=True))
     return {
-        name: _averaged(torch.cat([part.products[name] for part in parts]), known, values, sample)
+        name: _averaged(
+            torch.cat([part.products[name] for part in parts]),
+            [local for part in parts for local in part.local.get(name, ())],
+            sample,
+        )
         for name in parts[0].products
     }
 
@@ -173,64 +179,71 @@ class _Part:
     Attributes:
         batch: the records.
         cells: which cell each is in, ascending.
+        kept: mask of those whose local information is kept.
         chunks: of the records, by their numbers among all.
     """
 
     batch: Batch
     cells: Tensor
+    kept: Tensor
     chunks: Sequence[slice]
     way: Differentiation
     layers: Sequence[Layer]
     prior: GaussianPrior
     clips: Sequence[Release]
-    levels: Tensor
     seed: int
+
+    def local(self, at: slice, start: int) -> dict[str, LocalInformation]:
+        """The local information of those of a chunk's records that are kept; empty without any."""
+        kept = self.kept[at].nonzero().flatten()
+        if not len(kept):
+            return {}
+        chunk = self.batch.part(at)
+        parts = {name: getattr(chunk, name)[kept] for name in ("records", "points", "targets")}
+        return local_information(
+            replace(chunk, **parts, indices=range(len(kept))),
+            self.cells[at][kept] // 2,
+            self.way,
+            self.layers,
+            self.prior,
+            self.clips,
+            torch_rng(self.seed, "floor", "signs", start),
+        )
 
 
 class _Sums(NamedTuple):
-    """Sums over the records of each cell.
+    """Sums over the records of each cell, and what is kept of single records.
 
     Attributes:
-        products: by layer, of C^½ JᵀJ C^½ and of it times q² for each level,
-            (cells, 1 + levels, probes, probes).
-        known: of (∇q − q z)(∇q − q z)ᵀ, (cells, levels, probes, probes).
-        values: of q, (cells, levels).
+        products: by layer, of C^½ JᵀJ C^½, (cells, probes, probes).
+        local: by layer, of the records of some chunks.
     """
 
     products: dict[str, Tensor]
-    known: Tensor
-    values: Tensor
+    local: dict[str, list[LocalInformation]]
 
 
 def _sums(part: _Part, advance: Advance) -> _Sums:
     """Sums over the records of a part."""
-    first, products = part.chunks[0].start, dict[str, Tensor]()
+    first, sums = part.chunks[0].start, _Sums({}, {})
     cells = part.cells - part.cells[0]
-    count, probes = int(cells[-1]) + 1, len(part.prior.counts)
-    points = part.batch.points
-    known = points.new_zeros(count, len(part.levels), probes, probes)
-    values = points.new_zeros(count, len(part.levels))
+    count, points = int(cells[-1]) + 1, part.batch.points
     for chunk in part.chunks:
         at = slice(chunk.start - first, chunk.stop - first)
         drawn = part.prior.probes(torch_rng(part.seed, "floor", "probes", chunk.start)).to(points)
         asked = drawn.reshape(-1, *points.shape[1:])
         moved = jacobian_products(part.batch.part(at), part.way, asked, part.layers, _AT_ONCE)
-        z = part.prior.along(drawn, points[at].flatten(1))
-        weights = Weights.of(list(moved.values()), part.levels, z)
-        squares = part.prior.kept(weights.squares(part.prior.still))
-        known.index_add_(0, cells[at], squares.transpose(0, 1))
-        values.index_add_(0, cells[at], weights.values.mT)
-        factors = torch.cat([torch.ones_like(weights.values[:1]), weights.values.square()]).mT
         for release in part.clips or (None,):
-            chosen = _of_release(moved, part.layers, release)
+            chosen = of_release(moved, part.layers, release)
             bound = release.moving if release and chosen else None
             for name, found in clipped(chosen, bound).items():
-                kept = factors[:, :, None, None] * part.prior.kept(found).unsqueeze(1)
-                zeros = kept.new_zeros(count, *kept.shape[1:])
-                products.setdefault(name, zeros).index_add_(0, cells[at], kept)
+                zeros = found.new_zeros(count, *found.shape[1:])
+                kept = part.prior.kept(found)
+                sums.products.setdefault(name, zeros).index_add_(0, cells[at], kept)
+        for name, local in part.local(at, chunk.start).items():
+            sums.local.setdefault(name, []).append(local)
         advance(chunk.stop - chunk.start)
-    on_cpu = {name: kept.cpu() for name, kept in products.items()}
-    return _Sums(on_cpu, known.cpu(), values.cpu())
+    return sums._replace(products={name: kept.cpu() for name, kept in sums.products.items()})
 
 
 def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice, list[slice]]]:
@@ -243,31 +256,14 @@ def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice
             some = []
 
 
-def _averaged(sums: Tensor, known: Tensor, values: Tensor, sample: PriorSample) -> Information:
-    """The averages over cells, and with weights over units, of sums over each cell."""
+def _averaged(sums: Tensor, local: Sequence[LocalInformation], sample: PriorSample) -> Information:
+    """The averages over cells of sums over each, with what is kept of single records."""
     sizes = torch.bincount(sample.cells, minlength=len(sums)).to(sums)
-    halves = (sums[:, 0] / sizes[:, None, None]).reshape(-1, 2, *sums.shape[2:])
+    halves = (sums / sizes[:, None, None]).reshape(-1, 2, *sums.shape[1:])
     precision = torch.eye(sums.shape[-1], dtype=sums.dtype)
     leading = len(sample.genie.precision)
     precision[:leading, :leading] = sample.genie.precision
-    each = sizes.reshape(-1, 2).sum(dim=1)
-
-    def over_units(of: Tensor) -> Tensor:
-        units = of.reshape(-1, 2, *of.shape[1:]).sum(dim=1)
-        return (units / each.reshape(-1, *[1] * (units.dim() - 1))).transpose(0, 1)
-
-    weighted = WeightedAverages(over_units(sums[:, 1:]), over_units(known), over_units(values))
-    return Information(halves, precision, weighted if len(sample.genie.levels) else None)
-
-
-def _of_release(
-    moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], release: Release | None
-) -> dict[str, JacobianProducts]:
-    """The layers that a release has, all without one."""
-    if release is None:
-        return dict(moved)
-    names = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
-    return {name: moved[name] for name in names}
+    return Information(halves, precision, LocalInformation.together(local) if local else None)
 
 
 def _chunks(

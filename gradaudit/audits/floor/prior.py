@@ -115,11 +115,6 @@ class GaussianPrior:
         return torch.tensor(variances, dtype=torch.float64) * self.counts
 
     @property
-    def still(self) -> Tensor:
-        """Mask of the probes for directions without variance, (probes,)."""
-        return self.weights <= _STILL * self.weights.max()
-
-    @property
     def leaders(self) -> Tensor:
         """The leading √λ_j u_j, (leading, d)."""
         return self.variances[: self.leading, None].sqrt() * self.axes[: self.leading]
@@ -129,19 +124,6 @@ class GaussianPrior:
         behind = [self._mixed(group, generator) for group in self.groups]
         beyond = [self._beyond(generator)] if self.size > len(self.axes) else []
         return torch.stack([*self.leaders, *behind, *beyond])
-
-    def along(self, probes: Tensor, records: Tensor) -> Tensor:
-        """Records in the directions of probes, each standard normal, (records, probes).
-
-        That is (x − m)ᵀ C⁻¹ v for a probe v; zero along a direction without variance.
-        """
-        least = self.rest if self.rest > 0 else 1.0
-        moving = self.variances > _STILL * self.variances.max()
-        scales = torch.where(moving, 1 / self.variances, 0.0) - 1 / least
-        inside = (probes @ self.axes.to(probes).mT) * scales.to(probes)
-        duals = probes / least + inside @ self.axes.to(probes)
-        found: Tensor = (records - self.mean.to(records)) @ duals.mT
-        return found
 
     def at(self, normal: Tensor) -> Tensor:
         """Records of this law, made of standard normal numbers, (records, d)."""

@@ -12,6 +12,7 @@ from gradaudit.core.noise_laws import Noise, noise_scale
 from gradaudit.defenses import Chain, Defense
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.errors import NotApplicable
+from gradaudit.models.target import Layer
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,31 @@ def clipped(pulls: Mapping[str, JacobianProducts], bound: float | None) -> dict[
         )
         for name, pull in pulls.items()
     }
+
+
+def shrunk(pulls: Mapping[str, JacobianProducts], bound: float | None) -> dict[str, Tensor]:
+    """JᵀJ of every part's gradient times the square of what the clip leaves of the length.
+
+    Where the clip begins this has no jump, as ``clipped`` has.
+
+    Returns:
+        (records, directions, directions) by part.
+    """
+    if bound is None:
+        return {name: pull.products for name, pull in pulls.items()}
+    energy = sum_of(list(pulls.values())).energy
+    left = bound**2 / energy.clamp(min=bound**2)
+    return {name: left[:, None, None] * pull.products for name, pull in pulls.items()}
+
+
+def of_release(
+    moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], release: Release | None
+) -> dict[str, JacobianProducts]:
+    """The layers that a release has, all without one."""
+    if release is None:
+        return dict(moved)
+    names = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
+    return {name: moved[name] for name in names}
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:

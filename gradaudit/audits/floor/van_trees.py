@@ -67,22 +67,36 @@ def van_trees_bound(
 def _numbers(
     functional: Functional, information: Information, prior: GaussianPrior
 ) -> Iterator[Tensor]:
-    """Returns every unit's floor; each fold uses the bound that is best on the others."""
+    """Returns every unit's floor; each fold uses the bound that is best on the others.
+
+    Best is the one with the best mean less its standard error: few units tell little.
+    """
     units, count = information.units, len(information.halves)
     folds = torch.arange(count) % min(_FOLDS, count)
-    weighted = information.weighted if functional is share else None
-    bounds = 2 if weighted is None else 2 + len(weighted.shares)
-    each = torch.empty(bounds, count, dtype=information.halves.dtype)
+    each = list(torch.empty(2, count, dtype=units.dtype))
     for fold in range(min(_FOLDS, count)):
         held, others = folds == fold, units[folds != fold].mean(dim=0)
-        each[0, held] = functional.tangent(others, units[held], prior)
-        each[1, held] = _bounds(functional, information.halves[held], others, information, prior)
-        if weighted is not None:
-            each[2:, held] = weighted.floors(held, prior)
+        each[0][held] = functional.tangent(others, units[held], prior)
+        each[1][held] = _bounds(functional, information.halves[held], others, information, prior)
+    if functional is share and information.local is not None:
+        each += information.local.floors(folds, _by_directions(units, folds), prior)
+    bounds = functional.sign * torch.stack(each)
     for fold in range(min(_FOLDS, count)):
-        held = folds == fold
-        best = int((functional.sign * each[:, ~held].mean(dim=1)).argmax())
-        yield each[best, held]
+        others = bounds[:, folds != fold]
+        error = others.std(dim=1, correction=0) / others.shape[1] ** 0.5
+        best = int((others.mean(dim=1) - error).argmax())
+        yield functional.sign * bounds[best, folds == fold]
+
+
+def _by_directions(units: Tensor, folds: Tensor) -> Tensor:
+    """Tangents of ((I + A)⁻¹)ⱼⱼ at the other folds' mean, (units, probes)."""
+    found = torch.empty(units.shape[:2], dtype=units.dtype)
+    unit = torch.eye(units.shape[1], dtype=units.dtype)
+    for fold in range(int(folds.max()) + 1):
+        inverse = torch.linalg.inv(unit + units[folds != fold].mean(dim=0))
+        told = inverse @ (units[folds == fold] + unit) @ inverse
+        found[folds == fold] = 2 * inverse.diagonal() - told.diagonal(dim1=1, dim2=2)
+    return found
 
 
 def _bounds(

@@ -78,13 +78,12 @@ def test_who_is_told_more_has_bounds_that_hold_and_may_say_more(sigma: float) ->
 def test_a_genie_tells_where_gradients_grow() -> None:
     prior = GaussianPrior.of_covariance(torch.zeros(3), torch.diag(torch.tensor([4.0, 1.0, 0.0])))
     slopes = torch.tensor([[1.0, 0.0, 5.0], [-1.0, 0.0, 5.0]])
-    genie = Genie.of(slopes, torch.tensor([1.0, 100.0]), prior)
+    genie = Genie.of(slopes, prior)
     expected = torch.diag(torch.tensor([1 + 3 * 4.0, 1, 1], dtype=torch.float64))
     torch.testing.assert_close(genie.precision, expected)
     torch.testing.assert_close(genie.hidden @ genie.hidden, torch.linalg.inv(expected))
     unit = torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close(genie.given @ genie.given + genie.hidden @ genie.hidden, unit)
-    assert genie.levels.tolist() == pytest.approx([10**0.2, 10**0.6, 10**1.2])
 
 
 def model_of(size: int) -> nn.Module:
@@ -104,10 +103,9 @@ def test_slopes_are_those_of_differences() -> None:
     generator = torch.Generator().manual_seed(0)
     records = torch.randn(3, 4, generator=generator, dtype=torch.float64)
     labels, step = torch.arange(3), 1e-5 * torch.eye(4, dtype=torch.float64)
-    slopes, energies = slopes_of(view, list(view.parameters), records, labels)
-    for record, label, slope, own in zip(records, labels, slopes, energies, strict=True):
+    slopes = slopes_of(view, list(view.parameters), records, labels)
+    for record, label, slope in zip(records, labels, slopes, strict=True):
         at = partial(energy, model, label=label)
-        assert float(own) == pytest.approx(at(record=record))
         ahead, behind = ([at(record=record + sign * one) for one in step] for sign in (1, -1))
         expected = np.log(np.array(ahead) / np.array(behind)) / 2e-5
         np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8)
