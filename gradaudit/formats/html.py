@@ -30,7 +30,7 @@ from gradaudit.report import Report, marked
 from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
 from gradaudit.view.assessment import SCALES
 from gradaudit.view.charts.heat_map import MEANINGS, QUESTIONS
-from gradaudit.view.charts.plots import chart
+from gradaudit.view.charts.plots import chart, round_step
 from gradaudit.view.examples import pictures_of, texts_of
 from gradaudit.view.gaps import questions_of
 from gradaudit.view.signoff import sign_off
@@ -73,7 +73,7 @@ class StripAxis:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
             decades = max(1, math.ceil((last - first) / MOST_TICKS))
             return [10.0**power for power in range(first, last + 1, decades)]
-        step = _round_step((self.high - self.low) / MOST_TICKS)
+        step = round_step((self.high - self.low) / MOST_TICKS)
         first = math.ceil(self.low / step - 1e-9)
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
@@ -191,12 +191,6 @@ def _span(axis: StripAxis, ends: tuple[float, float]) -> tuple[float, float]:
     """Returns the left end and the width of an interval on the axis."""
     left, right = sorted(map(axis.at, ends))
     return left, right - left
-
-
-def _round_step(least: float) -> float:
-    """Returns the next of 1, 2, 5, 10, … times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(least)) if least > 0 else 1.0
-    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least * (1 - 1e-9))
 
 
 _WORDS = {

@@ -4,7 +4,7 @@ import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,6 +18,11 @@ MOST_BYTES = 100_000
 MOST_TEXT_BYTES = 1 << 20
 _NAME = r"[a-z][a-z0-9-]*-\d\d"
 _PNG = b"\x89PNG\r\n\x1a\n"
+_ORIGINALS = "originals beside what an attacker rebuilt"
+_SHOWN = {
+    "attack table": "a line for each record and a square for each column: green is right, red is "
+    "wrong, and the fuller the colour, the surer the attacker is; a black bar marks certified rows"
+}
 
 Pieces = tuple[tuple[str, Literal["right", "elsewhere", "wrong"]], ...]
 """A text in pieces, each with whether the other of two texts has it in order, or the batch has."""
@@ -53,16 +58,25 @@ class RebuiltTexts(BaseModel):
         return self.texts[:MOST_TEXTS]
 
 
-def pictures_of(report: Report) -> Iterator[tuple[str, str]]:
-    """Yields name and ``data:`` address of each picture that is still where the report says.
+class Picture(NamedTuple):
+    """A picture's name, its ``data:`` address, and what it shows."""
+
+    name: str
+    address: str
+    shows: str
+
+
+def pictures_of(report: Report) -> Iterator[Picture]:
+    """Yields each picture that is still where the report says.
 
     A report names any folder it likes: only small PNG files, named as reconstructions are, are
     taken.
     """
-    for path in _files(report, "png", MOST_BYTES):
+    for audit, path in _files(report, "png", MOST_BYTES):
         content = path.read_bytes()
         if content.startswith(_PNG):
-            yield path.stem, f"data:image/png;base64,{base64.b64encode(content).decode()}"
+            address = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+            yield Picture(path.stem, address, _SHOWN.get(audit, _ORIGINALS))
 
 
 def texts_of(report: Report) -> Iterator[tuple[str, RebuiltTexts]]:
@@ -70,25 +84,36 @@ def texts_of(report: Report) -> Iterator[tuple[str, RebuiltTexts]]:
 
     Only small JSON files that are named and made as such are taken.
     """
-    for path in _files(report, "json", MOST_TEXT_BYTES):
+    for _, path in _files(report, "json", MOST_TEXT_BYTES):
         try:
             yield path.stem, RebuiltTexts.model_validate_json(path.read_bytes(), strict=True)
         except ValidationError:
             continue
 
 
-def _files(report: Report, suffix: str, most: int) -> Iterator[Path]:
-    """Yields the first files that are named as examples are, and are no larger than ``most``."""
-    files = [path for folder in _folders(report) for path in sorted(folder.glob(f"*.{suffix}"))]
-    for path in [path for path in files if re.fullmatch(_NAME, path.stem)][:MOST_EXAMPLES]:
+def _files(report: Report, suffix: str, most: int) -> Iterator[tuple[str, Path]]:
+    """Yields the first files that are named as examples are, and are no larger than ``most``.
+
+    With each goes the audit that wrote it.
+    """
+    files = [
+        (audit, path)
+        for folder, audit in _folders(report).items()
+        for path in sorted(folder.glob(f"*.{suffix}"))
+        if re.fullmatch(_NAME, path.stem)
+    ]
+    for audit, path in files[:MOST_EXAMPLES]:
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= most:
-            yield path
+            yield audit, path
 
 
-def _folders(report: Report) -> list[Path]:
-    """Returns the folders that attacks wrote examples to, each once."""
+def _folders(report: Report) -> dict[Path, str]:
+    """Returns the folders that attacks wrote examples to, each with the audit."""
     audits = report.provenance.get("audits")
-    options = audits.values() if isinstance(audits, dict) else ()
-    named = [given.get("save_examples") for given in options if isinstance(given, dict)]
-    folders = dict.fromkeys(Path(name) for name in named if isinstance(name, str) and name)
-    return [folder for folder in folders if folder.is_dir()]
+    named = [
+        (given.get("save_examples"), audit)
+        for audit, given in (audits.items() if isinstance(audits, dict) else ())
+        if isinstance(given, dict)
+    ]
+    folders = {Path(name): audit for name, audit in named if isinstance(name, str) and name}
+    return {folder: audit for folder, audit in folders.items() if folder.is_dir()}

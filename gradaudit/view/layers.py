@@ -247,7 +247,7 @@ def _audits_of(audit: str) -> list[type[Audit[Any]]]:
 def _questions(columns: Sequence[MetricColumn]) -> Iterator[MetricColumn]:
     """Returns one metric for each question, that of the audit which tries hardest to answer it.
 
-    Of several of one audit it is the last.
+    Of several of one audit it is the last of those that the policy limits, or else the last.
     """
     for question in HEADINGS:
         answering = [column for column in reversed(columns) if column.question == question]
@@ -255,11 +255,12 @@ def _questions(columns: Sequence[MetricColumn]) -> Iterator[MetricColumn]:
             yield min(answering, key=_evidence)
 
 
-def _evidence(column: MetricColumn) -> tuple[bool, int]:
-    """Sort key of columns: audits that attack come first, then by the audits' order."""
+def _evidence(column: MetricColumn) -> tuple[bool, int, bool]:
+    """Sort key of columns: audits that attack first, then by the audits' order, then by limits."""
     audit, _, metric = column.metric.partition(".")
     known = [a for a in _audits_of(audit) if any(m.id == metric for m in a.metrics)]
-    return all(a.proxy for a in known), min((a.priority for a in known), default=0)
+    order = min((a.priority for a in known), default=0)
+    return all(a.proxy for a in known), order, not column.limits
 
 
 def _ranks(lines: Sequence[LayerLine], judged: Report) -> tuple[int, ...]:

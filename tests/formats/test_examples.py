@@ -21,8 +21,8 @@ def saved(folder: Any) -> Report:
 
 def test_saved_pictures_are_in_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (2, 2)).save(tmp_path / "dlg-01.png")
-    ((name, address),) = pictures_of(saved(str(tmp_path)))
-    assert name == "dlg-01"
+    ((name, address, shows),) = pictures_of(saved(str(tmp_path)))
+    assert (name, shows) == ("dlg-01", "originals beside what an attacker rebuilt")
     kind, _, content = address.partition(",")
     assert kind == "data:image/png;base64"
     assert base64.b64decode(content) == (tmp_path / "dlg-01.png").read_bytes()
@@ -55,7 +55,9 @@ def test_every_attack_that_saves_examples_has_them_in_the_page(tmp_path: Path) -
     Image.new("RGB", (2, 2)).save(tmp_path / "row-space-01.png")
     report = saved(None)
     report.provenance["audits"] = {"attack table": {"save_examples": str(tmp_path)}}
-    assert [name for name, _ in pictures_of(report)] == ["row-space-01"]
+    assert [(each.name, "green is right" in each.shows) for each in pictures_of(report)] == [
+        ("row-space-01", True)
+    ]
 
 
 def test_a_folder_that_is_none_shows_nothing(tmp_path: Path) -> None:

@@ -211,12 +211,15 @@ def _answers(judged: Report, lookup: Lookup) -> _HeatAnswers:
 def _cells(
     place: str, layer: str | None, answers: _HeatAnswers, shown: Set[str]
 ) -> tuple[HeatCell, ...]:
-    """Returns a cell for each question; the numbers of the metrics ``shown`` come first."""
+    """Returns a cell for each question; the number that its level rests on comes first.
 
-    def turn(answer: HeatAnswer) -> tuple[bool, bool, int, int]:
+    Of numbers of one level those of the metrics ``shown`` come first.
+    """
+
+    def turn(answer: HeatAnswer) -> tuple[bool, int, int, bool, bool]:
         cell = answer.cell
-        beside = answer.column.metric not in shown
-        return not cell.told, beside, _gravity(cell.level), _gravity(cell.possible)
+        levels = _gravity(cell.level), _gravity(cell.possible)
+        return not cell.told, *levels, not cell.judged, answer.column.metric not in shown
 
     cells = []
     for question in QUESTIONS:

@@ -1,10 +1,11 @@
 """Small line charts as SVG, for a page that loads nothing: a colour and a dash for each line."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
-from gradaudit.core.text import UNBOUNDED, number, printable
+from gradaudit.core.text import UNBOUNDED, printable
 from gradaudit.view.charts.sweep import CurvePanel, CurvePoint, Curves
 
 WIDTH, HEIGHT = 300, 170
@@ -20,8 +21,7 @@ def chart(curves: Curves, panel: CurvePanel) -> Markup:
     every = [point for each in curves.panels for line in each.lines.values() for point in line]
     xs = sorted({point.x for point in every})
     ends = [y for p in every for y in (p.value, p.low, p.high) if abs(y) < UNBOUNDED]
-    low, high = min([0.0, *ends]), max([*ends, 0.0])
-    place = _Places(xs, low, high if high > low else low + 1.0)
+    place = _Places(xs, round_ticks(min([0.0, *ends]), max([*ends, 0.0])))
     said = f"{panel.layer}: {curves.metric} along {curves.axis}"
     return Markup(
         '<svg class="curves" role="img" viewBox="0 0 {} {}"><title>{}</title>{}{}</svg>'
@@ -39,8 +39,8 @@ def chart(curves: Curves, panel: CurvePanel) -> Markup:
 class _Places:
     """Positions of values in the chart; x values far apart stand at equal distances."""
 
-    def __init__(self, xs: Sequence[float], low: float, high: float) -> None:
-        self.xs, self.low, self.high = xs, low, high
+    def __init__(self, xs: Sequence[float], ticks: Sequence[float]) -> None:
+        self.xs, self.ticks, self.low, self.high = xs, ticks, ticks[0], ticks[-1]
         far = xs[0] > 0 and xs[-1] >= _WIDE * xs[0]
         self.at = {x: float(i) if far else x for i, x in enumerate(xs)}
 
@@ -54,8 +54,24 @@ class _Places:
         return HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP)
 
 
+def round_ticks(low: float, high: float) -> list[float]:
+    """Returns round values at equal distances, the first at or below ``low``, the last at or above.
+
+    There are three to five of them; two where all values are 0.
+    """
+    step = round_step((high - low) / 3 or 1.0)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [i * step for i in range(first, max(last, first + 1) + 1)]
+
+
+def round_step(least: float) -> float:
+    """Returns the next of 1, 2, 5, 10, … times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(least)) if least > 0 else 1.0
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least * (1 - 1e-9))
+
+
 def _frame(curves: Curves, place: _Places) -> Iterator[Markup]:
-    for value in (place.low, (place.low + place.high) / 2, place.high):
+    for value in place.ticks:
         yield Markup(
             '<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
             '<text x="{}" y="{:.1f}" text-anchor="end">{}</text>'
@@ -66,7 +82,7 @@ def _frame(curves: Curves, place: _Places) -> Iterator[Markup]:
             place.y(value),
             LEFT - 4,
             place.y(value) + 4,
-            number(value),
+            f"{value:.4g}",
         )
     shown = place.xs[:: max(1, -(-len(place.xs) // 6))]
     for x in shown:

@@ -3,6 +3,7 @@
 import pytest
 from report_builder import failed_row, make_report, row, skipped_row
 
+from gradaudit.audits import Metric
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Measurement, Report
 from gradaudit.view import view
@@ -39,6 +40,20 @@ def test_a_cell_says_its_level_or_why_it_has_none(
 ) -> None:
     cell = asked(map_of(bits, row("leak.bits", "fc1", 0.0)).lines[0], "attribute")
     assert (cell.word, cell.level, cell.possible) == (word, level, possible)
+
+
+def test_the_number_of_a_cell_is_that_of_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of a metric which the policy sets no limit for, nor of one within its limit."""
+    names = ("bits", "note", "total")
+    known = {f"leak.{name}": Metric(id=name, title=name, question="records") for name in names}
+    monkeypatch.setattr("gradaudit.view.layers.known_metrics", lambda: known)
+    rules = [{"metric": f"leak.{name}", "max": 2} for name in ("bits", "total")]
+    for bits, total, number in ((1, 3, "3"), (3, 1, "3"), (1, 1, "1")):
+        rows = [row("leak.bits", "fc1", bits), row("leak.note", "fc1", 7)]
+        report = make_report(*rows, row("leak.total", "fc1", total))
+        shown = view(report, Policy.model_validate({"rules": rules})).heat_map
+        cell = asked(shown.lines[1], "records")
+        assert (cell.word, cell.number) == ("high" if number == "3" else "low", number)
 
 
 def test_the_number_of_a_reader_that_attacks_nothing_is_no_low_risk(

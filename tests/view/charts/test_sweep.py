@@ -10,6 +10,7 @@ from gradaudit.formats.html import Html
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 from gradaudit.view import view
+from gradaudit.view.charts.plots import round_ticks
 from gradaudit.view.charts.sweep import MOST_SETTINGS, SweepView
 
 pytestmark = pytest.mark.usefixtures("two_audits")
@@ -109,3 +110,19 @@ def test_a_chart_is_drawn_of_any_values() -> None:
     for values in ({(1, "none"): 0.0}, {(1, "a"): 1e-30, (1000, "a"): -1e300}):
         assert "NaN" not in (page := Html().render(swept(values)))
         assert "nan" not in page.partition("<svg class")[2].partition("</svg>")[0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 0.979, [0, 0.5, 1]),
+        (0, 1, [0, 0.5, 1]),
+        (0, 0.547, [0, 0.2, 0.4, 0.6]),
+        (-0.2, 0.3, [-0.2, 0, 0.2, 0.4]),
+        (0, 1797, [0, 1000, 2000]),
+        (0, 0, [0, 1]),
+        (-3, 0, [-3, -2, -1, 0]),
+    ],
+)
+def test_ticks_are_round_and_hold_every_value(low: float, high: float, ticks: list[float]) -> None:
+    assert round_ticks(low, high) == pytest.approx(ticks)
