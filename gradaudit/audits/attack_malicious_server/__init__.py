@@ -18,6 +18,12 @@ class MaliciousServerOptions(AuditOptions):
         "batch's gradient.",
     )
 
+    published: str | None = Field(
+        None,
+        description="Weights that the server should have sent, as published: a file, or a folder "
+        "of shards; the model's frozen parameters are compared with them.",
+    )
+
     @classmethod
     def deployed(cls, deployment: Deployment) -> dict[str, Any]:
         """A client's batch size; a batch of one record has no share to measure."""
@@ -45,6 +51,11 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
     movement is ‖w − w₀‖/‖w₀‖ since the checkpoint before (-c twice, oldest first) over what was to
     be expected: the median of the other layers' or the layer's own longest move before, 0.05 at
     least.
+
+    altered_weights is the share of the model's frozen parameters, below an adapter for example,
+    that differ from the published weights which ``--published`` names by more than rounding to half
+    precision; every element counts, as a crafted base needs few. A frozen tensor that was not
+    published counts whole.
 
     The limits are where simulation put them (benchmarks/coverage/malicious_server.py): above every
     honest round of fresh to overfitted models, below every attack on the same models. What passes
@@ -82,6 +93,17 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
             why="this layer moved since the last round as no training moves it",
             says="the weights of {where} were replaced since the last round, not trained",
             helps="the model of the round before, until the server says what changed",
+        ),
+        Metric(
+            id="altered_weights",
+            title="Share of the frozen weights that differ from the published ones",
+            per_layer=False,
+            riskier="higher",
+            question="records",
+            error=0.0,
+            why="a server that alters frozen weights can make the trained ones read single records",
+            says="the server altered weights that it should have sent as published",
+            helps="the published weights: send no update of these, and ask what was changed",
         ),
     )
     headline = ()

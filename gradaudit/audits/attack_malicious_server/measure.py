@@ -15,10 +15,12 @@ from gradaudit.audits.attack_malicious_server.check import (
     moves,
     signs_of,
 )
+from gradaudit.audits.attack_malicious_server.published import compare
 from gradaudit.audits.attack_malicious_server.sensing import LayerGradients, gradients_of_records
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.gradients.per_sample import PREPARING
+from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -65,6 +67,7 @@ _FEW = "--batch-size {}: only {} records are looked at"
 _NO_GRADIENT = "no record has a gradient here"
 _NO_SIGN = "nothing can be known about such a layer, whose gradient is zero"
 _NO_ROUND = "needs the round before: name both checkpoints with -c, oldest first"
+_NO_PUBLISHED = "no published weights are named to compare the model with (--published)"
 _NO_OTHER = "there is no other layer, and no earlier round, to compare its move with"
 
 
@@ -77,12 +80,14 @@ def cost(audit: AttackMaliciousServer, subject: Subject) -> AuditCost:
 def run(
     audit: AttackMaliciousServer, subject: Subject, progress: Progress
 ) -> Iterator[Measurement]:
-    """Rows of every layer; earlier checkpoints are the rounds before.
+    """Yield rows of the frozen weights and of every layer; older checkpoints are earlier rounds.
 
     Raises:
+        CheckpointError: the published weights are refused, or fit nothing in the model.
         NotApplicable: there are too few records, or they have no gradients of their own.
         AuditError: the model cannot be run on the records.
     """
+    yield _published_row(Rows(type(audit)), subject.target, audit.options.published)
     batch = audit.options.batch_size
     records = expect(subject.sample(max(_RECORDS, batch)))
     with progress.task("malicious server", 1) as advance:
@@ -100,6 +105,16 @@ def run(
 def parameters(target: Target) -> State:
     """A target's parameters by name, on the CPU."""
     return {name: p.detach().cpu() for name, p in target.model.named_parameters()}
+
+
+def _published_row(rows: Rows, target: Target, published: str | None) -> Measurement:
+    if published is None:
+        return next(rows.skipped(_NO_PUBLISHED, ["altered_weights"]))
+    loaded = load_checkpoint(published)
+    found = compare(target.model, loaded)
+    source: dict[str, JsonValue] = {"file": loaded.record.file, "sha256": loaded.record.sha256}
+    details = {**found.described(), "published": source}
+    return rows.measured("altered_weights", found.share, n=found.compared, details=details)
 
 
 def _share_row(rows: Rows, layer: str, sensed: LayerGradients, batch: int) -> Measurement:

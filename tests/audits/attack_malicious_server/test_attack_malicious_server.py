@@ -35,7 +35,7 @@ def test_the_gate_tells_an_honest_round_from_a_fished_one(*, honest: bool, tmp_p
     assert judged.status == int(not honest), judged.out
     rows = json.loads(report.read_text(encoding="utf-8"))["measurements"]
     values = {(row["metric"], row["layer"]): row for row in rows}
-    assert {layer for _, layer in values} == {"conv1", "conv2", "fc1", "fc2"}
+    assert {layer for _, layer in values if layer} == {"conv1", "conv2", "fc1", "fc2"}
     if not honest:
         assert values["imprint_score", "fc2"]["value"] == pytest.approx(1 / 0.7)
         assert values["imprint_score", "fc2"]["details"]["sign"] == "concentration"
