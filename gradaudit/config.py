@@ -23,6 +23,7 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.presentation import STDOUT, Shape, shape_of
 
 M = TypeVar("M", bound=BaseModel)
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
 class _Settings(BaseModel):
@@ -267,9 +268,6 @@ class PlanSettings(ScanSettings):
     def exactness(self) -> SizeName:
         """The largest size of an audit, smaller than a scan's because a plan makes many trials."""
         return "plain" if self.thorough else "quick"
-
-
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
 def seconds_of(duration: str) -> float:

@@ -33,20 +33,6 @@ NAMES = ("layers", "metrics", "model_metrics")
 Variant = dict[str, str | int | float | bool]
 Key = tuple[str, str | None, str]
 """Key of a row: ``audit.metric``, layer, and the variant as JSON with sorted keys."""
-
-
-class Document(BaseModel):
-    """Base of all parts of a report; they are frozen and take no unknown field."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        defer_build=True,
-        allow_inf_nan=False,
-        json_schema_serialization_defaults_required=True,
-    )
-
-
 _VALUE_OR_REASON: dict[str, JsonValue] = {
     "if": {"properties": {"status": {"const": "measured"}}},
     "then": {
@@ -71,6 +57,18 @@ _VALUE_OR_REASON: dict[str, JsonValue] = {
     },
 }
 """JSON Schema of the checks that ``Measurement`` makes of a whole row."""
+
+
+class Document(BaseModel):
+    """Base of all parts of a report; they are frozen and take no unknown field."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        defer_build=True,
+        allow_inf_nan=False,
+        json_schema_serialization_defaults_required=True,
+    )
 
 
 class Measurement(Document):

@@ -77,6 +77,12 @@ Unclear = Literal["pass", "warn", "fail"]
 MOST_INDENTED = 2_000
 """Rows up to which JSON is indented for people; without, a report of 1,000 layers is a quarter
 smaller (2.2 MB)."""
+_UNCLEAR_OR_NOT: dict[str, JsonValue] = {
+    "if": {"properties": {"outcome": {"const": "unclear"}}},
+    "then": {"properties": {"unclear": {"type": "string"}}},
+    "else": {"properties": {"unclear": {"type": "null"}, "times": {"type": "null"}}},
+}
+"""JSON Schema of the checks that ``Finding`` makes of its outcome."""
 
 
 class LayerRecord(Document):
@@ -109,14 +115,6 @@ class TargetRecord(Document):
     layers: list[LayerRecord]
     loss: str
     mode: Literal["eval", "train"]
-
-
-_UNCLEAR_OR_NOT: dict[str, JsonValue] = {
-    "if": {"properties": {"outcome": {"const": "unclear"}}},
-    "then": {"properties": {"unclear": {"type": "string"}}},
-    "else": {"properties": {"unclear": {"type": "null"}, "times": {"type": "null"}}},
-}
-"""JSON Schema of the checks that ``Finding`` makes of its outcome."""
 
 
 class Finding(Document):

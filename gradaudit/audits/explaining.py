@@ -17,6 +17,18 @@ from gradaudit.errors import GradauditError, UsageError
 
 Entry = tuple[str, str]
 """A term and its explanation."""
+PARTS = {
+    "reconstructions": "gradaudit.attacks.reconstruction",
+    "defenses": "gradaudit.defenses",
+    "data": "gradaudit.data",
+    "families": "gradaudit.families",
+    "mechanisms": "gradaudit.audits.dp_audit.mechanisms",
+    "executors": "gradaudit.executors",
+    "algorithms": "gradaudit.federation.algorithms",
+    "losses": "gradaudit.models.losses",
+    "costs": "gradaudit.protection.costs",
+}
+"""Packages of the parts that are listed without being imported, by their kind in ``list``."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +52,6 @@ class Explanation:
     lead: str
     parts: Sequence[Section]
     address: str = ""
-
-
-PARTS = {
-    "reconstructions": "gradaudit.attacks.reconstruction",
-    "defenses": "gradaudit.defenses",
-    "data": "gradaudit.data",
-    "families": "gradaudit.families",
-    "mechanisms": "gradaudit.audits.dp_audit.mechanisms",
-    "executors": "gradaudit.executors",
-    "algorithms": "gradaudit.federation.algorithms",
-    "losses": "gradaudit.models.losses",
-    "costs": "gradaudit.protection.costs",
-}
-"""Packages of the parts that are listed without being imported, by their kind in ``list``."""
 
 
 def names() -> list[str]:

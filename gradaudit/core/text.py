@@ -15,6 +15,17 @@ WHOLE_FROM = 99.95
 """Value from which on three significant digits leave no decimals."""
 DOUBTED = "!"
 DOUBTS = f"{DOUBTED} marks numbers that are imprecise or warned of; the report says why"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_LOG_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
+"""Commands that GitHub (``::error::``, ``##[error]``) and Azure (``##vso[…]``) read from logs."""
+_OF_JSON = re.compile(r"::+|##+|[^\x20-\x7e\n]")
+_PLAIN_IN_MARKDOWN = re.compile(r"[\w ./()-]+", re.ASCII)
+_ACTIVE_IN_MARKDOWN = re.compile(
+    r"[&<>|`*~#@\\$]"
+    r"|\](?=[(\[:])"  # links, references and their definitions
+    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis; a_b has none
+    r"|(?<=www)\.|:(?=//)"  # bare addresses
+)
 
 
 def number(value: float) -> str:
@@ -86,14 +97,6 @@ def variant_text(variant: dict[str, str | int | float | bool]) -> str:
     return ", ".join(f"{key}={value}" for key, value in variant.items())
 
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
-
-_LOG_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
-"""Commands that GitHub (``::error::``, ``##[error]``) and Azure (``##vso[…]``) read from logs."""
-_OF_JSON = re.compile(r"::+|##+|[^\x20-\x7e\n]")
-
-
 def printable(name: str, limit: int | None = 200) -> str:
     """Returns a name from an untrusted file as harmless text on one line.
 
@@ -140,15 +143,6 @@ def listed(names: Collection[str], limit: int = 4) -> str:
     shown = ", ".join(printable(name) for name in list(names)[:limit])
     rest = len(names) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown
-
-
-_PLAIN_IN_MARKDOWN = re.compile(r"[\w ./()-]+", re.ASCII)
-_ACTIVE_IN_MARKDOWN = re.compile(
-    r"[&<>|`*~#@\\$]"
-    r"|\](?=[(\[:])"  # links, references and their definitions
-    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis; a_b has none
-    r"|(?<=www)\.|:(?=//)"  # bare addresses
-)
 
 
 def markdown_escape(text: str) -> str:

@@ -18,6 +18,11 @@ from pydantic import JsonValue
 
 from gradaudit.data.common.packing import InputPart
 
+IGNORED = -100
+"""The label of a position that has none."""
+OTHER = "other"
+"""The value that rare ones are merged into."""
+
 
 @dataclass(frozen=True)
 class Attribute:
@@ -29,12 +34,6 @@ class Attribute:
 
     codes: NDArray[np.int64]
     values: tuple[str, ...]
-
-
-IGNORED = -100
-"""The label of a position that has none."""
-OTHER = "other"
-"""The value that rare ones are merged into."""
 
 
 @dataclass(frozen=True)

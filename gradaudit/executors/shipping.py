@@ -22,6 +22,7 @@ from gradaudit.errors import UsageError
 
 _DECIDING = ("torch", "numpy", "scipy", "scikit-learn")
 """Libraries whose versions change the numbers."""
+_PROCESS = "process"
 
 
 def shipped(value: object) -> bytes:
@@ -94,9 +95,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "none"
     return found | {_PROCESS: f"{platform.node()}:{os.getpid()}"}
-
-
-_PROCESS = "process"
 
 
 def _expect_same(asked: dict[str, str]) -> None:

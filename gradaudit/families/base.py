@@ -28,6 +28,7 @@ _IN_CACHE = 1 << 17
 """Number of double-precision values that are processed at a time."""
 _MATRICES = 3
 """Number of matrices whose projections are kept: fitted on, chosen on, scored on."""
+_EVEN = np.full(2, 0.5)
 
 
 @dataclass(frozen=True)
@@ -238,9 +239,6 @@ class Training:
             raise AuditError("some gradient is not finite, so no classifier can be fitted on it")
         chosen = counts / len(labels) if prior is None else np.asarray(prior, dtype=np.float64)
         return cls(Standardised(features), labels, chosen, _weights(labels, chosen))
-
-
-_EVEN = np.full(2, 0.5)
 
 
 def _weights(labels: IntArray, prior: FloatArray) -> FloatArray:

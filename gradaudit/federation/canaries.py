@@ -35,6 +35,9 @@ FILE = "canaries.safetensors"
 _MAX_BYTES = 1 << 30
 Unit = Literal["client", "record"]
 Facts = dict[str, JsonValue]
+_AT_ONCE = 16
+_MEMORY = "canaries.cosines"
+_ENDLESS = 1e12
 
 
 @dataclass(frozen=True)
@@ -161,10 +164,6 @@ def _between(before: Tensor, new: Tensor, share: float) -> Tensor:
     return before + share * (new - before)
 
 
-_AT_ONCE = 16
-_MEMORY = "canaries.cosines"
-
-
 def coins(count: int, seed: int) -> NDArray[np.bool_]:
     """Whether each canary is included, (canaries,), by a fair coin of its own."""
     draws = rng(seed, "federation", "canaries", "coins")
@@ -253,9 +252,6 @@ def pieces(numbers: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Splits the canaries' numbers into pieces that fit into the memory."""
     for start in range(0, len(numbers), _AT_ONCE):
         yield numbers[start : start + _AT_ONCE]
-
-
-_ENDLESS = 1e12
 
 
 @dataclass(kw_only=True)

@@ -22,6 +22,17 @@ from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 FALSE_POSITIVES = 0.01
+ENOUGH = 20
+"""Batches of a value without a record in common in one private set, below which variances count
+half as much again: with 2.5 to 20 of them the intervals of success and AUROC so hold the truth in
+94 to 100 % of simulated games, without it in 87 to 100 %
+(``benchmarks/coverage/studies/attack.py``)."""
+_MOST = 10
+"""Independent trials that a batch without a record in common counts as, at most."""
+ROOM = 50
+"""Such batches in one private set, where nobody says how large batches are: then the interval of
+the AUROC gain lies below .2 for 95 % of attributes that nothing tells, and above .25 for 90 % of
+those with an AUROC of .9 (100 simulated games of 2,000 records, three repetitions)."""
 
 
 def success(log_probabilities: FloatArray, labels: IntArray) -> FloatArray:
@@ -100,19 +111,6 @@ def above(scores: FloatArray, positive: NDArray[np.bool_], share: float) -> NDAr
     allowed = int(share * len(negatives) + 1e-9)
     least = negatives[allowed] if allowed < len(negatives) else -np.inf
     return np.asarray(scores[positive] > least)
-
-
-ENOUGH = 20
-"""Batches of a value without a record in common in one private set, below which variances count
-half as much again: with 2.5 to 20 of them the intervals of success and AUROC so hold the truth in
-94 to 100 % of simulated games, without it in 87 to 100 %
-(``benchmarks/coverage/studies/attack.py``)."""
-_MOST = 10
-"""Independent trials that a batch without a record in common counts as, at most."""
-ROOM = 50
-"""Such batches in one private set, where nobody says how large batches are: then the interval of
-the AUROC gain lies below .2 for 95 % of attributes that nothing tells, and above .25 for 90 % of
-those with an AUROC of .9 (100 simulated games of 2,000 records, three repetitions)."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,12 @@ from gradaudit.gradients.operations import (
     Transposed,
 )
 
+_WEIGHTED = ("input", "weight", "bias")
+_ADDED = ("bias", "input", "weight")
+_CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
+_READ = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+_RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
+
 
 class FunctionMode(TorchFunctionMode):
     """Sees every call of a function of torch, but none that it makes itself."""
@@ -256,11 +262,6 @@ def padding_sides(
     return tuple((side, side) for side in sides)
 
 
-_WEIGHTED = ("input", "weight", "bias")
-_ADDED = ("bias", "input", "weight")
-_CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
-_READ = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-_RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
 Handler = Callable[[Callable[..., Any], Call], Applied | None]
 _HANDLERS: dict[Callable[..., Any], tuple[tuple[str, ...], Handler]] = {
     F.linear: (_WEIGHTED, _linear),

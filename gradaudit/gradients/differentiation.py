@@ -24,6 +24,10 @@ from gradaudit.models.losses import Loss
 Variable = Literal["point", "target"]
 Record = tuple[Tensor, Tensor, Tensor]
 """A point, a target and the record."""
+_STEP = 1e-6
+_DIFFERENCE_TOLERANCE = 1e-3
+_SECOND = re.compile(r"[Dd]erivative for|differentiat|double backward|does not require grad")
+_MEANING = {"point": "input", "target": "labels"}
 
 
 @dataclass(frozen=True)
@@ -185,12 +189,6 @@ def _compare_with_differences(way: Differentiation, batch: Batch, by: Variable) 
                 f"the model's gradients cannot be differentiated by its {_MEANING[by]}: one of "
                 f"its operations can be differentiated only once{_remedy(batch.trace.view.loss)}"
             )
-
-
-_STEP = 1e-6
-_DIFFERENCE_TOLERANCE = 1e-3
-_SECOND = re.compile(r"[Dd]erivative for|differentiat|double backward|does not require grad")
-_MEANING = {"point": "input", "target": "labels"}
 
 
 def _forward(trace: Trace, by: Variable) -> Callable[..., Gradients]:

@@ -27,6 +27,7 @@ from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import Mode, Target
 
 Parameters = Mapping[str, Tensor]
+_NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}
 
 
 @dataclass(frozen=True)
@@ -303,9 +304,6 @@ class _BatchStatisticsOnly(FunctionMode):
         if call.arguments[_NORMALISE_BY_THE_BATCH[function]]:
             call.arguments |= {"running_mean": None, "running_var": None}
         return function(*call.args, **call.kwargs)
-
-
-_NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

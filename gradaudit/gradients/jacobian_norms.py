@@ -36,6 +36,9 @@ Norm = Literal["f", "1", "inf"]
 Norms = dict[Norm, Tensor]
 """F squared and sums of each direction, (records, directions); the largest of all, (records, 1)."""
 NORMS: tuple[Norm, ...] = ("f", "1", "inf")
+_FORMED_UP_TO = 1 << 16
+_BLOCK = 1 << 19
+_PAIRS = 256
 
 
 def norms_of(tangents: Tensor, wanted: Collection[Norm]) -> Norms:
@@ -164,11 +167,6 @@ def by_probes(size: int, probes: int, seed: int) -> list[Pass]:
         Pass(Gaussian(probes, seed), ("f",), total=False),
         Pass(Columns(tuple(columns.tolist())), ("1",), total=False, factor=size),
     ]
-
-
-_FORMED_UP_TO = 1 << 16
-_BLOCK = 1 << 19
-_PAIRS = 256
 
 
 def rank_two_norms(

@@ -38,6 +38,18 @@ _WORTH = 1 << 20
 """Bytes from which on memory is kept: smaller blocks are kept by the allocator."""
 _SLACK = 2
 _KEPT = {torch.float32, torch.float64}
+_TRIAL = 2
+_QUICK_BYTES = 16 << 20
+"""On the CPU: larger blocks go back to the system after every use, and fetching them again costs
+more than the arithmetic."""
+_QUICK_BATCH, _QUICK_CHUNK = 64, 16
+"""Records at least: of fewer, small layers take less time than calling them
+(benchmarks/speed/per_sample_speed.py)."""
+_WRITTEN_AGAIN = 64 << 20
+"""Bytes of a chunk at most: the less memory there is, the sooner it is written again."""
+PREPARING = 8
+"""About how many passes of a single record it takes to look at a model before the first gradient:
+8 of ViT-B/16 at 224×224, 5 of GPT-2."""
 
 
 class Buffers:
@@ -82,16 +94,6 @@ def _unused(arrays: list[NDArray[Any]], index: int) -> bool:
 
 
 Way = Literal["factors", "vmap", "loop"]
-
-_TRIAL = 2
-_QUICK_BYTES = 16 << 20
-"""On the CPU: larger blocks go back to the system after every use, and fetching them again costs
-more than the arithmetic."""
-_QUICK_BATCH, _QUICK_CHUNK = 64, 16
-"""Records at least: of fewer, small layers take less time than calling them
-(benchmarks/speed/per_sample_speed.py)."""
-_WRITTEN_AGAIN = 64 << 20
-"""Bytes of a chunk at most: the less memory there is, the sooner it is written again."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +184,6 @@ class PerSampleGradients:
 
     def _empty(self, shape: Sequence[int], like: Tensor) -> Tensor | None:
         return self.buffers.empty(shape, like) if self.buffers else None
-
-
-PREPARING = 8
-"""About how many passes of a single record it takes to look at a model before the first gradient:
-8 of ViT-B/16 at 224×224, 5 of GPT-2."""
 
 
 def per_sample_gradients(

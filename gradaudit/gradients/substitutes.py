@@ -45,6 +45,21 @@ _held: WeakKeyDictionary[nn.Module, tuple[tuple[str, str], ...]] = WeakKeyDictio
 """Where submodules hold the function, or tensors that a call computes anew, by model."""
 
 Names = MutableMapping[str, Any]
+OBSERVING = "observer_enabled"
+"""The buffer of a fake quantisation that says whether its ranges follow what comes in."""
+_BAG = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode")
+_BAG_REST = ("sparse", "per_sample_weights", "include_last_offset", "padding_idx")
+_RANGE = ("input", "scale", "zero_point", "quant_min", "quant_max")
+_PER_CHANNEL = ("input", "scale", "zero_point", "axis", "quant_min", "quant_max")
+_FUSED = (
+    *("input", "observer_on", "fake_quant_on", "running_min", "running_max", "scale"),
+    *("zero_point", "averaging_const", "quant_min", "quant_max", "ch_axis", "per_row_fake_quant"),
+)
+_POOLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda bag: bag.sum(dim=1),
+    "mean": lambda bag: bag.mean(dim=1),
+    "max": lambda bag: bag.amax(dim=1),
+}
 
 
 def recomputes(model: nn.Module) -> bool:
@@ -102,18 +117,6 @@ def _in_submodules(model: nn.Module) -> Iterator[tuple[Names, str]]:
 def _calls(value: object) -> bool:
     """Whether it is the function, with or without some of its arguments."""
     return value is checkpoint or (isinstance(value, partial) and value.func is checkpoint)
-
-
-OBSERVING = "observer_enabled"
-"""The buffer of a fake quantisation that says whether its ranges follow what comes in."""
-_BAG = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode")
-_BAG_REST = ("sparse", "per_sample_weights", "include_last_offset", "padding_idx")
-_RANGE = ("input", "scale", "zero_point", "quant_min", "quant_max")
-_PER_CHANNEL = ("input", "scale", "zero_point", "axis", "quant_min", "quant_max")
-_FUSED = (
-    *("input", "observer_on", "fake_quant_on", "running_min", "running_max", "scale"),
-    *("zero_point", "averaging_const", "quant_min", "quant_max", "ch_axis", "per_row_fake_quant"),
-)
 
 
 _calls_some: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -196,11 +199,6 @@ def _along(x: Tensor, value: float | Tensor, axis: int | None) -> float | Tensor
     return value.reshape([-1 if dimension == axis else 1 for dimension in range(x.dim())])
 
 
-_POOLED: dict[str, Callable[[Tensor], Tensor]] = {
-    "sum": lambda bag: bag.sum(dim=1),
-    "mean": lambda bag: bag.mean(dim=1),
-    "max": lambda bag: bag.amax(dim=1),
-}
 _Substitute = Callable[[dict[str, Any]], Tensor | None]
 _SUBSTITUTES: dict[Callable[..., Any], tuple[tuple[str, ...], _Substitute]] = {
     F.hardsigmoid: (("input", "inplace"), _hardsigmoid),

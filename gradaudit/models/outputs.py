@@ -20,6 +20,8 @@ from gradaudit.errors import AuditError
 
 PREDICTIONS = ("logits", "out", "outputs", "output", "predictions", "prediction")
 """Names that models give to their prediction among other outputs."""
+_MANY = 1 << 10
+"""Largest number of positional arguments of a model that takes any number."""
 
 
 def unwrap(output: Any) -> Tensor:
@@ -166,10 +168,6 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
 
 def _holds(part: object) -> bool:
     return isinstance(part, (OutputLeaf, OutputBranch))
-
-
-_MANY = 1 << 10
-"""Largest number of positional arguments of a model that takes any number."""
 
 
 class EachOutput(tuple[Any, ...]):

@@ -29,6 +29,8 @@ mean). With a small net on digits, records like those of training have .01–.12
 1] instead of standardised .2 and 2.5 at an accuracy of .91, bytes 10–190 and 16–260."""
 _MOST_BYTES = 64 << 20
 PROBABLY = "the preprocessing is then probably not the one the model was trained with"
+_COMPILED, _INSIDE = "OptimizedModule", "_orig_mod"
+"""Class of compiled models, and the prefix of the inner model in their state dict."""
 
 
 def expected_of_run(checkpoint: Path) -> Expected | None:
@@ -104,10 +106,6 @@ def watching(model: nn.Module) -> Iterator[ChannelMoments]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-_COMPILED, _INSIDE = "OptimizedModule", "_orig_mod"
-"""Class of compiled models, and the prefix of the inner model in their state dict."""
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:

@@ -31,6 +31,9 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.module_kinds import CONVOLUTIONS, TRANSPOSED
 
 Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_AGREE = 1e-9
+_PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+SOLVED = "fully connected: its gradient gives its input in closed form (COPA, lemma A.1)"
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,6 @@ Look: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
 
 Kinds: TypeAlias = tuple[type[nn.Module], ...]
 
-_AGREE = 1e-9
-_PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
 
 @dataclass(frozen=True)
 class ConvolutionUse:
@@ -155,9 +155,6 @@ class ConvolutionUse:
     weight: Tensor
     shape: tuple[int, ...]
     deltas: Tensor
-
-
-SOLVED = "fully connected: its gradient gives its input in closed form (COPA, lemma A.1)"
 
 
 def convolutions(model: nn.Module) -> dict[str, nn.Module]:

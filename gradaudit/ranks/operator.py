@@ -41,6 +41,8 @@ MOST_ELEMENTS = 40_000_000
 _PATCH_ELEMENTS = 1 << 19
 """Elements of im2col(x) at a time: 4 MB stay in the cache between its two uses."""
 _FLOPS_OF_CALLS = 4_000_000
+_CLEAR = 1e-6
+"""S is eliminated if its basis is exact: no singular value between rounding and this."""
 
 
 @dataclass(frozen=True)
@@ -250,10 +252,6 @@ class ReducedU:
     def beside_filters(self, rows: Tensor) -> Tensor:
         """Π of every row over the taps."""
         return rows - (rows @ self.filters.rows.T) @ self.filters.rows
-
-
-_CLEAR = 1e-6
-"""S is eliminated if its basis is exact: no singular value between rounding and this."""
 
 
 @dataclass(frozen=True)

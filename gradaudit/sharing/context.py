@@ -34,6 +34,8 @@ _COPIES = 4
 """Copies of an update while it is defended."""
 _KEPT = 2
 """Sets of records whose clipping factors are kept: those that are fitted on, and the batches'."""
+_SHARE = 8
+"""One of so many parts of the memory is the most that a kept model may take."""
 
 
 @dataclass
@@ -288,10 +290,6 @@ class Context:
             latest = key, chain.record_factors(norms)
             self._factors = dict([*self._factors.items(), latest][-_KEPT:])
         return self._factors[key]
-
-
-_SHARE = 8
-"""One of so many parts of the memory is the most that a kept model may take."""
 
 
 def context_of(

@@ -28,6 +28,9 @@ the arithmetic."""
 _CACHED_BYTES = 2 << 20
 """A block of columns that is summed many times over should stay in a cache."""
 _NARROWEST = 64
+_PAIRS = 1 << 22
+"""Inner products of factors that are held at a time."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,6 @@ def empty_rows(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
     if kind is None:
         return torch.empty(rows, elements, dtype=dtype)
     return torch.from_numpy(np.empty((rows, elements), kind))
-
-
-_PAIRS = 1 << 22
-"""Inner products of factors that are held at a time."""
 
 
 @dataclass(frozen=True)
@@ -221,8 +220,6 @@ def _all_pairs(one: Tensor, other: Tensor) -> Tensor:
     flat, beside = one.mT.flatten(0, 1), other.mT.flatten(0, 1)
     return (flat @ beside.T).view(len(one), one.shape[2], len(other), other.shape[2])
 
-
-T = TypeVar("T")
 
 Piece = tuple[slice, Layer, GradientRows]
 """Rows of one layer, and where they lie among all."""

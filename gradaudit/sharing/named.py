@@ -21,6 +21,11 @@ from gradaudit.errors import AuditError
 
 Kind = Literal["weights", "difference", "gradient"]
 """Kinds of what leaves: the weights after training, after − before, or a gradient."""
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_WEIGHTS, _DIFFERENCE = 0.75, 0.25
+"""c from which on arrays are weights, and up to which they are a difference."""
+_ENOUGH = 1 << 18
+"""Elements that suffice to distinguish weights from differences."""
 
 
 class Packed(Protocol):
@@ -32,11 +37,6 @@ class Packed(Protocol):
 
 
 Array = Tensor | NDArray[Any] | Packed
-_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-_WEIGHTS, _DIFFERENCE = 0.75, 0.25
-"""c from which on arrays are weights, and up to which they are a difference."""
-_ENOUGH = 1 << 18
-"""Elements that suffice to distinguish weights from differences."""
 
 
 @dataclass(frozen=True)

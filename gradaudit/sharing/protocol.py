@@ -30,6 +30,8 @@ from gradaudit.sharing.reduction import Reduction, reduction_for
 
 Update = dict[str, Tensor]
 OptimizerName = Literal["sgd", "adam"]
+_FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
+B = TypeVar("B")
 
 
 class Optimizer(Protocol):
@@ -54,9 +56,6 @@ class Momentum:
             for name, g in gradients.items()
         }
         return self._kept
-
-
-_FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
 
 
 class Adam:
@@ -104,9 +103,6 @@ def _root(squares: Tensor) -> Tensor:
     """√x, whose slope at 0 counts as 0: there a NaN would come of it, as 0 · ∞."""
     some = squares > 0
     return torch.where(some, torch.where(some, squares, 1.0).sqrt(), 0.0)
-
-
-B = TypeVar("B")
 
 
 @dataclass(frozen=True)

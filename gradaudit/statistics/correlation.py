@@ -11,6 +11,8 @@ from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.laws import student_p, student_quantile
 
 FloatArray = NDArray[np.float64]
+FEWEST_POINTS = 5
+_LARGEST = 1 - 1e-15
 
 
 def rank(values: FloatArray) -> FloatArray:
@@ -33,10 +35,6 @@ class Correlation:
     interval: tuple[float, float]
     n: int
     spearman: float
-
-
-FEWEST_POINTS = 5
-_LARGEST = 1 - 1e-15
 
 
 def pearson(

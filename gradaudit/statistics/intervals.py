@@ -51,6 +51,18 @@ from gradaudit.statistics.laws import student_quantile
 FloatArray = NDArray[np.float64]
 DRAWS = 5000
 """Number of random weights; with it the level of an end is accurate to 9 % of itself."""
+_CLUSTERS = 10
+"""Fewest clusters from which on their variance is trusted."""
+_ALIKE = 3.0
+"""Effective members of a cluster, on average, from which the variance between them is trusted."""
+_UNSEEN = 0.05
+"""Clusters of an extreme kind that the sample may have missed, as a share of those it holds."""
+_OF_BOTH = 0.8
+"""Share of the clusters that must hold members of either kind for the variance to be trusted."""
+REPLICATES = 2000
+FEWEST = 4
+"""Fewest records for a bootstrap; with fewer, too many redraws repeat one record."""
+_SAME = 1e-10
 
 
 def gaffke(values: FloatArray, sizes: FloatArray) -> tuple[float, float]:
@@ -77,14 +89,6 @@ def _exponential(number: int) -> FloatArray:
 
 
 Interval = tuple[float, float]
-_CLUSTERS = 10
-"""Fewest clusters from which on their variance is trusted."""
-_ALIKE = 3.0
-"""Effective members of a cluster, on average, from which the variance between them is trusted."""
-_UNSEEN = 0.05
-"""Clusters of an extreme kind that the sample may have missed, as a share of those it holds."""
-_OF_BOTH = 0.8
-"""Share of the clusters that must hold members of either kind for the variance to be trusted."""
 
 
 def student(values: FloatArray) -> Interval:
@@ -243,12 +247,6 @@ def fewest_values(share: float, tail: float) -> int:
     (6, 36)
     """
     return math.ceil(math.log(tail) / math.log(share))
-
-
-REPLICATES = 2000
-FEWEST = 4
-"""Fewest records for a bootstrap; with fewer, too many redraws repeat one record."""
-_SAME = 1e-10
 
 
 @lru_cache(maxsize=1)

@@ -19,6 +19,13 @@ from torch import Tensor, nn
 from gradaudit.errors import UsageError
 from gradaudit.zoo.layer_sizes import Activation, Padding, SequentialBuilder, Shape, initialise
 
+_CNN3 = {
+    1: ((3, 6, 1), (4, 3, 2)),
+    2: ((4, 6, 2), (3, 3, 2)),
+    3: ((3, 6, 1), (3, 9, 1)),
+    4: ((3, 1, 1), (3, 6, 1)),
+}
+
 
 def alexnet_32(
     shape: Shape = (3, 32, 32), classes: int = 10, activation: Activation = "relu"
@@ -69,14 +76,6 @@ def alexnet_mo22(
     for _ in range(3):
         net.conv(32, 3, padding=padding)
     return net.pool().dense(120).dense(84).output(classes)
-
-
-_CNN3 = {
-    1: ((3, 6, 1), (4, 3, 2)),
-    2: ((4, 6, 2), (3, 3, 2)),
-    3: ((3, 6, 1), (3, 9, 1)),
-    4: ((3, 1, 1), (3, 6, 1)),
-}
 
 
 def cnn3(

@@ -24,6 +24,8 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.observe import watching
 
+_ROUNDING = 1e-24
+
 
 @dataclass(frozen=True)
 class FullyConnectedReader:
@@ -67,7 +69,6 @@ def readers(model: FunctionalModel, record: Tensor) -> list[FullyConnectedReader
     ]
 
 
-_ROUNDING = 1e-24
 Region = Literal["red", "white", "green"]
 
 

@@ -43,6 +43,8 @@ Function: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 _RANK_ONE = 1e-4
 _GRID = np.logspace(-6, 6, 1201)
 _PRECISION = float(4 * np.finfo(np.float64).eps)
+MARGIN = 1e-12
+"""Least distance from the ends of a range at which an inverse is taken."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,6 @@ def _with_extrema(
 
 
 Elementwise = Callable[[Tensor], Tensor]
-MARGIN = 1e-12
-"""Least distance from the ends of a range at which an inverse is taken."""
 
 
 @dataclass(frozen=True)

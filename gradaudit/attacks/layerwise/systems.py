@@ -31,6 +31,8 @@ MOST_ENTRIES = 60_000_000
 """Entries of a sparse system, 16 bytes each."""
 DENSE_ELEMENTS = 4_000_000
 """Up to this size a system is solved by its singular values."""
+_LEAST_DAMPING, _FIRST_DAMPING, _MOST_DAMPING = 1e-8, 1e-3, 1e6
+_LOOSEST, _TIGHTEST = 1e-2, 1e-13
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,6 @@ def float64(tensor: Tensor) -> Vector:
 
 
 _SOLVED = _STALLED = 1e-12
-_LEAST_DAMPING, _FIRST_DAMPING, _MOST_DAMPING = 1e-8, 1e-3, 1e6
-_LOOSEST, _TIGHTEST = 1e-2, 1e-13
 
 
 class Problem(Protocol):

@@ -29,6 +29,8 @@ from gradaudit.errors import NotApplicable
 from gradaudit.executors.workers import one_thread
 
 FloatArray = NDArray[np.float64]
+_CHUNK = 1 << 22
+"""Elements of pictures that are compared at once."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,6 @@ def _label_shares(view: AttackerView, truth: Tensor, named: Tensor | None) -> Fl
 Kind = Literal["normal", "uniform", "pattern", "blank"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Random reconstructions: where attacks start, cut to the range of values, and one colour."""
-_CHUNK = 1 << 22
-"""Elements of pictures that are compared at once."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ Attack = Callable[[Method, AttackedBatch, Execution], T]
 """What is made of a batch by a method. See ``attempts``."""
 Task = Callable[[AttackedBatch, int, Execution], T]
 """What is done to a batch, given its number and an execution with the seed of all batches."""
+_SIDE = 128
+"""Small pictures are enlarged to about this many pixels a side, without smoothing."""
+_GAP, _LINE = 4, 14
+_INK = (0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -223,12 +227,6 @@ def _captured(threat: ThreatModel, batch: Records, captured: CapturedUpdate) -> 
         knowledge = {**view.knowledge, "length": "unknown, as the learning rate is"}
         view = replace(view, length_known=False, knowledge=knowledge)
     return AttackedBatch(view, batch.inputs, batch.labels)
-
-
-_SIDE = 128
-"""Small pictures are enlarged to about this many pixels a side, without smoothing."""
-_GAP, _LINE = 4, 14
-_INK = (0, 0, 0)
 
 
 def expect_folder(folder: Path) -> None:

@@ -53,6 +53,14 @@ _LEAST_OPERATIONS = 1e7
 """Operations that a product costs at least, as calls take all the time on the smallest models."""
 _PASSES_A_PRODUCT = 4
 """Forward passes that a product and one with the transpose take together, about."""
+_PRODUCTS_A_STEP = 16
+"""Products that a step usually takes, about a call each: LeNet at 32×32 and 64×64 and AlexNet took
+0.7, 1.7 and 1.7 times what this expects."""
+_ALIKE = 1e-9
+"""Relative distance of two solutions for a layer's input that rounding alone can make."""
+_LATER = "the layer's input; the record behind it is determined where condition 1 holds"
+_KNOWN: WeakKeyDictionary[nn.Module, dict[torch.Size, float | None]] = WeakKeyDictionary()
+"""Operations of two products of the search, by the shape of a record, where they were counted."""
 
 
 def layer_input(model: FunctionalModel, layer: str) -> Callable[[Tensor], Tensor]:
@@ -201,18 +209,6 @@ def operations_a_product(model: FunctionalModel, layer: str, record: Tensor) -> 
         model.outputs({}, record)
     before = sum(count for _, count in takewhile(lambda use: use[0] != layer, uses))
     return max(_PASSES_A_PRODUCT * before, _LEAST_OPERATIONS)
-
-
-_PRODUCTS_A_STEP = 16
-"""Products that a step usually takes, about a call each: LeNet at 32×32 and 64×64 and AlexNet took
-0.7, 1.7 and 1.7 times what this expects."""
-_ALIKE = 1e-9
-"""Relative distance of two solutions for a layer's input that rounding alone can make."""
-_LATER = "the layer's input; the record behind it is determined where condition 1 holds"
-
-
-_KNOWN: WeakKeyDictionary[nn.Module, dict[torch.Size, float | None]] = WeakKeyDictionary()
-"""Operations of two products of the search, by the shape of a record, where they were counted."""
 
 
 def _operations(model: FunctionalModel, record: Tensor) -> float | None:

@@ -46,6 +46,9 @@ from gradaudit.ranks.observe import geometry_of
 _SAME = 1e-6
 _ROOM = 1e-2
 """Distance from the ends of an activation's range, where its slope vanishes and a search stops."""
+_USUAL_INNER = 500
+"""Iterations of LSMR in a step of the search."""
+_STEP = 0.25
 
 
 @dataclass(frozen=True)
@@ -239,10 +242,6 @@ def _alike(one: Vector, other: Vector) -> bool:
     return float(np.linalg.norm(one - other)) <= _SAME * float(np.linalg.norm(one))
 
 
-_USUAL_INNER = 500
-"""Iterations of LSMR in a step of the search."""
-
-
 class CombinedOptions(base.ReconstructionOptions):
     """Options of COPA."""
 
@@ -308,9 +307,6 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
     def steps(self) -> float:
         """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
         return float(self.starts * self.options.search_steps * _USUAL_INNER)
-
-
-_STEP = 0.25
 
 
 def denoise(

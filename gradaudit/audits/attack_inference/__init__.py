@@ -9,6 +9,8 @@ from gradaudit.audits.base import Audit, MergeRare, Metric, split_at_commas
 from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.audits.sizes import SAMPLED_LAYERS
 
+_STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
+
 
 class InferenceOptions(SharingOptions):
     """Options of an inference attack."""
@@ -112,7 +114,6 @@ class UserOptions(InferenceOptions):
 O = TypeVar("O", bound=InferenceOptions)  # noqa: E741 - O for options
 
 
-_STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
 _riskier_higher = partial(Metric, riskier="higher")
 _played = partial(_riskier_higher, stronger=_STRONGER)
 

@@ -31,6 +31,7 @@ from gradaudit.progress import Advance
 
 LABEL = "label"
 """The name by which the task label counts as a column, where no column is called so."""
+ALL_LAYERS = "all layers"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,6 @@ def _column(records: Records, name: str, secret: str) -> NDArray[np.float64]:
 
 Scope = str | None
 """A layer's name, or None for the whole update."""
-ALL_LAYERS = "all layers"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ from gradaudit.games.scores import ENOUGH
 from gradaudit.games.splits import Batches, draw_any
 
 _FEWEST = 8
+_SHARE = 1e-3
+"""Probability that is spread evenly over all values, so that none is impossible."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +146,6 @@ def _drawn(
     )
     chosen = np.where(np.arange(size) < having[:, None], with_it, without)
     return Batches(chosen, bins.astype(np.int64))
-
-
-_SHARE = 1e-3
-"""Probability that is spread evenly over all values, so that none is impossible."""
 
 
 @dataclass(frozen=True)

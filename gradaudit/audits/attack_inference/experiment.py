@@ -40,6 +40,7 @@ from gradaudit.sharing.share import share
 from gradaudit.subject import Subject
 
 _BATCH = 32
+OWN_ROUNDS = 3
 
 
 def train_rounds(
@@ -97,9 +98,6 @@ def _step(target: Target, update: dict[str, torch.Tensor], rate: float) -> None:
                         f"training its own rounds diverged in {name}; give checkpoints with "
                         "--checkpoint, or a smaller --learning-rate"
                     )
-
-
-OWN_ROUNDS = 3
 
 
 @dataclass(frozen=True)

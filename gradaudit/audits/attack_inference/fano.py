@@ -38,6 +38,8 @@ NO_NOISE = "no Gaussian noise is added, so the gradient may tell everything"
 _FEWEST, _MOST = 16, 1024
 """Trials whose gradients the covariance is taken of."""
 _REPLICATES = 200
+_DIRECTIONS = 16
+"""Directions of the gradient's covariance that are taken one by one; the rest by their trace."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +171,6 @@ def _leak(samples: _Samples, split: GameSplit, seed: np.random.SeedSequence) -> 
     low, high = np.quantile(again, [tail, 1 - tail])
     value = channel.information()
     return Leak(value, (min(float(low), value), max(float(high), value)))
-
-
-_DIRECTIONS = 16
-"""Directions of the gradient's covariance that are taken one by one; the rest by their trace."""
 
 
 def fano_error(information: float, prior: ArrayLike) -> float:

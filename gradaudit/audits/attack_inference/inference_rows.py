@@ -21,6 +21,10 @@ from gradaudit.statistics.u_statistic import Draws
 
 METRICS = ("asr", "auroc", "advantage", "tpr_at_1pct_fpr")
 GAINS = ("auroc_gain", "advantage_gain")
+_UNCALIBRATED = (
+    "log loss alone takes a calibrated posterior, and there were no shadow records left to "
+    "calibrate on; raise --held-out or --shadow, or take smaller batches"
+)
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,6 @@ class Scorer:
             trials.append(Trials(labels, Draws.of(members, strata, split.clusters, names)))
         return Scores(trials)
 
-
-_UNCALIBRATED = (
-    "log loss alone takes a calibrated posterior, and there were no shadow records left to "
-    "calibrate on; raise --held-out or --shadow, or take smaller batches"
-)
 
 Guessed = Sequence[Mapping[Scope, Guesses]]
 """One adversary's guesses in each repetition by layer, None being the whole update."""

@@ -26,6 +26,11 @@ from gradaudit.sharing.reduction import parse_reduction
 from gradaudit.sharing.share import parameters_as_layers
 from gradaudit.subject import seen_by_outsiders, with_other_secrets
 
+_MOST = 1000
+"""Updates that an adversary who does not know the defenses finds principal components on."""
+_KEPT_SHARE = 256
+"""One of so many parts of the memory is the most that a kept model may take."""
+
 
 def prepared(
     sharing: SharingProtocol,
@@ -70,10 +75,6 @@ def prepared(
 
 
 FloatArray = NDArray[np.floating]
-_MOST = 1000
-"""Updates that an adversary who does not know the defenses finds principal components on."""
-_KEPT_SHARE = 256
-"""One of so many parts of the memory is the most that a kept model may take."""
 
 
 class _Looked(NamedTuple):

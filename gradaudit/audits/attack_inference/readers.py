@@ -33,6 +33,8 @@ _HOTTEST = 8.0
 Below 1 a posterior would become surer than its rounds are: on held-out batches that happen to be
 guessed without a fault no temperature is low enough, and the first fault elsewhere costs it all.
 """
+_LEAST_SHARE = 0.001
+"""A reader with a smaller share of the answer is left out."""
 
 
 def log_prior(probabilities: ArrayLike) -> Posteriors:
@@ -122,10 +124,6 @@ class Temperature:
         """Recalibrate log P(a|G) (trials, values); the ranking of values does not change."""
         base = log_prior(self.prior)
         return np.asarray(log_softmax((posterior - base) / self.value + base, axis=1))
-
-
-_LEAST_SHARE = 0.001
-"""A reader with a smaller share of the answer is left out."""
 
 
 @dataclass(frozen=True)

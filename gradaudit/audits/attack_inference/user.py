@@ -46,6 +46,9 @@ RATE = 1e-3
 DECAY = 1e-4
 _MOMENTS = 0.9, 0.999
 _EPSILON = 1e-8
+_FEWEST_SHADOW = 2
+_SHADOW_SHARE = 2 / 3
+"""Share of the users with enough records that are shadows (Li et al. 2024: 30 to 15 attacked)."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +175,6 @@ class _AdamW:
         self.square.mul_(slower).addcmul_(gradient, gradient, value=1 - slower)
         torch.sqrt(self.square, out=self.scale).add_(_EPSILON * unbiased)
         self.weights.mul_(1 - RATE * DECAY).addcdiv_(self.mean, self.scale, value=-rate)
-
-
-_FEWEST_SHADOW = 2
-_SHADOW_SHARE = 2 / 3
-"""Share of the users with enough records that are shadows (Li et al. 2024: 30 to 15 attacked)."""
 
 
 class UserGame(InferenceGame):

@@ -21,6 +21,21 @@ NEGLIGIBLE = 0.01
 """Share of the mean gain below which a gain counts as none."""
 LEAST = 1e-20
 """A residual's norm below which what is carried back may be lost to single precision's range."""
+ALIGNED = 0.9
+"""Cosine from which two rows ask the same question of what comes in."""
+MIDDLE = (0.1, 0.9)
+"""Shares of units that a row is active for, between which it can be one of several bins."""
+RARE = 0.05
+"""Share of units up to which a row is active only rarely."""
+FEWEST_INPUTS = 4
+"""Inputs of a row, at least: rows of fewer are alike by chance."""
+SMALL = 0.05
+"""A move of less than this share of a layer's norm counts as one of it."""
+FEWEST = 32
+"""Records from which on the signs can be distinguished from chance."""
+LIMITS = {"bins": 4.0, "traps": 0.4, "starved": 0.3, "concentration": 0.7}
+"""What each sign is measured by: no honest round of the simulations came near, and all attacks are
+beyond (benchmarks/coverage/malicious_server.py)."""
 
 
 def starved(norms: Tensor, residuals: Tensor) -> float | None:
@@ -66,16 +81,6 @@ def concentration(weight: Tensor) -> float | None:
         return None
     effective = squares.sum() ** 2 / squares.square().sum()
     return float((1 - effective / len(squares)) / (1 - 1 / len(squares)))
-
-
-ALIGNED = 0.9
-"""Cosine from which two rows ask the same question of what comes in."""
-MIDDLE = (0.1, 0.9)
-"""Shares of units that a row is active for, between which it can be one of several bins."""
-RARE = 0.05
-"""Share of units up to which a row is active only rarely."""
-FEWEST_INPUTS = 4
-"""Inputs of a row, at least: rows of fewer are alike by chance."""
 
 
 def bins(active: Tensor, weight: Tensor) -> int | None:
@@ -143,8 +148,6 @@ def traps(active: Tensor) -> float | None:
 
 
 State = Mapping[str, Tensor]
-SMALL = 0.05
-"""A move of less than this share of a layer's norm counts as one of it."""
 
 
 def moves(before: State, now: State) -> dict[str, float]:
@@ -187,13 +190,6 @@ def times_farther(history: Sequence[State]) -> dict[str, float]:
         if known:
             found[layer] = move / max(*known, SMALL)
     return found
-
-
-FEWEST = 32
-"""Records from which on the signs can be distinguished from chance."""
-LIMITS = {"bins": 4.0, "traps": 0.4, "starved": 0.3, "concentration": 0.7}
-"""What each sign is measured by: no honest round of the simulations came near, and all attacks are
-beyond (benchmarks/coverage/malicious_server.py)."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,14 @@ from gradaudit.subject import Subject
 
 DOMINATED = 0.9
 """Share of a row's gradient from which it is one record's."""
+_RECORDS = 128
+_PASSES = 1.5
+_FEW = "--batch-size {}: only {} records are looked at"
+_NO_GRADIENT = "no record has a gradient here"
+_NO_SIGN = "nothing can be known about such a layer, whose gradient is zero"
+_NO_ROUND = "needs the round before: name both checkpoints with -c, oldest first"
+_NO_PUBLISHED = "no published weights are named to compare the model with (--published)"
+_NO_OTHER = "there is no other layer, and no earlier round, to compare its move with"
 
 
 def record_shares(norms: Tensor, batch: int) -> Tensor:
@@ -59,16 +67,6 @@ def dominated(rows: Tensor, batch: int) -> float | None:
     shares = record_shares(rows, batch)
     known = shares[~torch.isnan(shares)]
     return float((known >= DOMINATED).double().mean()) if len(known) else None
-
-
-_RECORDS = 128
-_PASSES = 1.5
-_FEW = "--batch-size {}: only {} records are looked at"
-_NO_GRADIENT = "no record has a gradient here"
-_NO_SIGN = "nothing can be known about such a layer, whose gradient is zero"
-_NO_ROUND = "needs the round before: name both checkpoints with -c, oldest first"
-_NO_PUBLISHED = "no published weights are named to compare the model with (--published)"
-_NO_OTHER = "there is no other layer, and no earlier round, to compare its move with"
 
 
 def cost(audit: AttackMaliciousServer, subject: Subject) -> AuditCost:

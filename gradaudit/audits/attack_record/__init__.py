@@ -8,6 +8,9 @@ from pydantic import Field, field_validator
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.audits.sharing_options import SharingOptions
 
+_STRONGER = "the audit's --shadow, --updates and --reduce none"
+_HELPS = "larger batches, sums of more clients (--others), or noise (--defense)"
+
 
 class RecordOptions(SharingOptions):
     """Options of the attack on a record's presence."""
@@ -63,8 +66,6 @@ class RecordOptions(SharingOptions):
         return numbers
 
 
-_STRONGER = "the audit's --shadow, --updates and --reduce none"
-_HELPS = "larger batches, sums of more clients (--others), or noise (--defense)"
 _riskier = partial(Metric, riskier="higher", question="records")
 
 

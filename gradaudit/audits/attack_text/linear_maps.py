@@ -30,6 +30,7 @@ _BLOCK = 4
 
 _FULL = 0.9
 """The rank over the highest of a block's maps, from which on one holds all that came in."""
+_CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,6 @@ def _trials(view: TextView) -> Tensor:
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-_CHUNK = 512
 
 
 def adapters(structure: Structure) -> MapsOfOneInput | None:

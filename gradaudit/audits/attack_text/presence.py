@@ -21,6 +21,8 @@ from gradaudit.models.target import Layer
 from gradaudit.statistics.correlation import rank
 
 _CHUNK = 64
+_POOL = 8
+"""Texts of the length that decoys are chosen from, over how many are wanted."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,6 @@ def p_value(evidence: Sequence[Tensor]) -> float:
     ranks = sum(torch.from_numpy(rank(layer.double().numpy())) for layer in evidence)
     assert isinstance(ranks, Tensor)
     return float((ranks <= ranks[0]).double().mean())
-
-
-_POOL = 8
-"""Texts of the length that decoys are chosen from, over how many are wanted."""
 
 
 def decoys_of(batch: Texts, pool: Texts, count: int, generator: np.random.Generator) -> Texts:

@@ -18,6 +18,15 @@ from gradaudit.data.common.packing import InputPart
 from gradaudit.gradients.capture import FunctionMode, attention_in_parts, by_name
 from gradaudit.gradients.functional import FunctionalModel
 
+_ARGUMENTS: dict[Callable[..., Any], tuple[str, ...]] = {
+    F.linear: ("input", "weight", "bias"),
+    torch.addmm: ("bias", "input", "weight"),
+    torch.matmul: ("input", "weight"),
+    F.embedding: ("input", "weight"),
+}
+_NO_TOKENS = ("mask", "type", "position", "segment", "length")
+"""Words in the names of a text's inputs that are not its tokens."""
+
 
 class LastMapReached(Exception):  # noqa: N818 - it is no error
     """Raised when the last linear map of interest was called."""
@@ -84,18 +93,8 @@ class InputCapture(FunctionMode):
         return function(*args, **kwargs)
 
 
-_ARGUMENTS: dict[Callable[..., Any], tuple[str, ...]] = {
-    F.linear: ("input", "weight", "bias"),
-    torch.addmm: ("bias", "input", "weight"),
-    torch.matmul: ("input", "weight"),
-    F.embedding: ("input", "weight"),
-}
-
-
 Task = Literal["next-token", "masked", "class"]
 """What the loss asks of a text: its next tokens, those that were masked, or a class."""
-_NO_TOKENS = ("mask", "type", "position", "segment", "length")
-"""Words in the names of a text's inputs that are not its tokens."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,13 @@ _PASSES_A_STEP = 4.0
 _BINS = 60
 _WIDE = 8
 """Settings that span such a factor are drawn on a logarithmic axis."""
+_OF_RECORDS = {
+    "companions": "a client sends its update alone",
+    "replacement": "a client's update is played against one other",
+}
+_OF_CLIENTS = {
+    "unsent": "gradients of records are one vector (--hide leaves out layers)",
+}
 
 
 def cost(audit: DpAudit, subject: Subject) -> AuditCost:
@@ -149,15 +156,6 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
     if left_out:
         log.warning(_UNDEFENDED, " ".join(left_out))
     return mechanism
-
-
-_OF_RECORDS = {
-    "companions": "a client sends its update alone",
-    "replacement": "a client's update is played against one other",
-}
-_OF_CLIENTS = {
-    "unsent": "gradients of records are one vector (--hide leaves out layers)",
-}
 
 
 def _expect_fitting(mechanism: Mechanism, options: DpAuditOptions) -> None:

@@ -1,7 +1,5 @@
 """Rows of one training with canaries: bounds and an estimate of the whole run's epsilon.
 
-Epsilon from one run: many canaries, each let in by a coin of its own, and guesses about them.
-
 Canaries j = 1 … m are in a run or not as independent fair coins say; everything else is as it is.
 From what the run gave out, guesses are made about r of them, of which v are right. No coin is
 looked at for which are guessed about.
@@ -65,6 +63,24 @@ FEWEST = 20
 """Fewest included canaries, and fewest excluded ones, from which a bound is computed."""
 _HIGHEST = 100.0
 _BISECTIONS = 45
+LIMITS = (
+    "A bound that is not exceeded proves no privacy: it speaks of clients of random directions, "
+    "identified by the sum of their cosines with the released means, and cannot rise above "
+    "its ceiling."
+)
+_IF_GAUSSIAN = "holds only if the run's trade-off is that of a Gaussian mechanism"
+_IF_NORMAL = "holds only if all else in the released means is normal and alike for all canaries"
+_BY_ITSELF = "by itself: of the largest of the three bounds only {:.0%} is promised"
+_BOUNDS = 3
+_NO_BOUND = "of the canaries' mean shift over its deviation; no bound"
+_NO_SPREAD = "the cosines of all canaries are the same"
+_NOT_NORMAL = "the sums of the canaries' cosines are not normally distributed"
+_OTHERS = ("epsilon_pair", "epsilon_theory", "epsilon_classical", "canary_gap")
+_OF_RECORDS = (
+    "A bound that is not exceeded proves no privacy: it speaks of records of known gradients in a "
+    "run whose other records are known, and cannot rise above its ceiling."
+)
+_NO_PAIR = "one run plays no pair of values, and its promise is not known"
 
 
 @dataclass(frozen=True)
@@ -209,31 +225,9 @@ def _largest(refuted: Callable[[float], bool]) -> float:
     return low
 
 
-LIMITS = (
-    "A bound that is not exceeded proves no privacy: it speaks of clients of random directions, "
-    "identified by the sum of their cosines with the released means, and cannot rise above "
-    "its ceiling."
-)
-_IF_GAUSSIAN = "holds only if the run's trade-off is that of a Gaussian mechanism"
-_IF_NORMAL = "holds only if all else in the released means is normal and alike for all canaries"
-_BY_ITSELF = "by itself: of the largest of the three bounds only {:.0%} is promised"
-_BOUNDS = 3
-_NO_BOUND = "of the canaries' mean shift over its deviation; no bound"
-_NO_SPREAD = "the cosines of all canaries are the same"
-_NOT_NORMAL = "the sums of the canaries' cosines are not normally distributed"
-_OTHERS = ("epsilon_pair", "epsilon_theory", "epsilon_classical", "canary_gap")
-_OF_RECORDS = (
-    "A bound that is not exceeded proves no privacy: it speaks of records of known gradients in a "
-    "run whose other records are known, and cannot rise above its ceiling."
-)
-
-
 def of_a_run(scores: CanaryScores) -> dict[str, str]:
     """Describe a run's unit of privacy and its relation of neighbours."""
     return {"unit": scores.unit, "relation": "remove"}
-
-
-_NO_PAIR = "one run plays no pair of values, and its promise is not known"
 
 
 def one_run_rows(

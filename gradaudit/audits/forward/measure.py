@@ -41,6 +41,16 @@ Array = NDArray[np.float64]
 UPPER, LOWER = 1.0, 4.0
 """The α of the upper and of the lower bound."""
 _TRIAL = 2
+_RECORDS = 1000
+_FEWEST = 3
+_BYTES_A_PAIR = 16
+_CEILING = 0.99
+"""Share of log2 N from which more information cannot be measured with so few records."""
+_UNDEFENDED = "none applied: activations are not shared, and the weights are taken as they are"
+_UNSEEN = "no call was seen that applies its parameters to records"
+_NOT_FINITE = "its activations are not finite; look at the weights and the inputs"
+_PASSES_A_RECORD = 0.5
+_PREPARING = 5
 
 
 @dataclass(frozen=True)
@@ -273,18 +283,6 @@ def information(distances: Array, sigma2: float, alpha: float, memory: int = 1 <
         without += np.log2(others).sum(axis=0)
     bits = float(np.clip(-total / count, 0.0, np.log2(count)))  # rounding may leave them by a hair
     return Bound(bits, np.log2(count - 1) - without / (count - 1))
-
-
-_RECORDS = 1000
-_FEWEST = 3
-_BYTES_A_PAIR = 16
-_CEILING = 0.99
-"""Share of log2 N from which more information cannot be measured with so few records."""
-_UNDEFENDED = "none applied: activations are not shared, and the weights are taken as they are"
-_UNSEEN = "no call was seen that applies its parameters to records"
-_NOT_FINITE = "its activations are not finite; look at the weights and the inputs"
-_PASSES_A_RECORD = 0.5
-_PREPARING = 5
 
 
 def cost(audit: Forward, subject: Subject) -> AuditCost:

@@ -8,6 +8,8 @@ from gradaudit.audits.base import Audit, AuditOptions, Metric
 
 _of_model = partial(Metric, per_layer=False)
 _HELPS = "larger batches, secure aggregation, or noise (--defense)"
+_ANY = 1e-15
+"""Less than the share that one element has of any model."""
 
 
 class ObserveOptions(AuditOptions):
@@ -26,10 +28,6 @@ class ObserveOptions(AuditOptions):
     batch_size: int | None = Field(
         None, ge=1, description="Number of records behind the update, where that is known."
     )
-
-
-_ANY = 1e-15
-"""Less than the share that one element has of any model."""
 
 
 class Observe(Audit[ObserveOptions]):

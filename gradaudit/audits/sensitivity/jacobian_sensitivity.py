@@ -49,6 +49,14 @@ _SECONDS, _SECONDS_AN_OPERATION = 3e-5, 3e-10
 """A tangent takes about, and for each multiply-add of a forward pass."""
 _TOGETHER = 16
 """Records that the model is run on at a time, where it does not couple them."""
+_TASKS: dict[Variable, str] = {
+    "point": "Sensitivity to the input",
+    "target": "Sensitivity to the label",
+}
+_PSI: dict[Norm, float] = {"f": 0.5, "1": 1.0, "inf": 0.0}
+_NO_RANGE = float(np.finfo(np.float64).tiny ** 0.5)
+"""Least range of a gradient by which a norm is divided: the square of a smaller one is rounded to
+zero. A model that is certain of a record's label has such ranges."""
 
 
 @dataclass(frozen=True)
@@ -287,16 +295,6 @@ class DifferentiableTarget:
     def _trace(self) -> Trace:
         """Trace the records' uses of the layers' parameters, with any target of the loss."""
         return Trace.of(self.view, names_of(self.layers), self.inputs, self.labels)
-
-
-_TASKS: dict[Variable, str] = {
-    "point": "Sensitivity to the input",
-    "target": "Sensitivity to the label",
-}
-_PSI: dict[Norm, float] = {"f": 0.5, "1": 1.0, "inf": 0.0}
-_NO_RANGE = float(np.finfo(np.float64).tiny ** 0.5)
-"""Least range of a gradient by which a norm is divided: the square of a smaller one is rounded to
-zero. A model that is certain of a record's label has such ranges."""
 
 
 def _samples(

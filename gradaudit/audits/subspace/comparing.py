@@ -32,6 +32,20 @@ _MODERATE = 1e-7
 """Smallest eigenvalue of a Gram matrix over the largest, from which coordinates are exact to 1e-9.
 The vectors are then so far from depending on each other that no angle between two groups of them
 is below 1e-4."""
+DISTANCES: Mapping[str, Callable[[Array], Array]] = {
+    "grassmann": lambda angles: np.sqrt(np.square(angles).sum(axis=-1)),
+    "asimov": lambda angles: angles.max(axis=-1, initial=0.0),
+    "chordal": lambda angles: np.sqrt(np.square(np.sin(angles)).sum(axis=-1)),
+    "procrustes": lambda angles: 2 * np.sqrt(np.square(np.sin(angles / 2)).sum(axis=-1)),
+}
+"""Distances of principal angles (…, k) in radians: Ye and Lim, "Schubert varieties and distances
+between subspaces of different dimensions" (2016), table 2."""
+_SMALL = 1e-2
+"""Angles below this are taken from their sines; others are exact to 1e-14 by their cosines."""
+STATISTIC = "grassmann"
+"""The distance that the permutation test orders by."""
+_TIES = 1e-6
+"""Permuted distances as near as this count as reaching the observed one: they are quick ones."""
 
 
 def joint_triangle(triangle: Array | None, block: Array) -> Array:
@@ -143,22 +157,6 @@ def negligible(shape: tuple[int, ...]) -> float:
     True
     """
     return float(max(shape) * np.finfo(np.float64).eps)
-
-
-DISTANCES: Mapping[str, Callable[[Array], Array]] = {
-    "grassmann": lambda angles: np.sqrt(np.square(angles).sum(axis=-1)),
-    "asimov": lambda angles: angles.max(axis=-1, initial=0.0),
-    "chordal": lambda angles: np.sqrt(np.square(np.sin(angles)).sum(axis=-1)),
-    "procrustes": lambda angles: 2 * np.sqrt(np.square(np.sin(angles / 2)).sum(axis=-1)),
-}
-"""Distances of principal angles (…, k) in radians: Ye and Lim, "Schubert varieties and distances
-between subspaces of different dimensions" (2016), table 2."""
-_SMALL = 1e-2
-"""Angles below this are taken from their sines; others are exact to 1e-14 by their cosines."""
-STATISTIC = "grassmann"
-"""The distance that the permutation test orders by."""
-_TIES = 1e-6
-"""Permuted distances as near as this count as reaching the observed one: they are quick ones."""
 
 
 def principal_angles(first: Array, second: Array) -> Array:

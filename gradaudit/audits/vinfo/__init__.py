@@ -16,6 +16,9 @@ LATENT = ("vinfo", "vinfo_fraction", "auroc")
 ORIGINAL = VINFO, SUCCESS = "original_vinfo", "original_success"
 ITERATIONS = {"dlg": 20, "idlg": 20, "inverting-gradients": 240}
 """Steps of the attacks on the input where none are named: outer ones of L-BFGS, steps of Adam."""
+_STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
+_TOLD = "a server can tell a batch's {secret} from {where}"
+_NOISE = "noise (--defense)"
 
 
 class VinfoOptions(SharingOptions):
@@ -162,11 +165,8 @@ class VinfoOptions(SharingOptions):
 
 
 _riskier_higher = partial(Metric, riskier="higher")
-_STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
 _learned = partial(_riskier_higher, stronger=_STRONGER)
 _rebuilt = partial(_riskier_higher, stronger="the audit's --method, --restarts and --iterations")
-_TOLD = "a server can tell a batch's {secret} from {where}"
-_NOISE = "noise (--defense)"
 
 
 class Vinfo(Audit[VinfoOptions]):

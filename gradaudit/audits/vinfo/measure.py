@@ -56,6 +56,10 @@ from gradaudit.subject import Subject
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
 Observe = Callable[[Sequence[Layer]], Interceptor]
+_MEANS = frozenset(reading.metric for reading in READINGS)
+_PROBES = 16
+_ROLES = 3.5
+"""Batches in a repetition for each that is fitted on: half as many choose, twice as many score."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +147,6 @@ class Layerwise:
     def _fits(self, layer: Layer, repetition: Repetition) -> np.random.SeedSequence:
         return sequence(self.seed, "fits", layer.name, *repetition.words)
 
-
-_MEANS = frozenset(reading.metric for reading in READINGS)
-_PROBES = 16
-_ROLES = 3.5
-"""Batches in a repetition for each that is fitted on: half as many choose, twice as many score."""
 
 Sensitivities = Mapping[str, Mapping[str, float]]
 """Numbers by layer and metric."""

@@ -23,6 +23,9 @@ _GRID = np.linspace(-9, 9, 2001)
 _SURE = 1 - 1e-12
 _APART = 1e-3
 """Distance of two classes below which a point of the curve has learned nothing."""
+_UNITS, _MOST_UNITS = 1.25, 1.9
+"""Independent trials that a disjoint batch of the rarest value counts as in an AUROC over splits
+without number, at most: where the AUROC is 1/2, and where it is near 0 or 1."""
 
 
 def mean_curve(found: Sequence[UsableInformation]) -> list[LearningCurvePoint]:
@@ -81,11 +84,6 @@ def ranked_share(auroc: float) -> float:
 def _distance(auroc: float) -> float:
     """Compute the distance of two unit normal laws with this AUROC, in standard deviations."""
     return float(np.sqrt(2) * ndtri(min(max(auroc, 0.5), _SURE)))
-
-
-_UNITS, _MOST_UNITS = 1.25, 1.9
-"""Independent trials that a disjoint batch of the rarest value counts as in an AUROC over splits
-without number, at most: where the AUROC is 1/2, and where it is near 0 or 1."""
 
 
 @dataclass(frozen=True)

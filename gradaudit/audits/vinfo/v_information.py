@@ -24,6 +24,10 @@ from gradaudit.games.scores import auroc, log_odds, roc
 from gradaudit.progress import Advance
 from gradaudit.statistics.laws import entropy
 
+IGNORANT = "prior"
+RATES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""False positive rates at which ROC curves are kept."""
+
 
 @dataclass(frozen=True)
 class LabelledFeatures:
@@ -139,11 +143,6 @@ def class_weights(labels: IntArray, prior: FloatArray) -> FloatArray:
     """Compute batch weights, with mean one, under which values have the prior's shares."""
     shares = np.bincount(labels, minlength=len(prior)) / len(labels)
     return np.asarray((prior / shares)[labels])
-
-
-IGNORANT = "prior"
-RATES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""False positive rates at which ROC curves are kept."""
 
 
 class LearningCurvePoint(NamedTuple):

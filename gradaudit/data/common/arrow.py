@@ -38,6 +38,12 @@ from gradaudit.errors import DataError, GradauditError, UsageError
 _HEADER_TYPE, _HEADER = 1, 2
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _DATA, _COMPRESSION = 1, 3
+_PARQUET, _ARROW, _STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_ARROW_HEAD = 8
+_ROWS = 1 << 14
+_THRIFT = 16 << 20
+_VALUE = 8
+"""Bytes of a number, of which one list may hold any number in little space."""
 
 
 def is_compressed(metadata: bytes) -> bool:
@@ -213,14 +219,6 @@ def _texts(chunk: Any) -> Iterator[str]:
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
-
-
-_PARQUET, _ARROW, _STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
-_ARROW_HEAD = 8
-_ROWS = 1 << 14
-_THRIFT = 16 << 20
-_VALUE = 8
-"""Bytes of a number, of which one list may hold any number in little space."""
 
 
 def read_frames(

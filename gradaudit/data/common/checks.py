@@ -12,6 +12,21 @@ from gradaudit.core.text import listed, printable
 from gradaudit.errors import DataError, UsageError
 
 _LISTED = 20
+MAX_BYTES = 4 << 30
+"""What the inputs of a data set may take in memory, and an array of an archive when unpacked."""
+MAX_COLUMN_BYTES = 1 << 28
+"""What labels, an attribute or names may take when unpacked."""
+MAX_TEXT_BYTES = 1 << 30
+"""What a text file may hold, unpacked."""
+MAX_COLUMNS = 100_000
+MAX_CELLS = 20_000_000
+"""Records times columns; as text in memory a cell takes 8 to some 100 bytes."""
+MAX_RATIO = 50
+"""How many times its size a file may unpack to, above what is small in any case."""
+_SMALL = 4 << 20
+_FLOAT_BYTES = 4
+_AT_ONCE = 1 << 24
+"""Numbers that are looked at together."""
 
 
 def quote(name: str) -> str:
@@ -40,31 +55,6 @@ def choose_all(
     """The known names among repeated and comma separated ones, each once; else as ``choose``."""
     parts = (part for name in names for part in ([name] if name in known else name.split(",")))
     return tuple(dict.fromkeys(choose(part, known, where, what) for part in parts if part))
-
-
-MAX_BYTES = 4 << 30
-"""What the inputs of a data set may take in memory, and an array of an archive when unpacked."""
-
-MAX_COLUMN_BYTES = 1 << 28
-"""What labels, an attribute or names may take when unpacked."""
-
-MAX_TEXT_BYTES = 1 << 30
-"""What a text file may hold, unpacked."""
-
-MAX_COLUMNS = 100_000
-
-MAX_CELLS = 20_000_000
-"""Records times columns; as text in memory a cell takes 8 to some 100 bytes."""
-
-MAX_RATIO = 50
-"""How many times its size a file may unpack to, above what is small in any case."""
-
-_SMALL = 4 << 20
-
-_FLOAT_BYTES = 4
-
-_AT_ONCE = 1 << 24
-"""Numbers that are looked at together."""
 
 
 def unpacked_limit(packed: int) -> int:

@@ -42,6 +42,12 @@ _BYTE_IN_16_BITS = np.uint16(257)
 
 Picture = Path | bytes | Image.Image
 """A file, what is in one, or a picture in memory."""
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and deviation of ImageNet's channels (torchvision's reference training)."""
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""What red, green and blue count in grey (ITU-R BT.601)."""
+_NAMED = {"imagenet": IMAGENET, "torchvision": IMAGENET}
+_TORCHVISION = "torchvision:"
 
 
 def stack_pictures(
@@ -216,15 +222,6 @@ def _spell(size: Size) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Mean and deviation of ImageNet's channels (torchvision's reference training)."""
-
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""What red, green and blue count in grey (ITU-R BT.601)."""
-
-_NAMED = {"imagenet": IMAGENET, "torchvision": IMAGENET}
-
-
 def normalised(array: NDArray[Any], how: str, origin: str) -> NDArray[np.float32]:
     """Normalise each channel of (records, channels, …) to (x − mean) / deviation.
 
@@ -273,9 +270,6 @@ def _numbers(how: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
             "deviation (above 0) for each, as in 0.5,0.5,0.5,0.2,0.2,0.2"
         )
     return numbers[:half], numbers[half:]
-
-
-_TORCHVISION = "torchvision:"
 
 
 @dataclass(frozen=True, kw_only=True)

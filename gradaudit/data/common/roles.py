@@ -24,6 +24,7 @@ Task = Literal["classification", "regression"]
 _MEMBER = dict.fromkeys(("1", "true", "yes", "train", "member"), True) | dict.fromkeys(
     ("0", "false", "no", "test", "non-member"), False
 )
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,6 @@ def assemble(
         features=inputs.features,
         notes=inputs.notes | said | (notes or {}),
     )
-
-
-_MAX_BYTES = 1 << 20
 
 
 def in_class_order(records: Records, order: str, origin: str) -> Records:

@@ -29,6 +29,7 @@ _FEW_NUMBERS = 20
 _FEW_VALUES = 50
 _EXACT_DIGITS = 15
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(?:[T ].*)?$")
+NOT_A_TABLE = "scale=standard is for a table (records, columns); leave it out"
 
 
 @dataclass(frozen=True)
@@ -276,9 +277,6 @@ def numeric_features(inputs: NDArray[Any], names: Sequence[str] = ()) -> tuple[F
     named = names if len(names) == width else [str(position) for position in range(width)]
     low, high = inputs.min(axis=0).tolist(), inputs.max(axis=0).tolist()
     return tuple(Feature(name, (i,), (low[i], high[i])) for i, name in enumerate(named))
-
-
-NOT_A_TABLE = "scale=standard is for a table (records, columns); leave it out"
 
 
 def table_of(array: NDArray[Any], scale: Scale, origin: str, names: Sequence[str] = ()) -> Inputs:

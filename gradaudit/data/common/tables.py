@@ -29,6 +29,8 @@ MAX_EMPTY = 100_000
 """Lines that hold nothing."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
+_ONE_A_LINE = 'write an object a line, {"KEY": VALUE, …}'
 
 
 @contextmanager
@@ -102,10 +104,6 @@ class _CappedReader(io.RawIOBase):
     def close(self) -> None:
         self._stream.close()
         super().close()
-
-
-_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
-_ONE_A_LINE = 'write an object a line, {"KEY": VALUE, …}'
 
 
 def is_json(path: Path, first: str) -> bool:

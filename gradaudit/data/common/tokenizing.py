@@ -47,6 +47,8 @@ _REMEDY = "save one there with save_pretrained, or name its folder by tokenizer=
 
 
 T = TypeVar("T")
+_HIDDEN = 0.15
+_REPLACED, _KEPT = 0.8, 0.1
 
 
 @dataclass(frozen=True)
@@ -355,9 +357,6 @@ def tokens_of(
 
 
 ReadingTask = Literal["next-token", "masked-token", "classification"]
-
-_HIDDEN = 0.15
-_REPLACED, _KEPT = 0.8, 0.1
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ from gradaudit.errors import DataError
 
 _NO_TOKENS = ("mask", "type", "position")
 """Words in the names of whole numbers that are no tokens, which are padded with zeros."""
+_PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
 
 
 def padded(
@@ -109,8 +110,6 @@ def _wide(array: NDArray[Any], width: int, value: int, left: bool) -> NDArray[An
 
 Named = Sequence[tuple[str, Picture]]
 """Pictures with what messages call them."""
-
-_PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
 
 
 def records_of(

@@ -23,6 +23,8 @@ _MOST_NAMES, _MOST_POINTS, _LONGEST = 2000, 12, 500
 
 Rename = tuple[str, str]
 """A prefix of the checkpoint's keys and the model's prefix in its place."""
+MAY_BE_MISSING = "num_batches_tracked"
+"""Suffix of the names that a checkpoint may lack."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +189,6 @@ def _cut(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 def _plain(key: str) -> str:
     return key.replace(COMPILED, "")
-
-
-MAY_BE_MISSING = "num_batches_tracked"
-"""Suffix of the names that a checkpoint may lack."""
 
 
 def in_order_of(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint) -> dict[str, Tensor]:

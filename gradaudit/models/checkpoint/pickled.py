@@ -40,6 +40,22 @@ _DICTS = re.compile(
     r"|(?:lightning|lightning_fabric|lightning\.fabric|pytorch_lightning|lightning\.pytorch)"
     r"\.utilities\.(?:data|parsing) AttributeDict"
 )
+MAX_STEPS = 1_000_000
+"""Largest number of opcodes; a tensor takes about 30, so that 30,000 tensors fit."""
+MAX_DEPTH = 32
+"""Largest depth of tuples within tuples."""
+_MAX_DIMENSIONS = 64
+_BYTES = {
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Char", "Byte", "Bool", "Untyped"), 1),
+    "ComplexDouble": 16,
+}
+"""Bytes of an element of a storage, by the storage's type."""
+_STORAGE = re.compile(rf"torch(?:\.storage)? ({'|'.join(_BYTES)})Storage")
+_MARK = object()
+_LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"}
 
 
 def is_object(name: str) -> bool:
@@ -76,25 +92,6 @@ def stand_ins(names: Collection[str]) -> list[Any]:
         (kind, name.replace("__builtin__", "builtins").replace(" ", "."))
         for name, kind in kinds.items()
     ]
-
-
-MAX_STEPS = 1_000_000
-"""Largest number of opcodes; a tensor takes about 30, so that 30,000 tensors fit."""
-MAX_DEPTH = 32
-"""Largest depth of tuples within tuples."""
-_MAX_DIMENSIONS = 64
-
-_BYTES = {
-    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
-    **dict.fromkeys(("Float", "Int"), 4),
-    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
-    **dict.fromkeys(("Char", "Byte", "Bool", "Untyped"), 1),
-    "ComplexDouble": 16,
-}
-"""Bytes of an element of a storage, by the storage's type."""
-_STORAGE = re.compile(rf"torch(?:\.storage)? ({'|'.join(_BYTES)})Storage")
-_MARK = object()
-_LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"}
 
 
 class RefusedError(Exception):

@@ -13,6 +13,10 @@ from gradaudit.core.text import listed, printable
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe, expect_not_distributed
 
+MAX_INDEX_BYTES = 16 << 20
+INDEX = ".index.json"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
+
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Returns tensors by name; a CheckpointError where the file is truncated or damaged."""
@@ -36,11 +40,6 @@ def metadata_of(path: Path) -> dict[str, str]:
             return dict(file.metadata() or {})
     except Exception:  # whatever is wrong with it is reported where its tensors are read
         return {}
-
-
-MAX_INDEX_BYTES = 16 << 20
-INDEX = ".index.json"
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 
 
 def weights_in(folder: Path) -> Path:

@@ -25,6 +25,16 @@ from gradaudit.attacks.reconstruction.matching.objectives import Evaluation
 from gradaudit.gradients.capture import OperatorMode
 
 _aten = torch.ops.aten
+WORTH = 15
+"""Evaluations of as many points after which a recording is made. Of LeNet it costs 6 to 24 of them,
+and those that follow run 1.3 to 3 times as fast (benchmarks/speed/fast_paths.py, one thread); of
+the sample model it costs about 20, and they run seven times as fast. On a GPU, where a recording is
+a graph, they run 6 to 15 times as fast (ResNet-18 at 64×64 and the sample model on an H100)."""
+_UNREPEATABLE = {
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.data_dependent_output,
+}
 
 
 class TensorLayout(NamedTuple):
@@ -119,18 +129,6 @@ def _call_directly(graph: fx.Graph) -> None:
             function = getattr(torch, node.target._schema.name.removeprefix("aten::"), None)
             if isinstance(function, BuiltinFunctionType):
                 node.target = function
-
-
-WORTH = 15
-"""Evaluations of as many points after which a recording is made. Of LeNet it costs 6 to 24 of them,
-and those that follow run 1.3 to 3 times as fast (benchmarks/speed/fast_paths.py, one thread); of
-the sample model it costs about 20, and they run seven times as fast. On a GPU, where a recording is
-a graph, they run 6 to 15 times as fast (ResNet-18 at 64×64 and the sample model on an H100)."""
-_UNREPEATABLE = {
-    torch.Tag.nondeterministic_seeded,
-    torch.Tag.dynamic_output_shape,
-    torch.Tag.data_dependent_output,
-}
 
 
 class ReplayedEvaluation:

@@ -39,6 +39,14 @@ from gradaudit.errors import NotApplicable, UsageError
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 _LOOKED_AT = 50
 """Steps between looks at whether any start is left: each makes the CPU wait for a device."""
+_EXPLAINED = {torch.float64: 1e-18, torch.float32: 1e-12}
+"""Objectives at which an update is explained to the last digit that a square can show."""
+_PASSES = 4.0
+"""An evaluation differentiates twice."""
+_CALLS = 2.0
+"""Of a small model, an evaluation and what the optimiser makes of it take as long as two passes."""
+_KEPT_BY_LBFGS, _KEPT_BY_ADAM = 2 * HISTORY, 6
+"""Vectors of the size of a point that an optimiser keeps of each."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +113,6 @@ def descend(
     return Minimum(best, values, broken, count, count + 1)
 
 
-_EXPLAINED = {torch.float64: 1e-18, torch.float32: 1e-12}
-"""Objectives at which an update is explained to the last digit that a square can show."""
-_PASSES = 4.0
-"""An evaluation differentiates twice."""
-_CALLS = 2.0
-"""Of a small model, an evaluation and what the optimiser makes of it take as long as two passes."""
-_KEPT_BY_LBFGS, _KEPT_BY_ADAM = 2 * HISTORY, 6
-"""Vectors of the size of a point that an optimiser keeps of each."""
 Precision = Literal["mixed", "float32", "float64"]
 
 

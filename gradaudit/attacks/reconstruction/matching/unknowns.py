@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _MAX_BYTES = 1 << 30
 """Bytes of a file with a starting point, at most."""
 Start = Literal["normal", "uniform", "pattern", "given"]
+_MADE_UP = 256
 
 
 class UnknownLabels(NotApplicable):
@@ -115,9 +116,6 @@ def _tiled(view: AttackerView, shape: tuple[int, ...], generator: torch.Generato
     rows, columns = ceil(height / 2), ceil(width / 2)
     tile = _uniform(view, (*shape[:-2], rows, columns), generator)
     return tile.repeat(*(1,) * (len(shape) - 2), 2, 2)[..., :height, :width]
-
-
-_MADE_UP = 256
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,19 @@ _QUANTILE = 0.1
 """Share of the null that its spread to one side is measured by; the rest may not be null."""
 _LOWEST = 0.01
 _TINY = 1e-30
+_NOISY = 1e-2
+"""The energy of most rows outside their own span, from which on noise may hide what was read."""
+_ROUNDED = 1e-8
+"""The energy outside that rounding leaves at most of long rows that are in it (measured: 4e-11)."""
+_SAMPLE = 4
+"""Rows that the span of the head is taken from, over its width."""
+_CHUNK = 512
+"""Tokens whose vectors are held at a time."""
+_RANKED = 64
+"""Tokens that are kept at each position where noise may hide one of what came in."""
+_NULL = 512
+"""Tokens drawn at random, whose misfits are what chance makes."""
+_ROUNDING = 1e-7
 
 
 def limit_of(null: Tensor) -> float:
@@ -61,14 +74,6 @@ def above(values: Tensor, null: Tensor, tests: int) -> Tensor:
     spread = float(ends[1] - ends[0]) / -float(ndtri(_QUANTILE))
     limit = float(ends[0]) - float(ndtri(_FALSE / max(tests, 1))) * spread
     return (values.double() > math.exp(limit)).nonzero()[:, 0]
-
-
-_NOISY = 1e-2
-"""The energy of most rows outside their own span, from which on noise may hide what was read."""
-_ROUNDED = 1e-8
-"""The energy outside that rounding leaves at most of long rows that are in it (measured: 4e-11)."""
-_SAMPLE = 4
-"""Rows that the span of the head is taken from, over its width."""
 
 
 def tokens_read(view: TextView) -> Tensor | None:
@@ -132,14 +137,6 @@ def labels_asked(view: TextView) -> Tensor | None:
     return above(along, null, len(rows)) if len(null) else None
 
 
-_CHUNK = 512
-"""Tokens whose vectors are held at a time."""
-_RANKED = 64
-"""Tokens that are kept at each position where noise may hide one of what came in."""
-_NULL = 512
-"""Tokens drawn at random, whose misfits are what chance makes."""
-
-
 @dataclass(frozen=True)
 class TokenCandidates:
     """The tokens that may stand at each position.
@@ -195,9 +192,6 @@ def _costs(view: TextView, structure: Structure, tokens: Tensor) -> Tensor:
     positions = view.length if structure.positional else 1
     texts = tokens.to(view.model.device)[:, None].expand(-1, positions)
     return torch.cat([structure.first.cost(block) for block in torch.split(texts, _CHUNK)]).cpu()
-
-
-_ROUNDING = 1e-7
 
 
 def likely_first(view: TextView, candidates: TokenCandidates) -> TokenCandidates:

@@ -28,6 +28,12 @@ _ROOM = 1 << 27
 _HEADS = 16
 """with so many heads."""
 _ALIKE = 1e-3
+_WRONG = 8
+"""Wrong prefixes, behind which the candidates' misfits are what chance makes."""
+_BEAM = 8
+"""Prefixes that are kept, over the number of texts."""
+_CHILDREN = 4
+"""Continuations of one prefix that are kept where they are only ranked."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +105,6 @@ class Continuations:
         names = [place.names[0] for place in self.places]
         seen = self.view.seen(names, ids)
         return [seen[name][:, -1].reshape(count, many, -1) for name in names]
-
-
-_WRONG = 8
-"""Wrong prefixes, behind which the candidates' misfits are what chance makes."""
-_BEAM = 8
-"""Prefixes that are kept, over the number of texts."""
-_CHILDREN = 4
-"""Continuations of one prefix that are kept where they are only ranked."""
 
 
 @dataclass(frozen=True)

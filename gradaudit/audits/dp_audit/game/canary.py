@@ -42,6 +42,7 @@ _DECAYS = (0.9, 0.999)
 _TINY = 1e-30
 _STEP = 2.0
 """Times that a step takes as long as looking at all pairs of values."""
+NO_RECORD = "no record"
 
 
 @dataclass(frozen=True)
@@ -277,9 +278,6 @@ def _largest_pairs(tables: Tensor) -> tuple[Tensor, Tensor]:
     values = tables.shape[1]
     gaps, flat = between_two_values(tables).flatten(1).max(dim=1)
     return torch.stack([flat // values, flat % values], dim=1), gaps
-
-
-NO_RECORD = "no record"
 
 
 def without_record(

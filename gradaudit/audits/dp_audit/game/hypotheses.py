@@ -36,6 +36,10 @@ or ten times as much as it is to bring the gradients to a worker."""
 _SECONDS_A_NUMBER = 5e-9
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
+PILOT_SHARE = 4
+"""One pilot release for so many trials."""
+_CANCELLED = 1e-9
+"""A mean shift below this share of the largest is rounding."""
 
 
 @contextmanager
@@ -136,12 +140,6 @@ class CommonNoise:
     def _release(self, batch: Tensor) -> Tensor:
         with reproducible(self.seed, batch.device) as generator:
             return self.mechanism.release(batch, generator)
-
-
-PILOT_SHARE = 4
-"""One pilot release for so many trials."""
-_CANCELLED = 1e-9
-"""A mean shift below this share of the largest is rounding."""
 
 
 @dataclass(frozen=True)

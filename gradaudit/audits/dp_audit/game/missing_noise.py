@@ -7,19 +7,17 @@ the data. Each of these has a statistic here, which a few releases under each hy
 *looks*, set up. A pilot decides which one is played (``game.play``), so that none of them has seen
 a trial: the bound is valid whatever the looks made of the noise, and only its power depends on it.
 
-Noise on a lattice: releases under two values then lie on lattices that are shifted.
+**Noise on a lattice.** Noise that is drawn as whole numbers times a step, and added to a gradient
+that is not on that lattice, leaves the gradient's remainder by the step as it is, however loud the
+noise: releases under two values lie on lattices that are shifted. A mechanism that rounds the noisy
+gradient to the lattice leaves no remainder, and nothing is found here.
 
-Noise that is drawn as whole numbers times a step, and added to a gradient that is not on that
-lattice, leaves the gradient's remainder by the step as it is, however loud the noise. A mechanism
-that rounds the noisy gradient to the lattice leaves no remainder, and nothing is found here.
-
-Verdicts on a pair without a game, where the mechanism's law is known.
-
-Releases can never show that ε is infinite: one that was equal a thousand times may differ the next,
-and code may draw where nobody sees it (``os.getrandom``, ``/dev/urandom``, a library in C). So an
-infinite ε is said only of a law that is known: a mechanism that adds no noise, and a defense that
-draws nothing. A mechanism from a file plays the game, whatever its releases look like, and equal
-releases give the finite bound that so many of them prove.
+**Verdicts without a game.** Releases can never show that ε is infinite: one that was equal a
+thousand times may differ the next, and code may draw where nobody sees it (``os.getrandom``,
+``/dev/urandom``, a library in C). So an infinite ε is said only of a law that is known: a mechanism
+that adds no noise, and a defense that draws nothing. A mechanism from a file plays the game,
+whatever its releases look like, and equal releases give the finite bound that so many of them
+prove.
 """
 
 import math
@@ -48,6 +46,18 @@ _FACTOR = 4.0
 _ON_LATTICE = 0.9
 """Mean resultant length of the values' phases above which they lie on the lattice; 128 values that
 do not have one of .09."""
+FEWEST_LOOKS, MOST_LOOKS = 16, 128
+"""Looks under each hypothesis. With 128, noise is missed in some direction of up to 254 where it
+spans fewer; 16 are what a million elements have room for."""
+_NUMBERS = 1 << 20
+"""Numbers of the looks under one hypothesis, where that leaves enough looks."""
+_EQUAL, _OFTEN, _FEW = 11, 3, 8
+"""Decimals of their fractions to which a statistic's values are equal, and how many that are equal
+are no chance: of 5,000 normal values three are so less than once in 10⁹ times; and how many values
+may be so, as one noiseless release is for each value of the record. None of 400 pairs of samples of
+eight laws each, continuous and discrete, had any (normal, Cauchy, rounded, geometric, …)."""
+_RIDGE = 1e-12
+"""Share of an element's variance below which noise is rounding."""
 
 
 def lattice_statistic(
@@ -178,19 +188,6 @@ def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Degene
     reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
     return DegenerateVerdict(reason, math.inf if apart else 0.0)
 
-
-FEWEST_LOOKS, MOST_LOOKS = 16, 128
-"""Looks under each hypothesis. With 128, noise is missed in some direction of up to 254 where it
-spans fewer; 16 are what a million elements have room for."""
-_NUMBERS = 1 << 20
-"""Numbers of the looks under one hypothesis, where that leaves enough looks."""
-_EQUAL, _OFTEN, _FEW = 11, 3, 8
-"""Decimals of their fractions to which a statistic's values are equal, and how many that are equal
-are no chance: of 5,000 normal values three are so less than once in 10⁹ times; and how many values
-may be so, as one noiseless release is for each value of the record. None of 400 pairs of samples of
-eight laws each, continuous and discrete, had any (normal, Cauchy, rounded, geometric, …)."""
-_RIDGE = 1e-12
-"""Share of an element's variance below which noise is rounding."""
 
 Further = Callable[[Tensor, FloatArray], FloatArray]
 """A statistic (count,) of releases (count, elements) and of their projection and distance."""

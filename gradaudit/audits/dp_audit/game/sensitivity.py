@@ -21,6 +21,9 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target, shared_parameters
 
 _CLOSE = 1e-6
+_COPIES = 8
+"""Gradients that are held for one variant of a record, at most, counting those of the backward
+pass through them."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +128,6 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 """Distances (records,) between two gradients (records, elements) each."""
 Objective = Callable[[Tensor], Tensor]
 """What crafting maximises: inputs (records, positions) to (records,), differentiable."""
-_COPIES = 8
-"""Gradients that are held for one variant of a record, at most, counting those of the backward
-pass through them."""
 
 
 @dataclass(frozen=True)

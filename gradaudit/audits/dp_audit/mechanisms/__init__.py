@@ -29,6 +29,7 @@ and those of its companions (others, elements) to (…, elements)."""
 
 Sampler = Callable[[int, Generator], Tensor]
 """So many releases, (count, elements)."""
+OPTION = "--mechanism"
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,6 @@ class Mechanism(ABC):
     def elements_drawn(self, records: int, elements: int) -> int:
         """Estimate how many numbers one release holds in memory."""
         return (records + 1) * elements
-
-
-OPTION = "--mechanism"
 
 
 def mechanisms() -> dict[str, type[Mechanism]]:

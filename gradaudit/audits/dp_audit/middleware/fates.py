@@ -20,6 +20,12 @@ from gradaudit.report import RISKIEST_BY, Measurement
 LOOKS = 16
 """Messages that are looked at."""
 _CLIPPED = 1 - 1e-3
+BY_KEY = ("untouched", "norm_ratio")
+NOT_BY_KEY = (
+    "what becomes of each array is looked at of middleware alone (--mechanism "
+    "flower:MODULE:OBJECT, nvflare:MODULE:CLASS)"
+)
+NOT_TRAINED = "training changed nothing in it"
 
 
 @dataclass(frozen=True)
@@ -149,14 +155,6 @@ def _left(mechanism: Middleware, update: Tensor, released: Tensor, seed: Seed) -
     there, back = common(torch.stack([update, -update]), update[None][:0])
     left: Tensor = (there - back) / 2
     return left
-
-
-BY_KEY = ("untouched", "norm_ratio")
-NOT_BY_KEY = (
-    "what becomes of each array is looked at of middleware alone (--mechanism "
-    "flower:MODULE:OBJECT, nvflare:MODULE:CLASS)"
-)
-NOT_TRAINED = "training changed nothing in it"
 
 
 def key_rows(

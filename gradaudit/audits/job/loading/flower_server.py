@@ -40,6 +40,7 @@ _MOST_WAITED_FOR = 1000
 _LARGE, _SAME = 0.9875, 0.01
 """Share of the clipping range that a large weight has (7.9 of 8), and what a mean may be off by."""
 _FEWEST = ("min_available_nodes", "min_available_clients", "min_train_nodes", "min_fit_clients")
+_SIGNATURE = signature(Strategy.start)
 
 
 class Started(BaseException):
@@ -139,9 +140,6 @@ class LegacyStrategy:
             return None, None
         released = compat.parameters_to_arrayrecord(parameters, keep_input=True)
         return record_of(arrays_of(released, self.keys)), None
-
-
-_SIGNATURE = signature(Strategy.start)
 
 
 def _start(*given: Any, **named: Any) -> None:
