@@ -91,6 +91,18 @@ class HelpGroup(TyperGroup):
 
     format_options = HelpCommand.format_options
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds the command; for an unknown one, similar names are proposed once.
+
+        Some versions of click propose them behind those that Typer has put into the message.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if getattr(error, "possibilities", None) and "Did you mean" in str(error):
+                error.possibilities = None  # type: ignore[attr-defined]
+            raise
+
 
 _HELP_ALL = "gradaudit.help_all"
 """Key of a command's context under which it is noted that every option is shown."""

@@ -53,40 +53,43 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks 
 
 
 CURVES = "SVG or PNG file for a picture of the metric: a panel for each layer."
-TABLE = "File for the sweep's rows: tidy rows as .csv, or the metric as a table (.md, .tex)."
+TABLE = (
+    "File for the sweep's rows: tidy rows as .csv, or the metric as a table (.md, .tex); repeat it "
+    "for several."
+)
 RELATIVE = "Draw the layers along x, relative to the largest value of each setting."
 METRIC = "The metric that is drawn, and written as a table (default: the headline)."
 
 
 @dataclass(frozen=True)
 class SweepFiles:
-    """The picture and the table that are made of a sweep, where they are asked for."""
+    """The picture and the tables that are made of a sweep, where they are asked for."""
 
     curves: Path | None = None
-    table: Path | None = None
+    tables: Sequence[Path] = ()
     relative: bool = False
 
     def expect(self) -> None:
-        """Check before the work that both can be written.
+        """Check before the work that all can be written.
 
         Raises:
             UsageError: a suffix or a folder is wrong.
         """
         if self.curves is not None:
             expect_picture(self.curves)
-        if self.table is not None:
-            expect_table(self.table)
+        for table in self.tables:
+            expect_table(table)
 
     def write(self, report: Report, metric: str) -> None:
-        """Write both.
+        """Write them.
 
         Raises:
             UsageError: the report is not of a sweep, or the metric was not measured.
         """
         if self.curves is not None:
             deferred.curves.draw_sweep(self.curves, report, metric, relative=self.relative)
-        if self.table is not None:
-            write_table(self.table, report, metric)
+        for table in self.tables:
+            write_table(table, report, metric)
 
 
 def metric_of(audit: type[Audit[Any]], asked: str | None) -> str:
@@ -197,7 +200,7 @@ def render(
     every: All = False,
     redacted: Redact = False,
     curves: Annotated[Path | None, typer.Option(help=f"Of a sweep: {CURVES}")] = None,
-    table: Annotated[Path | None, typer.Option(help=f"Of a sweep: {TABLE}")] = None,
+    table: Annotated[list[Path] | None, typer.Option(help=f"Of a sweep: {TABLE}")] = None,
     relative: Annotated[
         bool, typer.Option("--relative", help=f"With --curves: {RELATIVE}")
     ] = False,
@@ -211,11 +214,11 @@ def render(
 
     Prints the table unless files are asked for; with -f it prints in any case.
     """
-    files, of_sweep = writers(output, (report,)), SweepFiles(curves, table, relative)
+    files, of_sweep = writers(output, (report,)), SweepFiles(curves, table or (), relative)
     of_sweep.expect()
     saved = Report.from_file(report)
     saved = redact(saved) if redacted else saved
-    drawn = curves is not None or table is not None
+    drawn = curves is not None or bool(table)
     if drawn:
         of_sweep.write(saved, metric_of(_swept_audit(saved), metric))
     for path, format_ in files:

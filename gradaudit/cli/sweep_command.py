@@ -80,7 +80,7 @@ _OWN = [
         "not as the smaller predict.",
     ),
     _option("curves", Path | None, "--curves", CURVES),
-    _option("table", Path | None, "--table", TABLE),
+    _option("table", list[Path] | None, "--table", TABLE),
     _option("relative", bool, "--relative", RELATIVE),
     _option("metric", str | None, "--metric", METRIC),
 ]
@@ -94,7 +94,8 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         federation = read_federation(flags, plain)
         over, up = flags.pop("over") or (), flags.pop("ladder")
         beyond = flags.pop("extrapolate")
-        files = SweepFiles(flags.pop("curves"), flags.pop("table"), bool(flags.pop("relative")))
+        curves, tables, relative = (flags.pop(name) for name in ("curves", "table", "relative"))
+        files = SweepFiles(curves, tables or (), bool(relative))
         metric = metric_of(audit, flags.pop("metric"))
         output = settle(BudgetSettings, {n: flags.get(n) for n in _OF_COMMAND}, plain)
         sweep = (

@@ -118,10 +118,11 @@ def _label(panel: Axes, along: Axis) -> None:
         names = [printable(str(place)) for place in along.places]
         panel.set_xticks(at, names, rotation=30, ha="right")
         return
-    if len(at) <= _MOST_TICKS:
-        panel.set_xticks(at)
     if min(at) > 0 and max(at) >= _WIDE * min(at):
         panel.set_xscale("log")
+    if len(at) <= _MOST_TICKS:  # after the scale, which puts powers of ten along the axis
+        panel.set_xticks(at, [f"{place:.4g}" for place in at])
+        panel.set_xticks([], minor=True)
 
 
 def _ends(row: Measurement, most: float) -> tuple[float, float]:

@@ -82,3 +82,10 @@ def test_a_group_names_its_commands_by_their_panels() -> None:
     assert "membership, or an attribute for `vinfo`)." in " ".join(
         run("attack", "--help", width=WIDTH).out.split()
     ).replace("whether a record is behind an update is `attack record`, or", "membership, or")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("scna",), ("attack", "txt")])
+def test_a_similar_command_is_proposed_once(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert (done.status, done.err.lower().count("did you mean")) == (2, 1)

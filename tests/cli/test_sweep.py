@@ -137,8 +137,10 @@ def test_layers_are_drawn_relative_to_each_setting_on_request(tmp_path: Path) ->
 
 
 def test_a_table_of_the_sweep_is_written(tmp_path: Path) -> None:
-    file = tmp_path / "sweep.csv"
-    assert run(*SUBJECT, "--over", "h=3,5", "--table", file, "-f", "json").status == 0
+    file, other = tmp_path / "sweep.csv", tmp_path / "sweep.tex"
+    both = ("--table", file, "--table", other)
+    assert run(*SUBJECT, "--over", "h=3,5", *both, "-f", "json").status == 0
+    assert "tabular" in other.read_text()
     lines = file.read_text().splitlines()
     assert lines[0] == "h,variant,layer,metric,value,low,high,confidence,n,status"
     assert "5,,fc1,counting.count,100.0,,,,,measured" in lines

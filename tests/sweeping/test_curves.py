@@ -66,6 +66,18 @@ def test_values_are_drawn_as_measured_along_the_axis_of_numbers(
     assert panels[1].lines[0].get_color() == panels[0].lines[0].get_color()
 
 
+@pytest.mark.parametrize("sizes", [("1", "4", "16"), ("1", "2")])
+def test_the_axis_is_marked_at_the_sizes_that_were_measured(
+    sizes: tuple[str, ...], panels: list[Axes]
+) -> None:
+    rows = [row("vinfo.auroc", "fc1", 0.5, variant={"batch-size": int(size)}) for size in sizes]
+    report = make_report(*rows)
+    report.provenance["sweep"] = {"batch-size": list(sizes)}
+    draw_sweep(Path("x.svg"), report, "vinfo.auroc")
+    assert [label.get_text() for label in panels[0].get_xticklabels()] == list(sizes)
+    assert panels[0].get_xscale() == ("log" if "16" in sizes else "linear")
+
+
 def test_relative_values_have_their_setting_s_largest_at_one(
     swept: Report, panels: list[Axes]
 ) -> None:

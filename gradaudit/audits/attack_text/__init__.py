@@ -126,9 +126,8 @@ class AttackText(Audit[TextOptions]):
     headline = ("text_auroc",)
     Options = TextOptions
     examples = (
-        "-m hf:DIR -d 'text:FILE.csv?text=COL'",
-        "-m hf:DIR -d 'text:FILE.csv?text=COL&length=16' --batch-size 8 --defense sign --given 3,5",
         "-m hf:DIR -d 'text:FILE.csv?text=COL' --save-examples texts -o report.html",
+        "-m hf:DIR -d 'text:FILE.csv?text=COL&length=16' --batch-size 8 --defense sign --given 3,5",
     )
     priority = 15
     least: ClassVar = {"batches": 1, "batch_size": 1, "decoys": 8, "search": False}
