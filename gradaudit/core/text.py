@@ -49,7 +49,7 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Says about how long something takes.
+    """Put a duration in words, rounded.
 
     >>> [duration(x) for x in (0.2, 42, 200, 9000)]
     ['less than a second', 'about 42 s', 'about 3 min', 'about 2.5 h']

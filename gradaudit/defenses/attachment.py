@@ -93,7 +93,7 @@ class ChosenColumn(PenalisedLoss):
     """Takes the column of the record's class as the term; for soft labels, their mixture."""
 
     def term(self, extra: Tensor, targets: Tensor) -> Tensor:
-        """(records, classes) at the true classes."""
+        """Compute the term (records, classes) at the true classes."""
         if targets.is_floating_point():
             if targets.shape == extra.shape:
                 return (targets * extra).sum(dim=1)
@@ -106,7 +106,7 @@ class SummedColumns(PenalisedLoss):
     """Takes the sum of the appended columns as the term."""
 
     def term(self, extra: Tensor, targets: Tensor) -> Tensor:
-        """(records, extra) summed."""
+        """Sum the term over its extra outputs, (records, extra)."""
         return torch.sum(extra, dim=1)
 
 

@@ -72,7 +72,7 @@ class DpNoise(Defense[DpOptions]):
         return None if self.of_records else clip_factors(norms, self.options.clip)
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
-        """(batches, elements) with fresh noise on every element."""
+        """Add fresh noise to every element of (batches, elements)."""
         if self.options.sigma == 0:
             return gradients
         o, rows = self.options, len(gradients)

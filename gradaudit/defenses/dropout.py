@@ -71,5 +71,5 @@ class DroppedInputs(Attachment):
         self.p = p
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(records, …) with some elements zero; there is nothing to add to the loss."""
+        """Set some elements of (records, …) to zero; nothing is added to the loss."""
         return F.dropout(features, self.p, self.training), None

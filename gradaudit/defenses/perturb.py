@@ -54,11 +54,11 @@ class GradientClassifier:
         return replace(unfitted, weights=tuple(weight.detach() for weight in weights))
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """(batches, elements) along the directions, each in units of its spread, float64."""
+        """Compute coordinates of (batches, elements) along the directions, over their spread."""
         return ((features - self.mean) @ self.directions).double() / self.spread
 
     def logits(self, features: Tensor) -> Tensor:
-        """(batches, elements) to (batches, classes)."""
+        """Compute logits: (batches, elements) to (batches, classes)."""
         return _network(self.weights, self.coordinates(features))
 
     def signs(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class Perturb(Defense[PerturbOptions]):
         return aimed
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
-        """(batches, elements), each element moved by at most the bound.
+        """Move each element of (batches, elements) by at most the bound.
 
         Raises:
             NotApplicable: no classifier was fitted.

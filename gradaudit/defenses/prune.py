@@ -40,7 +40,7 @@ class Prune(Defense[PruneOptions]):
     positional: ClassVar[str | None] = "share"
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
-        """(batches, elements) with all but the largest magnitudes of a row set to zero."""
+        """Set all but the largest magnitudes of each row of (batches, elements) to zero."""
         elements = gradients.shape[1]
         return keep_largest(gradients, elements - round(self.options.share * elements))
 

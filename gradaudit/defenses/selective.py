@@ -37,5 +37,5 @@ class Selective(Defense[SelectiveOptions]):
     scope: ClassVar[Scope] = "update"
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
-        """(batches, elements) with all but the largest magnitudes of a row set to zero."""
+        """Set all but the largest magnitudes of each row of (batches, elements) to zero."""
         return keep_largest(gradients, round(self.options.share * gradients.shape[1]))

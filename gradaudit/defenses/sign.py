@@ -19,5 +19,5 @@ class Sign(Defense[DefenseOptions]):
     example = "sign"
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
-        """(batches, elements) of −1, 0 and 1."""
+        """Replace the elements of (batches, elements) by their signs −1, 0 and 1."""
         return gradients.sign()

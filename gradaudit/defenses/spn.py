@@ -117,7 +117,7 @@ class PolarizationHead(Attachment):
 
 
 def polarization_loss(outputs: Tensor, codes: Tensor, margin: float) -> Tensor:
-    """Σ_k max(m − v_k t_k, 0) (Fan et al. 2020, eq. 18) of every record and code.
+    """Compute Σ_k max(m − v_k t_k, 0) (Fan et al. 2020, eq. 18) of every record and code.
 
     Args:
         outputs: v, (records, bits).

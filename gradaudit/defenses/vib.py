@@ -79,7 +79,7 @@ class Bottleneck(Attachment):
         self.bias = nn.Parameter(uniform(bound, 2 * features, generator=generator))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(records, features) to a representation of that shape and its KL, (records, 1)."""
+        """Map (records, features) to a representation of that shape and its KL, (records, 1)."""
         mean, log_variance = F.linear(features, self.weight, self.bias).chunk(2, dim=1)
         divergence = kl_from_standard_normal(mean, log_variance).unsqueeze(1)
         if not self.training:

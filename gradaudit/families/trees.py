@@ -119,7 +119,7 @@ class _Level(NamedTuple):
 
     @property
     def starts(self) -> IntArray:
-        """(nodes,) where the rows of each begin."""
+        """The position at which each node's rows begin, (nodes,)."""
         return np.asarray(self.sizes.cumsum() - self.sizes)
 
     def entries(self, nodes: IntArray) -> IntArray:
@@ -292,7 +292,7 @@ class _Growing:
 
 
 def _explained(level: _Level, passed: Sums) -> Sums:
-    """How much of the targets' squares cuts explain, (nodes, cuts)."""
+    """Compute how much of the targets' squares each cut explains, (nodes, cuts)."""
     often, *of_targets = np.moveaxis(passed, 2, 0)
     everywhere, *totals = level.totals[:, :, None]
     rest, gains = everywhere - often, np.zeros_like(often)

@@ -42,7 +42,7 @@ def success(log_probabilities: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def losses(log_probabilities: FloatArray, labels: IntArray) -> FloatArray:
-    """−log p of the true value, (trials,) in nats."""
+    """Compute −log p of the true value in nats, (trials,)."""
     return np.asarray(-log_probabilities[np.arange(len(labels)), labels])
 
 
@@ -203,7 +203,7 @@ class Scores:
         posteriors: Sequence[FloatArray],
         scores: Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray]],
     ) -> list[tuple[float, float]]:
-        """(value, variance) of every score, from its values and its errors by trial."""
+        """Pool every score's values and errors by trial into (value, variance)."""
         pairs = zip(posteriors, self.repetitions, strict=True)
         means, variances = pooled(
             [

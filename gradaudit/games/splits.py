@@ -137,7 +137,7 @@ def draw_batches(
 
 
 def draw_any(members: IntArray, size: int, count: int, generator: np.random.Generator) -> IntArray:
-    """``count`` batches (count, size) of any of these records, none twice in a batch.
+    """Draw ``count`` batches (count, size) of these records, none twice in a batch.
 
     By Floyd's algorithm over all of them at once.
     """

@@ -249,7 +249,7 @@ def _formed(
     resting: Tensor,
     live: Tensor,
 ) -> tuple[Iterator[Tensor], Norms]:
-    """One record's tangents (1, directions, out, in) in blocks, and the norms of what they omit.
+    """Form one record's tangents (1, directions, out, in) in blocks, with norms of the rest.
 
     Where ȧ stands still in all directions the entries are those of a δ̇ᵀ, and need not be formed.
     """
@@ -268,7 +268,7 @@ def _formed(
 
 
 def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
-    """One record's largest entry over all directions, (1,)."""
+    """Find one record's largest entry over all directions, (1,)."""
     bounds = d_dot.abs() * a.abs().amax() + d.abs() * a_dot.abs().amax(1, keepdim=True)
     best = bounds.new_zeros(1)
     for pairs in torch.split(bounds.flatten().argsort(descending=True), _PAIRS):

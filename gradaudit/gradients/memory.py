@@ -79,7 +79,7 @@ class _Watch(OperatorMode):  # type: ignore[no-untyped-call]
         return output
 
     def _meet(self, storage: torch.UntypedStorage, size: int) -> None:
-        """Count a storage where it is new; one that comes in unknown was there before."""
+        """Count a storage once; an unknown one among the inputs existed before."""
         key = storage._cdata
         if key not in self._known:
             self._known.add(key)

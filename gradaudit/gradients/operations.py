@@ -25,7 +25,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Operation(ABC):
-    """One use of a parameter.
+    """The operation of one use of a parameter, which gives its gradient's factors.
 
     Attributes:
         groups: blocks of the weight that see separate inputs.
@@ -52,7 +52,7 @@ class Operation(ABC):
         return self.groups, self.outputs, self.inputs
 
     def left(self, delta: Tensor) -> Tensor:
-        """Δ (records, groups, [directions,] out, positions) of the gradient at the output.
+        """Arrange Δ, the gradient at the output, (records, groups, [directions,] out, positions).
 
         By default one of (…, positions, out), seen from its last dimension.
         """
@@ -67,7 +67,7 @@ class Operation(ABC):
         return gradient.flatten(1)
 
     def laid_out(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Δ and A, (…, rows, positions) and (…, columns, positions) of the parameter as it lies."""
+        """Arrange Δ (…, rows, positions) and A (…, columns, positions) as the parameter lies."""
         return left, right
 
     def leading(self, delta: Tensor) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ class Linear(Operation):
     """y_t = W x_t."""
 
     def right(self, seen: Tensor) -> Tensor:
-        """(…, positions, in) seen from its last dimension."""
+        """Arrange A from inputs (…, positions, in), whose last dimension is the layer's."""
         lead = seen.dim() - len(self.shape)
         return seen.reshape(*seen.shape[:lead], -1, self.inputs).mT.unsqueeze(1)
 
@@ -112,7 +112,7 @@ class Convolution(Operation):
     dilation: tuple[int, ...]
 
     def left(self, delta: Tensor) -> Tensor:
-        """(…, samples, groups × out, *positions)."""
+        """Arrange Δ from (…, samples, groups × out, *positions)."""
         lead = self.leading(delta)
         spatial = math.prod(self.shape[-len(self.kernel) :])
         blocks = delta.reshape(*lead, -1, self.groups, self.outputs, spatial)
@@ -129,7 +129,7 @@ class Convolution(Operation):
         return patches.reshape(*ordered.shape[: lead + 1], self.inputs, -1)
 
     def spread(self, left: Tensor, space: Sequence[int]) -> Tensor:
-        """Δ Ȧᵀ for the unit directions of one channel of what came in.
+        """Compute Δ Ȧᵀ for the unit directions of one input channel.
 
         From Δ of one sample, (records, groups, out, positions), and the spatial shape of what came
         in to (records, groups, out, taps, *space flattened).
@@ -143,7 +143,7 @@ class Convolution(Operation):
         return spread[..., 1:]
 
     def _patches(self, seen: Tensor) -> Tensor:
-        """(…, samples, channels, *space) → (…, channels, *kernel, samples, *positions), a view."""
+        """View (…, samples, channels, *space) as (…, channels, *kernel, samples, *positions)."""
         count = len(self.kernel)
         if any(before or after for before, after in self.padding):
             seen = F.pad(seen, tuple(chain.from_iterable(reversed(self.padding))))
@@ -162,7 +162,7 @@ class Gain(Operation):
     channels_last: bool
 
     def left(self, delta: Tensor) -> Tensor:
-        """(…, channels, 1, positions)."""
+        """Arrange Δ as (…, channels, 1, positions)."""
         lead = len(self.leading(delta))
         ordered = channels_first(delta, self.shape, self.groups, self.channels_last)
         return ordered.movedim(lead, 1).unsqueeze(-2)
@@ -180,7 +180,7 @@ class Offset(Operation):
     moves: ClassVar[bool] = False
 
     def left(self, delta: Tensor) -> Tensor:
-        """(…, channels, positions)."""
+        """Arrange Δ as (…, channels, positions)."""
         return channels_first(delta, self.shape, self.outputs, self.channels_last).unsqueeze(1)
 
     def right(self, seen: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class Embedding(Operation):
 def channels_first(
     tensor: Tensor, shape: Sequence[int], channels: int, channels_last: bool
 ) -> Tensor:
-    """(…, *shape) → (…, channels, positions), the channels second or last within ``shape``."""
+    """Arrange (…, *shape) as (…, channels, positions); channels are second or last."""
     lead = tensor.shape[: tensor.dim() - len(shape)]
     if channels_last:
         return tensor.reshape(*lead, -1, channels).mT

@@ -159,7 +159,7 @@ class PerSampleGradients:
         return {layer.name: self.formed_layer(gradients, rows, layer) for layer in self.layers}
 
     def formed_layer(self, gradients: Gradients, rows: slice, layer: Layer) -> Tensor:
-        """One layer's gradients of some records of a batch, (records, elements)."""
+        """Form one layer's gradients of some records of a batch, (records, elements)."""
         parts = [self._formed(gradients, rows, name) for name in layer.parameter_names]
         if len(parts) == 1:
             return parts[0]

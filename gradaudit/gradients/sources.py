@@ -129,13 +129,13 @@ class Tangents:
         )
 
     def formed(self) -> Tensor:
-        """Ġ, (records, directions, groups, out, in)."""
+        """Form Ġ, (records, directions, groups, out, in)."""
         moved = self._by_left() if self.product is None else self.product
         right = self._right()
         return moved if right is None else self._by_right(right).add_(moved)
 
     def _right(self) -> Tensor | None:
-        """Ȧ, (records or 1, groups, directions, in, positions); None where A stays."""
+        """Compute Ȧ, (records or 1, groups, directions, in, positions); None if A is constant."""
         moving = [(site, use) for site, use in self.uses if use.moves and site in self.seen]
         return over_uses([use.right(self.seen[site]) for site, use in moving]) if moving else None
 
@@ -149,14 +149,14 @@ class Tangents:
         return total.clamp(min=0)
 
     def _by_left(self) -> Tensor:
-        """Δ̇ Aᵀ, (records, directions, groups, out, in)."""
+        """Compute Δ̇ Aᵀ, (records, directions, groups, out, in)."""
         assert self.left is not None
         records, groups, directions, outputs, _ = self.left.shape
         product = self.left.flatten(2, 3) @ self.base.right.mT
         return product.reshape(records, groups, directions, outputs, -1).transpose(1, 2)
 
     def _by_right(self, right: Tensor) -> Tensor:
-        """Δ Ȧᵀ, (records, directions, groups, out, in)."""
+        """Compute Δ Ȧᵀ, (records, directions, groups, out, in)."""
         groups, directions = right.shape[1:3]
         tangents, left = right.flatten(2, 3), self.base.left
         if len(tangents) < len(left):
@@ -184,7 +184,7 @@ class Tangents:
 
 
 def over_uses(parts: Sequence[Tensor]) -> Tensor:
-    """One parameter's factors over all its uses: more positions."""
+    """Join one parameter's factors over all its uses, as further positions."""
     if len(parts) == 1:
         return parts[0]
     records = max(len(part) for part in parts)

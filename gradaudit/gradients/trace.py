@@ -105,7 +105,7 @@ class Trace:
     def gradients(
         self, point: Tensor, target: Tensor, record: Tensor, *, tokens: bool = False
     ) -> Gradients:
-        """One record's gradients, by ``torch.func``.
+        """Compute one record's gradients by ``torch.func``.
 
         Point and target come without the records' dimension; the record is used where it is made of
         tokens. With ``tokens`` these are among what came in, too; they have no tangents.
@@ -126,12 +126,12 @@ class Trace:
     def responses(
         self, point: Tensor, record: Tensor, perturbations: tuple[Tensor, ...] | None = None
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """One record's outputs, for a batch of one, and what came in at the sites."""
+        """Compute one record's outputs, as a batch of one, and the sites' inputs."""
         outputs, capture = self._run(point, record, {}, perturbations)
         return outputs, _real(capture.seen)
 
     def connected(self, point: Tensor, target: Tensor, record: Tensor) -> Gradients:
-        """One record's gradients by plain autograd, differentiable again by point and target."""
+        """Compute one record's gradients by autograd, differentiable again by point and target."""
         zeros = tuple(zero.requires_grad_() for zero in self.zeros(point))
         whole = {name: _leaf(self.view.parameters[name]) for name in self.whole}
         leaves = [*zeros, *whole.values()]

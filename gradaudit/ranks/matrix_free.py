@@ -42,7 +42,7 @@ _SLACK = 2.0
 
 @dataclass(frozen=True)
 class Nullity:
-    """How much of a side's space Û does not span.
+    """The part of a side's space that Û does not span.
 
     Attributes:
         side: ``inputs``, spanned by the rows of Û, or ``rows``, spanned by its columns.
@@ -84,7 +84,7 @@ class Residuals:
 
 @dataclass
 class ResidualProgress:
-    """How far the residuals of some probes have come, and whether to go on.
+    """The progress of some probes' residuals, which decides whether to go on.
 
     Residuals of a Frobenius norm of ``enough`` are short enough, and B and Bᵀ are applied to every
     probe ``iterations`` times at most. Where at their pace it took more than ``_SLACK`` times as

@@ -38,7 +38,7 @@ SOLVED = "fully connected: its gradient gives its input in closed form (COPA, le
 
 @dataclass(frozen=True)
 class Geometry:
-    """How one group of a convolution reads its input; the same for all its channels.
+    """The geometry by which one group of a convolution reads its input, for all its channels.
 
     ``sources``, (output positions, taps) int64, is the input position that a tap reads, ``size``
     (the number of spatial positions of the input) where it reads zero padding.
@@ -60,7 +60,7 @@ class Geometry:
 
     @cached_property
     def reads(self) -> Tensor:
-        """(size,) how often each input position is read."""
+        """How often each input position is read, (size,)."""
         return torch.bincount(self.sources.flatten(), minlength=self.size + 1)[: self.size]
 
     @cached_property
@@ -70,7 +70,7 @@ class Geometry:
 
     @cached_property
     def live(self) -> Tensor:
-        """(taps,) whether a tap ever reads more than padding."""
+        """Whether a tap ever reads more than padding, (taps,)."""
         return (self.sources < self.size).any(dim=0)
 
     @cached_property

@@ -200,7 +200,7 @@ class ReducedU:
 
     @cached_property
     def live(self) -> Tensor:
-        """(width,) which elements of a filter ever see an input."""
+        """Which elements of a filter ever read an input, (width,)."""
         return self.geometry.live.repeat_interleave(self.geometry.channels)
 
     @cached_property
@@ -220,11 +220,11 @@ class ReducedU:
         )
 
     def apply(self, inputs: Tensor) -> Tensor:
-        """Û of every row of ``inputs`` (vectors, columns): (vectors, height)."""
+        """Apply Û to every row of ``inputs`` (vectors, columns): (vectors, height)."""
         return torch.stack([self._apply(vector) for vector in inputs.unbind()])
 
     def apply_transposed(self, outputs: Tensor) -> Tensor:
-        """Ûᵀ of every row of ``outputs`` (vectors, height): (vectors, columns)."""
+        """Apply Ûᵀ to every row of ``outputs`` (vectors, height): (vectors, columns)."""
         return torch.stack([self._apply_transposed(vector) for vector in outputs.unbind()])
 
     def _apply(self, vector: Tensor) -> Tensor:
@@ -279,7 +279,7 @@ class Equations:
 
     @property
     def rounding(self) -> float:
-        """How far the basis may be off, relative: rounding errors over the least singular value."""
+        """The basis's relative error: rounding errors over the least singular value."""
         return 8 * EPSILON / self.gap.smallest
 
     @property
@@ -335,7 +335,7 @@ def equations_of(operator: ReducedU, flops: float) -> Equations | None:
 
 
 def _placed(operator: ReducedU) -> Tensor:
-    """(taps · output gradients, size): a basis of the output gradients where each tap reads."""
+    """Place a basis of output gradients where each tap reads, (taps · gradients, size)."""
     geometry, rows = operator.geometry, operator.deltas.rows
     placed = rows.new_zeros(geometry.taps, geometry.size + 1, len(rows))
     for tap, read in zip(placed, geometry.sources.T, strict=True):

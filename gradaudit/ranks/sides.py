@@ -65,7 +65,7 @@ class RowSpace:
 
     @cached_property
     def ranks(self) -> Tensor:
-        """(output positions,) rank of the filters on the inputs read there."""
+        """The rank of the filters on the inputs read at each output position, (positions,)."""
         kinds, pattern = self.operator.geometry.patterns
         ranks = [numerical_rank(self._merged(first)) for first in kinds]
         return torch.tensor(ranks, device=pattern.device)[pattern]
@@ -80,7 +80,7 @@ class RowSpace:
 
     @cached_property
     def beside(self) -> int:
-        """Dimension of what Π P(x) Q_dᵀ can be."""
+        """The largest possible dimension of Π P(x) Q_dᵀ."""
         operator = self.operator
         return (int(operator.live.sum()) - operator.filters.rank) * operator.deltas.rank
 
@@ -158,13 +158,13 @@ class _CoordinatePoint:
 
     @cached_property
     def _hits(self) -> Tensor:
-        """(taps, size) which inputs a tap reads."""
+        """Which inputs each tap reads, (taps, size)."""
         size, sources = self.geometry.size, self.geometry.sources
         hit = sources.new_zeros(self.geometry.taps, size + 1, dtype=torch.bool)
         return hit.scatter_(1, sources.T, value=True)[:, :size]
 
     def spread(self, filters: int) -> list[int]:
-        """How many taps each input channel gets, as even as can be."""
+        """Divide the taps among the input channels as evenly as possible."""
         share, rest = divmod(filters, self.geometry.channels)
         channels = range(self.geometry.channels)
         return [min(share + (channel < rest), len(self.order)) for channel in channels]
@@ -184,7 +184,7 @@ class _CoordinatePoint:
         return int(known.sum()) + unknown
 
     def _equations(self, tap: int) -> Tensor:
-        """(size, gradients): the gradient equations of one tap on one channel's inputs."""
+        """Form the gradient equations of one tap on one channel's inputs, (size, gradients)."""
         placed = self.deltas.new_zeros(self.geometry.size + 1, len(self.deltas))
         return placed.index_add_(0, self.geometry.sources[:, tap], self.deltas.T)[:-1]
 
@@ -246,7 +246,7 @@ class Side:
 
     @property
     def rounding(self) -> float:
-        """How far the space may be off, relative."""
+        """The relative error of the space."""
         return self.equations.rounding if self.equations else 0.0
 
     @property
@@ -259,7 +259,7 @@ class Side:
         return self.equations.of_whole(singular) if self.equations else singular
 
     def probes(self, count: int, generator: torch.Generator) -> Tensor:
-        """(count, length) standard Gaussian vectors of the space."""
+        """Draw standard Gaussian vectors of the space, (count, length)."""
         drawn = torch.randn(count, self.length, dtype=torch.float64, generator=generator)
         return self.confine(drawn.to(self.operator.geometry.sources.device))
 
@@ -297,7 +297,7 @@ def _beside(equations: Equations) -> Side:
 
 
 def _read(operator: ReducedU) -> Tensor:
-    """(columns,) which inputs are read at all."""
+    """Which inputs are read at all, (columns,)."""
     return (operator.geometry.reads > 0).repeat_interleave(operator.geometry.channels)
 
 
@@ -319,7 +319,7 @@ def _identity(vectors: Tensor) -> Tensor:
 
 
 def gram_inverse(operator: ReducedU) -> Map | None:
-    """(WᵀW + εI)⁻¹ on every row of (vectors, columns), or None where it is not worth its cost."""
+    """Make (WᵀW + εI)⁻¹ for rows of (vectors, columns); None where it costs too much."""
     band = _bandwidth(operator)
     gram_flops = 2.0 * operator.geometry.positions * operator.filters.rank * operator.width**2
     flops = gram_flops + operator.columns * float(band) ** 2

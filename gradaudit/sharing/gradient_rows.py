@@ -61,11 +61,11 @@ class Dense:
         return self.values
 
     def columns(self, elements: Tensor) -> Tensor:
-        """(rows, chosen)."""
+        """Form the chosen columns, (rows, chosen)."""
         return self.values[:, elements]
 
     def squares(self) -> Tensor:
-        """(rows,) float64."""
+        """Compute squared norms, (rows,) in float64."""
         norms: Tensor = torch.linalg.vector_norm(self.values, dim=1, dtype=torch.float64)
         return norms.square()
 
@@ -134,19 +134,19 @@ class FactoredRows:
         return self.left.shape[1] * self.right.shape[1]
 
     def dense(self) -> Tensor:
-        """(rows, out · in)."""
+        """Form the rows, (rows, out · in)."""
         if self.left.shape[2] == 1:
             return (self.left * self.right.mT).flatten(1)
         return (self.left @ self.right.mT).flatten(1)
 
     def columns(self, elements: Tensor) -> Tensor:
-        """(rows, chosen), without the others."""
+        """Form the chosen columns alone, (rows, chosen)."""
         inputs = self.right.shape[1]
         out, into = elements // inputs, elements % inputs
         return (self.left[:, out] * self.right[:, into]).sum(dim=2)
 
     def squares(self) -> Tensor:
-        """(rows,) float64, of T × T inner products."""
+        """Compute squared norms (rows,) in float64 from T × T inner products."""
         left, right = self.left.double(), self.right.double()
         return ((left.mT @ left) * (right.mT @ right)).sum(dim=(1, 2))
 
@@ -201,7 +201,7 @@ def joined(parts: Sequence[GradientRows]) -> GradientRows:
 
 
 def _stacked(factors: Tensor) -> Tensor:
-    """(sums, terms, width, positions) to (sums, width, terms · positions)."""
+    """Join terms: (sums, terms, width, positions) to (sums, width, terms · positions)."""
     if factors.shape[3] == 1:
         return factors[..., 0].mT
     return factors.transpose(1, 2).flatten(2)
@@ -216,7 +216,7 @@ def _products(left: Tensor, others: Tensor, right: Tensor, beside: Tensor) -> Te
 
 
 def _all_pairs(one: Tensor, other: Tensor) -> Tensor:
-    """(n, width, T) and (m, width, S) to inner products (n, T, m, S)."""
+    """Multiply all pairs: (n, width, T) and (m, width, S) to inner products (n, T, m, S)."""
     flat, beside = one.mT.flatten(0, 1), other.mT.flatten(0, 1)
     return (flat @ beside.T).view(len(one), one.shape[2], len(other), other.shape[2])
 

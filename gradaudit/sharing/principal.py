@@ -128,7 +128,7 @@ class FormedProjection:
         return self.axes.nbytes
 
     def __call__(self, rows: GradientRows) -> Tensor:
-        """(rows, components)."""
+        """Project rows onto the components, (rows, components)."""
         return self.visibility.seen(rows) @ self.axes - self.offset.to(self.axes)
 
 
@@ -152,7 +152,7 @@ class KernelProjection:
         return len(self.fitted) * self.fitted.width * self.fitted.left.element_size()
 
     def __call__(self, rows: GradientRows) -> Tensor:
-        """(rows, components)."""
+        """Project rows onto the components, (rows, components)."""
         assert isinstance(rows, FactoredRows)
         return (rows.gram(self.fitted) @ self.weights - self.offset).to(rows.left.dtype)
 

@@ -35,7 +35,7 @@ B = TypeVar("B")
 
 
 class Optimizer(Protocol):
-    """One client's optimizer in one round."""
+    """The optimizer of one client in one round."""
 
     def directions(self, gradients: Update) -> Update:
         """The direction against which the weights move by one learning rate."""
@@ -49,7 +49,7 @@ class Momentum:
         self._kept: Update = {}
 
     def directions(self, gradients: Update) -> Update:
-        """b_t."""
+        """Compute the direction b_t."""
         kept = self._kept if self._momentum else {}
         self._kept = {
             name: g + self._momentum * kept[name] if name in kept else g
@@ -70,7 +70,7 @@ class Adam:
         self._squares: Update = {}
 
     def directions(self, gradients: Update) -> Update:
-        """m̂_t / (√v̂_t + ε)."""
+        """Compute the direction m̂_t / (√v̂_t + ε)."""
         self._step += 1
         self._means = _averaged(self._means, gradients, _FIRST)
         squared = {name: g.square() for name, g in gradients.items()}
@@ -100,7 +100,7 @@ def _averaged(kept: Update, new: Update, decay: float) -> Update:
 
 
 def _root(squares: Tensor) -> Tensor:
-    """√x, whose slope at 0 counts as 0: there a NaN would come of it, as 0 · ∞."""
+    """Compute √x with slope 0 at 0, where 0 · ∞ would give a NaN."""
     some = squares > 0
     return torch.where(some, torch.where(some, squares, 1.0).sqrt(), 0.0)
 
@@ -158,7 +158,7 @@ class LocalTraining:
         batches: Iterable[B],
         gradient: Callable[[Update, B], Update],
     ) -> Update:
-        """(w_0 − w_E)/rate: the sum of what the optimizer steps along.
+        """Compute (w_0 − w_E)/rate, the sum of the optimizer's directions.
 
         Args:
             start: w_0, every parameter that is trained.

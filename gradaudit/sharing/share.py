@@ -28,7 +28,7 @@ def local_training(
     training: LocalTraining,
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
-    """(w_0 − w_E)/rate by parameter.
+    """Train locally, and return (w_0 − w_E)/rate by parameter.
 
     All trainable parameters are trained, shared or not. Every epoch goes through the records in a
     new random order (in the given order where one minibatch holds them all), the last minibatch
@@ -79,7 +79,7 @@ def share(
     memory: int = 1 << 30,
     noise: bool = True,
 ) -> dict[str, Tensor]:
-    """One client's update for one batch, through all defenses of updates.
+    """Make one client's update for one batch, after all defenses of updates.
 
     With FedSGD it is the gradient of the batch's mean loss; with FedAvg (w_0 − w_E)/rate, the sum
     of the moves of local training, so that one step of SGD is FedSGD exactly. ``others``,

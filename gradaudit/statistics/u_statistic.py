@@ -157,7 +157,7 @@ def _counts(members: IntArray, strata: IntArray, played: int) -> FloatArray:
 
 
 def _spread(incidence: sparse.csr_array, share: FloatArray, strata: IntArray) -> FloatArray:
-    """Σ_c (a_ct − ā_c)² of every trial, ā the mean over its stratum's trials."""
+    """Compute Σ_c (a_ct − ā_c)² of every trial, with ā the mean of its stratum's trials."""
     means = np.asarray(incidence @ share)
     crossed = np.asarray(incidence.T @ means)[np.arange(len(strata)), strata]
     squares = np.asarray(incidence.multiply(incidence).sum(axis=0)).ravel()

@@ -132,7 +132,7 @@ def _call_directly(graph: fx.Graph) -> None:
 
 
 class ReplayedEvaluation:
-    """An evaluation that goes over to its recording where it is called often enough.
+    """An evaluation that is recorded, and repeated from its recording, once it is called often.
 
     Recordings are of a number of points and are made at other points than they are tried at; one
     that does not give what the evaluation itself gives is not used, nor are random operations and
