@@ -14,6 +14,8 @@ nominal).
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 import torch
@@ -30,7 +32,9 @@ from gradaudit.audits.floor.information import (
     sum_of_layers,
 )
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.van_trees import floor_of, van_trees_bound
+from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
+from gradaudit.audits.floor.release import Release
+from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.models.building import load_model
@@ -59,18 +63,22 @@ class Case:
     def layers(self) -> tuple[Layer, ...]:
         return layers_of(self.model, with_bias=True)
 
+    def drawn(self, draws: int, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return self.labels[torch.randint(len(self.labels), (draws,), generator=generator)]
+
     def informations(self, draws: int, seed: int) -> dict[str, Information]:
-        chosen = torch.randint(
-            len(self.labels), (draws,), generator=torch.Generator().manual_seed(seed)
-        )
-        return layer_information(
-            self.target,
-            self.layers,
-            self.prior,
-            self.labels[chosen],
-            shape=self.inputs.shape[1:],
-            seed=seed,
-        )
+        labels, shape = self.drawn(draws, seed), self.inputs.shape[1:]
+        how = self.target, self.layers, self.prior, labels
+        return layer_information(*how, shape=shape, seed=seed)
+
+    def law(self, draws: int, seed: int) -> UpdateLaw:
+        """Of the whole update, under noise of deviation one."""
+        release = Release(tuple(names_of(self.layers)), 1, 1.0)
+        how = self.target, self.layers, self.prior, self.drawn(draws, seed), (release,)
+        shape = self.inputs.shape[1:]
+        found = update_laws(*how, shape=shape, seed=seed, memory=1 << 30)
+        return reduce(add, found.values())
 
     def gradient(self, record: Tensor, label: Tensor) -> Tensor:
         """One record's whole gradient, (elements,)."""
@@ -208,10 +216,11 @@ def attacks(runs: int) -> None:
     )
     for case in cases():
         infos = sum_of_layers(case.informations(1024, 1).values())
+        law = case.law(1024, 1)
         scale = float(infos.mean.diagonal().mean()) ** 0.5
         for ratio in RATIOS:
             sigma = scale * ratio
-            floor = floor_of([infos / sigma**2], case.prior)
+            floor = van_trees_bound(share, infos / sigma**2, case.prior, law * sigma**-2)
             errors = played(case, sigma, runs)
             told = " ".join(f"{e.mean():.4f} ±{e.std() / len(e) ** 0.5:.4f}" for e in errors.T)
             ratio_best = floor.value / errors.mean(axis=0).min()

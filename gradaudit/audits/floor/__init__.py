@@ -90,9 +90,11 @@ class Floor(Audit[FloorOptions]):
     ``details.estimate`` is their mean. More records bring the number nearer to the estimate.
 
     What is done to an update after the noise only helps. A kink (ReLU, max pooling) makes gradients
-    of the layers before it jump; there ``mse_share`` and ``nats`` are skipped. A floor says nothing
-    of records that are no draws of the prior, of several updates of a record, and of what a low
-    floor allows: it shows no attack.
+    of the layers before it jump; what is left is the bound by the law of updates, I(x; update) ≤
+    E ln p(y | x)/q(y) for a normal law q of other records' updates (D. Barber and F. Agakov, "The
+    IM algorithm", 2003), and the least error of so many nats (Shannon's rate distortion function).
+    It is tried elsewhere too. A floor says nothing of records that are no draws of the prior, of
+    several updates of a record, and of what a low floor allows: it shows no attack.
     """
 
     name = "floor"

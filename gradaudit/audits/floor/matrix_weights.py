@@ -39,7 +39,7 @@ from gradaudit.models.target import Layer
 
 LOCAL = 64
 """Leading directions in which records have weights of their own."""
-_MENU = (0.5, 0.0), (0.5, 0.3)
+_MENU = (0.1, 0.0), (0.5, 0.0), (0.5, 0.3)
 """The a and b of H: about the best of .3 to 10 and 0 to 1 on ``benchmarks/coverage/floors.py``."""
 _SHARED = 8
 """Units that the α of all directions together count for, beside a direction's own."""

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Self
 
@@ -15,8 +17,10 @@ from gradaudit.audits.floor import Floor, FloorOptions
 from gradaudit.audits.floor.functionals import Functional, log_chance, nats, share, success
 from gradaudit.audits.floor.gap_rows import GapRows, attacked, tangents
 from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.matrix_weights import LOCAL
 from gradaudit.audits.floor.playing import AttackedRecords
 from gradaudit.audits.floor.prior import GaussianPrior, prior_of_file
+from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
 from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
 from gradaudit.audits.floor.van_trees import van_trees_bound
@@ -55,7 +59,8 @@ def cost(audit: Floor, subject: Subject) -> AuditCost:
     _expect_noise(_releases(audit.options, subject, subject.target))
     directions = min(audit.options.directions, subject.records.inputs[0].numel())
     draws = subject.samples or _affordable(audit.options, subject)
-    moved = directions * draws + attacked(audit.options, subject) * tangents(subject)
+    local = 3 * min(directions, LOCAL) * draws // 2
+    moved = directions * draws + local + attacked(audit.options, subject) * tangents(subject)
     return AuditCost(passes=_PASSES_A_DIRECTION * moved * len(subject.targets))
 
 
@@ -77,6 +82,7 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         gaps = GapRows(rows, case.attacked(subject, attacked(options, subject)))
         with progress.task("floor", len(labels)) as advance:
             infos = case.informations(subject, advance, subject.workers.on(str(variant)))
+        case = replace(case, laws=case.laws_of(subject))
         yield from _rows(gaps, case, infos, options, subject)
 
 
@@ -115,6 +121,7 @@ class NoisyUpdate:
         reasons: by layer, why it has no floor.
         prior: of the records.
         labels: of the records to draw.
+        laws: of every layer's part of the update, where that is known.
     """
 
     target: Target
@@ -123,6 +130,7 @@ class NoisyUpdate:
     reasons: Mapping[str, str]
     prior: GaussianPrior
     labels: Tensor
+    laws: Mapping[str, UpdateLaw] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -179,6 +187,22 @@ class NoisyUpdate:
         )
         fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
         return {name: parts * fisher[name] for name, parts in found.items()}
+
+    def laws_of(self, subject: Subject) -> dict[str, UpdateLaw]:
+        """The law of every layer's part of the update; empty where none can be told."""
+        noisy = [layer for layer in self.layers if self.release(layer) is not None]
+        shape, seed = subject.records.inputs.shape[1:], subject.seed
+        how = self.target, noisy, self.prior, self.labels, self.releases
+        try:
+            return update_laws(*how, shape=shape, seed=seed, memory=subject.memory)
+        except NotApplicable:
+            return {}
+
+    def law(self, layers: Sequence[Layer]) -> UpdateLaw | None:
+        """The law of what these layers share together; None where it is not known."""
+        if any(layer.name not in self.laws for layer in layers):
+            return None
+        return reduce(add, (self.laws[layer.name] for layer in layers))
 
     def attacked(self, subject: Subject, records: int) -> AttackedRecords | None:
         """Records of the prior that are attacked; None where there are to be none."""
@@ -292,25 +316,31 @@ def _of_layers(
     layers: Sequence[Layer],
 ) -> Iterator[Measurement]:
     """The rows of one layer, or of the model."""
-    rows = gaps.rows
-    if why := case.why_not(layers):
+    rows, why, law = gaps.rows, case.why_not(layers), case.law(layers)
+    if why and law is None:
         floors = list(rows.skipped(why, FUNCTIONALS, [name]))
+    elif why:
+        floors = list(_measured(rows.of({}, {"by_law_alone": why}), case, None, law, name))
     else:
         together = sum_of_layers(infos[each.name] for each in case.tied_to(layers))
-        floors = list(_measured(rows, case, together, name))
+        floors = list(_measured(rows, case, together, law, name))
     yield from floors
     yield _reconstructed(rows, case, options, name, layers)
     yield gaps.row(name, layers, {row.metric: row for row in floors}, case.prior)
 
 
 def _measured(
-    rows: Rows, case: NoisyUpdate, information: Information, name: str | None
+    rows: Rows,
+    case: NoisyUpdate,
+    information: Information | None,
+    law: UpdateLaw | None,
+    name: str | None,
 ) -> Iterator[Measurement]:
-    if not information.finite:
+    if not _finite(information, law):
         yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         return
     for metric, functional in FUNCTIONALS.items():
-        found = van_trees_bound(functional, information, case.prior)
+        found = van_trees_bound(functional, information, case.prior, law)
         details: dict[str, JsonValue] = {"estimate": found.value}
         if metric == "mse_share":
             details["mse"] = found.safe * case.prior.variance / case.prior.size
@@ -322,6 +352,11 @@ def _measured(
             n=len(case.labels),
             details=details,
         )
+
+
+def _finite(information: Information | None, law: UpdateLaw | None) -> bool:
+    told = information is None or information.finite
+    return told and (law is None or bool(law.gram.isfinite().all()))
 
 
 def _reconstructed(

@@ -3,14 +3,36 @@
 No guess x̂ of x ~ N(0, diag λ) with the error D = Σ min(θ, λ_j) has fewer nats of x than ½ Σ
 ln(λ_j/θ) over λ_j > θ (T. Cover and J. Thomas, "Elements of information theory", 2006, theorem
 10.3.3). So who errs by D has shown as many nats, and who has so many nats errs by D or more.
+
+How much an update y = g + n tells of its record is at most what it costs to describe it by any law
+q that is not its own: I(x; y) ≤ E ln p(y | x)/q(y) (D. Barber and F. Agakov, "The IM algorithm",
+2003). With unit noise n and q = N(μ, I + S) of other records' g, S the covariance of rank m, it is
+
+    ½ ln det(I + S) − ½ tr S (I + S)⁻¹ + ½ E (g − μ)ᵀ (I + S)⁻¹ (g − μ),
+
+on average over records, whatever jumps in g, so that kinks do no harm. It needs no more than the
+inner products of gradients, which add up over layers. Where updates are about normal it is exact;
+of a network that is sure of most records it is not near. The attacker knows the label: means are
+those of its records, and the covariance is theirs or that of all records about their means.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
+import torch
 from torch import Tensor
 
+from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.audits.floor.release import Release
+from gradaudit.core.randomness import torch_rng
+from gradaudit.gradients.per_sample import per_sample_gradients
+from gradaudit.models.target import Layer, Target
+
 _BISECTIONS = 100
+_FEWEST = 16
+"""Records of a label that tell a covariance of their own, and of all that tell a law."""
 
 
 def nats_shown(share: float, spectrum: Tensor) -> float:
@@ -30,8 +52,12 @@ def nats_shown(share: float, spectrum: Tensor) -> float:
 
 def least_share(nats: float, spectrum: Tensor) -> float:
     """The least mean squared error, over Σ λ, of any guess that has so many nats or fewer."""
-    level = _level(lambda level: -_nats(level, spectrum), -nats / float(spectrum.sum()), spectrum)
-    return float(spectrum.clamp(max=level).sum() / spectrum.sum())
+    return float(spectrum.clamp(max=level_of(nats, spectrum)).sum() / spectrum.sum())
+
+
+def level_of(nats: float, spectrum: Tensor) -> float:
+    """The water's level θ of a guess with so many nats; the share falls by 2 θ/Σ λ with each."""
+    return _level(lambda level: -_nats(level, spectrum), -nats / float(spectrum.sum()), spectrum)
 
 
 def _nats(level: float, spectrum: Tensor) -> float:
@@ -49,3 +75,156 @@ def _level(rising: Callable[[float], float], share: float, spectrum: Tensor) -> 
         middle = (low + high) / 2
         low, high = (middle, high) if rising(math.exp(middle)) <= wanted else (low, middle)
     return math.exp(low)
+
+
+@dataclass(frozen=True)
+class UpdateLaw:
+    """Inner products of what records of the prior send, over the noise's variance; they add up.
+
+    Attributes:
+        gram: (records, records).
+        labels: a number for each record's label, (records,); the same for all without classes.
+    """
+
+    gram: Tensor
+    labels: Tensor
+
+    def __add__(self, other: Self) -> Self:
+        """The law of two layers' parts together, under independent noise."""
+        return replace(self, gram=self.gram + other.gram)
+
+    def __mul__(self, factor: float) -> Self:
+        """The law under noise of this much less variance."""
+        return replace(self, gram=self.gram * factor)
+
+    def nats(self, folds: Tensor) -> Tensor:
+        """What each record's update tells at most, on average over records, (2, records).
+
+        By the covariance of all other folds' records, and by that of those with its label.
+
+        Args:
+            folds: which fold each record is in, (records,).
+        """
+        found = torch.empty(2, len(folds), dtype=self.gram.dtype)
+        for fold in range(int(folds.max()) + 1):
+            held, others = (folds == fold).nonzero().flatten(), folds != fold
+            centred = self._centred(others)
+            found[:, held] = _told(centred, others, held)
+            for label in self.labels[held].unique().tolist():  # type: ignore[no-untyped-call]
+                alike = others & (self.labels == label)
+                asked = held[self.labels[held] == label]
+                if int(alike.sum()) >= _FEWEST:
+                    found[1, asked] = _told(centred, alike, asked)
+        return found
+
+    def _centred(self, known: Tensor) -> Tensor:
+        """Inner products about the mean of the known records of each record's label.
+
+        About that of all known records where there are none of its label.
+        """
+        alike = (self.labels[:, None] == self.labels) & known
+        alike = torch.where(alike.any(dim=1, keepdim=True), alike, known)
+        away = torch.eye(len(known)) - alike / alike.sum(dim=1, keepdim=True)
+        centred: Tensor = away.to(self.gram) @ self.gram @ away.to(self.gram).mT
+        return centred
+
+
+def _told(centred: Tensor, known: Tensor, asked: Tensor) -> Tensor:
+    """The bound's value for each record asked about, by the covariance of the known ones."""
+    at = known.nonzero().flatten()
+    values, vectors = torch.linalg.eigh(centred[at][:, at] / len(at))
+    values = values.clamp(min=0)
+    along = centred[asked][:, at] @ vectors / len(at) ** 0.5
+    left = centred.diagonal()[asked] - (along.square() / (1 + values)).sum(dim=1)
+    told: Tensor = (values.log1p() - values / (1 + values)).sum() / 2 + left / 2
+    return told
+
+
+def bounds_by_law(
+    law: UpdateLaw, units: int, prior: GaussianPrior, *, of_share: bool, folds: int
+) -> Iterator[Tensor]:
+    """Numbers of units of records, on the safe side on average, (units,) each.
+
+    Nats, or the least share of the variance: the rate distortion function lies above its tangents,
+    here that at the other folds' nats.
+
+    Args:
+        law: of the updates.
+        units: into how many units the records are parted, in order.
+        prior: of the records.
+        of_share: whether shares are asked for.
+        folds: of units, which are held against one another.
+    """
+    records = len(law.gram)
+    unit = torch.arange(records) * units // records
+    fold = torch.arange(units) % folds
+    for each in law.nats(fold[unit]):
+        sums = torch.zeros(units, dtype=each.dtype).index_add_(0, unit, each)
+        nats = sums / torch.bincount(unit, minlength=units)
+        yield _shares(nats, fold, prior.spectrum) if of_share else nats
+
+
+def _shares(nats: Tensor, folds: Tensor, spectrum: Tensor) -> Tensor:
+    found = torch.empty_like(nats)
+    for fold in range(int(folds.max()) + 1):
+        at = max(0.0, float(nats[folds != fold].mean()))
+        slope = -2 * level_of(at, spectrum) / float(spectrum.sum())
+        held = folds == fold
+        found[held] = least_share(at, spectrum) + slope * (nats[held] - at)
+    return found
+
+
+def update_laws(
+    target: Target,
+    layers: Sequence[Layer],
+    prior: GaussianPrior,
+    labels: Tensor,
+    releases: Sequence[Release],
+    *,
+    shape: Sequence[int],
+    seed: int,
+    memory: int,
+) -> dict[str, UpdateLaw]:
+    """The law of every layer's part of the update under its noise, from drawn records.
+
+    Without layers whose part depends on a norm over several records, or whose noise is not
+    Gaussian. Empty where the gradients of enough records take more than half of the memory.
+
+    Args:
+        target: the model with its loss.
+        layers: with biases where these are shared.
+        prior: what records are drawn from.
+        labels: of as many records to draw, (records, …).
+        releases: how the update leaves.
+        shape: of one record.
+        seed: of the records.
+        memory: bytes that gradients may take.
+
+    Raises:
+        NotApplicable: records have no gradients of their own.
+        AuditError: the model cannot be run on such records.
+    """
+    count = min(len(labels), memory // (16 * max(1, sum(layer.parameters for layer in layers))))
+    if count < _FEWEST:
+        return {}
+    drawn = prior.draw(count, torch_rng(seed, "floor", "law")).reshape(-1, *shape)
+    how = {"dtype": torch.float64, "memory": memory, "seed": seed}
+    chunks = list(per_sample_gradients(target, drawn, labels[:count], layers, **how))  # type: ignore[arg-type]
+    parts = {layer.name: torch.cat([chunk[layer.name] for chunk in chunks]) for layer in layers}
+    grams = {name: (part.double() @ part.double().mT).cpu() for name, part in parts.items()}
+    classes = labels[:count] if labels.dim() == 1 and not labels.is_floating_point() else None
+    numbers = torch.zeros(count) if classes is None else classes.cpu()
+    found: dict[str, UpdateLaw] = {}
+    for release in releases:
+        if release.tied or release.noise != "gaussian":
+            continue
+        own = [layer for layer in layers if set(layer.parameter_names) <= release.members]
+        whole = [grams[layer.name].diagonal() for layer in own]
+        left = torch.ones(count, dtype=torch.float64)
+        if release.moving is not None and whole:
+            norms = torch.stack(whole).sum(dim=0).sqrt()
+            left = (release.moving / norms).clamp(max=1)
+        for layer in own:
+            gram = grams[layer.name] * left[:, None] * left * release.fisher
+            found[layer.name] = UpdateLaw(gram, numbers)
+    return found

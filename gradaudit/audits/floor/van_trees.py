@@ -24,9 +24,10 @@ from torch import Tensor
 from gradaudit.audits.floor.functionals import Functional, share
 from gradaudit.audits.floor.information import Information, sum_of_layers
 from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.audits.floor.rate_distortion import UpdateLaw, bounds_by_law
 from gradaudit.statistics.intervals import student
 
-_FOLDS = 8
+_FOLDS, _UNIT = 8, 4
 _OWN, _SCALED, _OTHERS = 0.45, 0.45, 0.05
 """What a unit's information is guessed from: its other half, and that of other units, scaled to the
 trace of that half and as it is, which keeps what a small half missed from weighing too much."""
@@ -46,9 +47,12 @@ class Estimate:
 
 
 def van_trees_bound(
-    functional: Functional, information: Information, prior: GaussianPrior
+    functional: Functional,
+    information: Information | None,
+    prior: GaussianPrior,
+    law: UpdateLaw | None = None,
 ) -> Estimate:
-    """The best of several bounds: without a genie, with one, and with weights, from units.
+    """The best of several bounds: without a genie, with one, with weights, and by the update's law.
 
     F(Â) itself errs on the wrong side on average: F is convex (Jensen), and Â misses directions.
     But a convex F lies above its tangents, F(A) ≥ F(B) + ⟨F′(B), A − B⟩ whatever B is, and the
@@ -56,8 +60,14 @@ def van_trees_bound(
     a genie of other units', with one of the unit's other half's too. Which of the bounds a unit
     counts for is said by other units. So each has a number that is on average on the safe side, and
     the safe number is the end of Student's interval for their mean. Concave F the other way round.
+
+    Args:
+        functional: what is bounded.
+        information: of the update; None where gradients jump, which leaves the law alone.
+        prior: of the records.
+        law: of the update; what it says is left out without.
     """
-    numbers = torch.cat(list(_numbers(functional, information, prior))).numpy()
+    numbers = torch.cat(list(_numbers(functional, information, prior, law))).numpy()
     value = float(numbers.mean())
     safe = student(numbers)[0 if functional.sign > 0 else 1]
     value, safe = (min(max(0.0, x), functional.most) for x in (value, safe))
@@ -65,27 +75,49 @@ def van_trees_bound(
 
 
 def _numbers(
-    functional: Functional, information: Information, prior: GaussianPrior
+    functional: Functional,
+    information: Information | None,
+    prior: GaussianPrior,
+    law: UpdateLaw | None,
 ) -> Iterator[Tensor]:
     """Returns every unit's floor; each fold uses the bound that is best on the others.
 
     Best is the one with the best mean less its standard error: few units tell little.
     """
-    units, count = information.units, len(information.halves)
-    folds = torch.arange(count) % min(_FOLDS, count)
-    each = list(torch.empty(2, count, dtype=units.dtype))
-    for fold in range(min(_FOLDS, count)):
-        held, others = folds == fold, units[folds != fold].mean(dim=0)
-        each[0][held] = functional.tangent(others, units[held], prior)
-        each[1][held] = _bounds(functional, information.halves[held], others, information, prior)
-    if functional is share and information.local is not None:
-        each += information.local.floors(folds, _by_directions(units, folds), prior)
+    count = _units(information, law)
+    each, folds = list[Tensor](), torch.arange(count) % min(_FOLDS, count)
+    if information is not None:
+        each += _by_information(functional, information, prior, folds)
+    if law is not None and len(law.gram) >= count:
+        by_share = functional is share
+        each += bounds_by_law(law, count, prior, of_share=by_share, folds=min(_FOLDS, count))
     bounds = functional.sign * torch.stack(each)
     for fold in range(min(_FOLDS, count)):
         others = bounds[:, folds != fold]
         error = others.std(dim=1, correction=0) / others.shape[1] ** 0.5
         best = int((others.mean(dim=1) - error).argmax())
         yield functional.sign * bounds[best, folds == fold]
+
+
+def _units(information: Information | None, law: UpdateLaw | None) -> int:
+    if information is not None:
+        return len(information.halves)
+    assert law is not None, "a bound needs an update's information or its law"
+    return len(law.gram) // _UNIT
+
+
+def _by_information(
+    functional: Functional, information: Information, prior: GaussianPrior, folds: Tensor
+) -> list[Tensor]:
+    units = information.units
+    each = list(torch.empty(2, len(folds), dtype=units.dtype))
+    for fold in range(int(folds.max()) + 1):
+        held, others = folds == fold, units[folds != fold].mean(dim=0)
+        each[0][held] = functional.tangent(others, units[held], prior)
+        each[1][held] = _bounds(functional, information.halves[held], others, information, prior)
+    if functional is share and information.local is not None:
+        each += information.local.floors(folds, _by_directions(units, folds), prior)
+    return each
 
 
 def _by_directions(units: Tensor, folds: Tensor) -> Tensor:
