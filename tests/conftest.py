@@ -72,7 +72,6 @@ LONGEST = (
     "test_processors.py",
     "integrations/test_nvflare.py",
     "audits/dp_audit/test_middleware.py",
-    "audits/dp_audit/middleware/test_nvflare_client.py",
     "integrations/test_flower_simulation.py",
     "audits/dp_audit/game/test_game.py",
     "audits/test_contract.py",

@@ -52,15 +52,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("attack malicious-server", TABLE, {}),
     ("attack record", TABLE, {"batch_size": 2, "updates": 8, "given": [3]}),
     ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 4, "attacked": 4}),
-    (
-        "attack property",
-        TABLE,
-        {"batch_size": 6, "shadow": 12, "trials": 12, "repeats": 1, "family": ["logistic"]},
-    ),
+    ("attack property", TABLE, {**GAME, "batch_size": 6}),
     ("attack attribute", TABLE, {**GAME, "batch_size": 6}),
     ("attack distribution", TABLE, {**GAME, "batch_size": 6}),
     ("attack user", USERS, {**GAME, "batch_size": 4}),
-    ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 4}),
+    ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 2}),
     ("attack table", TABLE, {"batch_size": 2, "batches": 1}),
     ("attack attribution", TABLE, {"batch_size": 4, "others": 1, "rounds": 2, "repeats": 1}),
     (
@@ -83,15 +79,15 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
     (
         "attack reconstruct",
         TABLE,
-        {**MATCHING, "method": ["dlg:optimiser=adam"], "iterations": 20},
-        {"iterations": 40},
+        {**MATCHING, "method": ["dlg:optimiser=adam"], "iterations": 5},
+        {"iterations": 10},
         0,
     ),
     (
         "attack reconstruct",
         PICTURES,
-        {**MATCHING, "method": ["inverting-gradients"], "iterations": 20},
-        {"iterations": 40},
+        {**MATCHING, "method": ["inverting-gradients"], "iterations": 5},
+        {"iterations": 10},
         0,
     ),
     (
@@ -125,7 +121,7 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
         4,
     ),
     ("attack property", TABLE, {**GAME, "batch_size": 6}, {"batches": 24, "trials": 24}, 0),
-    ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 4}, {"decoys": 8}, 0),
+    ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 2}, {"decoys": 4}, 0),
 ]
 """Audit, subject, options, which of them are doubled, and how often the CPU may then wait more.
 

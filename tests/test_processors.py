@@ -66,6 +66,7 @@ import gradaudit
 root, options = json.loads(sys.argv[1])
 for name, chosen in options.items():
     model, weights, data, private = "digits_cnn", "digits/round-10", "digits", "ink"
+    samples = {"vinfo": 120, "sensitivity": 8}.get(name, 40)
     if name == "dp-audit":
         model, weights, data, private = "diabetes_mlp", "diabetes/round-20", "diabetes", "sex"
     report = gradaudit.audit(
@@ -74,7 +75,7 @@ for name, chosen in options.items():
         audits={name: chosen},
         checkpoints=(f"{root}/{weights}.safetensors",),
         attributes=(private,),
-        samples=120 if name == "vinfo" else 40,
+        samples=samples,
     )
     print(report.model_dump_json())
 """

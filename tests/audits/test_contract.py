@@ -74,6 +74,10 @@ def written(given: dict[str, Any], path: Path) -> dict[str, Any]:
 
 Case = tuple[Callable[[], Subject], dict[str, Any]]
 CASES: dict[str, list[Case]] = {
+    "attack attribution": [
+        (made, {"batch_size": 2, "others": 1, "rounds": 2, "repeats": 2})
+        for made in (table, pictures)
+    ],
     "attack attribute": [(table, {**ATTACK, "rounds": 2})],
     "attack distribution": [(table, {**ATTACK, "rounds": 1})],
     "attack property": [(rounds, ATTACK)],
@@ -99,7 +103,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "observe": [(pictures, {"update": UPDATE})],
     "forward": [(rounds, {}), (pictures, {})],
-    "sensitivity": [(pictures, {"probes": 0}), (rounds, {"probes": 8})],
+    "sensitivity": [(pictures, {"probes": 8}), (rounds, {"probes": 0})],
     "subspace": [(rounds, {"permutations": 19})],
     "vinfo": [
         (rounds, {**LATENT, "correlation": False}),

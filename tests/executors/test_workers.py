@@ -27,7 +27,7 @@ from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors import joblib, workers
 from gradaudit.executors.units import NOTHING_KEPT, Units
-from gradaudit.executors.workers import TRIES, Task, one_thread, shared_out
+from gradaudit.executors.workers import Task, one_thread, shared_out
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Silent
@@ -106,6 +106,13 @@ def test_what_cannot_be_shipped_is_done_here() -> None:
     assert sum(units) == 2
 
 
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a unit is tried: every worker that is lost has another one start, and import."""
+    monkeypatch.setattr(workers, "TRIES", 2)
+    return 2
+
+
 def leaving(folder: Path, times: int) -> Task[int]:
     """Ends its worker so often, having told of units."""
 
@@ -122,18 +129,18 @@ def leaving(folder: Path, times: int) -> Task[int]:
 
 @pytest.mark.parametrize("others", [1, 9])
 def test_a_task_whose_worker_is_lost_is_done_by_another_and_its_units_taken_back(
-    tmp_path: Path, others: int
+    tmp_path: Path, others: int, tries: int
 ) -> None:
     units: list[int] = []
-    tasks = [leaving(tmp_path, TRIES - 1), *[telling(1)] * others]
-    assert shared_out(tasks, 2, units.append)[0] == TRIES - 1
+    tasks = [leaving(tmp_path, tries - 1), *[telling(1)] * others]
+    assert shared_out(tasks, 2, units.append)[0] == tries - 1
     assert sum(units) == 5 + 2 * others
 
 
-def test_a_task_that_is_lost_with_every_worker_is_given_up(tmp_path: Path) -> None:
+def test_a_task_that_is_lost_with_every_worker_is_given_up(tmp_path: Path, tries: int) -> None:
     units: list[int] = []
-    with pytest.raises(AuditError, match=f"lost {TRIES} times"):
-        shared_out([leaving(tmp_path, 9), leaving(tmp_path, 9)], 2, units.append)
+    with pytest.raises(AuditError, match=f"lost {tries} times"):
+        shared_out([leaving(tmp_path, 9)] * 2, 2, units.append)
     assert sum(units) == 0
 
 
@@ -213,16 +220,16 @@ IMPORTING = """
 
     sys.path.append(Path("scripts"))  # which Python passes over
 
-    def sympy(advance):
-        import sympy
-        return sympy.__file__
+    def iniconfig(advance):
+        import iniconfig
+        return iniconfig.__file__
 
-    print(*shared_out([sympy] * 2, 2, lambda units: None))
+    print(*shared_out([iniconfig] * 2, 2, lambda units: None))
 """
 
 
 def test_workers_import_nothing_from_the_folder_that_a_command_runs_in(tmp_path: Path) -> None:
-    (tmp_path / "sympy.py").write_text("print('imported')")
+    (tmp_path / "iniconfig.py").write_text("print('imported')")
     (tmp_path / "scripts").mkdir()
     script = tmp_path / "scripts" / "importing.py"
     script.write_text(dedent(IMPORTING))

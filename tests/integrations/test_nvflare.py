@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -26,12 +27,23 @@ others = Late("nvflare.app_common.filters.exclude_vars")
 observed = Late("gradaudit.integrations.nvflare")
 ROOT = Path(__file__).parents[2]
 NET = """
-from torch import nn
-class Net(nn.Module):
+import json, torch
+from nvflare.apis.dxo import from_shareable
+from nvflare.apis.filter import Filter
+class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc = nn.Linear(12, 4)
+        self.fc = torch.nn.Linear(12, 4)
+        torch.nn.init.constant_(self.fc.bias, 50.0)
     def forward(self, x): return self.fc(x)
+class Sent(Filter):
+    def process(self, shareable, fl_ctx):
+        left = from_shareable(shareable)
+        told = {"kind": left.data_kind, "bias": torch.as_tensor(left.data["fc.bias"]).tolist()}
+        number = shareable.get_header("current_round")
+        with open(f"{fl_ctx.get_identity_name()}-sent-{number}.json", "w") as file:
+            json.dump(told, file)
+        return shareable
 """
 CLIENT = """
 import nvflare.client as flare
@@ -46,17 +58,21 @@ while flare.is_running():
     flare.send(flare.FLModel(params=dict(net.state_dict()), metrics={"accuracy": 0.5}))
 """
 JOB = """
-from net import Net
+from net import Net, Sent
+from nvflare.app_common.filters.convert_weights import ConvertWeights
 from nvflare.app_opt.pt.job_config.fed_avg import FedAvgJob
 from nvflare.job_config.defs import FilterType
 from nvflare.job_config.script_runner import ScriptRunner
 from gradaudit.integrations.nvflare import ObserverFilter
 job = FedAvgJob(name="observed", n_clients=2, num_rounds=2, initial_model=Net())
-for site in ("site-1", "site-2"):
-    job.to(ScriptRunner(script="client.py"), site)
+CONVERTED = {"site-1": ("FULL", "weights_to_diff"), "site-2": ("DIFF", "diff_to_weights")}
+for site, (kind, direction) in CONVERTED.items():
+    job.to(ScriptRunner(script="client.py", params_transfer_type=kind), site)
     for chain in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
         seen = ObserverFilter(folder="reports", share=1.0)
         job.to(seen, site, filter_type=chain, tasks=["train"])
+    for each in (ConvertWeights(direction), Sent()):
+        job.to(each, site, filter_type=FilterType.TASK_RESULT, tasks=["train"])
 job.simulator_run("workspace")
 """
 
@@ -181,18 +197,43 @@ def test_a_client_that_fails_passes_as_it_is(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_the_simulator_runs_a_job_with_filters_in_both_chains(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a job of two clients and two rounds left, which NVFlare's simulator ran."""
+    folder = tmp_path_factory.mktemp("simulated")
     for name, text in (("net", NET), ("client", CLIENT), ("job", JOB)):
-        (tmp_path / f"{name}.py").write_text(text)
-    paths = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+        (folder / f"{name}.py").write_text(text)
+    paths = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     done = subprocess.run(
-        [sys.executable, "job.py"], cwd=tmp_path, env=paths, capture_output=True, check=False
+        [sys.executable, "job.py"], cwd=folder, env=paths, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return folder
+
+
+@pytest.mark.slow
+def test_the_simulator_runs_a_job_with_filters_in_both_chains(simulated: Path) -> None:
     names = {f"site-{site}-round-{number}.json" for site in (1, 2) for number in (0, 1)}
-    found = list(tmp_path.rglob("site-*-round-*.json"))
-    assert {path.name for path in found} == names, done.stdout.decode()[-2000:]
+    found = list(simulated.rglob("site-*-round-*.json"))
+    assert {path.name for path in found} == names
     for path in found:
         told = Report.from_file(path).select("observe.labels_named")[0].details["classes"]
         assert set(told) <= {0, 1, 2}  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("site", "kind", "near"), [("site-1", "WEIGHTS", 50.0), ("site-2", "WEIGHT_DIFF", 0.0)]
+)
+def test_a_result_filter_of_the_simulator_converts_nothing(
+    site: str, kind: str, near: float, simulated: Path
+) -> None:
+    """Biases begin at 50, and a step moves each by less than 0.1: that tells which were sent.
+
+    The first client sends weights through weights_to_diff, the second differences through
+    diff_to_weights; the filter behind the conversion writes what it gets.
+    """
+    (path,) = simulated.rglob(f"{site}-sent-0.json")
+    sent = json.loads(path.read_text(encoding="utf-8"))
+    assert sent["kind"] == kind
+    assert sent["bias"] == pytest.approx([near] * 4, abs=0.1)

@@ -76,14 +76,27 @@ def precisions(protection: Protection) -> torch.Tensor:
 
 
 def on_a_grid(rules: Sequence[tuple[Functional, float]]) -> float:
-    """The least cost of all levels of a fine grid, and of hiding, that keep every bound."""
-    levels = torch.cat([torch.linspace(-4, 4, 41), torch.tensor([math.inf])]).double().exp()
-    grid = torch.cartesian_prod(*[levels] * len(LAYERS))
+    """The least cost of all levels of a grid, and of hiding, that keep every bound.
+
+    A coarse grid over all levels is followed by a fine one, of steps of 1/20, around its best.
+    """
+    logs = torch.cat([torch.linspace(-4, 4, 17), torch.tensor([math.inf])]).double()
+    _, best = _cheapest(rules, [logs] * len(LAYERS))
+    step = torch.linspace(-0.5, 0.5, 21).double()
+    return _cheapest(rules, [log + step if log.isfinite() else log[None] for log in best])[0]
+
+
+def _cheapest(
+    rules: Sequence[tuple[Functional, float]], logs: Sequence[torch.Tensor]
+) -> tuple[float, torch.Tensor]:
+    """The least cost that keeps every bound, and the logarithms of its levels."""
+    grid = torch.cartesian_prod(*logs).exp()
     lost = torch.where(grid.isinf(), 1.0, grid.square() / (1 + grid.square()))
     costs = lost @ torch.tensor([WEIGHTS[n] for n in LAYERS], dtype=torch.float64)
     shares = (grid * torch.tensor([SIZES[n] for n in LAYERS], dtype=torch.float64)) ** -2.0
     kept = torch.stack([within(*rule, shares) for rule in rules]).all(dim=0)
-    return float(costs[kept].min())
+    least = torch.where(kept, costs, math.inf).argmin()
+    return float(costs[least]), grid[least].log()
 
 
 RULES: list[tuple[tuple[Functional, float], ...]] = [

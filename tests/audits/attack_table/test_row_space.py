@@ -207,14 +207,14 @@ def test_numbers_behind_noise_lie_within_their_precision(noise: float) -> None:
 
 @pytest.mark.slow
 def test_rows_of_several_local_steps_are_ranked_and_none_is_certified() -> None:
-    """Minibatches of 2 and two epochs; the truth is told from combinations by the second layer."""
+    """Minibatches of 3 and two epochs; the truth is told from combinations by the second layer."""
     records, model = table(seed=1), chain(17, 40, 40, 2)
     target = Target(model, CrossEntropy())
-    sharing = SharingProtocol(algorithm="fedavg", epochs=2, local_batch=2, rate=0.05)
+    sharing = SharingProtocol(algorithm="fedavg", epochs=2, local_batch=3, rate=0.05)
     threat = ThreatModel(target, sharing, target.layers)
-    batch = records.take(np.arange(8))
+    batch = records.take(np.arange(6))
     view = threat.observed(batch, torch.Generator().manual_seed(0)).view
-    columns = TableColumns.of(records, records.inputs[8:])
+    columns = TableColumns.of(records, records.inputs[6:])
     answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
     scores = scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, 0.02)
     assert bool(scores.rows.all())

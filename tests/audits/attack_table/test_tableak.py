@@ -92,8 +92,9 @@ def test_few_rows_of_a_small_table_are_found_by_optimisation() -> None:
     mode = columns.codes(guessed(columns, COUNT).cells) == columns.codes(truth)
     assert float(right.max(dim=0).values.mean()) > float(mode.double().mean()) + 0.2
     assert not bool(answer.certified.any() | answer.named.any())
-    again = TabLeak().run(view, setting, Silent())
-    assert torch.equal(answer.cells, again.cells)
+    short = TableSetting(columns, 0, TableOptions(ensemble=2, iterations=5))
+    first, again = (TabLeak().run(view, short, Silent()) for _ in range(2))
+    assert torch.equal(first.cells, again.cells)
 
 
 def test_certainty_rises_with_agreement_and_is_the_share_that_is_right() -> None:

@@ -137,7 +137,7 @@ def one_line(*words: str) -> str:
     [
         ("pyproject.toml", "serverapp =", "server =", 'Property "serverapp" missing'),
         ("tiny/server_app.py", "'num-server-rounds'", "'rounds'", "KeyError: 'rounds'; mend it"),
-        ("tiny/net.py", "nn.Linear(6, 5)", "nn.Linear(6)", "missing 1 required positional"),
+        ("tiny/net.py", "nn.Linear(64, 32)", "nn.Linear(64)", "missing 1 required positional"),
         (
             "tiny/server_app.py",
             "initial_arrays=",

@@ -1,10 +1,6 @@
 """The context that NVFlare's own client gives to result filters, and the one that we give."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,65 +96,3 @@ def test_what_leaves_is_what_nvflare_sends() -> None:
     ours = mechanism.receiving(Layout({"w": RECEIVED})).sent(torch.from_numpy(given))
     assert ours.form == "differences"
     np.testing.assert_array_equal(ours.arrays["w"], left.data["w"])
-
-
-JOB = """
-from net import Net, Sent
-from nvflare.app_common.filters.convert_weights import ConvertWeights
-from nvflare.app_opt.pt.job_config.fed_avg import FedAvgJob
-from nvflare.job_config.defs import FilterType
-from nvflare.job_config.script_runner import ScriptRunner
-job = FedAvgJob(name="converts", n_clients=1, num_rounds=1, initial_model=Net())
-job.to(ScriptRunner(script="client.py", params_transfer_type=KIND), "site-1")
-for each in (ConvertWeights(DIRECTION), Sent(FILE)):
-    job.to(each, "site-1", filter_type=FilterType.TASK_RESULT, tasks=["train"])
-job.simulator_run("workspace")
-"""
-NET = """
-import json, torch
-from nvflare.apis.dxo import from_shareable
-from nvflare.apis.filter import Filter
-class Net(torch.nn.Linear):
-    def __init__(self):
-        super().__init__(3, 1, bias=False)
-        torch.nn.init.constant_(self.weight, 2.0)
-class Sent(Filter):
-    def __init__(self, file):
-        super().__init__()
-        self.file = file
-    def process(self, shareable, fl_ctx):
-        left = from_shareable(shareable)
-        told = [left.data_kind, torch.as_tensor(left.data["weight"]).flatten().tolist()]
-        with open(self.file, "w") as file: json.dump(told, file)
-        return shareable
-"""
-CLIENT = """
-import nvflare.client as flare
-flare.init()
-while flare.is_running():
-    given = flare.receive().params
-    flare.send(flare.FLModel(params={key: array + 3 for key, array in given.items()}))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("direction", "transfer", "sent"),
-    [
-        ("weights_to_diff", "FULL", ["WEIGHTS", [5.0, 5.0, 5.0]]),
-        ("diff_to_weights", "DIFF", ["WEIGHT_DIFF", [3.0, 3.0, 3.0]]),
-    ],
-)
-def test_in_nvflares_simulator_too_nothing_is_converted(
-    direction: str, transfer: str, sent: list[Any], tmp_path: Path
-) -> None:
-    """A client adds 3 to weights of 2; the filter behind the conversion writes what it gets."""
-    words = {"KIND": transfer, "DIRECTION": direction, "FILE": str(tmp_path / "sent.json")}
-    job = "".join(f"{name} = {word!r}\n" for name, word in words.items()) + JOB
-    for name, text in (("net", NET), ("client", CLIENT), ("job", job)):
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    assert json.loads((tmp_path / "sent.json").read_text(encoding="utf-8")) == sent
