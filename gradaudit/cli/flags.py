@@ -76,7 +76,7 @@ _BELONGING = {
 def without_replaced(
     file: dict[str, Any], flags: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A config file's values without those that describe what the command line replaces.
+    """Returns a config file's values without those about something that the command line replaces.
 
     An attribute is one of the file's data, checkpoints are the model's, and so on: where a flag
     names other data, the file's attribute says nothing of it. Data is other data where it is read

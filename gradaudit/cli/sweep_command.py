@@ -75,9 +75,9 @@ _OWN = [
         "extrapolate",
         str | None,
         "--extrapolate",
-        "Predict every metric at a size beyond those measured, KEY=VALUE of an amount that --over "
-        "varies (batch-size=512), with an interval; refused where the larger measured sizes are "
-        "not as the smaller predict.",
+        "Predict every metric, with an interval, at a size beyond those measured: KEY=VALUE of an "
+        "amount that --over varies (batch-size=512). Refused where the smaller sizes do not "
+        "predict the larger ones.",
     ),
     _option("curves", Path | None, "--curves", CURVES),
     _option("table", list[Path] | None, "--table", TABLE),

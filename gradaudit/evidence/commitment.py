@@ -70,7 +70,7 @@ def with_order(judged: Report, commitment: Path, policy: Policy | None) -> Repor
     """
     read = read_commitment(commitment)
     if policy is None or read.rules != policy.sha256:
-        said = "is about another policy than the one that judges; name that with --policy"
+        said = "is about another policy than the one that judges; name its own with --policy"
         raise UsageError(f"{commitment}: {said}")
     by = judged.provenance.get("policy")
     noted: dict[str, JsonValue] = {
@@ -134,7 +134,7 @@ def stamped_time(timestamp: Path, commitment: Path) -> datetime:
         raise UsageError(f"{timestamp}: {said}") from error
     imprint = hashlib.sha256(read_file(commitment, MAX_BYTES)).digest()
     if answer.message_imprint.message != imprint:
-        said = f"is not of {commitment} as it is (SHA-256); ask the authority for one of it"
+        said = f"is of other content than {commitment} has now (SHA-256); ask for a new timestamp"
         raise UsageError(f"{timestamp}: {said}")
     time: datetime = answer.gen_time
     return time

@@ -31,7 +31,7 @@ class Check(NamedTuple):
     """What was found of one file or claim of a pack.
 
     Attributes:
-        sound: whether it is as the statement says; None where nothing says how it must be.
+        sound: whether it is as the statement says; None where the statement does not say.
         what: the file or the claim.
         words: what matches or what was altered.
     """
@@ -84,7 +84,7 @@ def _statement_in(folder: Path) -> tuple[Path, dict[str, Any]]:
     try:
         json.loads(read_file(path, MAX_BYTES), object_pairs_hook=once)
     except ValueError as error:
-        said = "so that readers may differ about it; ask for a statement of `gradaudit attest`"
+        said = "so that programs may read it differently; ask for a statement of `gradaudit attest`"
         raise UsageError(f"{path}: has the {error}, {said}") from error
     return path, document
 

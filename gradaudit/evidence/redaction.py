@@ -17,7 +17,7 @@ from gradaudit.measurement import NAMES, counted
 from gradaudit.report import Measurement, Report
 
 MAX_WORDS, MAX_COMPARED = 20_000, 5_000_000_000
-"""Largest number of private words, and of words times characters, of which a second takes 10⁹."""
+"""Largest number of private words, and of words times characters (10⁹ take a second)."""
 _KEPT_KEYS = {"infinite", "claimed", "exceeded"}
 _SUFFIX = (
     "py|csv|tsv|npz|npy|json|html?|md|sarif|xml|txt|safetensors|pt2?|pth|bin|ckpt|ya?ml|svg|png|"

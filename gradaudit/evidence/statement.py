@@ -36,7 +36,7 @@ _TESTS = {
     "known": "warnedTests",
     "ignored": "warnedTests",
 }
-"""List in which a finding stands by what it says; what is not applicable stands in none."""
+"""List of the statement in which a finding stands, by its outcome; none if not applicable."""
 
 Json = dict[str, JsonValue]
 
@@ -64,7 +64,7 @@ def statement_of(files: Mapping[Kind, Path]) -> Json:
         if name != printable(name, limit=None):
             raise UsageError(f"{name}: the name is not plain UTF-8 text; rename the file")
     if len(set(names)) < len(names):
-        said = "rename one of them (audit checkpoints anew by their new names)"
+        said = "rename one of them, and audit renamed checkpoints again"
         raise UsageError(f"two files of a statement have one name; {said}")
     _expect_agreement(judged, files)
     subjects: list[JsonValue] = [
@@ -151,7 +151,7 @@ def _expect_agreement(judged: Report, files: Mapping[Kind, Path]) -> None:
 
 
 def _follows(judged: Report, policy: Policy, baseline: Report | None) -> bool:
-    """Whether the policy gives the findings; without the baseline, but those that it excuses.
+    """Whether the policy gives these findings; without the baseline, apart from those it excuses.
 
     An exception that has expired by now may have been in force when the report was judged.
     """

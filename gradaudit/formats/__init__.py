@@ -34,7 +34,7 @@ def format_named(name: str, *, every: bool = False) -> Format:
 
     Args:
         name: of the format.
-        every: let one that shows the gravest alone show everything.
+        every: whether a format that shows the gravest alone shows everything.
 
     Raises:
         UsageError: there is none.

@@ -24,7 +24,7 @@ class Format(ABC):
 
     def __init__(self, *, every: bool = False) -> None:
         self.every = every
-        """Whether to show everything, where it else shows the gravest alone."""
+        """Whether to show everything instead of the gravest alone."""
 
     @abstractmethod
     def render(self, report: Report, policy: Policy | None = None) -> str:
@@ -60,7 +60,7 @@ class Stdout(Console):
         super().__init__(file=sys.stdout)
 
     def on_broken_pipe(self) -> None:
-        """Raise the error, where rich would end the program with status 1, which is a verdict's.
+        """Raise the error; rich would exit with status 1, which stands for a failed verdict.
 
         Raises:
             BrokenPipeError: nobody reads standard output any more.

@@ -194,17 +194,18 @@ def _span(axis: StripAxis, ends: tuple[float, float]) -> tuple[float, float]:
 
 
 _WORDS = {
-    "high, medium": "a whole interval lies beyond the limit of an error rule, of a warning rule",
-    "high?, medium?": "undecided: a row is neither beyond the limit of an error rule, or of a "
-    "warning rule, nor within it",
+    "high, medium": "the whole interval lies beyond the limit of an error rule (high) or of a "
+    "warning rule (medium)",
+    "high?, medium?": "undecided: the interval holds the limit of an error rule (high?) or of a "
+    "warning rule (medium?)",
     "low": "no limit is shown to be exceeded; this does not prove privacy",
     "~": "a number that no rule judged, so that it excludes no risk",
-    "unknown": "something that a rule asks for could not be measured",
+    "unknown": "a number that a rule asks for could not be measured",
     "not tested": "no audit attacked the layer's gradient by itself",
     "[low, high]": "the interval that holds the true value at the stated confidence",
     "permuted": "the same number for the attribute shuffled among the records, about which "
     "gradients say nothing",
-    "chance": "the number that comes out where nothing is given away",
+    "chance": "the value that the number has where nothing is given away",
     "game": "how many records are in the update that is attacked",
     "hidden": "a layer whose gradient is never shared",
     **SCALES,

@@ -25,7 +25,7 @@ class Result:
 
     Attributes:
         finding: the gravest that rules say of it.
-        open: of a graver rule, which neither shows nor excludes a value beyond its limit.
+        open: level of a graver rule that neither shows nor excludes a value beyond its limit.
     """
 
     finding: Finding
@@ -60,7 +60,7 @@ def rule_of(finding: Finding) -> str:
 
 
 def results(judged: Report) -> Iterator[Result]:
-    """Returns a result for each row that a rule finds beyond its limit, or not shown within it."""
+    """Returns a result for each row that a rule finds beyond its limit or leaves undecided."""
     for findings in by_row(judged):
         gravest = gravest_of(findings)
         if gravest.outcome in BEYOND | OPEN:
@@ -145,6 +145,6 @@ def artifact(report: Report) -> str | None:
 
 
 def repository() -> Path:
-    """Returns the root of the repository that holds the working directory; that one without any."""
+    """Returns the root of the repository around the working directory, or else that directory."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)

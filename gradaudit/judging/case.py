@@ -60,7 +60,7 @@ class Claim:
 
     @property
     def p_value(self) -> float:
-        """Returns how likely an upper end this low is if the true value equals the limit."""
+        """Returns the probability of an upper end this low if the true value equals the limit."""
         if self.deviation == 0:
             return 0.0 if self.upper <= self.limit else 1.0
         t = self._quantile(self.alpha) + (self.limit - self.upper) / self.deviation
@@ -202,7 +202,7 @@ class Case:
 
     @property
     def _margin(self) -> str:
-        """Amount by which a failed end is beyond the limit, where three digits do not show it."""
+        """Formats by how much a failed end exceeds the limit where three digits do not show it."""
         if self.outcome != "failed" or f"{self._nearer:.3g}" != f"{self.rule.limit:.3g}":
             return ""
         return f" by {abs(self._nearer - self.rule.limit):.2g}"
@@ -234,7 +234,8 @@ def would_settle(
 
     Args:
         row: what was measured.
-        times: about how many times as many records or trials, if any number would.
+        times: factor by which records or trials would have to grow; None where no number would
+            settle it.
         inside: whether the limit lies inside the interval; else a weak adversary is the reason.
         options: whether to name the options that give a stronger adversary.
     """

@@ -30,7 +30,7 @@ _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """Outcomes that are excused where the baseline has the outcome of the key."""
 _SETTLED = ("passed", "not-applicable")
 _KNOWN = "; known: "
-"""Words before what the baseline has of a row."""
+"""Words in a message before the baseline's value of the row."""
 TOLERANCE = 0.01
 """Share of its size, or of its distance from the limit, by which a known value may be worse."""
 CLOSE = 0.7
@@ -85,7 +85,7 @@ def worse(now: Measurement, before: Measurement, rule: Finding) -> bool:
 
 
 def refuse_another_model(report: Report, baseline: Report) -> None:
-    """Raise an error where a baseline shares no layer with the report.
+    """Refuse a baseline that shares no layer with the report.
 
     Raises:
         UsageError: the two have no layer in common.
@@ -255,7 +255,7 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
 
 
 def _nothing(message: str) -> Finding:
-    """A finding that a report lacks what every policy demands, or what this one does."""
+    """Returns a finding that a report lacks what every policy demands, or what this one demands."""
     return Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)
 
 
@@ -279,7 +279,7 @@ def _verdict(case: Case, policy: Policy) -> Finding:
 
 
 def _of_unclear(case: Case, policy: Policy) -> Unclear:
-    """Effect of an unclear row: the rule's, else the policy's; unset, a guarantee fails."""
+    """Effect of an unclear row: the rule's or the policy's; unset, a guarantee fails."""
     silent = "unclear" not in policy.model_fields_set
     return case.rule.unclear or ("fail" if silent and _promised(case.row) else policy.unclear)
 
@@ -314,7 +314,7 @@ def _finding(
 
 
 def _unmet(rule: Rule, glob: str, report: Report) -> tuple[Outcome, str]:
-    """Outcome and reason of a rule with a glob that matches no row's layer."""
+    """Returns outcome and reason of a rule whose glob matches no layer with a row."""
     shown = [layer.name for layer in report.target.layers]
     hidden = report.provenance.get("hidden")
     kept = [str(name) for name in hidden] if isinstance(hidden, list) else []

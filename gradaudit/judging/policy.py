@@ -116,7 +116,7 @@ class Rule(_Entry):
 
     @property
     def sign(self) -> int:
-        """1 for an upper limit; −1 for a lower one, which negation makes an upper one."""
+        """Factor that makes the limit an upper one: 1 for an upper limit, −1 for a lower one."""
         return -1 if self.max is None else 1
 
     def judges(self, row: Measurement) -> bool:

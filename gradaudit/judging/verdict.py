@@ -10,7 +10,7 @@ Word = Literal["passed", "failed", "undecided", "measured"]
 ANSWERED = frozenset({"passed", "failed", "unclear", "ignored", "known"})
 """Outcomes of rows with a value, which a rule could judge."""
 ATTACK = "attack"
-"""Name that the rows of every attack have as their audit."""
+"""The ``audit`` of the rows of every attack."""
 
 
 def verdict(judged: Report) -> Word:

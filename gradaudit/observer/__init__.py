@@ -1,4 +1,4 @@
-"""Looking at updates as they leave: what they give away, within a share of the round's time."""
+"""Observes what updates give away as they leave, within a share of the round's time."""
 
 from gradaudit.observer.observer import Blocked, Observation, Observer, OnFail
 from gradaudit.observer.shared_verdict import Verdict

@@ -36,7 +36,7 @@ class Allowance:
     What is not spent is kept for later; what was overspent is owed.
 
     Attributes:
-        share: of the time that training takes.
+        share: share of the time that training takes.
         left: seconds.
         worked: seconds of training in all.
         spent: seconds in all.
@@ -64,7 +64,7 @@ class Allowance:
 
 
 class PieceTimes:
-    """Expected times of pieces of work: their last time, and a fifth more for safety."""
+    """Expected durations of pieces of work: the last duration and a fifth more for safety."""
 
     def __init__(self) -> None:
         self._seconds: dict[Hashable, float] = {}
@@ -131,8 +131,8 @@ class Observer:
 
     Args:
         folder: where reports are written, as ``LABEL.json``; it is made.
-        policy: judges the report, or the file of it; the default policy without one.
-        share: of the time that training takes, which observing may take.
+        policy: policy that judges the report, or its file; without one the default policy.
+        share: share of the training time that observing may take.
         on_fail: ``tell`` the verdict alone; ``raise`` ``Blocked`` and let nothing leave; or
             ``withhold``: what came leaves instead (the integrations do it).
         capture: a folder where updates are saved too, as safetensors, for ``attack … --update``.
@@ -142,8 +142,8 @@ class Observer:
         subject: the model, its loss and the table that it trains on, as ``gradaudit.Target(model,
             records, loss=…).subject``: gradients of steps are then searched for rows that they
             prove, after everything else and within the same share of the time. The search cannot be
-            cut: what it takes longer than expected is owed.
-        records: how many are behind each update where that is not said of it.
+            interrupted: time beyond the expected is taken off later observations.
+        records: number of records behind an update for which no number is given.
 
     Raises:
         UsageError: the policy cannot be read, an option is out of range, or a folder cannot be
@@ -192,10 +192,11 @@ class Observer:
         """Observe one update.
 
         Args:
-            before: the weights that came, by name; a gradient needs none.
-            after: what leaves, by the same names.
+            before: the weights that the client received, by name; not needed for a gradient.
+            after: the weights or the gradient that leave, by the same names.
             seconds: that training it took.
-            label: names the report's file, as far as it can; without it they are counted.
+            label: label for the report's file; characters that a path cannot have are dropped, and
+                without a label files are counted.
             how: ``kind``, ``parameters``, ``records``, ``smoothing`` and ``state`` of
                 ``named_update``.
 
@@ -274,7 +275,7 @@ class Observer:
         return _NO_TIME.format(self.allowance.share, self.allowance.worked)
 
     def _make_ready(self) -> None:
-        """Observe a tiny update, so that no round waits for what is loaded once."""
+        """Observe a tiny update, so that no round waits for imports and other one-time work."""
         torch.linalg.eigvalsh(torch.eye(2))
         toy = {"0.weight": torch.eye(16), "0.bias": torch.ones(16)}
         update = named_update(None, toy, kind="gradient")
@@ -287,7 +288,7 @@ class Observer:
         self._pace.took("row", seconds / len(rows))
 
     def _readings(self, todo: Iterable[ReadingUnit], left: float) -> Iterator[ReadingValue]:
-        """Yields the values of all readings, as long as there is time."""
+        """Yields the values of all readings while there is time."""
         spent = stopwatch()
         for piece in todo:
             if not piece.elements:
@@ -302,7 +303,7 @@ class Observer:
             self._pace.took((piece.metrics, piece.layer), took() / share)
 
     def _affordable(self, piece: ReadingUnit, left: float) -> float | None:
-        """Returns the share of a piece that there is time for; None where there is none."""
+        """Returns the share of a piece of work that fits into the time; None where none does."""
         expected = self._pace.expected((piece.metrics, piece.layer), piece.elements)
         if expected <= left:
             return 1.0

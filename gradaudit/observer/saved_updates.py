@@ -29,13 +29,13 @@ def captured(
     Args:
         old: the weights that came.
         new: what left.
-        model: names arrays that have none, and says which arrays are buffers.
-        kind: of what left; found by comparing where it is not given.
+        model: model that names unnamed arrays and says which arrays are buffers.
+        kind: kind of what left the client; without it, it is found by comparing the files.
 
     Raises:
         UsageError: a file is missing.
-        CheckpointError: a file is refused, has no names and no model gives them, or the two do
-            not match or hold the same.
+        CheckpointError: a file is refused; its arrays have no names and no model gives them; the
+            two files do not match; or they hold the same weights.
     """
     before, after = (_named(load_checkpoint(path), model) for path in (old, new))
     parameters = None

@@ -28,13 +28,13 @@ class Verdict:
 
     Attributes:
         word: the verdict, ``passed``, ``failed`` or ``undecided``.
-        fails: whether the policy does not let it leave for what was seen of it.
-        not_looked_at: whether there was no time to look at what an error rule is about, or nothing
-            could be observed at all; that is no failure, and does not pass either.
+        fails: whether the policy stops the update because of what was observed.
+        not_looked_at: whether time was too short for something that an error rule judges, or
+            nothing could be observed at all; the update then neither fails nor passes.
         shown: how many of its limits are exceeded.
-        unclear: number for which that is undecided.
-        left_out: how many things there was no time for.
-        share_of_time: what observing took so far, over what training took.
+        unclear: number of limits for which it is undecided.
+        left_out: number of readings for which there was no time.
+        share_of_time: time of observing so far, as a share of the time of training.
         fault: why nothing could be observed; it stays with the report.
     """
 
@@ -115,11 +115,11 @@ def report_of(
     loss: str,
     provenance: Mapping[str, JsonValue],
 ) -> Report:
-    """The report of what was read off an update.
+    """Makes the report of what was read off an update.
 
     Args:
         update: what leaves.
-        values: all that was read, and what was left out, which ``details.left_out`` says.
+        values: all readings; ``details.left_out`` names those for which there was no time.
         model: what to call the model.
         loss: its training loss, as far as it is known.
         provenance: when and how it was observed.

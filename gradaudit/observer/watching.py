@@ -23,7 +23,7 @@ class Steps:
     machines, and gives away no more than they do.
 
     Attributes:
-        worst: of the steps that were looked at, the one whose report is the gravest.
+        worst: the gravest report of the steps that were looked at.
         looked_at: how many were.
         steps: how many there were.
     """
@@ -41,7 +41,7 @@ class Steps:
 
         Args:
             model: with gradients; parameters without one are passed over.
-            records: how many are behind them, where that is known.
+            records: number of records behind the gradients, where that is known.
 
         Raises:
             Blocked: as ``Observer.observe``.
@@ -162,9 +162,9 @@ def watch(
     """Watch a model being trained.
 
     Args:
-        model: is trained inside the ``with``; it is not changed by this.
-        observer: looks; made from the options without one, and best kept over rounds, as it learns
-            how long looking takes.
+        model: model that is trained inside the ``with``; watching does not change it.
+        observer: the observer that looks; without one it is made from the options. Keep it over
+            rounds, as it learns how long looking takes.
         each: ``round`` looks at the difference that all of the training makes, which is what
             federated averaging shares; ``step`` at the gradients of the optimiser's steps, which is
             what synchronous training shares, as often as the time allows.
@@ -173,7 +173,7 @@ def watch(
             subject.
 
     Raises:
-        UsageError: an option is out of range, or given beside an observer.
+        UsageError: an option is out of range, or is given although an observer has it.
     """
     if each not in ("round", "step"):
         raise UsageError(f"each: {each!r} is neither 'round' nor 'step'")
@@ -185,7 +185,7 @@ def given_or_made(observer: Observer | None, options: Mapping[str, Any]) -> Obse
     """Returns the given observer, or one made from these options.
 
     Raises:
-        UsageError: an option is out of range, or given beside an observer.
+        UsageError: an option is out of range, or is given although an observer has it.
     """
     if observer is not None and options:
         raise UsageError(f"{', '.join(options)}: give it to the observer")
@@ -202,11 +202,11 @@ class StepsCallback:
     step.
 
     Args:
-        observer: looks; made from the options without one.
+        observer: the observer that looks; without one it is made from the options.
         options: of ``Observer``.
 
     Raises:
-        UsageError: an option is out of range, or given beside an observer.
+        UsageError: an option is out of range, or is given although an observer has it.
     """
 
     def __init__(self, observer: Observer | None = None, **options: Any) -> None:

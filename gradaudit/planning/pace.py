@@ -24,9 +24,9 @@ _TIMES, _FEWEST, _TOGETHER = 5, 4, 32
 _LONG = 2.0
 """Seconds of a first pass from which on no other pass is timed."""
 _MOST_SLOWED = 10.0
-"""How many times slower than alone this process is taken to be at most: its clock is coarse."""
+"""Largest slowdown by other processes that is assumed, as the clock of this process is coarse."""
 _ENOUGH = 0.5
-"""Seconds of passes from which on no further pass is timed."""
+"""Total seconds of timed passes after which no further pass is timed."""
 _BOUND = 0.25
 """Seconds of a pass from which on it is taken to be bound by arithmetic, so that double precision
 is estimated from it: of Swin and ResNet-50 (0.4 seconds) it takes 2.2 times as long, as products
@@ -39,7 +39,7 @@ class Passes:
 
     Attributes:
         alone: seconds of one record.
-        together: seconds a record, where some are passed together.
+        together: seconds for each record when several are passed together.
     """
 
     alone: float
@@ -57,8 +57,8 @@ class Pace:
     Attributes:
         single: of single precision.
         double: of double precision.
-        slowdown: seconds over those that this process computed, while it was timed: more than 1
-            where other processes have the cores too.
+        slowdown: elapsed seconds over the seconds that this process computed while it was timed:
+            more than 1 where it shares the cores with other processes.
     """
 
     single: Passes
@@ -102,7 +102,7 @@ class Pace:
 
 
 def _load_gradients() -> None:
-    """Take one trivial gradient, as the first one in a process loads torch's compiler for a second.
+    """Compute one trivial gradient, as the first in a process loads torch's compiler for a second.
 
     A first pass that takes so long would be taken for the model's own time.
     """
@@ -142,7 +142,7 @@ def _eager_gradient(model: FunctionalModel, inputs: Tensor, labels: Tensor) -> N
 
 
 def _mean_seconds(function: Callable[[], object], device: torch.device) -> float:
-    """Returns the mean time of some calls after the first; of the first alone where it is long."""
+    """Returns the mean time of some calls after the first, or the time of a long first call."""
     durations: list[float] = []
     while len(durations) <= _TIMES and sum(durations[1:]) < _ENOUGH:
         begun = time.perf_counter()

@@ -31,14 +31,14 @@ Subjects = Mapping[bool, Subject]
 
 
 def sampled(subjects: Subjects, size: Size) -> Subject:
-    """The subject as an audit of this size looks at it."""
+    """Returns the subject that an audit of this size gets."""
     subject = subjects[size.single]
     layers = sample_of(subject.layers, size.layers or len(subject.layers))
     return replace(subject, samples=subject.samples or size.samples, layers=layers)
 
 
 def looks_at_all(size: Size, layers: Sequence[Layer]) -> bool:
-    """Whether an audit of this size looks at all layers."""
+    """Whether an audit of this size measures all layers."""
     return size.layers is None or size.layers >= len(layers)
 
 
@@ -47,7 +47,7 @@ _GIANT = 0.25
 
 
 def sample_of(layers: Sequence[Layer], count: int) -> tuple[Layer, ...]:
-    """So many of the layers, in the model's order.
+    """Returns a number of layers, in the model's order.
 
     The first, the last and the widest, then the middle one of each kind in a block, which are those
     whose names differ in numbers alone, the most frequent first, and then some at equal distances.
@@ -79,7 +79,7 @@ class Share:
 
     Args:
         outer: gets tasks and lines.
-        advance: moves the outer task, by whole seconds.
+        advance: advances the outer task by whole seconds.
         seconds: expected of the audit.
     """
 
@@ -161,7 +161,7 @@ def side_by_side(
         done: called with each audit when it is done.
 
     Raises:
-        AuditError: an audit was lost with every worker that it was given to.
+        AuditError: every worker that an audit was given to has crashed.
         UsageError: an audit's options name something that does not exist.
         CheckpointError: or a file that is refused.
     """

@@ -35,8 +35,9 @@ LEAST = 5.0
 MOMENT = 0.5
 """Seconds that any audit may take in addition to its estimate."""
 SMALL = 0.25
-"""Largest share of a size at which time is kept for the least size: of 28,200 single audits that
-were simulated (benchmarks/speed/schedule.py --alone) 61.9 % then have numbers, 60.7 % without."""
+"""Largest share of a size's time at which time is kept for the smallest size: with it 61.9 % of
+28,200 simulated single audits have numbers, without it 60.7 % (benchmarks/speed/schedule.py
+--alone)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class ScheduledRun:
     Attributes:
         place: number of the audit.
         size: how exactly.
-        seconds: what it may take; None without a limit.
+        seconds: seconds that it may take; None without a limit.
     """
 
     place: int
@@ -81,9 +82,9 @@ class _Course:
         self.sizes = sizes
         self.estimates = [estimate(size) for size in sizes]
         self.pace: float | None = None
-        """Seconds that it took, over what was estimated."""
+        """Seconds that it took, over the estimated seconds."""
         self.telling = False
-        """Whether that tells of others: it was not cut short, nor done as soon as it began."""
+        """Whether its pace tells something of others: it was neither cut short nor trivial."""
         self.reached = -1
         self.open = len(sizes) - 1
         """The largest size that may still fit."""
@@ -143,7 +144,7 @@ class Schedule:
         return self._first(waiting, left) or self._larger(left) or self._cheapest(waiting, left)
 
     def together(self, workers: int, starting: float = 0.0) -> list[ScheduledRun]:
-        """Returns audits for workers, the longest first; none exceeds a worker's share of it all.
+        """Returns audits for workers, the longest first; none is longer than a worker's share.
 
         None where there is no time for each as exactly as was asked, nor for workers to start
         (``starting`` seconds), or nothing to share out.
@@ -195,7 +196,7 @@ class Schedule:
 
     @property
     def _usual(self) -> float:
-        """Median ratio of the other audits' times to their estimates, within ``USUAL``."""
+        """Median ratio of the other audits' times to their estimates, limited to ``USUAL``."""
         paces = [c.pace for c in self._courses if c.pace is not None and c.telling]
         return min(max(statistics.median(paces), 1 / USUAL), USUAL) if paces else 1.0
 
@@ -230,7 +231,7 @@ class Schedule:
         return any(course.reached >= 0 and not course.idle for course in self._courses)
 
     def _leaving_a_retreat(self, course: _Course, index: int, seconds: float) -> float:
-        """Limits a first run so that, if it is cut short, time is left for the least size.
+        """Limits a first run so that time for the smallest size is left if the run is cut short.
 
         Where it is cut short there is time for the least size, if that is a small part of it, at
         the pace that the turn then had at best. It has the time that is expected of it.
@@ -250,7 +251,7 @@ class Schedule:
         return spared
 
     def _larger(self, left: float) -> ScheduledRun | None:
-        """Returns the audit at the roughest size for which a larger size fits.
+        """Of the audits for which a larger size fits, returns the one done most roughly.
 
         One that has numbers comes first: more records seldom help where it does not apply.
         """

@@ -33,12 +33,12 @@ from gradaudit.subject import Subject
 SAMPLE_ALONE = "there was time for a sample of the layers alone (a longer --budget runs all)"
 NO_TIME = "there was no time for it (a longer --budget runs it)"
 STOPPED = "the command was interrupted before it was done"
-NOT_READING = "it looks at the clients' data, and the scan at a captured update alone"
+NOT_READING = "it needs the clients' data, and this scan reads a captured update alone"
 
 REPORTING = 0.0045
-"""Seconds a layer for the report, its JSON and its table: of a scan of 1,000 layers 4.4."""
+"""Seconds that a layer adds to making the report, its JSON and its table: 4.4 for 1,000 layers."""
 _USUAL_BUDGET = 60.0
-"""Seconds of a budget below which the accuracy is taken of fewer records, in proportion."""
+"""Budget in seconds below which the accuracy is measured on proportionally fewer records."""
 Clock = Callable[[], float | None]
 """Function that returns the seconds left; None without a limit."""
 
@@ -50,7 +50,7 @@ class Survey:
         subject: what is audited.
         ladders: the sizes of each audit, in the report's order.
         left: the time.
-        others: audits that are not run, as they read no captured update.
+        others: audits that are not run because they cannot read a captured update.
 
     Raises:
         AuditError: the model cannot be run on the records.
@@ -86,7 +86,7 @@ class Survey:
         return None if left is None else left - spared
 
     def _is_apart(self, size: Size) -> bool:
-        """Whether a size is for this model another one than that of all layers."""
+        """Whether a size looks at fewer than all layers of this model."""
         return size.layers is None or not looks_at_all(size, self._subject.layers)
 
     def seconds(self, size: Size) -> float:
@@ -102,9 +102,9 @@ class Survey:
         """Run audits until all are as exact as asked, the time is up, or the scan is stopped.
 
         Args:
-            progress: shows how far the work is, and in a line what came out of each audit.
-            units: where finished work is kept; a scan of the same budget that was interrupted
-                there goes on with the pace and the sizes that it had, and the time it had left.
+            progress: shows how far the work is, and the outcome of each audit in a line.
+            units: folder of finished work; an interrupted scan with the same budget goes on with
+                its pace, its sizes and the time that it had left.
             budget: seconds that the scan had in all.
         """
         short = min(1.0, (budget or _USUAL_BUDGET) / _USUAL_BUDGET)
@@ -208,7 +208,7 @@ class Survey:
         return outcome if whole else of_sample(outcome, self._subject, SAMPLE_ALONE)
 
     def _facts(self) -> dict[str, JsonValue]:
-        """Returns how exactly each audit was made, and which were cut short or left out."""
+        """Returns the sizes at which audits were made, and which were cut short or left out."""
         largest = {sizes[0].audit.name: sizes[-1].name for sizes in self._ladders}
         return {
             "sizes": {name: size.name for name, (size, _) in self._found.items()},
@@ -244,7 +244,7 @@ def _in_precisions(subject: Subject) -> Subjects:
 
 
 def _worth(outcome: Outcome) -> tuple[bool, bool]:
-    """Ranks outcomes: complete before cut short, and without a fault before with one."""
+    """Ranks outcomes: complete ones before those cut short, and those without a fault first."""
     return outcome.whole, outcome.fault is None
 
 

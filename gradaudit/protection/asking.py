@@ -1,4 +1,4 @@
-"""Audits that a policy's rules need, made so exactly that time is left for trials."""
+"""Chooses the audits that a policy's rules need, and sizes that leave time for trials."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -71,19 +71,19 @@ def judges(rule: Rule, audit: Audit[Any] | type[Audit[Any]], metric: Metric) -> 
 
 
 def is_floor(metric: str) -> bool:
-    """Whether a metric is a bound on every attacker, which there is not without noise."""
+    """Whether a metric bounds every attacker's success; without noise there is no such bound."""
     return metric.startswith(f"{Floor.name}.")
 
 
 _SHARE = 0.25
-"""Of the time, what the first measurement may take; as much is kept for that on fresh records, and
-half is left for trials."""
+"""Share of the time for the first measurement; an equal share is kept for the measurement on fresh
+records, and half of the time is left for trials."""
 
 
 def fitting(
     ladders: Sequence[Sequence[Size]], subject: Subject, seconds: float
 ) -> tuple[Size, ...]:
-    """A size of every audit, the most exact where all together fit.
+    """Chooses a size for every audit: the most exact sizes that fit together.
 
     Else those that take longest are made less exactly, as long as there is a smaller size.
 

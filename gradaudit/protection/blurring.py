@@ -49,7 +49,7 @@ class Levels:
         sizes: log r of each, (layers,).
         least: the smallest x of each, (layers,).
         bounds: the rules.
-        reserve: margin that every bound keeps, over its limit's size.
+        reserve: margin that every bound keeps to its limit, as a share of the limit.
     """
 
     layers: tuple[str, ...]
@@ -75,7 +75,7 @@ class Levels:
         return cls(names, weighing, scales, low, tuple(touching), reserve)
 
     def boxed(self) -> Self | None:
-        """The levels with bounds of single layers turned into ``least``; None where one cannot."""
+        """Turns bounds on single layers into least levels; None where one cannot be kept."""
         least = self.least.copy()
         for bound in self.bounds:
             if len(touched := _touched(bound, self.layers)) == 1:
@@ -106,7 +106,7 @@ class Levels:
         return min(points, key=self.cost, default=None)
 
     def lifted(self, start: Floats) -> Floats | None:
-        """The least of all ``start + shift``, none below ``least``, that keeps every bound.
+        """Finds the least shift of ``start``, with no x below ``least``, that keeps every bound.
 
         None where not even a loss of about everything is enough.
         """
@@ -126,7 +126,7 @@ class Levels:
     def _between(
         self, spare: Callable[[float], float], start: Floats, low: float, high: float
     ) -> Floats:
-        """The shift between one that is not enough and one that is."""
+        """Bisects between a shift that breaks a bound and one that keeps all."""
         shift = float(brentq(spare, low, high, xtol=_EXACT))
         while spare(shift) < 0:
             shift += _EXACT
@@ -137,13 +137,13 @@ class Levels:
         return self._spare(x) >= 0
 
     def _spare(self, x: Floats) -> float:
-        """The least margin beyond the reserve; of intervals at their unfavourable ends."""
+        """Returns the smallest margin beyond the reserve, at the intervals' unfavourable ends."""
         noise = self.noise(x)
         spare = min((bound.safe(noise) for bound in self.bounds), default=_FAR) - self.reserve
         return max(-_FAR, min(spare, _FAR))
 
     def _of(self, names: Sequence[str], bound: FloorBound) -> Self:
-        """Returns the problem for some of the layers and a single bound."""
+        """Returns the search restricted to some of the layers and to one bound."""
         kept = [self.layers.index(name) for name in names]
         parts = (self.weights[kept], self.sizes[kept], self.least[kept])
         return type(self)(tuple(names), *parts, (bound,), self.reserve)
@@ -160,7 +160,7 @@ class Levels:
         return [-self.sizes, np.zeros(len(self.layers)), energy - self.sizes]
 
     def _improved(self, start: Floats) -> list[Floats]:
-        """The start, and the points that searches from there lead to.
+        """Yields the start, and the points at which searches from there end.
 
         A search goes by the mean information, as it is smooth; how far the interval's end is from
         that is taken from where it begins, and what is found is lifted until the end keeps the
@@ -253,15 +253,15 @@ class Blurring:
         self._reserve = 0.0
 
     def learn(self, excess: float) -> None:
-        """Keep more distance from the limits: what was planned was beyond them on other records.
+        """Increase the distance to the limits, as the plan exceeded them on other records.
 
         Args:
-            excess: how far beyond, over the limit's size.
+            excess: how far the plan was beyond the limit, as a share of the limit.
         """
         self._reserve += max(excess, 0.0)
 
     def completed(self, protection: Protection) -> Protection | None:
-        """The cheapest found that protects no layer less and keeps the bounds.
+        """Returns the cheapest protection that keeps the bounds and protects no layer less.
 
         None where none that shares a layer does.
         """
@@ -283,7 +283,7 @@ class Blurring:
         return rest if rest.shared else None
 
     def uniform(self, layers: tuple[str, ...]) -> Guard | None:
-        """The least noise that is enough, the same for all layers; None where there is none."""
+        """Returns the least noise, equal for all layers, that keeps the bounds, or None."""
         about = {name: -math.inf for name in layers if name in self._bounds.layers}
         if not about or about.keys() & self._bounds.hopeless:
             return None
@@ -302,7 +302,7 @@ class Blurring:
         return not self._bounds.hopeless & x.keys() and levels.kept(levels.least)
 
     def _best(self, least: Mapping[str, float], *, may_be_empty: bool) -> _Blurred | None:
-        """The cheapest set that single steps from all layers shared lead to."""
+        """Finds a cheap set of shared layers by single steps that begin with all layers shared."""
         best = self._solved(least, least.keys(), None)
         while better := self._better(least, best, may_be_empty=may_be_empty):
             best = better
@@ -311,7 +311,7 @@ class Blurring:
     def _better(
         self, least: Mapping[str, float], found: _Blurred | None, *, may_be_empty: bool
     ) -> _Blurred | None:
-        """The first that is cheaper, with one layer more or less hidden, or two swapped."""
+        """Returns the first cheaper set with one layer more or less hidden, or two swapped."""
         shared = set(found.x) if found else set(least)
         for other in _neighbours(shared, set(least)):
             if not (other or may_be_empty):
@@ -344,17 +344,17 @@ class Blurring:
         return Levels.of(self._bounds, least, self._weights, self._sizes, self._reserve)
 
     def _x(self, name: str, guard: Guard) -> float:
-        """The x of the noise that a layer has already."""
+        """Returns the x of the noise that a layer already has."""
         return math.log(guard.amount) - self._sizes[name] if guard.kind == "noise" else LEAST
 
     def _guard(self, name: str, x: float) -> Guard:
-        """Noise of three digits, rounded up."""
+        """Rounds noise up to three digits."""
         exact = Decimal(math.exp(x + self._sizes[name]))
         return Guard("noise", float(Context(prec=_DIGITS, rounding=ROUND_CEILING).plus(exact)))
 
 
 def _neighbours(shared: Collection[str], every: Collection[str]) -> Iterator[set[str]]:
-    """The sets with one layer less, one more, or two swapped, in order."""
+    """Yields the sets with one layer less, one more, or two layers swapped."""
     inside, outside = sorted(shared), sorted(set(every) - set(shared))
     yield from (set(shared) - {name} for name in inside)
     yield from (set(shared) | {name} for name in outside)

@@ -1,4 +1,4 @@
-"""The cheapest protection that passes, found by as few trials as can be.
+"""Finds the cheapest protection that passes, with as few trials as possible.
 
 Protection is taken to be monotone: what fails fails with less of it too. A trial that fails the
 rules of the whole model rules out every protection that covers no more. One that fails the rules of
@@ -31,12 +31,12 @@ class ProtectionVerdict:
     """The rules' verdict on a protection.
 
     Attributes:
-        layers: those whose own rows are beyond a limit.
-        relative: those of which rows are that depend on the other layers.
-        whole: whether a row of the model is.
+        layers: layers whose own rows are beyond a limit.
+        relative: layers with rows beyond a limit that depend on other layers too.
+        whole: whether a row of the whole model is beyond a limit.
         broken: why it cannot be judged; empty where it can.
-        excess: how far the worst row is beyond its limit, over the limit's size; at most 0 where
-            all are within, None where nothing was judged.
+        excess: how far the worst row is beyond its limit, as a share of the limit; at most 0 where
+            all rows are within, None where no row was judged.
         failed: rows that are beyond a limit, in words.
     """
 
@@ -85,7 +85,7 @@ class Choices:
     Args:
         layers: in order.
         guards: that any layer may have.
-        price: of a guard of a layer.
+        price: cost of each guard of each layer.
     """
 
     def __init__(self, layers: Sequence[str], guards: Sequence[Guard], price: Price) -> None:
@@ -166,7 +166,8 @@ class PassedProtection:
     Attributes:
         protection: what to do.
         cost: of it.
-        least: what any protection that passes costs at least, as far as trials are monotone.
+        least: least cost of any protection that passes, where more protection never makes a trial
+            fail.
     """
 
     protection: Protection
@@ -189,8 +190,8 @@ class Search:
 
     Args:
         layers: in order.
-        guards: that any layer may have; ``OPEN`` and ``HIDE`` among them.
-        price: of a guard of a layer.
+        guards: guards that any layer may have, ``OPEN`` and ``HIDE`` among them.
+        price: cost of each guard of each layer.
         attempt: tries a protection.
         more: whether another trial may be begun.
     """
@@ -216,16 +217,16 @@ class Search:
         return self.tried[protection]
 
     def learn(self, protection: Protection, verdict: ProtectionVerdict) -> None:
-        """Take in what other records, too, said of a protection."""
+        """Keep the verdict that other records gave on a protection."""
         if not verdict.passed:
             self.lessons.append(Lesson(protection, verdict))
 
     def allowed(self, protection: Protection) -> bool:
-        """Whether no lesson rules it out."""
+        """Whether no failed trial rules the protection out."""
         return not any(lesson.forbids(protection) for lesson in self.lessons)
 
     def cheapest_of(self, chain: Sequence[Protection]) -> Protection | None:
-        """The first that passes of protections each of which covers those before it.
+        """Finds the first protection that passes in a sequence of ever stronger ones.
 
         Found by bisection; None where the last fails, or there is no time to try it. What covers
         a protection that passed is taken to pass.
@@ -246,7 +247,7 @@ class Search:
         """The cheapest protection that passes; None where there is none, or none was found.
 
         Args:
-            kinds: of the guards that are looked for; what was found with others counts too.
+            kinds: guards to search among; protections found with other guards count too.
         """
         bound = 0.0
         while candidate := self.choices.cheapest(self.lessons, kinds):
@@ -265,7 +266,7 @@ class Search:
         return PassedProtection(passed, cost, min(cost, bound) if candidate else cost)
 
     def eased(self, passed: Protection, layers: Collection[str]) -> Protection:
-        """The protection with the least noise, alike on these layers, that still passes its trial.
+        """Returns the protection with the least equal noise on these layers that still passes.
 
         By bisection down to the next level below, as far as there is time.
         """
@@ -284,7 +285,7 @@ class Search:
         return passed
 
     def cheapest_passed(self) -> Protection | None:
-        """The cheapest that shares a layer and passed, and that nothing learned since rules out."""
+        """The cheapest protection that passed, shares a layer and is not ruled out since."""
         passed = [p for p, v in self.tried.items() if v.passed and p.shared and self.allowed(p)]
         return min(passed, key=self.choices.cost, default=None)
 
@@ -301,7 +302,7 @@ class Search:
         return covered or self.passes(protection)
 
     def _sharpen(self, failed: Protection) -> None:
-        """Find fewest layers that fail together, by hiding the others; the dearest are kept."""
+        """Find few layers that fail with all others hidden, and keep the most expensive of them."""
 
         def too_much(shared: Sequence[str]) -> bool:
             if not shared:
@@ -318,7 +319,7 @@ class Search:
         return float(self.choices.prices[self.choices.layers.index(layer)].max())
 
     def _improved(self, passed: Protection) -> Protection:
-        """Give up what costs most, and swap guards for cheaper ones, while it still passes."""
+        """Remove expensive guards, or swap them for cheaper ones, while the protection passes."""
         better = True
         while better and self._more():
             better = False
@@ -329,7 +330,7 @@ class Search:
         return passed
 
     def _neighbours(self, passed: Protection) -> list[Protection]:
-        """Cheaper ones with another guard of one layer, or with those of two layers swapped."""
+        """Yields cheaper protections: another guard on one layer, or two layers' guards swapped."""
         singles = [
             passed.with_guard(layer, guard)
             for layer in passed.layers
@@ -349,12 +350,12 @@ class Search:
 
 
 def core(too_much: Callable[[Sequence[T]], bool], elements: Sequence[T]) -> list[T]:
-    """Elements that are too much together and no longer so without any one of them.
+    """Finds a minimal set of elements that fails: without any one of them it no longer does.
 
     Args:
         too_much: monotone: what contains too much is too much. All ``elements`` are, and none is
             not. It is asked about k log(n/k) times for k of n.
-        elements: those that come first are rather left out.
+        elements: the candidates; earlier ones are left out first.
 
     Source: U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained
     problems" (2004), algorithm 1.

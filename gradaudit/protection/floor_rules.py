@@ -38,11 +38,11 @@ class FloorBound:
         row: the layer that it is about; None for the model.
         limit: of the rule.
         sign: 1 where the number is to stay below it, −1 above.
-        functional: the number, of the information that layers give together.
-        informations: of each layer that counts, at unit noise.
-        prior: whose directions they are in.
+        functional: computes the number from the information that the layers give together.
+        informations: information matrix of each layer that counts, at noise of deviation one.
+        prior: prior of the records, in whose directions the matrices are given.
         halves: the same by independent halves of the records.
-        parts: k, into which as many other records are parted to verify a plan, each by itself.
+        parts: number of parts of the other records, on each of which a plan is verified.
     """
 
     row: str | None
@@ -55,7 +55,7 @@ class FloorBound:
     parts: int = 2
 
     def margin(self, noise: Noise) -> tuple[float, dict[str, float]]:
-        """The margin of the mean information's number, and its slope by each layer's log σ."""
+        """Returns the margin at the mean information, and its derivative by each layer's log σ."""
         parts = self._shared(noise)
         if not parts:
             return math.inf, {}
@@ -64,7 +64,7 @@ class FloorBound:
         return self._within(value), {n: -self.sign * s / self._size for n, s in slopes.items()}
 
     def safe(self, noise: Noise) -> float:
-        """Returns the margin of the floor's safe end, less its deviation on other records."""
+        """Returns the margin at the floor's safe end, reduced by its deviation on other records."""
         parts = self._shared(noise)
         if not parts:
             return math.inf
@@ -72,7 +72,7 @@ class FloorBound:
         return self._within(floor.safe) - self._drift(noise)
 
     def _drift(self, noise: Noise) -> float:
-        """Returns how far the margin of other records differs from this one, at most in 97.5 %.
+        """Returns the distance that the margin on other records exceeds in at most 2.5 % of cases.
 
         A floor stands on the prior fitted to the records. With v the variance that n records bring
         with them, those of n/2 differ from their whole by v, and k parts of n others by (k + 1) v.
@@ -104,7 +104,7 @@ class FloorBounds:
 
     Attributes:
         floors: the bounds.
-        hopeless: layers that a rule is about and that have no floor whatever the noise.
+        hopeless: layers that a rule names and that have no floor at any noise level.
     """
 
     floors: tuple[FloorBound, ...] = ()
@@ -132,7 +132,7 @@ class FloorBounds:
         return cls(tuple(_bounds(case, known, shown, rules)), frozenset(hopeless))
 
     def varied(self, halves: Sequence[Self], parts: int) -> Self:
-        """Returns each bound with those of halves of the records, in the same order."""
+        """Returns each bound with the same bounds from halves of the records."""
         by_half = zip(*(half.floors for half in halves), strict=True)
         bounds = zip(self.floors, by_half, strict=True)
         return replace(

@@ -27,14 +27,15 @@ class Guard:
 
     Attributes:
         kind: ``open`` leaves it as it is, and ``hide`` never shares it.
-        amount: deviation of ``noise``, share of the elements that ``prune`` removes; else 0.
+        amount: standard deviation of ``noise`` or share of the elements that ``prune`` removes;
+            else 0.
     """
 
     kind: Kind = "open"
     amount: float = 0.0
 
     def covers(self, other: "Guard") -> bool:
-        """Whether it gives away no more than another one, whatever the layer.
+        """Whether this guard gives away no more than another one on any layer.
 
         Noise and pruning are not compared with each other.
         """
@@ -96,7 +97,7 @@ class UndefendedUpdates:
     """Undefended gradients of batches' mean losses.
 
     Attributes:
-        batches: of each batch, flattened, by layer and parameter.
+        batches: gradient of each batch, flattened, by layer and parameter.
     """
 
     batches: tuple[dict[str, dict[str, Tensor]], ...]

@@ -41,25 +41,27 @@ PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried for pruning."""
 _UNIT = Guard("noise", 1.0)
 _HALVES = 4
-"""Of the search's records, on which floors are looked at too. They are drawn independently: what is
-left out by one differs from the whole by as much, the other way."""
+"""Number of random halves of the search's records on which floors are computed too. They are drawn
+independently: the records that a half leaves out differ from the whole by as much in the opposite
+direction."""
 
 
 class Planner:
     """Plans a protection for a subject and a policy.
 
     Args:
-        subject: model, records, and what is hidden and defended anyway.
+        subject: model and records, with the layers that are hidden and the defenses that apply
+            anyway.
         sizes: the audits that measure what the policy limits.
         policy: the rules.
         cost: the measure of cost, by name.
-        means: what may be done besides hiding: ``noise``, ``prune``.
-        rounds: parts of the records that a plan is verified on, one after the other.
+        means: means besides hiding: ``noise``, ``prune``.
+        rounds: number of parts of the fresh records, on which a plan is verified one after another.
         strict: whether what is unclear fails.
-        left: seconds that are left, of which some are kept for fresh records (``Clock``). The first
-            measurement and that on fresh records are not cut short.
+        left: clock of the seconds that are left; some are kept for the fresh records. The first
+            measurement and the one on fresh records are never cut short.
         progress: shows the trials.
-        units: where finished work is kept.
+        units: store of finished work.
 
     Raises:
         UsageError: there is no such cost, or a rule is about nothing that can be measured.
@@ -153,7 +155,7 @@ class Planner:
         return self._search.best()
 
     def _cheapest(self, passed: Protection) -> Protection | None:
-        """The protection with the floors' noise, cheaper where that makes other guards needless.
+        """Adds the noise that the floors need, and removes guards that it makes needless.
 
         No simple strategy that passes is cheaper.
         """
@@ -215,7 +217,7 @@ class Planner:
         return judged, replace(verdict, broken=broken, failed=failed)
 
     def _about_measured(self, judged: Report, protection: Protection) -> ProtectionVerdict:
-        """The part of a report's verdict about the rules of the search."""
+        """Returns the verdict of a report on the rules that the search handles."""
         lost = lost_judgements(self._bench.judged(protection), judged)
         verdict = verdict_of(judged, without=self._floors)
         return replace(verdict, broken="; ".join(filter(None, [verdict.broken, lost])))
@@ -264,7 +266,7 @@ class Planner:
         return self._weights[layer] * self._updates.lost(layer, guard)
 
     def _attempt(self, protection: Protection) -> ProtectionVerdict:
-        """Measure it, unless nothing is shared under it, of which there is nothing to say."""
+        """Measure a protection unless it shares nothing, which needs no measurement."""
         if not (protection.shared and self._measured.policy.rules):
             return ProtectionVerdict()
         with self._clock.trial() as seconds:
@@ -323,7 +325,7 @@ def _floors(sizes: Sequence[Size]) -> list[tuple[Floor, int | None]]:
 
 
 def _by_formula(bench: Bench, means: Sequence[str]) -> tuple[int, ...]:
-    """Numbers of the rules on floors, where noise is the plan's own to add; else none.
+    """Numbers of the rules on floors; none unless the plan may add noise.
 
     Floors under noise that is there anyway are measured as everything is.
     """

@@ -34,10 +34,11 @@ class Plan:
         least: what every protection that passes costs at least.
         naive: the cheapest of each simple strategy that passes, by its name, with its cost.
         judged: the report of the plan on records that the search did not see.
-        verdict: what the rules say of it there.
-        trials: on the search's records, in order, of those that keep the rules on floors.
+        verdict: the rules' verdict on that report.
+        trials: trials on the search's records, in order, of protections that keep the rules on
+            floors.
         rounds: how often it was verified.
-        untried: whether protections that may pass were left untried for want of time.
+        untried: whether time ran out before all protections that may pass were tried.
         prices: what hiding each layer costs.
         updates: what the layers share.
     """
@@ -86,7 +87,7 @@ def draw_frontier(path: Path, plan: Plan, cost: str) -> None:
 
 
 def frontier(trials: Sequence[Trial]) -> list[Trial]:
-    """Returns trials for which no cheaper one is better, the cheapest first."""
+    """Returns the trials that no cheaper trial beats, the cheapest first."""
     kept: list[Trial] = []
     for trial in sorted(trials, key=lambda each: (each.cost, each.verdict.excess)):
         if not kept or _risk(trial) < _risk(kept[-1]):
@@ -153,7 +154,7 @@ def _naive_row(plan: Plan, cost: str, naive: tuple[str, float] | None) -> Measur
 
 
 _CLIP = 2.0
-"""Clip that comes with noise, over the longest update seen; it cuts almost none."""
+"""Clipping norm that goes with noise, over the norm of the longest update; it clips almost none."""
 
 
 def defense_specs(protection: Protection, updates: UndefendedUpdates) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class Clock:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """The first measurement; where it took all the time, as much again may bring a plan."""
+        """Makes the first measurement; if it used all the time, as much time again is allowed."""
         begun = time.monotonic()
         yield
         now = time.monotonic()
@@ -65,7 +65,7 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Returns the seconds for trials; the first measurement's time until one passes."""
+        """Returns the seconds left for trials; until one passes, those of the first measurement."""
         left = self._left() - self._opening
         return left if self.satisfied else max(left, self._patience - time.monotonic())
 
@@ -107,7 +107,7 @@ def _owners(records: Records) -> NDArray[np.int64]:
 
 _JUDGED = ("failed", "unclear", "passed")
 _MOST = 1e6
-"""Largest excess that is distinguished; it stands for infinity too."""
+"""Largest excess that is told apart; larger and infinite ones count as this one."""
 
 
 @dataclass
@@ -120,8 +120,8 @@ class Bench:
     then all is measured anew.
 
     Attributes:
-        subject: with what is hidden and defended anyway.
-        sizes: the audits that the policy needs, as they are made.
+        subject: subject with the layers that are hidden and the defenses that apply anyway.
+        sizes: the audits that the policy needs, each at its chosen size.
         policy: the rules.
         updates: what the layers share.
         strict: whether what is unclear fails.
@@ -252,7 +252,7 @@ def verdict_of(judged: Report, without: Collection[int] = ()) -> ProtectionVerdi
 
     Args:
         judged: with findings.
-        without: numbers of rules that are not asked about.
+        without: numbers of the rules that are ignored.
     """
     shown = {layer.name for layer in judged.target.layers}
     lacking = floors_lacking(judged)
@@ -286,7 +286,7 @@ def floors_lacking(judged: Report) -> list[Finding]:
 
 
 def shortfall(judged: Report, numbers: Collection[int]) -> float:
-    """Returns how far the judged floors are beyond their limits, over the limit's size."""
+    """Returns how far the judged floors are beyond their limits, as a share of the limit."""
     rows = judged.by_key()
     asked = (f for f in judged.findings if f.rule in numbers and f.key in rows)
     values = ((finding, rows[finding.key].number) for finding in asked)
@@ -294,7 +294,7 @@ def shortfall(judged: Report, numbers: Collection[int]) -> float:
 
 
 def lost_judgements(before: Report, now: Report) -> str:
-    """Names rows that were judged before and could not be now; empty where all were.
+    """Names rows that were judged before and cannot be judged now; empty without any.
 
     Fewer records may not be enough for an audit, whose rule then passes for want of a number.
     """

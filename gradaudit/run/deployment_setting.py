@@ -22,7 +22,7 @@ def with_setting(
 
 
 def setting_of(options: AuditOptions, subject: Subject) -> Setting:
-    """``deployed`` where all is as the described federation has it, else ``diagnostic``.
+    """``deployed`` where every option is the described federation's, else ``diagnostic``.
 
     So it is, too, where the federation does not say how many records are behind an update.
     """

@@ -55,7 +55,7 @@ def _of_target(target: Target) -> Iterator[object]:
 
 
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[object, str]] = WeakKeyDictionary()
-"""Digests of models' weights, each with the state of the tensors for which it holds."""
+"""Digests of models' weights, each with the tensors' versions for which it is valid."""
 
 
 def _of_weights(model: nn.Module) -> str:
@@ -82,7 +82,7 @@ def _digest_of(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def _texts(value: object) -> Iterator[object]:
-    """Yields the values of options, and digests of files that they name for reading."""
+    """Yields the values of options, and digests of the files that are read through them."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield name

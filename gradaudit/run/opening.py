@@ -141,7 +141,7 @@ def _from_memory(model: nn.Module, data: object) -> Records:
 
 
 def with_fitting_labels(records: Records, loss: Loss) -> Records:
-    """Turns whole numbers, several a record, into real targets where the loss compares each."""
+    """Makes several whole numbers per record real targets where the loss compares each of them."""
     several = records.labels.dim() > 1 and not records.labels.is_floating_point()
     if several and isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
         return replace(records, labels=records.labels.float(), classes=())
@@ -152,7 +152,7 @@ def with_fitting_loss(loss: Loss, records: Records) -> Loss:
     """Returns a loss that knows the parts of the labels.
 
     Raises:
-        UsageError: there are several parts or no labels, and the loss takes neither.
+        UsageError: the labels have several parts or there are none, and the loss cannot take that.
     """
     if not records.unlabelled and not records.label_parts:
         return loss

@@ -65,10 +65,10 @@ def run(
     Args:
         subject: what is audited.
         audits: configured audits, run in order.
-        progress: who is told how far the work is.
+        progress: receives how far the work is.
         provenance: more facts to record, such as the command line.
-        units: where finished work is kept, by what it depends on. An audit that is short of memory
-            is tried again with chunks of half the size, and at last in single precision.
+        units: store of finished work. An audit that is short of memory is tried again with chunks
+            of half the size, and at last in single precision.
 
     Raises:
         AuditError: the model cannot be run on the records at all.
@@ -88,7 +88,7 @@ class Outcome:
 
     Attributes:
         part: its rows.
-        seconds: that it took, in an earlier run where its rows were kept from that.
+        seconds: seconds that it took; of stored rows, in the run that made them.
         fault: why it broke off; None where it did not.
         whole: whether it was done, and not cut short.
     """
@@ -265,7 +265,7 @@ class _Trial:
             self.fault = str(error) if isinstance(error, GradauditError) else one_line(error)
         layers = [layer.name for layer in self.subject.layers]
         if self.fault is None and (faults := breaches(type(self.audit), self._singles, layers)):
-            self.fault = "it breaks the contract of its rows: " + "; ".join(faults)
+            self.fault = "it yielded rows that its declaration does not allow: " + "; ".join(faults)
             self.rows[:] = {row.key: row for row in self.rows}.values()
         if self.fault is not None:
             self._fill("failed", self.fault)
@@ -312,7 +312,7 @@ def of_sample(outcome: Outcome, subject: Subject, reason: str) -> Outcome:
 
 
 def _draws(audit: Audit[Any]) -> bool:
-    """Whether an audit writes files of its own, which stored rows would lack."""
+    """Whether an audit writes files of its own, so that its rows are never taken from the store."""
     return any(isinstance(value, Path) for _, value in audit.options)
 
 
@@ -349,7 +349,7 @@ def _described(subject: Subject) -> JsonValue:
 
 
 def _notes(subject: Subject) -> dict[str, JsonValue]:
-    """Notes what was taken off the model or is switched off in the audit; empty for nothing."""
+    """Notes what was removed from the model or switched off for the audit; empty without any."""
     off = "gradient checkpointing is off while audited: gradients are the same"
     model = subject.target.model
     notes = [*subject.target.notes, *([off] if recomputes(model) else [])]

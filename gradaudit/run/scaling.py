@@ -30,12 +30,12 @@ class ScalingTrial:
     """Accuracy of a model on a table's columns under one scaling.
 
     Attributes:
-        scale: as the option of the data has it.
+        scale: value of the data's option ``scale``.
         low: smallest number of the inputs.
         high: largest number of them.
-        layer: the first layer that was called, empty where the model cannot be run.
-        spread: root mean square of what that layer gives.
-        accuracy: on these inputs, None where the model cannot be run on them.
+        layer: the first layer that the model calls; empty where the model cannot be run.
+        spread: root mean square of that layer's outputs.
+        accuracy: accuracy on these inputs; None where the model cannot be run on them.
     """
 
     scale: str
@@ -62,7 +62,7 @@ def _spelled(found: TaskAccuracy) -> str:
 
 
 def scaling_trials(settings: SubjectSettings) -> list[ScalingTrial]:
-    """Tries the model under each scaling; empty where the user chose one or there is no choice.
+    """Tries the model with each scaling; empty where the user chose one or only one exists.
 
     There is none to choose for data that is no table of numbers, and none that fits where no
     checkpoint was given for a model that comes without weights.

@@ -26,7 +26,8 @@ def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:
     """Train into a locked folder, and return lines that report the training.
 
     Raises:
-        GradauditError: another run is at work there, or as ``RunFolder`` and ``train_into``.
+        GradauditError: another run uses the folder; also the errors of ``RunFolder`` and
+            ``train_into``.
     """
     subject = load(settings)
     with locked(out, f"--out {out}", remove=not out.exists()):

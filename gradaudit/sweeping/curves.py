@@ -37,8 +37,8 @@ def draw_sweep(path: Path, report: Report, metric: str, *, relative: bool = Fals
         path: ends in .svg or .png.
         report: of the sweep, which names its axes.
         metric: ``audit.metric``.
-        relative: draw every setting's values over the layers instead, relative to its largest, with
-            one LOESS curve through all, as Mo22's figure 3 does for many attributes.
+        relative: draw instead each setting's values over the layers, relative to its largest value,
+            with one LOESS curve through all (Mo22, figure 3).
 
     Raises:
         UsageError: the report is not of a sweep, or the metric was not measured in it.

@@ -80,7 +80,7 @@ def scale_of(metric: Metric, values: Sequence[float]) -> EndlessScale:
 
 
 def extrapolate(report: Report, audit: type[Audit[Any]], key: str, size: float) -> Report:
-    """Returns the sweep's report with a row at this size of every metric, layer and setting.
+    """Returns the sweep's report with a predicted row for every metric, layer and setting.
 
     Metrics are those that say what there is by chance. Fitted to batches up to 16 of 16 pairs of
     model and real data, intervals held 215 of 217 measurements at 32 to 128, and 10 of 109 series

@@ -97,8 +97,8 @@ def read_target(spec: str, axes: Sequence[Axis]) -> tuple[str, float]:
     """Returns the axis and the size of ``KEY=VALUE``, checked before anything is measured.
 
     Raises:
-        UsageError: the key is no axis of amounts with enough sizes, or the value is no larger size
-            within reach.
+        UsageError: the key is no axis of amounts with enough sizes, or the value is not a larger
+            size within 8 times the largest.
     """
     key, _, text = spec.partition("=")
     axis = next((axis for axis in axes if axis.name == key.strip().lstrip("-")), None)

@@ -119,11 +119,10 @@ class Cell:
 
     Attributes:
         row: what was measured; None where there is no row.
-        floor: the same for a permuted attribute.
+        floor: the same number for a permuted attribute.
         level: the risk that it shows, None where it shows none.
-        possible: the risk that it leaves open beyond that, None where it excludes all.
-        judged: whether a rule judged it, so that it is within its limits where it shows and leaves
-            open no risk.
+        possible: a graver risk that it does not exclude; None where it excludes all.
+        judged: whether a rule judged it; a judged number without a risk is within its limits.
     """
 
     row: Measurement | None = None

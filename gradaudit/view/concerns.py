@@ -91,22 +91,23 @@ class Concern:
     """A limit that rows are or may be beyond, or that could not be judged.
 
     Attributes:
-        level: the risk that it makes, or leaves possible.
-        shown: whether it makes it.
+        level: the risk that it shows, or does not exclude.
+        shown: whether the risk is shown.
         possible: a graver risk that is not excluded beside one that is shown.
         accepted: whether the policy accepts it: an exception, a baseline, or what is unclear.
         fails: whether the gate fails by it.
-        proxy: whether its audit tries to learn nothing, so that it only stands for leakage.
+        proxy: whether its audit attacks nothing, so that its number is only an indicator of
+            leakage.
         metric: ``audit.metric``.
         question: what its metric answers, where that is known.
         layers: where, in the report's order; none for the whole model.
         clause: what a value beyond the limit says, in plain words.
-        sentence: the same with what it leaves open.
+        sentence: the clause with what it leaves open.
         number: the worst value with its interval, the end that was judged, and the limit.
         floor: what the same number is where nothing is given away; empty where nobody knows.
         why: what a value beyond the limit means, as the audit says it; empty where none is shown.
-        helps: what would help; of what is undecided, what would settle it, with the options.
-        settles: what would settle it, without the options; empty of what is shown.
+        helps: what would help, with options; for an undecided concern, what would settle it.
+        settles: what would settle an undecided concern, without options; empty for others.
         odds: how likely it is, in numbers of cases; empty where nothing was measured.
         share: of the cases in which guessing fails, the share in which an attack succeeds; None
             where it is no share of cases.
@@ -222,7 +223,7 @@ def _gravity(concern: Concern) -> tuple[bool, int, bool, bool]:
 
 
 def _gravest(judged: Report) -> Iterator[tuple[Finding, Level | None]]:
-    """The gravest finding of each metric and layer, or several as grave: an error hides a warning.
+    """Yields the gravest finding of each metric and layer, or several equally grave ones.
 
     With each the graver level that another leaves possible.
     """

@@ -140,7 +140,7 @@ def data_facts(report: Report) -> str:
 
 
 def checkpoint_notes(report: Report) -> tuple[str, ...]:
-    """Notes what was taken off the model and how checkpoints were made to fit, a line each.
+    """Notes in a line each what was removed from the model and how checkpoints were made to fit.
 
     Files are named if there are several.
     """
@@ -242,12 +242,12 @@ _WORDS: Mapping[str, str] = {
     "dates_as_categories": "dates taken as categories",
     "halved_at_median": "private quantities split at their median",
     "constant": "the same in every record",
-    "count_the_records": "a number that counts the records",
+    "count_the_records": "a column that numbers the records",
     "dropped": "left out on request",
     "left": "not used",
     "resized": "pictures resized to",
     "first_records": "the first records of more (records=N says how many)",
-    "padded_to": "shorter items padded, as their masks say, to positions",
+    "padded_to": "shorter items padded to positions, with masks",
     "unread": "files not read",
     "sampling_rate": "samples a second",
     "samples": "samples a record",

@@ -23,7 +23,7 @@ class ArrayLine:
         key: its name in the state dict.
         kind: its type and shape.
         before: norm of what training changed.
-        after: norm of what is left of that, without noise.
+        after: norm of what defenses leave of the update, before noise.
         noise: deviation of the noise in an element.
         says: the same in words.
         open: whether it leaves as training made it.

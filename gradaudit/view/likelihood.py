@@ -90,7 +90,7 @@ def _in_records(beyond: int, tried: int) -> str:
 def _in_100(
     row: Measurement, noun: str = "", read_as: Callable[[float], float] = lambda share: share
 ) -> str:
-    """``93 times in 100 (with 95 % confidence 86 to 97)`` of what a value is read as."""
+    """Formats a share as ``93 times in 100 (with 95 % confidence 86 to 97)``."""
     value, *ends = (
         100 * min(max(read_as(share), 0.0), 1.0)
         for share in (row.value or 0.0, *(row.interval or ()))

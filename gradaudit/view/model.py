@@ -49,14 +49,14 @@ class View:
         scope: what the numbers are about.
         concerns: every finding worth a sentence, the gravest first; ``findings`` are the first.
         layers: risk and numbers of each layer.
-        heat_map: the same as levels, by questions, from input to output.
+        heat_map: risk levels of the layers by question, from input to output.
         model: numbers of the whole model.
         arrays: what becomes of each array of a client's update.
         gaps: what was not looked at.
         doubts: what casts doubt on numbers that are shown.
-        brief_doubts: the same of the numbers that answer a question alone.
+        brief_doubts: doubts about the numbers that answer a question alone.
         how: confidence, samples, seed, device, time.
-        unshown: how many measured rows are in none of these.
+        unshown: number of measured rows that appear in none of these.
         alone: whether one audit made the report, so that all its metrics are worth showing.
         rankings: ROC curve and null distribution of the layer that gives an attribute away most.
         brackets: what lies between the floor and the best attack, by layer.

@@ -34,8 +34,9 @@ class Scope:
         sizes: the same without the audits; empty where nothing was attacked.
         shared: algorithm, layers, defenses, hidden layers.
         varied: the settings of a sweep.
-        setting: whose case it is, the attacker's best or a federation's.
-        families: what the adversaries learn by, with sizes, and from how many batches.
+        setting: whether numbers are of the attacker's best case or of the described federation.
+        families: the models that adversaries fit, with their sizes, and the number of batches they
+            learn from.
         model: model, checkpoints and size; data and task accuracy.
         prepared: what the adapter did to the data: scaling, encoding, imputation, what is left.
         notes: what was done to make checkpoints fit the model.

@@ -24,8 +24,8 @@ class ReportVerdict:
         outcome: the word, as ``judging.verdict`` says it.
         policy: the policy's name.
         sha256: of the policy; empty where the report does not say it.
-        worst: what is shown, or the questions that are undecided with what would settle each, or
-            what it means that the report passes; how much was measured, where nobody judged.
+        worst: the findings of a failed report; the undecided questions with what would settle each;
+            what it means that the report passes; or how much was measured, where nobody judged.
         tally: how many layers have each risk.
         warned: whether a warning is shown.
         behind: the findings or questions that ``worst`` words.

@@ -88,7 +88,7 @@ def test_a_scan_of_an_update_runs_what_needs_no_more(folder: Path) -> None:
     measured = {row.id for row in report.measurements if row.status == "measured"}
     assert "observe.labels_named" in measured
     reasons = {row.reason for row in report.measurements if row.audit == "vinfo"}
-    assert reasons == {"it looks at the clients' data, and the scan at a captured update alone"}
+    assert reasons == {"it needs the clients' data, and this scan reads a captured update alone"}
     wrong = run("scan", *subject, "--update", "u.safetensors", "--audits", "vinfo")
     assert wrong.status == 2
     assert "none of the chosen audits reads an update" in wrong.err

@@ -151,7 +151,9 @@ def commit_files(
     made = commit(policy, others or ())
     if timestamp is None:
         if output.exists():
-            raise UsageError(f"{output}: exists, and its date counts; name another file with -o")
+            raise UsageError(
+                f"{output}: exists, and its date would be lost; name another file with -o"
+            )
         write_atomically(output, made.model_dump_json(indent=1) + "\n")
         return
     kept = read_commitment(output)
@@ -160,7 +162,9 @@ def commit_files(
     stamped_time(timestamp, output)
     content, beside = read_file(timestamp, MAX_STAMP), output.with_name(output.name + STAMPED)
     if beside.exists() and read_file(beside, MAX_STAMP) != content:
-        raise UsageError(f"{beside}: is another answer, and its date counts; move it away first")
+        raise UsageError(
+            f"{beside}: is another timestamp, which would be overwritten; move it away first"
+        )
     write_atomically(beside, content)
 
 

@@ -86,15 +86,16 @@ def gate(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            "--baseline", help="Earlier JSON report; only what is new or worse than it fails."
+            "--baseline",
+            help="Earlier JSON report; only rows that are new or worse than there fail.",
         ),
     ] = None,
     commitment: Annotated[
         Path | None,
         typer.Option(
             "--commitment",
-            help="File of `gradaudit commit`: whether the policy was fixed before the numbers is "
-            "said in the judged copy.",
+            help="File of `gradaudit commit`; the judged copy then says whether the policy was "
+            "fixed before the numbers.",
         ),
     ] = None,
     strict: Annotated[

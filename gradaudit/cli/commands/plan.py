@@ -77,7 +77,7 @@ def _plan(**flags: Any) -> None:
     expect_writable(settings, config, settings)
     if settings.dry_run:
         policy = within_reach(policy, ladders, quiet=settings.quiet)
-        typer.echo("each trial of a plan measures these audits, as exactly as time allows:")
+        typer.echo("each trial of a plan runs these audits, as exactly as time allows:")
         print_expected(settings, deferred.asking.needed(policy, ladders), left)
         return
     if settings.picture:

@@ -142,7 +142,7 @@ def reading_update(chosen: list[Sizes], update: str | None) -> tuple[list[Sizes]
     Without an update all sizes are as they were.
 
     Raises:
-        UsageError: none of the audits reads one.
+        UsageError: none of the audits reads captured updates.
     """
     if update is None:
         return chosen, []

@@ -31,8 +31,8 @@ class Cost(ABC):
 
         Args:
             target: the model.
-            records: some of those that it is trained on.
-            updates: what is shared of it.
+            records: some of the records that the model is trained on.
+            updates: updates that clients share.
         """
 
     def weights(

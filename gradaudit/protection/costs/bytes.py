@@ -13,7 +13,7 @@ class Bytes(Cost):
     """Bytes of the layer's state with its buffers, which are encrypted every round."""
 
     name = "bytes"
-    summary = "share of the bytes of a message, buffers too, that are encrypted or drowned"
+    summary = "share of a message's bytes, buffers included, that are encrypted or drowned in noise"
 
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates

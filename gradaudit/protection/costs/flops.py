@@ -23,7 +23,7 @@ class Flops(Cost):
     """
 
     name = "flops"
-    summary = "share of the floating-point operations that an enclave does, or that are in vain"
+    summary = "share of the operations that an enclave does, or whose result drowns in noise"
 
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates
@@ -43,7 +43,7 @@ class Flops(Cost):
 def _watched(
     modules: Mapping[str, nn.Module], counter: Counter, own: dict[str, float]
 ) -> Iterator[None]:
-    """Add the operations of each module to ``own``, without those of modules inside it."""
+    """Add to ``own`` the operations of each module, without those of the modules inside it."""
     begun: list[float] = []
 
     def enter(*_: Any) -> None:

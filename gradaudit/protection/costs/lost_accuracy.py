@@ -17,7 +17,7 @@ class Accuracy(Cost):
     """
 
     name = "accuracy"
-    summary = "share of the fall of the loss in a small step that is lost"
+    summary = "share of the loss's decrease in a small step that is lost"
 
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates

@@ -12,7 +12,7 @@ class Parameters(Cost):
     """The layer's trainable parameters with its biases, which an enclave has to hold."""
 
     name = "parameters"
-    summary = "share of the trainable parameters that are hidden, or whose update is drowned"
+    summary = "share of the trainable parameters that are hidden or whose update drowns in noise"
 
     def sizes(
         self, target: Target, records: Records, updates: UndefendedUpdates

@@ -23,8 +23,8 @@ MEANINGS: Mapping[Question, str] = {
     "records": "whether records can be rebuilt, followed or traced",
     "attribute": "whether a private attribute can be inferred",
     "labels": "whether labels, the answers that the model was trained to predict, can be read",
-    "freedom": "how many dimensions of what comes in the gradient leaves open; of none it can be "
-    "solved for",
+    "freedom": "number of dimensions of a layer's input that its gradient leaves open; with 0 the "
+    "input can be solved for",
 }
 """What each column tells."""
 WHOLE = "whole update"
@@ -37,7 +37,7 @@ class HeatAnswer(NamedTuple):
     Attributes:
         column: its metric.
         cell: the number and its judgement.
-        within: word for a number that shows and leaves open no risk.
+        within: word for a number that neither shows a risk nor leaves one open.
     """
 
     column: MetricColumn
@@ -83,7 +83,7 @@ class HeatCell:
     Attributes:
         place: the layer, or the whole update.
         question: what is asked.
-        answers: numbers, or without any a reason; the one to show comes first.
+        answers: numbers, the one to show first; without any number, the reason.
     """
 
     place: str
@@ -97,7 +97,7 @@ class HeatCell:
 
     @property
     def alone(self) -> bool:
-        """Whether no audit looked, or none that did applies."""
+        """Whether no audit that applies has looked."""
         return not any(answer.cell.told or answer.cell.failed for answer in self.answers)
 
     @property
@@ -153,8 +153,8 @@ class HeatMap(NamedTuple):
     """Layers from input to output by questions.
 
     Attributes:
-        lines: of the layers, in the model's order.
-        whole: of the update as a whole; None where nothing was measured of it.
+        lines: a line for each layer, in the model's order.
+        whole: a line for the whole update; None where nothing was measured of it.
         worst: position of the layer with the gravest risk; None where none shows or leaves open
             any.
         hidden: layers whose gradient is never shared.
