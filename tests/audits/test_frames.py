@@ -38,6 +38,14 @@ NUMBERS = {
         f"-m zoo:mlp?inputs=10 -d {HERE}:visits --seed 7 --jobs 1 {FEW} --trials 4 --batch-size 2",
         "audits.attack_inference.user:candidate_posterior",
     ),
+    "attack record": (
+        f"{TABLE} --batch-size 4 --updates 10 --candidates 20 --shadow 20",
+        "audits.attack_record.projection:InnerProducts.projections",
+    ),
+    "attack attribution": (
+        f"{TABLE} --repeats 1 --others 1 --rounds 2 --batch-size 4",
+        "audits.attack_attribution.recovery:recovered",
+    ),
     "attack table": (
         f"-m {HERE}:rows -d diabetes --seed 7 --jobs 1 --batches 1 --batch-size 2 "
         "--method row-space",

@@ -1,5 +1,8 @@
 """Values beyond a sweep's sizes, against the model's own law and what breaks it."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from report_builder import make_report, row
@@ -13,6 +16,7 @@ from gradaudit.sweeping import extrapolation
 from gradaudit.sweeping.extrapolation import LAWS, Curve, extrapolate
 from gradaudit.view.charts.plots import chart
 from gradaudit.view.charts.sweep import sweep_of
+from tests.command_line import run
 
 SIZES = (1, 2, 4, 8, 16)
 AUROC = Metric(id="auroc", title="", riskier="higher", chance=0.5)
@@ -108,3 +112,24 @@ def test_no_rule_judges_what_was_extrapolated() -> None:
     drawn = chart(curves, curves.panels[0])
     assert drawn.count('class="band"') == 1
     assert drawn.count("<circle") == len(SIZES)
+
+
+@pytest.mark.slow
+def test_the_command_line_predicts_a_size_that_it_does_not_attack(tmp_path: Path) -> None:
+    report = tmp_path / "sweep.json"
+    done = run(
+        *("sweep", "attack", "record", "-m", "zoo:mlp?inputs=64&classes=10", "-d", "digits"),
+        *("--layer", "output", "--updates", 40, "--candidates", 80, "--shadow", 100, "-q"),
+        *("--over", "batch-size=16,24,32,48", "--extrapolate", "batch-size=96", "-o", report),
+    )
+    assert done.status == 0, done.err
+    rows = json.loads(report.read_text(encoding="utf-8"))["measurements"]
+    found = {
+        row["variant"].get("batch-size"): row
+        for row in rows
+        if (row["metric"], row["layer"]) == ("record_auroc", "output")
+    }
+    predicted = found[96]
+    assert predicted["details"]["extrapolated"]["measured"] == [16, 24, 32, 48]
+    low, high = predicted["interval"]
+    assert 0.5 < low < predicted["value"] < high < found[16]["value"]
