@@ -109,16 +109,17 @@ def test_results_come_in_order_errors_are_raised_and_what_is_lost_is_done_again(
     a_place: str, tmp_path: Path
 ) -> None:
     assert use_cluster(a_place) >= 2
-    tasks = [drawn(number) for number in (3, 1, 2)]
+    numbers = (2, 1) if a_place.startswith("slurm") else (3, 1, 2)  # there each starts a process
+    tasks = [drawn(number) for number in numbers]
     here = [task(lambda units: None)[0] for task in tasks]
     (tmp_path / "once").mkdir()
     # other executors break with their worker, as this machine's do (tests/test_workers.py)
     losing = [lost_once(tmp_path / "once")] if a_place.startswith(("dask", "ray")) else []
     units: list[int] = []
     found = shared_out([*tasks, *losing], 2, units.append)
-    assert [value for value, _ in found[:3]] == here
+    assert [value for value, _ in found[: len(here)]] == here
     assert os.getpid() not in {process for _, process in found}
-    assert sum(units) == 6 + 5 * len(losing)
+    assert sum(units) == sum(numbers) + 5 * len(losing)
     with pytest.raises(UsageError, match="not this one"):
         shared_out([refusing, refusing], 2, units.append)
 
