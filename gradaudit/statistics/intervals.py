@@ -123,7 +123,7 @@ def _around_mean(values: FloatArray, variance: float, least: float) -> Interval:
 
 
 def wilson(rate: float, count: float, quantile: float) -> Interval:
-    """Wilson's interval of a rate (1927), as of ``count`` independent trials.
+    """Wilson's interval of a rate (1927), as of ``count`` independent trials; it holds the rate.
 
     Args:
         rate: in [0, 1].
@@ -133,7 +133,7 @@ def wilson(rate: float, count: float, quantile: float) -> Interval:
     square = quantile**2 / count
     centre = (rate + square / 2) / (1 + square)
     margin = math.sqrt(square * (rate * (1 - rate) + square / 4)) / (1 + square)
-    return max(centre - margin, 0.0), min(centre + margin, 1.0)
+    return max(min(centre - margin, rate), 0.0), min(max(centre + margin, rate), 1.0)
 
 
 def clopper_pearson_upper(hits: ArrayLike, trials: float, alpha: float) -> FloatArray:

@@ -118,3 +118,10 @@ def test_a_correlation_that_rests_on_one_cluster_says_nothing() -> None:
         found = pearson(x, y, clusters=[0, 0, 0, 1, 1, 1])
         assert found is not None
         assert (found.t, found.p, found.interval) == (0, 1, (-1, 1))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_wilsons_interval_holds_the_rate_in_spite_of_rounding(rate: float) -> None:
+    for count in np.linspace(1, 300, 2000):
+        low, high = wilson(rate, float(count), 2.0639)
+        assert 0 <= low <= rate <= high <= 1
