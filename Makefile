@@ -2,6 +2,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+# Explaining comparisons takes both workers ten seconds each: only what failed is run again with it.
+TESTS := $(BIN)/pytest -n 2 --dist loadfile --assert=plain
+EXPLAIN := { status=$$?; [ $$status -ne 1 ] || $(BIN)/pytest --last-failed; exit $$status; }
 
 .PHONY: demo check quick test lint docs picture mutants lock audit clean
 
@@ -13,10 +16,10 @@ check: $(INSTALLED)
 	@$(MAKE) --no-print-directory -j 2 lint quick
 
 quick: $(INSTALLED)
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+	$(TESTS) -m "not slow" || $(EXPLAIN)
 
 test: $(INSTALLED)
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(TESTS) || $(EXPLAIN)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
