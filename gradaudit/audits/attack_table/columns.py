@@ -216,3 +216,29 @@ class TableColumns:
             rows = torch.randint(len(self.known), (count,), generator=generator)
             cells[:, at] = self.known[rows, at]
         return cells
+
+    def swapped(self, cells: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Rows with one category swapped for another of its column, (decoys, cells)."""
+        several = [group for group in self.groups if len(group) > 1]
+        if not several or not len(cells):
+            return cells[:0]
+        decoys = cells[torch.randint(len(cells), (count,), generator=generator)].clone()
+        which = torch.randint(len(several), (count,), generator=generator)
+        for place, group in enumerate(several):
+            rows = (which == place).nonzero()[:, 0]
+            step = torch.randint(1, len(group), (len(rows),), generator=generator)
+            other = (decoys[rows][:, group].argmax(dim=1) + step) % len(group)
+            decoys[rows[:, None], group] = 0
+            decoys[rows, group[other]] = 1
+        return decoys
+
+    def every_swap(self, row: Tensor) -> Tensor:
+        """A row (cells,) with one category swapped for each other of its column, (swaps, cells)."""
+        swaps = [row[None][:0]]
+        for group in self.groups:
+            others = group[row[group] == 0]
+            rows = row.repeat(len(others), 1)
+            rows[:, group] = 0
+            rows[torch.arange(len(others)), others] = 1
+            swaps.append(rows)
+        return torch.cat(swaps)

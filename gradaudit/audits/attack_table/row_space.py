@@ -10,9 +10,8 @@ from pydantic import JsonValue
 
 from gradaudit.audits.attack_table.averaged import between_steps, of_several_steps
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
-from gradaudit.audits.attack_table.certificates import decoys_of, limit_of
 from gradaudit.audits.attack_table.peeling import Peeling
-from gradaudit.audits.attack_table.spans import SpanTest
+from gradaudit.audits.attack_table.spans import SpanTest, decoys_of, limit_of
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
@@ -54,13 +53,11 @@ class RowSpaceAttack(TableAttack):
         _expect_spare(test, view, len(columns.numeric))
         with progress.task("attack table", view.batch) as advance:
             peeling.run(torch_rng(setting.seed, "starts"), advance)
-        if peeling.precision.noisy:
-            peeling.refine()
         certified, decoys = _certified(peeling, setting)
         facts: dict[str, JsonValue] = {
             "ranks": [test.first.rank, test.second.rank if test.second else None],
             "noisy": peeling.precision.noisy,
-            "explained": peeling.explained,
+            "explained": peeling.fit is not None,
             "complete": peeling.left == 0,
             "searched": peeling.searched,
             **peeling.unnamed(),
@@ -111,19 +108,21 @@ def _certified(peeling: Peeling, setting: TableSetting) -> tuple[list[bool], dic
     """
     generator, named = torch_rng(setting.seed, "decoys"), peeling.named
     true = named if setting.batch is None else torch.cat([named, setting.batch])
+    noisy, proved = peeling.precision.noisy, peeling.proved
     blends = not peeling.precision.exact and len(peeling.columns.numeric) > 0
-    explained = peeling.explained or not peeling.precision.noisy
-    certified, limits, tried, false = list[bool](), list[JsonValue](), 0, 0
+    certified, limits, false, decoys = list[bool](), list[JsonValue](), 0, [named[:0]]
     for done in peeling.rounds:
-        limit = limit_of(done.test, done.cells, generator, named)
+        limit = 0.0 if noisy else limit_of(done.test, done.cells, generator, named)
         share = -(-_DECOYS // len(peeling.rounds))
         fresh, after = decoys_of(done.test, done.cells, true, share, generator)
         false += peeling.passing(done.test, fresh[after < limit])
-        tried += len(fresh)
+        decoys.append(fresh)
         limits.append(limit)
-        alone = (done.times == 1) | torch.tensor(not blends)
-        certified += ((done.residual < limit) & alone & explained).tolist()
-    return certified, {"decoys": tried, "decoys_certified": false, "residual_limits": limits}
+        certified += ((done.residual < limit) & ((done.times == 1) | (not blends))).tolist()
+    tried = torch.cat(decoys)
+    false += peeling.explaining(tried, proved)
+    facts: dict[str, JsonValue] = {"decoys": len(tried), "decoys_certified": false}
+    return proved.tolist() if noisy else certified, {**facts, "residual_limits": limits}
 
 
 def _answer(peeling: Peeling, certified: list[bool], facts: dict[str, JsonValue]) -> TableAnswer:

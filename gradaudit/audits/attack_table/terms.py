@@ -5,23 +5,16 @@ its own terms (Wedderburn's rank reduction), and δ follows from a row and a lab
 label is the one whose δ lies in the column space and whose c is a multiple of 1/b. Where the loss
 weighs classes, c is a multiple of w_y/Σw instead, and Σw is read off the c of the first rows that
 are found. A squared error has δ in proportion to its residual, so that c gives a real target.
-
-Behind noise a row that is taken out with numbers that are a little off leaves a trace, which the
-rows that are found after it bend to. So the numbers of all rows move (Gauss and Newton) until
-the sum of their gradients is as near to the update as may be. Where what is left is noise alone,
-the rows are the batch, and the variance of the noise gives each number its standard error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.spans import SpanTest
@@ -35,14 +28,6 @@ if TYPE_CHECKING:
 _FITS = 1e-3
 """The share of δ outside the column space up to which it says what the batch weighs."""
 _SQUARED = 1e-6
-_STEPS = 12
-_SHARES = 1.0, 0.3, 0.1
-"""Of a step, each tried where the one before leads astray."""
-_LARGEST = 250_000_000
-"""Elements of the derivative that are held at most (2 GB)."""
-_ERRORS = 12.0
-"""Standard errors that a number is said to be off at most. Of 4,800 numbers behind noise of 1e-6 to
-1e-3 two were off by 6 and 9: gradients jump where a ReLU begins, and the fit stops beside it."""
 
 
 @dataclass
@@ -165,73 +150,3 @@ class GradientTerms:
         if not torch.allclose(shares, 2 * halves, rtol=_SQUARED, atol=_SQUARED):
             raise NotApplicable("targets are real, and are read off squared errors alone")
         return outputs - shares * self.view.batch, misfit
-
-
-def joint_fit(
-    terms: GradientTerms, update: Update, cells: Tensor, labels: Tensor, times: Tensor
-) -> tuple[Tensor, Tensor, Update] | None:
-    """Fit the numbers of rows, from cells (rows, cells) that are there (rows,) times.
-
-    Returns:
-        (rows, cells), (rows, numbers) deviations that numbers may be off if what is left is noise,
-        and what is left of the update of the whole batch; None where there are too many for the
-        memory.
-    """
-    columns, names = terms.columns, tuple(update)
-    sizes = [update[name].numel() for name in names]
-    whole, numbers = torch.cat([update[name].flatten() for name in names]), columns.numeric
-    if len(cells) * len(numbers) * len(whole) > _LARGEST or not len(cells):
-        return None
-    weight = terms.shares(labels, times)[:, None]
-    ways = torch.eye(columns.cells_in_all).double()[numbers]
-
-    def made(rows: Tensor) -> Tensor:
-        parts = terms.gradients(rows, labels, names)
-        return torch.cat([parts[name].flatten(1) for name in names], dim=1) * weight
-
-    residual, inverse = whole - made(cells).sum(dim=0), whole.new_zeros(0, 0)
-    for _ in range(_STEPS if len(numbers) else 0):
-        slope = torch.stack([_slope(made, cells, way) for way in ways], dim=1).flatten(0, 1)
-        inverse = torch.linalg.pinv(slope @ slope.T, rtol=1e-12, hermitian=True)
-        step = (inverse @ (slope @ residual)).reshape(len(cells), -1)
-        for share in _SHARES:
-            moved = cells.clone()
-            moved[:, numbers] = (moved[:, numbers] + share * step).clamp(*columns.bounds)
-            after = whole - made(moved).sum(dim=0)
-            if float(after.norm()) < float(residual.norm()):
-                break
-        else:
-            break
-        cells, residual = moved, after
-    freedom = len(whole) - len(cells) * len(numbers)
-    variance = inverse.diagonal().clamp(min=0) * residual.square().sum() / freedom
-    cells, spread = _settled(columns, cells, _ERRORS * variance.sqrt().reshape(len(cells), -1))
-    rest = torch.split(whole - made(cells).sum(dim=0), sizes)
-    left = {n: part.reshape(update[n].shape) for n, part in zip(names, rest, strict=True)}
-    return cells, spread, left
-
-
-def _slope(made: Callable[[Tensor], Tensor], cells: Tensor, way: Tensor) -> Tensor:
-    """The derivative of what is made of rows along a way, of plain autograd in forward mode.
-
-    ``torch.func`` would differentiate as well, but loads the compiler.
-    """
-    with forward_ad.dual_level():
-        moved = forward_ad.make_dual(cells, way.expand_as(cells))  # type: ignore[no-untyped-call]
-        slope: Tensor = forward_ad.unpack_dual(made(moved)).tangent  # type: ignore[no-untyped-call]
-        return slope
-
-
-def _settled(columns: TableColumns, cells: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers that may be but one value of their column's known ones, moved to it.
-
-    The precision grows by as much as a number is moved.
-    """
-    moved = columns.as_known(cells)
-    for place, (number, values) in enumerate(
-        zip(columns.numeric.tolist(), columns.values, strict=True)
-    ):
-        ends = [cells[:, number] + sign * spread[:, place] for sign in (-1, 1)]
-        low, high = (torch.searchsorted(values, end.contiguous()) for end in ends)
-        moved[:, number] = torch.where(high - low == 1, moved[:, number], cells[:, number])
-    return moved, spread + (moved - cells)[:, columns.numeric].abs()
