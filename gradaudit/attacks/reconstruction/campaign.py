@@ -25,6 +25,7 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import shared_out
 from gradaudit.progress import Advance, Progress
+from gradaudit.report import Variant
 from gradaudit.sharing.captured import CapturedUpdate, captured_update
 from gradaudit.subject import Subject
 
@@ -241,6 +242,11 @@ def expect_folder(folder: Path) -> None:
         raise UsageError(
             f"--save-examples {folder}: cannot be made: {error.strerror or error}"
         ) from error
+
+
+def example_name(name: str, variant: Variant) -> str:
+    """Name the files of examples, before the number of the update: ``dlg``, ``round-3-dlg``."""
+    return f"round-{variant['round']}-{name}" if "round" in variant else name
 
 
 def draw_examples(folder: Path, name: str, truth: Tensor | None, reconstructions: Tensor) -> Path:

@@ -21,6 +21,7 @@ from gradaudit.attacks.reconstruction.campaign import (
     Choice,
     attack_batch,
     draw_examples,
+    example_name,
     expect_folder,
 )
 from gradaudit.attacks.reconstruction.matching.unknowns import read_start
@@ -278,7 +279,8 @@ def _of_methods(
             continue
         attempts = [answer for answer in answers if not isinstance(answer, NotApplicable)]
         if audit.options.save_examples is not None:
-            _draw(audit.options.save_examples, text, campaign, answers)
+            name = example_name(text.partition(":")[0], variant)
+            _draw(audit.options.save_examples, name, campaign, answers)
         facts = {**campaign.facts, "method": text, "attack": attack_facts(attempts)}
         if refused := [str(answer) for answer in answers if isinstance(answer, NotApplicable)]:
             facts["updates_refused"] = len(refused)
@@ -341,11 +343,11 @@ def _noise(campaign: Campaign, answers: Sequence[Attempt | NotApplicable]) -> Js
 
 
 def _draw(
-    folder: Path, text: str, campaign: Campaign, answers: Sequence[Attempt | NotApplicable]
+    folder: Path, name: str, campaign: Campaign, answers: Sequence[Attempt | NotApplicable]
 ) -> None:
     """Draw one method's reconstructions beside the originals."""
     for index, (observed, made) in enumerate(zip(campaign.observed, answers, strict=True)):
         answer = None if isinstance(made, NotApplicable) else answer_of(made, observed)
         if answer is not None:
-            name = f"{text.partition(':')[0]}-{index + 1:02d}"
-            draw_examples(folder, name, observed.records if campaign.scored else None, answer)
+            file = f"{name}-{index + 1:02d}"
+            draw_examples(folder, file, observed.records if campaign.scored else None, answer)

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import Execution
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, expect_folder
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, example_name, expect_folder
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
 from gradaudit.audits.attack_table import AttackTable, TableOptions
@@ -149,7 +149,7 @@ class _Attack:
                 reasons[name] = outcomes[0].reason
             else:
                 results[name] = outcomes
-                self._save(name, outcomes)
+                self._save(example_name(name, rows.variant), outcomes)
         if not results:
             raise NotApplicable("; ".join(f"{name}: {why}" for name, why in reasons.items()))
         best = max(results, key=lambda name: _row_share(results[name]))

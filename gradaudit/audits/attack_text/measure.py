@@ -8,7 +8,12 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches, expect_folder
+from gradaudit.attacks.reconstruction.campaign import (
+    Choice,
+    chosen_batches,
+    example_name,
+    expect_folder,
+)
 from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
 from gradaudit.audits.attack_text import AttackText, TextOptions
 from gradaudit.audits.attack_text.linear_maps import Structure, adapters, predicted
@@ -109,7 +114,7 @@ class _Attack:
                 advance(1)
         if options.save_examples is not None:
             truth = [ids_of(batch) for batch in batches] if scored else []
-            name = f"round-{rows.variant['round']}-text" if "round" in rows.variant else "text"
+            name = example_name("text", rows.variant)
             examples = TextExamples(options.save_examples, name, self.subject.records.spelling)
             examples.write(answers.answers, truth)
         rows = rows.of({}, facts_of(answers, view, captured))

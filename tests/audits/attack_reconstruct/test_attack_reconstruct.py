@@ -302,6 +302,15 @@ def test_examples_are_written_on_demand_only(tmp_path: Path) -> None:
     assert sheet.shape[1] > 2 * 120  # original and reconstruction side by side
 
 
+def test_pictures_of_several_rounds_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    at = subject_of(picture_model(), PICTURES)
+    at = Subject((at.target, at.target), at.records, at.layers)
+    options: dict[str, Any] = {"method": ("idlg",), "iterations": 1, "restarts": 1, "batches": 1}
+    rows_of(at, **options, every_round=True, save_examples=tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["idlg-01.png", "round-1-idlg-01.png"]
+
+
 def test_older_rounds_are_attacked_on_demand() -> None:
     at = subject_of(mlp(), TABLE)
     at = Subject((at.target, at.target), TABLE, at.layers)
