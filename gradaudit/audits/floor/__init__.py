@@ -23,8 +23,8 @@ class FloorOptions(AuditOptions):
     prior: str = Field(
         "fitted",
         description="Prior that the attacker has of a record: fitted (a Gaussian law with the "
-        "data's mean and shrunk covariance), or FILE.npz with mean (d,) and "
-        "covariance (d, d).",
+        "data's mean and shrunk covariance), by-label (the same with a mean for each label, "
+        "which the attacker knows), or FILE.npz with mean (d,) and covariance (d, d).",
     )
     directions: int = Field(
         256,

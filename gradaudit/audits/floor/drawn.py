@@ -151,12 +151,14 @@ class PriorSample:
         cells = _cells(len(labels), most)
         first = torch.cat([cells.new_ones(1), cells.diff()]).bool() & (cells % 2 == 0)
         others = labels[~first][:_LOOKED_AT]
-        before = view.cast(prior.draw(len(others), torch_rng(seed, "floor", "genie")))
+        looked_at = prior.draw(len(others), torch_rng(seed, "floor", "genie"))
+        before = view.cast(prior.of_labels(looked_at, others))
         before = before.reshape(-1, *shape)
         _expect_own_gradients(view, before, view.cast(others))
         genie = Genie.of(slopes_of(view, names, before, view.cast(others)).cpu(), prior)
         drawn = _drawn(prior, genie, cells // 2, torch_rng(seed, "floor", "records"))
-        return cls(drawn.reshape(-1, *shape), labels[first][cells // 2], cells, genie)
+        own = labels[first][cells // 2]
+        return cls(prior.of_labels(drawn, own).reshape(-1, *shape), own, cells, genie)
 
     def first(self, most: int) -> Tensor:
         """Mask of the first records of each unit's first half, (records,), ``most`` or fewer."""

@@ -40,7 +40,7 @@ from gradaudit.subject import Subject
 _DRAWS, _MOST_DRAWS, _FEWEST = 64, 1024, 4
 _CHEAP = 1e8
 """Tangents times parameters that more draws may take; some seconds."""
-_FITTED = "fitted"
+_FITTED, _BY_LABEL = "fitted", "by-label"
 _CONFIDENT = (1 + CONFIDENCE) / 2
 """Probability that the true number is on the safe side of the one that is reported."""
 _PASSES_A_DIRECTION = 2.0
@@ -105,7 +105,7 @@ def _drawn(options: FloorOptions, subject: Subject, draws: int) -> tuple[Gaussia
         raise NotApplicable(
             f"{draws} drawn records tell no error; draw {_FEWEST} or more (--samples)"
         )
-    prior = _prior(options, records.inputs)
+    prior = _prior(options, records.inputs, records.labels)
     chosen = rng(subject.seed, "floor", "labels").integers(len(records), size=draws)
     return prior, records.labels[torch.from_numpy(chosen)]
 
@@ -210,20 +210,21 @@ class NoisyUpdate:
             return None
         view = FunctionalModel.of(self.target, dtype=torch.float64, seed=subject.seed)
         drawn = self.prior.draw(records, torch_rng(subject.seed, "floor", "attacked"))
-        shaped = drawn.reshape(-1, *subject.records.inputs.shape[1:])
         labels = self.labels[torch.arange(records) % len(self.labels)]
+        moved = self.prior.of_labels(drawn, labels)
+        shaped = moved.reshape(-1, *subject.records.inputs.shape[1:])
         return AttackedRecords(
             view, self.prior, view.cast(shaped), view.cast(labels), self.releases, subject.seed
         )
 
     def facts(self, options: FloorOptions) -> dict[str, JsonValue]:
         """Facts of every row: the attacker's knowledge, and the quantity that the floor bounds."""
-        prior = self.prior
+        prior, fitted = self.prior, options.prior in (_FITTED, _BY_LABEL)
         return {
             "attacker": "knows weights, labels, other records of the batch, noise law and prior",
             "prior": options.prior,
             "prior_variance": prior.variance,
-            **({"prior_shrinkage": prior.shrinkage} if options.prior == _FITTED else {}),
+            **({"prior_shrinkage": prior.shrinkage} if fitted else {}),
             "directions": prior.leading,
             "directions_in_groups": prior.size - prior.leading,
             "batch_size": options.batch_size,
@@ -268,11 +269,18 @@ def _expect_noise(releases: Sequence[Release]) -> None:
         raise NotApplicable(_NO_NOISE)
 
 
-def _prior(options: FloorOptions, inputs: Tensor) -> GaussianPrior:
+def _prior(options: FloorOptions, inputs: Tensor, labels: Tensor) -> GaussianPrior:
     size = inputs[0].numel()
-    if options.prior != _FITTED:
+    if options.prior == _BY_LABEL:
+        if labels.dim() != 1 or labels.is_floating_point():
+            raise NotApplicable(
+                "--prior by-label: the records have no classes; give fitted, or a file"
+            )
+        prior = GaussianPrior.by_label(inputs.flatten(1), labels, options.directions)
+    elif options.prior == _FITTED:
+        prior = GaussianPrior.fitted(inputs.flatten(1), options.directions)
+    else:
         return prior_of_file(Path(options.prior), size, options.directions)
-    prior = GaussianPrior.fitted(inputs.flatten(1), options.directions)
     if not prior.variance > 0:
         raise NotApplicable("all records are alike, so a fitted prior leaves nothing to learn")
     return prior

@@ -112,7 +112,7 @@ class AttackedRecords:
 
     def _sent(self, update: Update, z: Tensor, label: Tensor) -> Tensor:
         leaders = self.prior.leaders[: self.directions].to(z)
-        record = self.prior.mean.to(z) + z @ leaders
+        record = self.prior.centres(label).to(z) + z @ leaders
         return update(record.reshape(self.records.shape[1:]), label)
 
     def _noise(self, like: Tensor, layers: Sequence[Layer], generator: torch.Generator) -> Tensor:
@@ -144,7 +144,9 @@ class AttackedRecords:
     def _errors(self, z: Tensor) -> Floats:
         """Squared errors over the prior's variance, (records,)."""
         leaders = self.prior.leaders[: self.directions].to(self.records)
-        apart = self.records.flatten(1) - self.prior.mean.to(self.records) - z @ leaders
+        apart = (
+            self.records.flatten(1) - self.prior.centres(self.labels).to(self.records) - z @ leaders
+        )
         found: Floats = (apart.square().sum(dim=1) / self.prior.variance).cpu().numpy()
         return found
 

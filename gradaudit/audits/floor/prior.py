@@ -6,7 +6,7 @@ groups whose variances are about alike, each asked about by one random direction
 random signs ε, v = Σ_{j∈g} ε_j √λ_j u_j / √|g| has as E‖Jv‖² the group's mean of ‖J √λ_j u_j‖².
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -36,6 +36,7 @@ class GaussianPrior:
         rest: τ, the variance in each of the d − axes other directions.
         leading: how many axes are asked about one by one.
         shrinkage: how much of the covariance is that of white noise, from 0 to 1.
+        offsets: of each label's mean from m, (labels, d), where the law depends on the label.
     """
 
     mean: Tensor
@@ -44,6 +45,7 @@ class GaussianPrior:
     rest: float
     leading: int
     shrinkage: float = 0.0
+    offsets: Tensor | None = None
 
     @classmethod
     def fitted(cls, inputs: Tensor, leading: int = DIRECTIONS) -> Self:
@@ -62,6 +64,30 @@ class GaussianPrior:
         share = _shrinkage(left, variances, level, len(mean))
         shrunk = (1 - share) * variances + share * level
         return cls(mean, axes, shrunk, share * level, min(leading, len(axes)), share)
+
+    @classmethod
+    def by_label(cls, inputs: Tensor, labels: Tensor, leading: int = DIRECTIONS) -> Self:
+        """The law of records (records, d) given their label, (records,) whole numbers from zero.
+
+        Each label has a mean of its own, and all have the shrunk covariance of records about these.
+        """
+        inputs, mean = inputs.double(), inputs.double().mean(dim=0)
+        counts = torch.bincount(labels)
+        sums = inputs.new_zeros(len(counts), len(mean)).index_add_(0, labels, inputs)
+        means = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], mean)
+        fitted = cls.fitted(inputs - means[labels], leading)
+        return replace(fitted, mean=mean, offsets=means - mean)
+
+    def centres(self, labels: Tensor) -> Tensor:
+        """The means of records with these labels, (…, d): m, or each label's own."""
+        mean = self.mean.to(labels.device)
+        if self.offsets is None:
+            return mean
+        return mean + torch.nn.functional.embedding(labels, self.offsets.to(labels.device))
+
+    def of_labels(self, records: Tensor, labels: Tensor) -> Tensor:
+        """Records that were drawn about m, (records, d), moved to the means of their labels."""
+        return records + (self.centres(labels) - self.mean)
 
     @classmethod
     def of_covariance(cls, mean: Tensor, covariance: Tensor, leading: int = DIRECTIONS) -> Self:

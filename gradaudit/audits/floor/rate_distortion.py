@@ -207,7 +207,8 @@ def update_laws(
     count = min(len(labels), memory // (16 * max(1, sum(layer.parameters for layer in layers))))
     if count < _FEWEST:
         return {}
-    drawn = prior.draw(count, torch_rng(seed, "floor", "law")).reshape(-1, *shape)
+    about = prior.draw(count, torch_rng(seed, "floor", "law"))
+    drawn = prior.of_labels(about, labels[:count]).reshape(-1, *shape)
     how = {"dtype": torch.float64, "memory": memory, "seed": seed}
     chunks = list(per_sample_gradients(target, drawn, labels[:count], layers, **how))  # type: ignore[arg-type]
     parts = {layer.name: torch.cat([chunk[layer.name] for chunk in chunks]) for layer in layers}

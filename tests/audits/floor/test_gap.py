@@ -152,3 +152,51 @@ def test_no_channel_has_fewer_nats_than_its_error_shows() -> None:
         share = float((variances * sigma**2 / (variances + sigma**2)).sum() / variances.sum())
         assert nats_shown(share, variances) <= nats
         assert least_share(nats, variances) <= share
+
+
+def test_a_prior_by_label_has_each_label_s_mean_and_their_common_covariance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(6000) % 3
+    means = torch.tensor([[4.0, 0.0], [0.0, 4.0], [-4.0, -4.0]])
+    spread = torch.tensor([[1.0, 0.5], [0.0, 0.5]])
+    inputs = means[labels] + torch.randn(6000, 2, generator=generator) @ spread
+    prior = GaussianPrior.by_label(inputs, labels)
+    for label in range(3):
+        own = prior.centres(torch.tensor(label))
+        torch.testing.assert_close(own, inputs[labels == label].double().mean(dim=0))
+    drawn = prior.of_labels(prior.draw(6000, generator), labels)
+    apart = drawn - prior.centres(labels)
+    torch.testing.assert_close(
+        apart.T @ apart / 6000, (spread.T @ spread).double(), atol=0.1, rtol=0
+    )
+    assert prior.variance == pytest.approx(1.5, rel=0.1)
+    fitted = GaussianPrior.fitted(inputs)
+    assert torch.equal(fitted.centres(labels), fitted.mean)
+    assert fitted.variance > 15
+
+
+def test_floors_and_attacks_are_about_the_means_of_labels() -> None:
+    subject = classes()
+    row = gaps(subject, sigma=0.5, attacked=64, prior="by-label")[None]
+    assert row.interval is not None
+    assert row.interval[0] <= 0.02
+    floor, fitted = row.details["floor"], gaps(subject, sigma=0.5, attacked=4)[None].details
+    assert isinstance(floor, float)
+    assert 0 < floor < 1
+    variance, whole = row.details["prior_variance"], fitted["prior_variance"]
+    assert isinstance(variance, float)
+    assert isinstance(whole, float)
+    assert variance < whole / 2
+    with pytest.raises(NotApplicable, match="no classes"):
+        gaps(linear(), sigma=0.5, prior="by-label")
+
+
+def classes() -> Subject:
+    """Records whose means by label are far apart, before a network of one smooth layer."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(90) % 2
+    inputs = torch.randn(90, 4, generator=generator) + 4.0 * labels[:, None]
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    records = Records(inputs, labels, classes=("a", "b"))
+    return subject_of(Target(model, CrossEntropy()), records, samples=64)
