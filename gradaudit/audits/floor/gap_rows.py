@@ -17,7 +17,7 @@ from gradaudit.subject import Subject
 GAP = "gap"
 _MOST, _FEWEST = 16, 4
 _CHEAP = 1e9
-"""Tangents times parameters that attacks may take where nobody says; about ten seconds."""
+"""Tangents times parameters that attacks may take where nobody says; some 20 CPU seconds."""
 
 
 def attacked(options: FloorOptions, subject: Subject) -> int:

@@ -31,7 +31,7 @@ from gradaudit.statistics.intervals import student
 STARTS, STEPS = 3, 16
 DIRECTIONS = 64
 """Leading directions of the prior that an attacker looks in; elsewhere the guess is its mean."""
-_HELD = 128 << 20
+_HELD = 16 << 20
 """Bytes of the Jacobians that are held at once."""
 _TIED = "the update is clipped as a whole with the other records, which no attack here takes apart"
 Update = Callable[[Tensor, Tensor], Tensor]

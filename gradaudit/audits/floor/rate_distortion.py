@@ -31,6 +31,7 @@ from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Layer, Target
 
 _BISECTIONS = 100
+_NONE = 1e-12
 _FEWEST = 16
 """Records of a label that tell a covariance of their own, and of all that tell a law."""
 
@@ -51,8 +52,12 @@ def nats_shown(share: float, spectrum: Tensor) -> float:
 
 
 def least_share(nats: float, spectrum: Tensor) -> float:
-    """The least mean squared error, over Σ λ, of any guess that has so many nats or fewer."""
-    return float(spectrum.clamp(max=level_of(nats, spectrum)).sum() / spectrum.sum())
+    """The least mean squared error, over Σ λ, of any guess that has so many nats or fewer.
+
+    Zero below what rounding tells from it.
+    """
+    share = float(spectrum.clamp(max=level_of(nats, spectrum)).sum() / spectrum.sum())
+    return share if share > _NONE else 0.0
 
 
 def level_of(nats: float, spectrum: Tensor) -> float:
@@ -168,9 +173,9 @@ def _shares(nats: Tensor, folds: Tensor, spectrum: Tensor) -> Tensor:
     found = torch.empty_like(nats)
     for fold in range(int(folds.max()) + 1):
         at = max(0.0, float(nats[folds != fold].mean()))
-        slope = -2 * level_of(at, spectrum) / float(spectrum.sum())
-        held = folds == fold
-        found[held] = least_share(at, spectrum) + slope * (nats[held] - at)
+        least, held = least_share(at, spectrum), folds == fold
+        slope = -2 * level_of(at, spectrum) / float(spectrum.sum()) if least else 0.0
+        found[held] = least + slope * (nats[held] - at)
     return found
 
 
