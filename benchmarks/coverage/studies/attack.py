@@ -303,8 +303,8 @@ def full() -> Iterator[Cell]:
 STUDY = Study(
     name="attack",
     says=(
-        "Gaussian records whose batch means an adversary learned from its shadow records ranks, "
-        "fed into the attacks' splits and scores (five repetitions, 2,000 trials); the truth is "
+        "An adversary ranks batch means of Gaussian records by what it learned from shadow "
+        "records, in the attacks' splits and scores (five repetitions, 2,000 trials); the truth is "
         "closed form, averaged over shadow sets. Candidate users by their distance, and shares of "
         "records missed over updates (membership, tracing), with the truth by construction."
     ),

@@ -177,8 +177,8 @@ STUDY = Study(
         "The package's splits, batches, fits and intervals (8 repetitions) on normal records of "
         "two values; Fisher's discriminant stands for the families, and the forest in the cells "
         "that say so. The truth is what an adversary with as many records learns on average, by "
-        "300 other samples (75 with the forest), not below 0; so of nothing an interval from 0 "
-        "on is right."
+        "300 other samples (75 with the forest), not below 0; where there is no information, "
+        "an interval that begins at 0 is right."
     ),
     quick=quick,
     full=full,
