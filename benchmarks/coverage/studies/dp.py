@@ -323,9 +323,10 @@ STUDY = Study(
     says=(
         "dp-audit's bound on the statistic of mechanisms whose epsilon at δ = 1e-5 is known in "
         "closed form or by numerical integration, chosen and computed as in the audit, of 2 × "
-        "trials releases; covered is a bound that does not exceed the truth. Mechanisms with state are "
-        "tested for dependence first, and where that is found nothing is said. Mechanisms from a "
-        "file play the whole game on 40 elements; faulty ones claim the ε of honest noise."
+        "trials releases; covered is a bound that does not exceed the truth. Mechanisms with "
+        "state are tested for dependence first, and where that is found nothing is said. "
+        "Mechanisms from a file play the whole game on 40 elements; faulty ones claim the ε of "
+        "honest noise."
     ),
     quick=lambda: cells((1000,)),
     full=lambda: cells((1000, 5000)),
