@@ -125,14 +125,14 @@ class JointFit:
         """The rows with their numbers fitted, and how far these may be off if noise is left.
 
         The latter is (rows, numbers), in deviations. A number that may be but one value of its
-        column's known ones is moved to it. Numbers jump where more is left than noise of a
-        standard deviation, but not so much more that a row is missing.
+        column's known ones is moved to it. Numbers jump where no more is left than if a row were
+        missing; also where it seems to be noise, which two rows of equal categories may hide in.
         """
         fit, inverse = self._descended()
         far = _FAR * noise * math.sqrt(self.parts.shape[1])
         for _ in range(_SWEEPS if float(fit.residual.norm()) < far else 0):
             before = fit
-            fit = before if before.is_noise else before._jumped()
+            fit = before._jumped()
             if fit is before:
                 break
             fit, inverse = fit._descended()
