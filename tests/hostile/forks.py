@@ -81,7 +81,7 @@ def run_all(jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[Outcome]:
         asked, told = Path(folder) / "jobs", Path(folder) / "results"
         asked.write_text(json.dumps([(str(place), list(words)) for place, words in jobs]))
         own = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run([sys.executable, __file__, asked, told], env=own, timeout=1800)
+        done = subprocess.run([sys.executable, __file__, asked, told], env=own, timeout=600)
         assert done.returncode == 0
         return [Outcome(*result) for result in json.loads(told.read_text())]
 
