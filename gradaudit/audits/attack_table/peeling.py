@@ -190,9 +190,17 @@ class Peeling:
 
     @property
     def proved(self) -> Tensor:
-        """(rows,) which named rows behind noise no other row comes near in their place."""
+        """(rows,) which named rows behind noise no other row comes near in their place.
+
+        None of two rows of equal categories is proved: their numbers may hide in each other's.
+        """
         times, fit = self.all_of("times") if self.rounds else torch.zeros(0), self.fit
-        rows = [fit is not None and count == 1 and fit.proves(i) for i, count in enumerate(times)]
+        codes = self.columns.codes(self.named)
+        alone = (codes[:, None] == codes[None]).all(dim=2).sum(dim=1) == 1
+        if not len(self.columns.numeric) or not len(self.columns.groups):
+            alone = torch.ones_like(alone)
+        pairs = enumerate(zip(times, alone, strict=True))
+        rows = [fit is not None and bool(a) and n == 1 and fit.proves(i) for i, (n, a) in pairs]
         return torch.tensor(rows, dtype=torch.bool)
 
     def passing(self, test: SpanTest, decoys: Tensor) -> int:
