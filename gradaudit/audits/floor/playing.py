@@ -198,13 +198,15 @@ def _owned(layers: Sequence[Layer], releases: Sequence[Release]) -> list[tuple[R
     return [(release, name) for name in names for release in releases if name in release.members]
 
 
-def _factor(release: Release, gradients: dict[str, Tensor]) -> Tensor | float:
+def _factor(release: Release, gradients: dict[str, Tensor]) -> Tensor:
+    """What a record's gradient is multiplied by on its way, in units of the noise."""
+    units = next(iter(gradients.values())).new_full((), math.sqrt(release.fisher))
     if release.moving is None:
-        return math.sqrt(release.fisher)
+        return units
     parts = [gradients[name].square().sum() for name in release.parameters]
     squares: Tensor = torch.stack(parts).sum()
     norm: Tensor = squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
-    shrunk: Tensor = (release.moving / norm).clamp(max=1) * math.sqrt(release.fisher)
+    shrunk: Tensor = (release.moving / norm).clamp(max=1) * units
     return shrunk
 
 
