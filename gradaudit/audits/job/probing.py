@@ -31,7 +31,9 @@ _SAME = 0.02
 _NUMBERS = 4_000_000
 """Numbers of all releases of one update, which are held in memory at once."""
 _TINY = 2.0**-13
-"""Relative change that float16 rounds away and float32 keeps."""
+"""Relative change of a number of float16 that float16 rounds away and float32 keeps."""
+_DRAWS, _FEW_NUMBERS = 64, 1 << 18
+"""Draws of the noise behind which such a change is looked for, and the numbers of all together."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
         on_weights=_on_weights(chain, unit, seed),
         fixed_length=fixed_length,
         halved=halved,
-        halved_first=halved and _rounds_first(common, unit * LENGTHS[0]),
+        halved_first=halved and _rounds_first(chain, long, seed),
         numbers=numbers,
     )
 
@@ -270,11 +272,21 @@ def _halved(layout: Layout, arrays: Mapping[str, np.ndarray]) -> bool:
         )
 
 
-def _rounds_first(common: CommonNoise, update: Tensor) -> bool:
-    """Whether the chain rounds to half precision first: smaller changes never leave."""
-    nearly = update * (1 + _TINY)
-    here, there = common(torch.stack([update, nearly]), update[None][:0])
-    return torch.equal(here, there)
+def _rounds_first(chain: JobChain, update: Tensor, seed: Seed) -> bool:
+    """Whether the chain rounds to half precision first: smaller changes never leave.
+
+    Where the noise is rounded with the update, such a change of an update that leaves with norm C
+    shows in about C√n/8σ of its n elements behind noise of deviation σ, so several draws are tried.
+    """
+    update = update.half().to(update)
+    change = torch.full_like(update, _TINY)
+    change[::2] *= -1  # a common factor is what a clip takes back
+    pair = torch.stack([update, update * (1 + change)])
+    for draw in range(max(1, min(_DRAWS, _FEW_NUMBERS // len(update)))):
+        here, there = CommonNoise(chain, sequence(seed, "rounding", draw))(pair, update[None][:0])
+        if not torch.equal(here, there):
+            return False
+    return True
 
 
 def idle(chain: JobChain, alone: Carry, seed: Seed) -> bool:
