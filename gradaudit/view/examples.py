@@ -31,7 +31,7 @@ Pieces = tuple[tuple[str, Literal["right", "elsewhere", "wrong"]], ...]
 class RebuiltText(BaseModel):
     """A text beside what an attacker rebuilt; the original is empty where nobody knows it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     original: Pieces
     rebuilt: Pieces
@@ -46,7 +46,7 @@ class RebuiltTexts(BaseModel):
         texts: of the update.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     private: str
     note: str
