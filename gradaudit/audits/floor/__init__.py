@@ -43,7 +43,7 @@ class FloorOptions(AuditOptions):
         None,
         ge=0,
         description="Number of the prior's records whose updates are attacked, to measure the gap "
-        "above the floor; 16 without, and none of models that would take long.",
+        "above the floor (without it 16, and none where the model would take long).",
     )
 
 
@@ -67,14 +67,14 @@ class Floor(Audit[FloorOptions]):
     Δ/σ), with κ a bound on how often the mean is (J. Hayes et al., "Bounding training data
     reconstruction in DP-SGD", 2023, theorem 2); it needs a clip, and holds for every model.
 
-    Both are the better of two such bounds, the second for an attacker who is told u of z = u + v,
-    with z the record in the prior's directions and v ~ N(0, T): E_u tr(C (T⁻¹ + Ã_u)⁻¹) / tr C and
-    E_u ½ ln det(T⁻¹ + Ã_u), with T⁻¹ = I + 3 E[s sᵀ] and s = ∇_z ln ‖G‖² of other records. The
-    mse_share has a third, in which each record has weights H = (I + a Ã(x) + b E[Ã])⁻¹ of its own
-    (``matrix_weights``; B. Bobrovsky, E. Mayer-Wolf and M. Zakai, "Some classes of global
-    Cramér-Rao bounds", 1987): 2α E Hᵢᵢ − α² (E[H Ã H]ᵢᵢ + E (div hᵢ − hᵢᵀz)²) in the prior's 64
-    leading directions i. A trained network gives away much of few records and little of most: van
-    Trees alone then lies far below the error of the best attacker
+    The mse_share and the nats are each the better of two such bounds, the second for an attacker
+    who is told u of z = u + v, with z the record in the prior's directions and v ~ N(0, T): E_u
+    tr(C (T⁻¹ + Ã_u)⁻¹) / tr C and E_u ½ ln det(T⁻¹ + Ã_u), with T⁻¹ = I + 3 E[s sᵀ] and s = ∇_z ln
+    ‖G‖² of other records. The mse_share has a third, in which each record has weights H = (I + a
+    Ã(x) + b E[Ã])⁻¹ of its own (``matrix_weights``; B. Bobrovsky, E. Mayer-Wolf and M. Zakai, "Some
+    classes of global Cramér-Rao bounds", 1987): 2α E Hᵢᵢ − α² (E[H Ã H]ᵢᵢ + E (div hᵢ − hᵢᵀz)²) in
+    the prior's 64 leading directions i. A trained network gives away much of few records and little
+    of most: van Trees alone then lies far below the error of the best attacker
     (``benchmarks/coverage/bayes_floors.py``).
 
     The gap is what nobody knows of a layer: the mean squared error of the best attack that was
