@@ -1,19 +1,19 @@
 """No attack beats a floor; its number is on the safe side of the truth.
 
-    python -m benchmarks.coverage.floors [PARTS …] [--runs 200] [--audits 400]
+    python -m benchmarks.coverage.floors [PARTS …] [--runs 200] [--audits 100]
 
 ``attacks``: records drawn from the prior, updates of tanh networks under noise, and attackers who
 know all that a floor grants them: the most likely record (MAP) from the truth itself and from the
 prior's mean, by Levenberg and Marquardt, and the mean of the posterior law, by Metropolis, of walks
 that begin near the most likely record. Mean squared errors over the prior's variance, with standard
-errors, beside the floor. ``coverage``: audits of a few records drawn from a population whose
-information is known, without weights; how often the safe number is beyond the truth (2.5 %
-nominal).
+errors, beside the floor. ``coverage``: audits of 64 drawn records, with all bounds; how often the
+safe number lies beyond the mean of four audits of 1,024 (2.5 % nominal). ``intervals``: how often
+the interval of ``floor.gap``'s attack on 16 records holds its mean over all audits (95 % nominal).
 """
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
@@ -23,18 +23,13 @@ from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
 from benchmarks.harness import arguments, drawn, fit
-from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.functionals import Functional, nats, share
-from gradaudit.audits.floor.information import (
-    Information,
-    layer_information,
-    measured,
-    sum_of_layers,
-)
+from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.playing import AttackedRecords
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
 from gradaudit.audits.floor.release import Release
-from gradaudit.audits.floor.van_trees import van_trees_bound
+from gradaudit.audits.floor.van_trees import Estimate, van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.models.building import load_model
@@ -250,57 +245,64 @@ def played(case: Case, sigma: float, runs: int) -> np.ndarray:
 
 
 def coverage(audits: int) -> None:
-    """How often safe numbers are beyond what is known of a population."""
-    print(
-        f"{'network':50} {'records':>7} {'metric':>6} {'noise':>5} {'truth':>8} {'value':>8} "
-        f"{'unsafe %':>8}"
-    )
+    """How often safe numbers lie beyond the number of many more records."""
+    print(f"{'network':50} {'metric':>6} {'noise':>5} {'many':>8} {'value':>8} {'unsafe %':>8}")
     measures: dict[str, Functional] = {"share": share, "nats": nats}
     for case in cases():
-        every, precision = population(case, 300, 16)
-        scale = float(every.mean(dim=(0, 1)).diagonal().mean()) ** 0.5
-        for records, ratio, (name, measure) in itertools.product(
-            (16, 64), RATIOS, measures.items()
-        ):
-            at = every / (scale * ratio) ** 2
-            found = resampled(measure, at, precision, case.prior, records, audits)
-            print(f"{case.name[-50:]:50} {records:7} {name:>6} {ratio:5} {found}", flush=True)
+        many = [measured_of(case, 1024, seed) for seed in range(4)]
+        scale = float(many[0][0].mean.diagonal().mean()) ** 0.5
+        few = [measured_of(case, 64, 1000 + seed) for seed in range(audits)]
+        for ratio, (name, measure) in itertools.product(RATIOS, measures.items()):
+            factor = (scale * ratio) ** -2
+
+            def bound(
+                told: Told, measure: Functional = measure, factor: float = factor, case: Case = case
+            ) -> Estimate:
+                infos, law = told
+                return van_trees_bound(measure, infos * factor, case.prior, law * factor)
+
+            truth = float(np.mean([bound(each).value for each in many]))
+            found = [bound(each) for each in few]
+            unsafe = [measure.sign * (each.safe - truth) > 0 for each in found]
+            print(
+                f"{case.name[-50:]:50} {name:>6} {ratio:5} {truth:8.4g} "
+                f"{np.mean([each.value for each in found]):8.4g} {100 * np.mean(unsafe):8.1f}",
+                flush=True,
+            )
 
 
-def population(case: Case, units: int, each: int) -> tuple[Tensor, Tensor]:
-    """Information of each record of many units, (units, each, d, d), and what a genie leaves."""
-    view, names = FunctionalModel.of(case.target), names_of(case.layers)
-    generator = torch.Generator().manual_seed(2)
-    labels = case.labels[torch.randint(len(case.labels), (units * each,), generator=generator)]
-    shape = case.inputs.shape[1:]
-    drawn = PriorSample.of(view, names, case.prior, labels, shape=shape, seed=2, most=units)
-    alone = replace(drawn, cells=torch.arange(units * each))
-    found = sum_of_layers(measured(view, case.layers, case.prior, alone, seed=2).values())
-    return found.halves.reshape(units, each, *found.mean.shape), found.precision
+Told = tuple[Information, UpdateLaw]
 
 
-def resampled(
-    measure: Functional,
-    every: Tensor,
-    precision: Tensor,
-    prior: GaussianPrior,
-    records: int,
-    audits: int,
-) -> str:
-    """The truth, the mean value, how often the safe number is beyond it."""
-    units = every.mean(dim=1)
-    told = [measure(unit, prior, precision)[0] for unit in units]
-    truth = measure.best(measure(units.mean(dim=0), prior)[0], float(np.mean(told)))
-    generator = torch.Generator().manual_seed(7)
-    values, unsafe = [], 0
-    for _ in range(audits):
-        chosen = torch.randint(len(every), (records // 4, 1), generator=generator)
-        members = torch.randint(every.shape[1], (records // 4, 4), generator=generator)
-        halves = every[chosen, members].reshape(-1, 2, 2, *every.shape[2:]).mean(dim=2)
-        found = van_trees_bound(measure, Information(halves, precision), prior)
-        values.append(found.value)
-        unsafe += found.safe > truth if measure is share else found.safe < truth
-    return f"{truth:8.4g} {np.mean(values):8.4g} {100 * unsafe / audits:8.1f}"
+def measured_of(case: Case, draws: int, seed: int) -> Told:
+    """What an audit of so many drawn records measures, at noise of deviation one."""
+    return sum_of_layers(case.informations(draws, seed).values()), case.law(draws, seed)
+
+
+def intervals(audits: int) -> None:
+    """How often the interval of an attack on 16 records holds its mean over all audits."""
+    print(f"{'network':50} {'noise':>5} {'share':>8} {'width':>8} {'holds %':>8}")
+    for case in cases():
+        told = measured_of(case, 64, 1)[0]
+        scale = float(told.mean.diagonal().mean()) ** 0.5
+        names = tuple(names_of(case.layers))
+        view = FunctionalModel.of(case.target, dtype=torch.float64)
+        for ratio in RATIOS:
+            release, found = Release(names, 1, scale * ratio), []
+            for seed in range(audits):
+                labels = case.drawn(16, seed)
+                drawn_ones = case.prior.draw(16, torch.Generator().manual_seed(5000 + seed))
+                shaped = drawn_ones.reshape(-1, *case.inputs.shape[1:])
+                records = AttackedRecords([(view, 1)], case.prior, shaped, labels, (release,), seed)
+                found.append(records.played(case.layers))
+            mean = float(np.mean([attack.share for attack in found]))
+            ends = np.array([attack.interval for attack in found])
+            held = (ends[:, 0] <= mean) & (mean <= ends[:, 1])
+            print(
+                f"{case.name[-50:]:50} {ratio:5} {mean:8.4f} {np.diff(ends).mean():8.4f} "
+                f"{100 * held.mean():8.1f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
@@ -308,6 +310,7 @@ if __name__ == "__main__":
     parts: dict[str, Callable[[], None]] = {
         "attacks": lambda: attacks(asked.runs),
         "coverage": lambda: coverage(asked.audits),
+        "intervals": lambda: intervals(asked.audits),
     }
     for part in asked.parts or parts:
         parts[part]()

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gradaudit.audits import Audit, Metric, audits
-from gradaudit.audits.floor import Floor
+from gradaudit.audits.floor import GAP, Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
@@ -34,7 +34,18 @@ def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Sequence[
                 f"{policy.name}: metric {rule.metric}: no audit measures it"
                 f"{' under these --audits' if len(known) < 2 else ''}; see `gradaudit list metrics`"
             )
-    return tuple(sizes for sizes in ladders if any(asks(rule, sizes[-1].audit) for rule in rules))
+    asked = [sizes for sizes in ladders if any(asks(rule, sizes[-1].audit) for rule in rules)]
+    return tuple([_without_attacks(size, rules) for size in sizes] for sizes in asked)
+
+
+def _without_attacks(size: Size, rules: Sequence[Rule]) -> Size:
+    """The size without attacks beside floors, which take most of the time, unless a rule asks."""
+    audit = size.audit
+    if not isinstance(audit, Floor) or audit.options.attacked is not None:
+        return size
+    if any(judges(rule, audit, GAP) for rule in rules):
+        return size
+    return replace(size, audit=Floor(audit.options.model_copy(update={"attacked": 0})))
 
 
 def out_of_reach(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Rule, ...]:

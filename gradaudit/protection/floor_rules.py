@@ -13,7 +13,8 @@ from typing import Self
 from gradaudit.audits.floor import Floor
 from gradaudit.audits.floor.functionals import Functional
 from gradaudit.audits.floor.information import Information, sum_of_layers
-from gradaudit.audits.floor.measure import FUNCTIONALS, NoisyUpdate, case_of
+from gradaudit.audits.floor.measure import FUNCTIONALS, case_of
+from gradaudit.audits.floor.noisy_update import NoisyUpdate
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.errors import AuditError, UsageError

@@ -7,6 +7,11 @@ from pydantic import Field
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 from gradaudit.audits.sizes import SAMPLED_LAYERS
 
+GAP = Metric(
+    id="gap",
+    title="Least mean squared error of the attacks that were tried, less the floor",
+)
+
 
 class FloorOptions(AuditOptions):
     """Options of the floor."""
@@ -19,6 +24,13 @@ class FloorOptions(AuditOptions):
     )
     batch_size: int = Field(
         1, ge=1, description="Number of records in an update; the attacker knows all but one."
+    )
+    rounds: int = Field(
+        1,
+        ge=1,
+        description="Number of updates with the same record in them, each with noise of its own, "
+        "that the attacker sees together; they are dealt to the newest checkpoints evenly. With 1 "
+        "every checkpoint's update is bounded by itself.",
     )
     prior: str = Field(
         "fitted",
@@ -93,8 +105,10 @@ class Floor(Audit[FloorOptions]):
     of the layers before it jump; what is left is the bound by the law of updates, I(x; update) ≤
     E ln p(y | x)/q(y) for a normal law q of other records' updates (D. Barber and F. Agakov, "The
     IM algorithm", 2003), and the least error of so many nats (Shannon's rate distortion function).
-    It is tried elsewhere too. A floor says nothing of records that are no draws of the prior, of
-    several updates of a record, and of what a low floor allows: it shows no attack.
+    It is tried elsewhere too. Of several updates with one record and fresh noise (``--rounds``)
+    information, inner products and attacks are taken together; rounds at the same weights count
+    like one update of their mean. A floor says nothing of records that are no draws of the prior,
+    and of what a low floor allows: it shows no attack.
     """
 
     name = "floor"
@@ -126,10 +140,7 @@ class Floor(Audit[FloorOptions]):
             question="records",
             guarantee=True,
         ),
-        Metric(
-            id="gap",
-            title="Least mean squared error of the attacks that were tried, less the floor",
-        ),
+        GAP,
     )
     headline = ("mse_share",)
     Options = FloorOptions

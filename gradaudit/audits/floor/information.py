@@ -95,6 +95,7 @@ def layer_information(
     *,
     shape: Sequence[int],
     seed: int,
+    genie_of: Target | None = None,
     clips: Sequence[Release] = (),
     memory: int = 1 << 30,
     advance: Advance = lambda _: None,
@@ -109,6 +110,8 @@ def layer_information(
         labels: (records, …), four or more, of as many records to draw; see ``PriorSample``.
         shape: of one record.
         seed: of the records and of random directions.
+        genie_of: the model whose gradients say what the genie gives away, so that the records are
+            the same for several targets and their information adds up; the target itself without.
         clips: what is clipped together before the noise; nothing without.
         memory: bytes that a chunk of records may take.
         advance: called with the number of records that are done.
@@ -121,8 +124,9 @@ def layer_information(
     view = FunctionalModel.of(target, dtype=torch.float64, seed=seed)
     local = _LOCAL_EACH * _LOCAL_MATRICES * min(prior.leading, LOCAL) ** 2
     most = _HELD // (_ELEMENT * (2 * len(prior.counts) ** 2 + local) * len(layers))
+    genie = FunctionalModel.of(genie_of or target, dtype=torch.float64, seed=seed)
     sample = PriorSample.of(
-        view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most
+        genie, names_of(layers), prior, labels, shape=shape, seed=seed, most=most
     )
     return measured(
         view,

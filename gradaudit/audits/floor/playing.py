@@ -1,4 +1,4 @@
-"""Attacks on noisy updates of the prior's records, so that a floor has a measured end above it.
+"""The gap above a floor: attacks on noisy updates of the prior's records, and what lies between.
 
 An attacker who has all that a floor grants them looks for the most likely record: the least of
 ‖y − g(z)‖² + ‖z‖², with y the update and g what would be sent of the record z, both over the
@@ -11,26 +11,35 @@ average counts, and the prior's own mean where both are known to do worse.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 
+from gradaudit.audits.floor import GAP, FloorOptions
 from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.audits.floor.rate_distortion import nats_shown
 from gradaudit.audits.floor.release import Release
+from gradaudit.audits.rows import Rows
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
+from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import student
+from gradaudit.subject import Subject
 
 STARTS, STEPS = 3, 16
 DIRECTIONS = 64
 """Leading directions of the prior that an attacker looks in; elsewhere the guess is its mean."""
+_MOST, _FEWEST = 16, 4
+_CHEAP = 1e9
+"""Tangents times parameters that attacks may take where nobody says; some 20 CPU seconds."""
 _HELD = 16 << 20
 """Bytes of the Jacobians that are held at once."""
 _TIED = "the update is clipped as a whole with the other records, which no attack here takes apart"
@@ -58,14 +67,14 @@ class AttackedRecords:
     """Records of the prior whose noisy updates are attacked.
 
     Attributes:
-        view: the model.
+        views: the models, each with how many updates are made with it.
         prior: of the records.
         records: (records, …), and the labels that the attacker knows, (records, …).
         releases: how the update leaves.
         seed: of the noise and of where searches start.
     """
 
-    view: FunctionalModel
+    views: Sequence[tuple[FunctionalModel, int]]
     prior: GaussianPrior
     records: Tensor
     labels: Tensor
@@ -84,7 +93,13 @@ class AttackedRecords:
             NotApplicable: the update is not of a kind that is attacked here, or the model's
                 gradients cannot be taken for several records at once.
         """
-        update = sent(self.view, layers, self.releases)
+        updates = [sent(view, layers, self.releases) for view, _ in self.views]
+        scales = [math.sqrt(count) for _, count in self.views]
+
+        def update(record: Tensor, label: Tensor) -> Tensor:
+            parts = zip(scales, updates, strict=True)
+            return torch.cat([scale * each(record, label) for scale, each in parts])
+
         try:
             with torch.no_grad():
                 guesses = self._guesses(update, layers)
@@ -116,16 +131,17 @@ class AttackedRecords:
         return update(record.reshape(self.records.shape[1:]), label)
 
     def _noise(self, like: Tensor, layers: Sequence[Layer], generator: torch.Generator) -> Tensor:
-        """Noise over its scale, of each element's law."""
-        normal = torch.randn(like.shape, generator=generator, dtype=torch.float64)
-        uniform = torch.rand(like.shape, generator=generator, dtype=torch.float64)
-        laplace = (uniform - 0.5).sign() * -torch.log1p(-2 * (uniform - 0.5).abs())
-        heavy = [
-            torch.full((parameter.numel(),), release.noise == "laplace")
-            for release, name in _owned(layers, self.releases)
-            for parameter in [self.view.parameters[name]]
-        ]
-        return torch.where(torch.cat(heavy), laplace, normal).to(like)
+        """Noise over its scale, of each element's law, averaged over updates of the same model."""
+        heavy = torch.cat(
+            [
+                torch.full((self.views[-1][0].parameters[name].numel(),), law == "laplace")
+                for release, name in _owned(layers, self.releases)
+                for law in [release.noise]
+            ]
+        )
+        parts = zip(like.chunk(len(self.views), dim=1), self.views, strict=True)
+        noises = [_drawn_noise(part.shape, heavy, count, generator) for part, (_, count) in parts]
+        return torch.cat(noises, dim=1).to(like)
 
     def _best(self, guesses: dict[str, Tensor]) -> Attacked:
         """The guess that errs least on average, beside what the prior's mean would have erred.
@@ -149,6 +165,18 @@ class AttackedRecords:
         )
         found: Floats = (apart.square().sum(dim=1) / self.prior.variance).cpu().numpy()
         return found
+
+
+def _drawn_noise(
+    shape: torch.Size, heavy: Tensor, count: int, generator: torch.Generator
+) -> Tensor:
+    """The mean of so many draws over its deviation, Laplace's law where noise is heavy-tailed."""
+    normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+    laplace = torch.zeros(shape, dtype=torch.float64)
+    for _ in range(count if bool(heavy.any()) else 1):
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
+        laplace += (uniform - 0.5).sign() * -torch.log1p(-2 * (uniform - 0.5).abs())
+    return torch.where(heavy, laplace / math.sqrt(count), normal)
 
 
 def _less_chance(errors: Floats, distances: Floats) -> Floats:
@@ -255,3 +283,79 @@ class _Search:
 
 def _objective(apart: Tensor, z: Tensor) -> Tensor:
     return apart.square().sum(dim=1) + z.square().sum(dim=1)
+
+
+def attacked(options: FloorOptions, subject: Subject) -> int:
+    """How many records are attacked: as many as asked for, else those that are cheap enough."""
+    if options.attacked is not None:
+        return options.attacked
+    parameters = sum(parameter.numel() for parameter in subject.target.model.parameters())
+    affordable = int(_CHEAP / (tangents(subject) * max(1, parameters)))
+    return min(_MOST, affordable) if affordable >= _FEWEST else 0
+
+
+def tangents(subject: Subject) -> int:
+    """Tangents of a record's gradient that its attacks take, by every layer and the model."""
+    directions = min(subject.records.inputs[0].numel(), DIRECTIONS)
+    return directions * STARTS * STEPS * (len(subject.layers) + 1)
+
+
+class GapRows:
+    """Rows of the gap between floors and attacks on records of the prior, by layers.
+
+    Attributes:
+        rows: makes them.
+        records: those that are attacked; None where there are none.
+    """
+
+    def __init__(self, rows: Rows, records: AttackedRecords | None) -> None:
+        self.rows, self.records = rows, records
+
+    def row(
+        self,
+        name: str | None,
+        layers: Sequence[Layer],
+        floors: Mapping[str, Measurement],
+        prior: GaussianPrior,
+    ) -> Measurement:
+        """The gap of some layers, whose floors by metric are known; empty without a reason."""
+        floor = floors["mse_share"]
+        if floor.value is None:
+            return self._void(name, f"no floor: {floor.reason}")
+        if self.records is None:
+            return self._void(name, "no attack was played: it would take long; --attacked 16 does")
+        try:
+            attack = self.records.played(layers)
+        except NotApplicable as why:
+            return self._void(name, f"no attack: {why}")
+        low, high = (end - floor.value for end in attack.interval)
+        return self.rows.measured(
+            GAP.id,
+            attack.share - floor.value,
+            layer=name,
+            interval=(low, high),
+            n=len(self.records.records),
+            details=_ends(attack, floors, prior),
+        )
+
+    def _void(self, name: str | None, why: str) -> Measurement:
+        (row,) = self.rows.skipped(why, [GAP.id], [name])
+        return row
+
+
+def _ends(
+    attack: Attacked, floors: Mapping[str, Measurement], prior: GaussianPrior
+) -> dict[str, JsonValue]:
+    floor, nats = floors["mse_share"], floors["nats"]
+    low, high = attack.interval
+    return {
+        "floor": floor.value,
+        "floor_estimate": floor.details.get("estimate"),
+        "attack": attack.share,
+        "attack_low": low,
+        "attack_high": high,
+        "attack_by": attack.by,
+        "floor_over_attack": None if attack.share <= 0 else (floor.value or 0.0) / attack.share,
+        "nats_shown": nats_shown(high, prior.spectrum),
+        "nats_most": nats.value,
+    }

@@ -115,6 +115,8 @@ class UpdateLaw:
             held, others = (folds == fold).nonzero().flatten(), folds != fold
             centred = self._centred(others)
             found[:, held] = _told(centred, others, held)
+            if bool((self.labels == self.labels[0]).all()):
+                continue
             for label in self.labels[held].unique().tolist():  # type: ignore[no-untyped-call]
                 alike = others & (self.labels == label)
                 asked = held[self.labels[held] == label]

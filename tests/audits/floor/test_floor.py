@@ -10,7 +10,8 @@ from subjects import rows_by, subject_of
 from torch import Tensor, nn
 
 from gradaudit.audits.floor import Floor, FloorOptions
-from gradaudit.audits.floor.measure import cost, shared_layers
+from gradaudit.audits.floor.measure import cost
+from gradaudit.audits.floor.noisy_update import shared_layers
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense

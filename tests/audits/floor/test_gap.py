@@ -1,5 +1,6 @@
 """The gap between floors and measured attacks: closed forms, and why there is none."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.rate_distortion import least_share, nats_shown
 from gradaudit.audits.floor.release import Release
 from gradaudit.data.records import Records
+from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
@@ -122,7 +124,7 @@ def test_laplace_noise_is_that_of_a_laplace_law() -> None:
     prior = GaussianPrior.fitted(subject.records.inputs)
     for law, kurtosis in (("gaussian", 3.0), ("laplace", 6.0)):
         release = Release(layer.parameter_names, 1, 1.0, law)  # type: ignore[arg-type]
-        attacked = AttackedRecords(view, prior, torch.zeros(1), torch.zeros(1), [release], 0)
+        attacked = AttackedRecords([(view, 1)], prior, torch.zeros(1), torch.zeros(1), [release], 0)
         noise = attacked._noise(torch.zeros(60_000, 3), [layer], torch.Generator().manual_seed(0))
         variance = {"gaussian": 1.0, "laplace": 2.0}[law]
         assert float(noise.square().mean()) == pytest.approx(variance, rel=0.03)
@@ -200,3 +202,56 @@ def classes() -> Subject:
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     records = Records(inputs, labels, classes=("a", "b"))
     return subject_of(Target(model, CrossEntropy()), records, samples=64)
+
+
+def test_rounds_with_fresh_noise_tell_as_much_as_their_mean() -> None:
+    """Four updates at one checkpoint: every number is that of one under half the noise."""
+    target = Target(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), CrossEntropy())
+    generator = torch.Generator().manual_seed(0)
+    records = Records(
+        torch.randn(60, 4, generator=generator), torch.arange(60) % 2, classes=("a", "b")
+    )
+    clip = {"attacked": 8, "batch_size": 1}
+    for kind in ("gaussian", "laplace"):
+        four, half = (
+            rows_by(Floor)(
+                subject_of(
+                    target,
+                    records,
+                    samples=16,
+                    defenses=(parse_defense(f"dp:clip=1,sigma={sigma},noise={kind}"),),
+                ),
+                **clip,
+                rounds=rounds,
+            )
+            for rounds, sigma in ((4, 0.4), (1, 0.2))
+        )
+        assert {row.metric for row in four} == {"mse_share", "nats", "rero", "gap"}
+        for one, other in zip(four, half, strict=True):
+            assert one.details["updates"] == 4
+            if kind == "gaussian" or one.metric not in {"gap", "rero"}:
+                assert one.value == pytest.approx(other.value, rel=1e-6)
+
+
+def test_updates_of_several_checkpoints_add_up() -> None:
+    """Three rounds of two linear models, the newer with one more: the exact error of all three."""
+    subject, sigma = linear(64), 0.3
+    older = Shifted()
+    with torch.no_grad():
+        older.get_buffer("fixed").mul_(torch.tensor([[2.0], [-1.0], [0.5]]))
+    both = replace(subject, targets=(Target(older, MeanSquaredError()), *subject.targets))
+    prior = GaussianPrior.fitted(subject.records.inputs)
+    covariance = prior.axes.mT @ torch.diag(prior.variances) @ prior.axes
+    precision = torch.linalg.inv(covariance)
+    for target, count in zip(both.targets, (1, 2), strict=True):
+        slope = 2 / 3 * target.model.get_buffer("fixed").double()
+        precision += count * slope.mT @ slope / sigma**2
+    exact = float(torch.linalg.inv(precision).trace()) / prior.variance
+    rows = rows_by(Floor)(both, sigma=sigma, rounds=3, attacked=128)
+    assert all(not row.variant for row in rows)
+    found = {row.metric: row for row in rows if row.layer is None}
+    assert found["mse_share"].value == pytest.approx(exact, rel=1e-6)
+    ends = found["gap"].details["attack_low"], found["gap"].details["attack_high"]
+    assert ends[0] <= exact <= ends[1]  # type: ignore[operator]
+    newest = rows_by(Floor)(both, sigma=sigma, rounds=1, attacked=0)
+    assert {str(row.variant) for row in newest} == {"{}", "{'round': 1}"}

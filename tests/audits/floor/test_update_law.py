@@ -46,12 +46,12 @@ def test_a_linear_update_has_its_own_information_and_a_floor_below_its_error() -
     """G = z under σ: d/2 ln(1 + 1/σ²) nats, and the error σ²/(1 + σ²) in every direction."""
     generator = torch.Generator().manual_seed(0)
     prior = GaussianPrior.of_covariance(torch.zeros(3), torch.eye(3))
-    sent = torch.randn(2000, 3, generator=generator, dtype=torch.float64)
+    sent = torch.randn(600, 3, generator=generator, dtype=torch.float64)
     for sigma in (0.3, 1.0):
-        law = UpdateLaw(sent @ sent.mT / sigma**2, torch.zeros(2000))
+        law = UpdateLaw(sent @ sent.mT / sigma**2, torch.zeros(600))
         told = van_trees_bound(nats, None, prior, law)
         exact = 1.5 * np.log1p(1 / sigma**2)
-        assert told.value == pytest.approx(exact, rel=0.03)
+        assert told.value == pytest.approx(exact, rel=0.05)
         assert told.safe > told.value
         floor = van_trees_bound(share, None, prior, law)
         assert floor.value == pytest.approx(sigma**2 / (1 + sigma**2), rel=0.06)

@@ -1,0 +1,235 @@
+"""The noisy updates that a floor is of: their layers, how they leave, and the records in them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Self
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.audits.floor import Floor, FloorOptions
+from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.playing import AttackedRecords
+from gradaudit.audits.floor.prior import GaussianPrior
+from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
+from gradaudit.audits.floor.release import Release, releases_of
+from gradaudit.audits.floor.smoothness import jumps
+from gradaudit.core.randomness import torch_rng
+from gradaudit.defenses import Chain
+from gradaudit.defenses.base import module_of
+from gradaudit.errors import NotApplicable
+from gradaudit.executors.workers import Workers
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Layer, Target, shared_parameters
+from gradaudit.progress import Advance
+from gradaudit.subject import Subject
+
+FITTED, BY_LABEL = "fitted", "by-label"
+NO_NOISE = (
+    "no noise: nothing bounds an attacker; add some (--defense dp:clip=…,sigma=…, or --sigma)"
+)
+
+
+@dataclass(frozen=True)
+class NoisyUpdate:
+    """Updates that one record is in, how they leave, and why some of their layers have no floor.
+
+    Attributes:
+        updates: how many updates are made at each checkpoint's model, oldest first.
+        layers: all that is shared, biases too.
+        releases: how it leaves.
+        reasons: by layer, why it has no floor.
+        prior: of the records.
+        labels: of the records to draw.
+        laws: of every layer's part of the updates, where that is known.
+    """
+
+    updates: tuple[tuple[Target, int], ...]
+    layers: tuple[Layer, ...]
+    releases: tuple[Release, ...]
+    reasons: Mapping[str, str]
+    prior: GaussianPrior
+    labels: Tensor
+    laws: Mapping[str, UpdateLaw] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        audit: Floor,
+        subject: Subject,
+        updates: Sequence[tuple[Target, int]],
+        prior: GaussianPrior,
+        labels: Tensor,
+    ) -> Self:
+        """Look at what is shared and how.
+
+        Raises:
+            NotApplicable: records weigh differently in a batch.
+        """
+        target, shape = updates[-1][0], (1, *subject.records.inputs.shape[1:])
+        if audit.options.batch_size > 1 and target.loss.weights(labels) is not None:
+            raise NotApplicable(
+                "records weigh differently in a batch, so one's share in it is not known; use "
+                "--batch-size 1"
+            )
+        layers = shared_layers(target, subject.layers, subject.hidden)
+        releases = how_it_leaves(audit.options, subject, target)
+        rough: dict[str, str] = {}
+        for each, _ in updates:
+            view = FunctionalModel.of(each, dtype=torch.float64, seed=subject.seed)
+            first = view.cast(prior.mean.reshape(shape)), view.cast(labels[:1])
+            rough |= jumps(view, layers, *first)
+        reasons = _spread(rough, layers, releases)
+        return cls(tuple(updates), layers, releases, reasons, prior, labels)
+
+    def release(self, layer: Layer) -> Release | None:
+        """How a layer leaves; None without noise."""
+        names = set(layer.parameter_names)
+        return next((one for one in self.releases if names <= one.members), None)
+
+    def tied_to(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Layers whose information bounds that of these: these, and the layers tied to them."""
+        tied = {one for layer in layers if (one := self.release(layer)) is not None and one.tied}
+        return [each for each in self.layers if each in layers or self.release(each) in tied]
+
+    def why_not(self, layers: Sequence[Layer]) -> str:
+        """Why these layers have no floor together; empty where they have one."""
+        for layer in layers:
+            if why := NO_NOISE if self.release(layer) is None else self.reasons.get(layer.name):
+                return why if len(layers) == 1 else f"{layer.name}: {why}"
+        return ""
+
+    def informations(
+        self, subject: Subject, advance: Advance, workers: Workers
+    ) -> dict[str, Information]:
+        """The information Ã of every layer that has a floor."""
+        smooth = [layer for layer in self.layers if not self.why_not([layer])]
+        if not smooth:
+            return {}
+        found = [
+            layer_information(
+                target,
+                smooth,
+                self.prior,
+                self.labels,
+                shape=subject.records.inputs.shape[1:],
+                seed=subject.seed,
+                genie_of=self.updates[-1][0],
+                clips=self.releases,
+                memory=subject.memory,
+                advance=advance,
+                workers=workers,
+            )
+            for target, _ in self.updates
+        ]
+        fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
+        return {
+            name: sum_of_layers(
+                parts[name] * (fisher[name] * count)
+                for parts, (_, count) in zip(found, self.updates, strict=True)
+            )
+            for name in fisher
+        }
+
+    def laws_of(self, subject: Subject) -> dict[str, UpdateLaw]:
+        """The law of every layer's part of the updates; empty where none can be told."""
+        noisy = [layer for layer in self.layers if self.release(layer) is not None]
+        shape, seed = subject.records.inputs.shape[1:], subject.seed
+        how = noisy, self.prior, self.labels, self.releases
+        try:
+            found = [
+                update_laws(target, *how, shape=shape, seed=seed, memory=subject.memory)
+                for target, _ in self.updates
+            ]
+        except NotApplicable:
+            return {}
+        counts = [count for _, count in self.updates]
+        return {
+            name: reduce(
+                add, (laws[name] * count for laws, count in zip(found, counts, strict=True))
+            )
+            for name in set(found[0]).intersection(*found[1:])
+        }
+
+    def law(self, layers: Sequence[Layer]) -> UpdateLaw | None:
+        """The law of what these layers share together; None where it is not known."""
+        if any(layer.name not in self.laws for layer in layers):
+            return None
+        return reduce(add, (self.laws[layer.name] for layer in layers))
+
+    def attacked(self, subject: Subject, records: int) -> AttackedRecords | None:
+        """Records of the prior that are attacked; None where there are to be none."""
+        if not records:
+            return None
+        views = [
+            (FunctionalModel.of(target, dtype=torch.float64, seed=subject.seed), count)
+            for target, count in self.updates
+        ]
+        drawn = self.prior.draw(records, torch_rng(subject.seed, "floor", "attacked"))
+        labels = self.labels[torch.arange(records) % len(self.labels)]
+        moved = self.prior.of_labels(drawn, labels)
+        shaped = moved.reshape(-1, *subject.records.inputs.shape[1:])
+        cast = views[-1][0].cast
+        return AttackedRecords(
+            views, self.prior, cast(shaped), cast(labels), self.releases, subject.seed
+        )
+
+    def facts(self, options: FloorOptions) -> dict[str, JsonValue]:
+        """Facts of every row: the attacker's knowledge, and the quantity that the floor bounds."""
+        prior, fitted = self.prior, options.prior in (FITTED, BY_LABEL)
+        return {
+            "attacker": "knows weights, labels, other records of the batch, noise law and prior",
+            "prior": options.prior,
+            "prior_variance": prior.variance,
+            **({"prior_shrinkage": prior.shrinkage} if fitted else {}),
+            "directions": prior.leading,
+            "directions_in_groups": prior.size - prior.leading,
+            "batch_size": options.batch_size,
+            "updates": sum(count for _, count in self.updates),
+        }
+
+
+def shared_layers(
+    target: Target, shown: Sequence[Layer], hidden: Sequence[str]
+) -> tuple[Layer, ...]:
+    """Every shared parameter, biases too, by a shown layer's name, else by its module's."""
+    owners = {name: layer.name for layer in shown for name in layer.parameter_names}
+    sizes = {name: parameter.numel() for name, parameter in target.model.named_parameters()}
+    names: dict[str, list[str]] = {}
+    for name in shared_parameters(target.model, hidden):
+        names.setdefault(owners.get(name, module_of(name)), []).append(name)
+    kinds = {layer.name: layer.kind for layer in shown}
+    return tuple(
+        Layer(name, kinds.get(name, ""), place, tuple(own), sum(sizes[one] for one in own))
+        for place, (name, own) in enumerate(names.items())
+    )
+
+
+def how_it_leaves(options: FloorOptions, subject: Subject, target: Target) -> tuple[Release, ...]:
+    """How each shared parameter of a model leaves; none where nothing adds noise.
+
+    Raises:
+        UsageError: a defense names parameters that the model does not share.
+    """
+    names, chain = shared_parameters(target.model, subject.hidden), Chain(subject.defenses)
+    chain.check(names)
+    return releases_of(chain, names, options.batch_size, options.sigma)
+
+
+def _spread(
+    reasons: Mapping[str, str], layers: Sequence[Layer], releases: Sequence[Release]
+) -> dict[str, str]:
+    """Why layers have no floor, those included that are clipped together with one."""
+    spread = dict(reasons)
+    for release in releases:
+        if release.clip is None:
+            continue
+        members = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
+        culprit = next((name for name in members if name in reasons), None)
+        if culprit is not None:
+            why = f"is clipped together with {culprit}: {reasons[culprit]}"
+            spread |= {name: why for name in members if name not in reasons}
+    return spread
