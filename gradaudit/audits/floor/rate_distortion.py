@@ -129,21 +129,26 @@ class UpdateLaw:
 
         About that of all known records where there are none of its label.
         """
-        alike = (self.labels[:, None] == self.labels) & known
+        labels, index = self.labels.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        alike = (torch.arange(len(labels))[:, None] == index) & known
         alike = torch.where(alike.any(dim=1, keepdim=True), alike, known)
-        away = torch.eye(len(known)) - alike / alike.sum(dim=1, keepdim=True)
-        centred: Tensor = away.to(self.gram) @ self.gram @ away.to(self.gram).mT
+        weights = (alike / alike.sum(dim=1, keepdim=True)).to(self.gram)
+        means = weights @ self.gram
+        between = means @ weights.mT
+        about = means[index]
+        centred: Tensor = self.gram - about - about.mT + between[index][:, index]
         return centred
 
 
 def _told(centred: Tensor, known: Tensor, asked: Tensor) -> Tensor:
     """The bound's value for each record asked about, by the covariance of the known ones."""
     at = known.nonzero().flatten()
-    values, vectors = torch.linalg.eigh(centred[at][:, at] / len(at))
-    values = values.clamp(min=0)
-    along = centred[asked][:, at] @ vectors / len(at) ** 0.5
-    left = centred.diagonal()[asked] - (along.square() / (1 + values)).sum(dim=1)
-    told: Tensor = (values.log1p() - values / (1 + values)).sum() / 2 + left / 2
+    unit = torch.eye(len(at), dtype=centred.dtype)
+    factor = torch.linalg.cholesky(unit + centred[at][:, at] / len(at))
+    shrunk = len(at) - torch.cholesky_inverse(factor).trace()
+    along = torch.linalg.solve_triangular(factor, centred[at][:, asked], upper=False)
+    left = centred.diagonal()[asked] - along.square().sum(dim=0) / len(at)
+    told: Tensor = factor.diagonal().log().sum() - shrunk / 2 + left / 2
     return told
 
 

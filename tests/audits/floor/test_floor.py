@@ -179,7 +179,7 @@ def test_no_attacker_beats_the_floor() -> None:
 
 
 def test_small_models_draw_more_records_unless_told_how_many() -> None:
-    assert rows_of(defended(samples=None), sigma=0.3)["mse_share", None].n == 1024
+    assert rows_of(defended(samples=None), sigma=0.3, attacked=0)["mse_share", None].n == 1024
     wide = defended(samples=None)
     wide.target.model[0] = nn.Linear(SIZE, 100_000)
     assert cost(Floor(FloorOptions(sigma=0.3, attacked=0)), wide).passes == 5 * SIZE * 64
