@@ -138,7 +138,7 @@ def attacked(cell: Cell, seed: int) -> Result | str:
     records = records_of(cell.data)
     draws = np.random.default_rng([cell.rows, seed])
     order = draws.permutation(len(records.inputs))
-    batch, others = records.take(order[: cell.rows]), order[cell.rows :][:5000]
+    batch, others = records.take(order[: cell.rows]), records.take(order[cell.rows :][:5000])
     precision = torch.float64 if cell.dtype == "float64" else torch.float32
     target = Target(model_of(records, cell, seed), CrossEntropy(), precision=precision)
     sharing = SharingProtocol()
@@ -149,11 +149,11 @@ def attacked(cell: Cell, seed: int) -> Result | str:
     if cell.noise:
         view = view.in_precision(torch.float64)
         blurred(view, cell.noise, seed)
-    columns = TableColumns.of(records, records.inputs[torch.from_numpy(others)])
+    columns = TableColumns.of(records, others.inputs)
     tolerance = 0.319 if cell.method == "tableak" else 0.02
     truth = columns.cells(batch.inputs)
     options = TableOptions(ensemble=cell.ensemble, iterations=1500, tolerance=tolerance)
-    setting = TableSetting(columns, seed, options, truth)
+    setting = TableSetting(columns, seed, options, truth, others, threat)
     method: TableAttack = TabLeak() if cell.method == "tableak" else RowSpaceAttack()
     begun = time.process_time()
     try:

@@ -68,6 +68,7 @@ class Campaign:
         execution: with the seed of all batches.
         units: where what comes of each batch is kept.
         drawn: the records of each batch, the truth.
+        threat: how other records would become an update that is seen.
     """
 
     observed: Sequence[AttackedBatch]
@@ -76,6 +77,7 @@ class Campaign:
     execution: Execution = field(default_factory=Execution)
     units: Units = NOTHING_KEPT
     drawn: tuple[Records, ...] = ()
+    threat: ThreatModel | None = None
 
     @classmethod
     def prepare(
@@ -105,7 +107,7 @@ class Campaign:
         hashes = [target.checkpoint.sha256 if target.checkpoint else "" for target in rounds]
         units = subject.units.of(*hashes, subject.seed)
         execution = Execution(subject.seed, subject.jobs, progress)
-        return cls(observed, scored, facts, execution, units, tuple(batches))
+        return cls(observed, scored, facts, execution, units, tuple(batches), threat)
 
     @property
     def batch(self) -> int:

@@ -75,7 +75,8 @@ class AttackTable(Audit[TableOptions]):
     records), and their multiplicity is whole. Certificates are of categories; numbers have a
     precision beside them. false_rows is the share of named rows that are not in the batch.
     certainty_error is how far the certainty of cells lies from the share of them that are right,
-    the mean over ten bins. Beside each stands the best guess without the update.
+    the mean over ten bins. Rows of cell_accuracy with some ``knowledge`` are right without the
+    update.
     """
 
     name = "attack table"

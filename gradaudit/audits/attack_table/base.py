@@ -17,6 +17,8 @@ from gradaudit.progress import Progress
 
 if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.base import AttackerView
+    from gradaudit.attacks.reconstruction.observing import ThreatModel
+    from gradaudit.data.records import Records
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,16 @@ class TableSetting:
         seed: of all randomness.
         options: of the audit.
         batch: (rows, cells) the truth, which only tells that a decoy is none; None where unknown.
+        others: the attacker's records with their labels; ``tableak`` asks for them.
+        threat: how these would become an update that is seen; ``tableak`` asks for it.
     """
 
     columns: TableColumns
     seed: int
     options: TableOptions = field(default_factory=TableOptions)
     batch: Tensor | None = None
+    others: Records | None = None
+    threat: ThreatModel | None = None
 
 
 class TableAttack(ABC):

@@ -89,6 +89,7 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
     """
     options = audit.options
     _expect_table(subject.records)
+    _expect_columns(subject.records, options.knows)
     if options.save_examples is not None:
         expect_folder(options.save_examples)
     known = discover("gradaudit.audits.attack_table", TableAttack)
@@ -103,8 +104,9 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
         drawn = options.drawn(subject.samples)
         choice = Choice(options.batch_size, drawn, options.records, options.update, options.rate)
         campaign = Campaign.prepare(subject, choice, threat, progress)
-        columns = TableColumns.of(subject.records, _others(subject, campaign.drawn))
-        attack = _Attack(options, columns, campaign)
+        others = _others(subject, campaign.drawn)
+        columns = TableColumns.of(subject.records, others.inputs)
+        attack = _Attack(options, columns, campaign, others)
         yield from attack.rows(Rows(type(audit), variant), methods)
 
 
@@ -113,17 +115,25 @@ def _expect_table(records: Records) -> None:
         raise NotApplicable("the records are no table: they are of tokens, and have no columns")
 
 
-def _others(subject: Subject, batches: Sequence[Records]) -> Tensor:
-    """Inputs of records that are in none of the batches: what the attacker has of the kind."""
+def _expect_columns(records: Records, knows: Sequence[str]) -> None:
+    names = [feature.name for feature in records.features]
+    if missing := [name for name in knows if name not in names]:
+        raise UsageError(f"--knows {missing[0]}: no such column{suggest(missing[0], names)}")
+    if knows and len(names) == len(set(knows)):
+        raise UsageError("--knows: names every column, and leaves none to guess")
+
+
+def _others(subject: Subject, batches: Sequence[Records]) -> Records:
+    """Records that are in none of the batches: what the attacker has of the kind."""
     inputs = subject.records.inputs
     rows = inputs.flatten(1).contiguous().numpy()
     kind = np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))
     taken = torch.cat([batch.inputs.flatten(1) for batch in batches]).contiguous().numpy()
     free = np.flatnonzero(~np.isin(rows.view(kind).ravel(), taken.view(kind).ravel()))
     if len(free) < 2:
-        return inputs
+        return subject.records
     chosen = rng(subject.seed, "table", "others").permutation(free)[:_KNOWN]
-    return inputs[torch.from_numpy(np.sort(chosen))]
+    return subject.records.take(np.sort(chosen))
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,7 @@ class _Attack:
     options: TableOptions
     columns: TableColumns
     campaign: Campaign
+    others: Records
 
     def rows(self, rows: Rows, methods: dict[str, TableAttack]) -> Iterator[Measurement]:
         """Of the method that answers, and of each where several are compared."""
@@ -140,9 +151,10 @@ class _Attack:
         results: dict[str, list[AttackedTable]] = {}
         reasons: dict[str, str] = {}
         for name, method in methods.items():
-            if results and not compared:
+            if not compared and any(_named(outcomes) for outcomes in results.values()):
                 break
-            task = partial(_attacked, method, self.options, self.columns, self.campaign)
+            known = (self.options, self.columns, self.campaign, self.others)
+            task = partial(_attacked, method, *known)
             options = self.options.model_dump_json()
             outcomes = self.campaign.outcomes(task, "table", name, options)
             if all(outcome.answer is None for outcome in outcomes):
@@ -152,7 +164,7 @@ class _Attack:
                 self._save(example_name(name, rows.variant), outcomes)
         if not results:
             raise NotApplicable("; ".join(f"{name}: {why}" for name, why in reasons.items()))
-        best = max(results, key=lambda name: _row_share(results[name]))
+        best = max(results, key=lambda name: _shares_right(results[name]))
         facts: dict[str, JsonValue] = {"method": best, "refused": dict(reasons)}
         yield from self._of_method(rows.of({}, facts), results[best])
         for name in methods if compared else ():
@@ -172,39 +184,40 @@ class _Attack:
             yield rows.measured("rows_certified", float(proved.mean()), n=len(proved))
             yield from rows.skipped(NO_TRUTH, [m for m in METRICS if m != "rows_certified"])
             return
-        others = [outcome.other for outcome in outcomes if outcome.other is not None]
-        guesses = [_guess(self.columns, batch, self.options) for batch in self.campaign.drawn]
         for metric in SHARES:
-            details: dict[str, JsonValue] = {
-                **self._imputation(metric),
-                "floor": _mean([s.counted(metric) for s in others])[0] if others else None,
-                "guess": _mean([s.counted(metric) for s in guesses])[0],
-            }
-            yield _measured(rows, metric, [s.counted(metric) for s in scores], details)
+            yield _measured(rows, metric, [s.counted(metric) for s in scores], {})
+        guesses = [_guess(self.columns, batch, self.options) for batch in self.campaign.drawn]
+        others = [outcome.other for outcome in outcomes if outcome.other is not None]
+        knowledge = {
+            "most frequent values": [s.right.ravel() for s in guesses],
+            "another update": [s.right.ravel() for s in others],
+            f"most like {', '.join(self.options.knows)}": self._imputed(),
+        }
+        for name, shares in knowledge.items():
+            if shares:
+                yield _measured(rows.of({"knowledge": name}), "cell_accuracy", shares, {})
         yield _false_rows(rows, scores)
         certainty = np.concatenate([s.certainty.ravel() for s in scores])
         right = np.concatenate([s.right.ravel() for s in scores])
-        details = {"sure": _sure(certainty, right)}
-        value = calibration_error(certainty, right)
-        yield rows.measured("certainty_error", value, n=len(right), details=details)
+        value, sure = calibration_error(certainty, right), _sure(certainty, right)
+        yield rows.measured("certainty_error", value, n=len(right), details={"sure": sure})
         for place, name in enumerate(self.columns.names):
             shares = [s.right[:, place] for s in scores]
             guess = float(np.mean([s.right[:, place].mean() for s in guesses]))
             yield _measured(rows.of({"column": name}), "cell_accuracy", shares, {"guess": guess})
 
-    def _imputation(self, metric: str) -> dict[str, JsonValue]:
-        """The share of the other cells that are right where some columns are known."""
-        names = self.options.knows
-        if not names or metric != "cell_accuracy":
-            return {}
-        others = [name not in names for name in self.columns.names]
-        shares = []
+    def _imputed(self) -> list[NDArray[np.bool_]]:
+        """Of each batch, which cells are right where the named others of their rows are known."""
+        if not self.options.knows:
+            return []
+        others = [name not in self.options.knows for name in self.columns.names]
+        batches = []
         for batch in self.campaign.drawn:
             truth = self.columns.cells(batch.inputs)
-            guess = imputed(self.columns, truth, names)
+            guess = imputed(self.columns, truth, self.options.knows)
             hits = right_cells(self.columns, guess, truth, self.options.tolerance)
-            shares.append(hits.diagonal(dim1=0, dim2=1)[others].double().mean())
-        return {"imputed": float(torch.stack(shares).mean()), "knows": list(names)}
+            batches.append(hits.diagonal(dim1=0, dim2=1)[others].flatten().numpy())
+        return batches
 
     def _save(self, name: str, outcomes: Sequence[AttackedTable]) -> None:
         """Pictures and tables of every update, where they are asked for."""
@@ -232,13 +245,7 @@ def imputed(columns: TableColumns, rows: Tensor, names: Collection[str]) -> Tens
     Each other cell is the most frequent category, or the median, of the attacker's records that
     are nearest by the columns that are known.
 
-    Raises:
-        UsageError: there is no such column.
     """
-    if missing := [name for name in names if name not in columns.names]:
-        raise UsageError(
-            f"--knows {missing[0]}: no such column{suggest(missing[0], columns.names)}"
-        )
     cells = torch.arange(columns.cells_in_all)
     told = torch.cat([cells[at] for feature, at in columns.placed if feature.name in names])
     distance = torch.cdist(rows[:, told], columns.known[:, told])
@@ -254,6 +261,7 @@ def _attacked(
     options: TableOptions,
     columns: TableColumns,
     campaign: Campaign,
+    others: Records,
     observed: AttackedBatch,
     number: int,
     execution: Execution,
@@ -262,7 +270,7 @@ def _attacked(
     seed, drawn = number_of(execution.seed, "table", number), campaign.drawn
     truth = columns.cells(drawn[number].inputs) if campaign.scored else None
     try:
-        setting = TableSetting(columns, seed, options, truth)
+        setting = TableSetting(columns, seed, options, truth, others, campaign.threat)
         answer = method.run(observed.view, setting, execution.progress)
     except NotApplicable as error:
         return AttackedTable(reason=str(error))
@@ -277,9 +285,17 @@ def _attacked(
     return AttackedTable(answer, scores(drawn[number]), other)
 
 
-def _row_share(outcomes: Sequence[AttackedTable]) -> float:
+def _named(outcomes: Sequence[AttackedTable]) -> bool:
+    """Whether any row is named."""
+    return any(bool(o.answer.named.any()) for o in outcomes if o.answer is not None)
+
+
+def _shares_right(outcomes: Sequence[AttackedTable]) -> tuple[float, float]:
+    """The mean shares of rows and of cells that are right; nothing where the truth is unknown."""
     scores = [outcome.scores for outcome in outcomes if outcome.scores is not None]
-    return float(np.mean([s.rows.mean() for s in scores])) if scores else 0.0
+    shares = [(s.rows.mean(), s.right.mean()) for s in scores] or [(0.0, 0.0)]
+    rows, cells = np.mean(shares, axis=0)
+    return float(rows), float(cells)
 
 
 def _mean(shares: Sequence[NDArray[np.bool_]]) -> tuple[float, tuple[float, float]]:
