@@ -19,9 +19,9 @@ def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, prox
         finding: about the row.
         row: measured.
         known: what its audit declares of its metric; None where that is not installed.
-        proxy: whether the audit attacks nothing.
+        proxy: whether the audit attacks nothing, but for metrics that declare their odds.
     """
-    if proxy:
+    if proxy and not (known and known.odds):
         return HINTED if finding.outcome == "unclear" else INDICATED
     if tried := _tried(finding, row):
         return _in_records(*tried)

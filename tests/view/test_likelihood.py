@@ -6,6 +6,7 @@ import pytest
 from report_builder import row
 
 from gradaudit.audits import Metric
+from gradaudit.judging.policy import known_metrics
 from gradaudit.report import Finding
 from gradaudit.view.likelihood import INDICATED, beyond_guessing, likelihood
 
@@ -83,6 +84,18 @@ def test_without_records_the_number_stands_beside_its_limit(
 
 def test_an_indicator_counts_nobody() -> None:
     assert said([0.9], proxy=True, max=0.5) == INDICATED
+
+
+def test_what_an_update_proves_is_counted_although_no_attack_is_run() -> None:
+    """Of the other metrics of the same audit an indicator speaks."""
+    metrics = known_metrics()
+    for name, words in (
+        ("observe.rows_certified", "of the rows behind this update a server proves 59 in 100"),
+        ("observe.update_moved_share", INDICATED),
+    ):
+        finding = Finding(rule=1, level="error", message="", metric=name, outcome="failed", max=0)
+        measured = row(name, None, 0.594)
+        assert likelihood(finding, measured, metrics[name], proxy=True) == words
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,10 @@ class ObserveOptions(AuditOptions):
         description="Learning rate between two checkpoints OLD,NEW (by default unknown).",
     )
     batch_size: int | None = Field(
-        None, ge=1, description="Number of records behind the update, where that is known."
+        None,
+        ge=1,
+        description="Number of records behind the update, where that is known; rows of a table "
+        "are proved only then.",
     )
 
 
@@ -90,6 +93,7 @@ class Observe(Audit[ObserveOptions]):
             error=0.0,
             why="the update proves which rows of the table were behind it",
             says="a server can prove that certain rows were behind the update",
+            odds="of the rows behind this update a server proves {share}",
             helps="batches of more rows than the first layers are wide, or noise (--defense)",
         ),
         Metric(
