@@ -18,7 +18,7 @@ from gradaudit.audits.attack_table.joint_fit import NEAR, JointFit
 from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed, starts
 from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision, SpanTest, limit_of
 from gradaudit.audits.attack_table.structure import TwoLayers, bias_of
-from gradaudit.audits.attack_table.terms import GradientTerms
+from gradaudit.audits.attack_table.terms import GradientTerms, is_gradient
 from gradaudit.progress import Advance
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class Peeling:
     @classmethod
     def of(cls, view: AttackerView, layers: TwoLayers, columns: TableColumns) -> Self:
         """The whole update."""
-        precision = Precision.of(view.update, layers.matrices(view.update), view.batch)
+        one, two = layers.matrices(view.update)
+        alone = two if is_gradient(view) else None
+        precision = Precision.of(view.update, (one, alone), view.batch)
         terms = GradientTerms(view, columns, precision.whole)
         return cls(layers, columns, terms, precision, dict(view.update), view.batch)
 
@@ -204,7 +206,12 @@ class Peeling:
         return torch.tensor(rows, dtype=torch.bool)
 
     def passing(self, test: SpanTest, decoys: Tensor) -> int:
-        """How many decoys stand for a term of the gradient as well."""
+        """How many decoys stand for a term of the gradient as well.
+
+        After several local steps all do: the rows' own terms are known.
+        """
+        if not is_gradient(self.terms.view):
+            return len(decoys)
         return len(self.terms.of(test, decoys)[0]) if len(decoys) else 0
 
     def explaining(self, decoys: Tensor, proved: Tensor) -> int:

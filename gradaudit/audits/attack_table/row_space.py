@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import JsonValue
 
-from gradaudit.audits.attack_table.averaged import between_steps, of_several_steps
+from gradaudit.audits.attack_table.averaged import LocalRows, between_steps
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.peeling import Peeling
 from gradaudit.audits.attack_table.spans import SpanTest, decoys_of, limit_of
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
+from gradaudit.audits.attack_table.terms import is_gradient
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -43,16 +44,18 @@ class RowSpaceAttack(TableAttack):
     def run(self, view: AttackerView, setting: TableSetting, progress: Progress) -> TableAnswer:
         """Search, certify, and guess what is not named."""
         view, columns = view.in_precision(torch.float64, torch.device("cpu")), setting.columns
-        several = view.training is not None and not view.training.gives_gradient(view.batch)
-        view = between_steps(view) if several else view
-        layers = _usable(two_layers(view.model, columns, view.update), view)
-        peeling = Peeling.of(view, layers, columns)
-        if several:
-            return of_several_steps(peeling, setting, progress)
+        at = view if is_gradient(view) else between_steps(view)
+        layers = _usable(two_layers(at.model, columns, view.update), view)
+        peeling, draws = Peeling.of(at, layers, columns), torch_rng(setting.seed, "starts")
         test = peeling.test()
-        _expect_spare(test, view, len(columns.numeric))
+        rows = None if is_gradient(view) else LocalRows.of(peeling, draws)
+        if rows is None:
+            _expect_spare(test, view, len(columns.numeric))
         with progress.task("attack table", view.batch) as advance:
-            peeling.run(torch_rng(setting.seed, "starts"), advance)
+            if rows is None:
+                peeling.run(draws, advance)
+            else:
+                peeling.rounds = rows.found(view, advance)
         certified, decoys = _certified(peeling, setting)
         facts: dict[str, JsonValue] = {
             "ranks": [test.first.rank, test.second.rank if test.second else None],

@@ -30,6 +30,16 @@ _FITS = 1e-3
 _SQUARED = 1e-6
 
 
+def local_steps(view: AttackerView) -> int:
+    """How many gradients an update is the sum of."""
+    return len(view.training.batches(view.batch)) if view.training else 1
+
+
+def is_gradient(view: AttackerView) -> bool:
+    """Whether an update is the gradient of all rows, and not of several local steps."""
+    return view.training is None or view.training.gives_gradient(view.batch)
+
+
 @dataclass
 class GradientTerms:
     """Finds labels by a model that is known, and makes gradients of rows.
@@ -54,7 +64,7 @@ class GradientTerms:
             NotApplicable: records have several real targets.
         """
         if self.weights is None:
-            self.total = float(self.view.batch)
+            self.total = self.view.batch / local_steps(self.view)
         if not self.view.classes and self.view.label_shape not in ((), (1,)):
             raise NotApplicable("records have several real targets, which no multiple tells apart")
 
@@ -149,4 +159,4 @@ class GradientTerms:
         halves, _ = self._fit(test, cells, outputs - 2.0)
         if not torch.allclose(shares, 2 * halves, rtol=_SQUARED, atol=_SQUARED):
             raise NotApplicable("targets are real, and are read off squared errors alone")
-        return outputs - shares * self.view.batch, misfit
+        return outputs - shares * (self.total or torch.nan), misfit

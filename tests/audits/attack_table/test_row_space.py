@@ -9,7 +9,6 @@ from audits.attack_table.tables import chain, layers_of, seen_of, table
 from torch import nn
 
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.audits.attack_table.averaged import between_steps
 from gradaudit.audits.attack_table.base import TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.peeling import Peeling, PeelingRound
@@ -203,51 +202,6 @@ def test_numbers_behind_noise_lie_within_their_precision(noise: float) -> None:
     off = gap[torch.arange(COUNT), nearest][:, columns.numeric]
     assert bool((off <= answer.spread).all())
     assert float(answer.spread.max()) < 100 * noise
-
-
-@pytest.mark.slow
-def test_rows_of_several_local_steps_are_ranked_and_none_is_certified() -> None:
-    """Minibatches of 3 and two epochs; the truth is told from combinations by the second layer."""
-    records, model = table(seed=1), chain(17, 40, 40, 2)
-    target = Target(model, CrossEntropy())
-    sharing = SharingProtocol(algorithm="fedavg", epochs=2, local_batch=3, rate=0.05)
-    threat = ThreatModel(target, sharing, target.layers)
-    batch = records.take(np.arange(6))
-    view = threat.observed(batch, torch.Generator().manual_seed(0)).view
-    columns = TableColumns.of(records, records.inputs[6:])
-    answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
-    scores = scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, 0.02)
-    assert bool(scores.rows.all())
-    assert not bool(answer.certified.any())
-
-
-def test_at_the_mean_of_the_steps_weights_the_misfit_is_of_the_second_order() -> None:
-    """With half the rate it is a quarter; at the weights that were shared it is a half."""
-    large, small = _misfits(0.05), _misfits(0.025)
-    assert small[0] / large[0] == pytest.approx(0.5, abs=0.05)
-    assert small[1] / large[1] == pytest.approx(0.25, abs=0.05)
-
-
-def _misfits(rate: float) -> tuple[float, float]:
-    """How far rows lie outside the second span at the shared and at the mean weights."""
-    records, model = table(seed=1), chain(17, 40, 40, 2, activation=nn.Tanh)
-    target = Target(model, CrossEntropy())
-    sharing = SharingProtocol(algorithm="fedavg", epochs=3, rate=rate)
-    threat = ThreatModel(target, sharing, target.layers)
-    batch = records.take(np.arange(8))
-    view = threat.observed(batch, torch.Generator().manual_seed(0)).view
-    view = view.in_precision(torch.float64)
-    assert view.training is not None
-    columns = TableColumns.of(records, records.inputs[8:])
-    cells, misfits = columns.cells(batch.inputs), []
-    for seen in (view, between_steps(view)):
-        layers = layers_of(seen, columns)
-        _, matrix = layers.matrices(view.update)
-        assert matrix is not None
-        space = GradientRowSpace.of(matrix, float(torch.linalg.svdvals(matrix)[8]))
-        hidden = layers.hidden(cells)
-        misfits.append(float(space.outside(hidden).norm(dim=1).mean()))
-    return misfits[0], misfits[1]
 
 
 def test_a_batch_norm_in_training_is_refused_by_name() -> None:
