@@ -63,13 +63,15 @@ ROOMS = {
         f"audits.{name}": " ".join([*SHARED, *(f"audits.{other}" for other in others.split())])
         for name, others in AUDITS.items()
     },
+    "references": "audits subject",
     "judging": "audits deployment",
-    "view": "audits judging",
+    "view": "audits judging references",
     "formats": "audits judging view",
     "sweeping": "audits deployment formats",
     "evidence": "audits formats judging sweeping view",
     "config": "audits deployment federation",
-    "run": "accuracy audits config data defenses deployment federation gradients models subject",
+    "run": "accuracy audits config data defenses deployment federation gradients models references "
+    "subject",
     "planning": "audits defenses gradients models run subject",
     "observer": "attacks audits audits.observe formats judging models sharing subject",
     "integrations": "federation judging observer sharing",

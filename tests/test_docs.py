@@ -38,7 +38,12 @@ jobs, scripts = Late("nvflare.job_config.api"), Late("nvflare.job_config.script_
 ROOT = Path(__file__).parents[1]
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("sample_models/*.md"))
+    for path in (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/reference/*.md"),
+        *ROOT.glob("sample_models/*.md"),
+    )
     if path.name != "CHANGELOG.md"
 }
 CONTRIBUTED = ("gradient-norm", "blank", "quantize", "parity", ".csv", "rounding")

@@ -36,6 +36,7 @@ from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.substitutes import recomputes
 from gradaudit.measurement import singles
 from gradaudit.progress import Progress, Silent
+from gradaudit.references import with_references
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.run.deployment_setting import with_setting
 from gradaudit.run.fingerprint import fingerprint
@@ -136,10 +137,11 @@ def measured(
                 took = spent()
                 done.keep((trial.rows, took))
         precision, work = work.target.precision, smaller or work
-    rows = trial.rows
+    rows: Sequence[Measurement] = trial.rows
     if precision is not subject.target.precision:
         rows = [row.with_details({"dtype": _named(precision)}) for row in rows]
-    part = AuditRows.of(audit, with_setting(rows, audit, subject))
+    rows = with_references(with_setting(rows, audit, subject), audit, subject)
+    part = AuditRows.of(audit, rows)
     return Outcome(part, spent() if took is None else took, trial.fault, trial.whole)
 
 
