@@ -27,9 +27,11 @@ batches of 32 rows of Adult and of German, ensemble of 4, cells that are called 
 right 1.0 points less and .7 more often than said; with an isotonic curve through single cells 4.8
 and 2.1 points less often.
 """
-_OWN_ROWS, _OWN_BATCHES = 32, 4
-"""Rows of the attacker's own that the same attack is tried on, in so many batches at most: of 8
-rows of the diabetes data 40 % of the cells are right in some batches, and all in others.
+_OWN_ROWS, _OWN_BATCHES = 64, 8
+"""Rows of the attacker's own that the same attack is tried on, in so many batches at most, as
+batches differ: of 8 rows of the diabetes data 40 % of the cells are right in some, and all in
+others. Of 128 such batches, cells called 90 % sure and more are right .1 points less often than
+said with seven own batches, and 2.9 points with three.
 """
 _RULED_OUT = -1e4
 """Weight, before the softmax, of a category that no row of the batch has."""
