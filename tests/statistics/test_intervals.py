@@ -6,13 +6,44 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from gradaudit.statistics.correlation import pearson
-from gradaudit.statistics.intervals import resampled, student, wilson
+from gradaudit.statistics.intervals import resampled, skewed, student, wilson
 
 
 def test_students_interval_is_scipys() -> None:
     values = np.random.default_rng(0).normal(size=12)
     expected = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
     np.testing.assert_allclose(student(values), expected)
+
+
+def test_the_interval_of_a_skewed_law_holds_the_mean_where_students_misses_it() -> None:
+    """Coverage by simulation: of lognormal values Student's fails, of normal ones both hold."""
+    draws = np.random.default_rng(0)
+    held: dict[str, dict[str, float]] = {}
+    for law, mean in (("lognormal", np.exp(0.5)), ("normal", 0.0)):
+        samples = getattr(draws, law)(size=(2000, 16))
+        for interval in (student, skewed):
+            ends = np.array([interval(values) for values in samples])
+            inside = (ends[:, 0] <= mean) & (mean <= ends[:, 1])
+            held.setdefault(law, {})[interval.__name__] = inside.mean()
+    assert held["lognormal"]["student"] < 0.88
+    assert held["lognormal"]["skewed"] > 0.9
+    assert held["normal"]["skewed"] > 0.93
+
+
+def test_the_interval_of_a_skewed_law_turns_back_halls_transformation() -> None:
+    values = np.random.default_rng(1).exponential(size=20)
+    mean, spread = values.mean(), values.std(ddof=1)
+    skewness, n = ((values - mean) ** 3).mean() / spread**3, 20
+
+    def transformed(ratio: float) -> float:
+        cubic = ratio + skewness * ratio**2 / (3 * n**0.5) + skewness**2 * ratio**3 / (27 * n)
+        return float(cubic + skewness / (6 * n**0.5))
+
+    quantile = stats.t.ppf(0.975, n - 1)
+    for end, sign in zip(skewed(values), (1, -1), strict=True):
+        ratio = (mean - end) / (spread / n**0.5)
+        assert transformed(ratio) == pytest.approx(sign * quantile)
+    assert skewed(np.full(5, 2.0)) == (2.0, 2.0)
 
 
 def test_the_interval_for_new_records_is_wider_by_what_is_scored_anew() -> None:

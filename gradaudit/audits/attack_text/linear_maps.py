@@ -9,7 +9,7 @@ The prediction is what the attacker itself meets with tokens as frequent as in o
 random numbers in place of the Bᵀδ_t. Tokens that are frequent stand in a batch several times, and
 are named several times: of a GPT-2 of 192 dimensions and texts of Zipf's law with rank 4, .25 was
 predicted of 6 batches and .29 measured (.08 predicted if each token of the vocabulary were as
-likely; ``benchmarks/coverage/lora_prediction.py``).
+likely; ``benchmarks/coverage/fine_tuning.py``).
 """
 
 from collections import Counter
@@ -195,6 +195,8 @@ def predicted(
 ) -> float:
     """Predict the share of a batch's tokens that an attack on low-rank adapters recovers.
 
+    None is from adapters without a gradient: at the start their second matrix is zero.
+
     Args:
         view: of which only the texts' lengths are looked at.
         structure: of the model.
@@ -202,6 +204,8 @@ def predicted(
         pool: (tokens,) of other texts, each as often as it is there.
         seed: of tokens and gradients.
     """
+    if place.span is None:
+        return 0.0
     generator = torch_rng(seed, "text", "adapters")
     count = sum(view.inner)
     tokens = pool[torch.randint(len(pool), (count,), generator=generator)]

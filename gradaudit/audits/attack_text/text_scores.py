@@ -27,7 +27,10 @@ OF_LAYERS = ("text_auroc", "span_rank", "span_rank_share")
 _NO_SPAN = "no linear map over positions, whose gradient would have a span"
 NO_OTHERS = "the data hold no other text to distinguish a text of the batch from"
 GIVEN = "text_p_value"
-_NO_ADAPTERS = "no low-rank maps that see each token by itself were attacked"
+_NO_ADAPTERS = (
+    "no low-rank maps that see each token by itself were attacked, or Adam made the update, whose "
+    "steps are no sums of gradients"
+)
 Shares = NDArray[np.float64]
 Text = Sequence[int]
 

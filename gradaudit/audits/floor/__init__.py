@@ -92,7 +92,7 @@ class Floor(Audit[FloorOptions]):
     The gap is what nobody knows of a layer: the mean squared error of the best attack that was
     tried, over tr C, less the floor. The attacks are on ``--attacked`` drawn records, by who knows
     all that a floor grants (``playing``); a better attack may exist, and a better floor. Its
-    interval is Student's, over records. ``details`` have both ends, and in nats: what the attack
+    interval is Hall's, over records. ``details`` have both ends, and in nats: what the attack
     shows at least (Shannon's rate distortion function), and what the update gives at most.
 
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64, and up to

@@ -31,7 +31,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
 from gradaudit.report import Measurement
-from gradaudit.statistics.intervals import student
+from gradaudit.statistics.intervals import skewed
 from gradaudit.subject import Subject
 
 STARTS, STEPS = 3, 16
@@ -53,7 +53,7 @@ class Attacked:
 
     Attributes:
         share: mean of the squared error over the prior's variance.
-        interval: of it, Student's.
+        interval: of it, for errors of a skewed law.
         by: which guess it was.
     """
 
@@ -152,7 +152,7 @@ class AttackedRecords:
         distances = self._errors(torch.zeros_like(next(iter(guesses.values()))))
         kept = {by: _less_chance(self._errors(z), distances) for by, z in guesses.items()}
         by = min(kept, key=lambda name: kept[name].mean())
-        low, high = student(kept[by])
+        low, high = skewed(kept[by])
         if low > 1:
             return Attacked(1.0, (1.0, 1.0), "the prior's mean")
         return Attacked(float(kept[by].mean()), (max(0.0, low), high), by)

@@ -107,18 +107,23 @@ class LowRank(nn.Module):
         return cast("Tensor", self.base(x) + self.upper(self.lower(x)))
 
 
+def adapted(rank: int) -> nn.Module:
+    """A transformer of which adapters at the attention alone are trained."""
+    model = transformer().requires_grad_(False)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(4)
+        for block in cast("nn.Sequential", model.blocks):
+            block.qkv = LowRank(block.qkv, rank)
+    return model.eval()
+
+
 def low_rank_view(
     count: int, *, rank: int | None, seed: int = 0
 ) -> tuple[TextView, list[tuple[int, ...]]]:
     """What an attacker has of adapters alone; of the whole model without a rank."""
     if rank is None:
         return view(count, seed=seed)
-    model = transformer().requires_grad_(False)
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(4)
-        for block in cast("nn.Sequential", model.blocks):
-            block.qkv = LowRank(block.qkv, rank)
-    target = Target(model.eval(), CrossEntropy())
+    target = Target(adapted(rank), CrossEntropy())
     batch = texts(count, seed=seed)
     threat = TextThreat(target, SharingProtocol(), target.layers)
     made = threat.view(batch, torch.Generator().manual_seed(seed))

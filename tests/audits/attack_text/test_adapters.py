@@ -1,12 +1,18 @@
 """What is predicted of low-rank adapters, beside what the attack on them names."""
 
-import pytest
-from audits.attack_text.sentences import low_rank_view, texts
+from typing import Any
 
+import pytest
+from audits.attack_text.sentences import adapted, low_rank_view, texts
+from subjects import rows_by, subject_of
+from torch import nn
+
+from gradaudit.audits.attack_text import AttackText
 from gradaudit.audits.attack_text.linear_maps import Structure, adapters, predicted
 from gradaudit.audits.attack_text.recovery.recover import recover
 from gradaudit.audits.attack_text.text_scores import scores_of
 from gradaudit.progress import Silent
+from gradaudit.report import Measurement
 
 
 @pytest.mark.slow
@@ -29,3 +35,21 @@ def test_the_prediction_is_near_what_is_measured(rank: int) -> None:
 def test_maps_of_full_rank_are_no_adapters() -> None:
     made, _ = low_rank_view(2, rank=None)
     assert adapters(Structure.of(made)) is None
+
+
+def test_adapters_at_their_start_and_steps_of_adam_have_no_prediction() -> None:
+    """With a second matrix of zeros the first has no gradient; Adam's steps are no sums of them."""
+    attack = rows_by(AttackText, batches=1, batch_size=2, decoys=4)
+
+    def prediction(model: nn.Module, **options: Any) -> Measurement:
+        rows = attack(subject_of(model, texts(24)), **options)
+        return next(row for row in rows if row.metric == "lora_predicted")
+
+    model = adapted(4)
+    assert (prediction(model).value or 0) > 0
+    by_adam = prediction(model, algorithm="fedavg", local_steps=2, optimizer="adam")
+    assert "Adam made the update" in (by_adam.reason or "")
+    for name, weight in model.named_parameters():
+        if "upper" in name:
+            nn.init.zeros_(weight)
+    assert prediction(model).value == 0
