@@ -169,7 +169,7 @@ def attacked(cell: Cell, seed: int) -> Result | str:
     there = columns.alike(answer.cells, truth, 1.0)
     gap = (answer.cells[:, None, columns.numeric] - truth[None, :, columns.numeric]).abs()
     gap = gap.masked_fill(~there[:, :, None], torch.inf).amin(dim=1)
-    said = answer.certified[:, None] & gap.isfinite()
+    said = answer.certified[:, None] & gap.isfinite() & answer.spread.isfinite()
     held = said & (gap <= answer.spread.clamp(min=1e-6))
     return Result(scores, mode, (tried, false), (int(said.sum()), int(held.sum())), seconds)
 

@@ -156,14 +156,8 @@ class InactiveUnits:
 
     def basis(self, directions: Tensor) -> Tensor:
         """The sparsest directions of which none depends linearly on those before, (found, rank)."""
-        kept, basis = list[int](), directions[:0]
-        for place in self._zeros(directions).sum(dim=1).argsort(descending=True).tolist():
-            rest = directions[place] - directions[place] @ basis.T @ basis
-            rest = rest - rest @ basis.T @ basis
-            if float(rest.norm()) > _DEPENDENT:
-                basis = torch.cat([basis, (rest / rest.norm())[None]])
-                kept.append(place)
-        return directions[kept]
+        order = self._zeros(directions).sum(dim=1).argsort(descending=True)
+        return directions[order[independent(directions[order], self.space.rank, _DEPENDENT)]]
 
     def dual(self, directions: Tensor) -> GradientRowSpace:
         """What of the row space directions take to nothing: the span of the other records."""
@@ -355,7 +349,7 @@ class LocalRows:
         every = every[test.columns.first_of_each(every)]
         if test.second is not None:
             every = every[test.second.outside(test.layers.hidden(every)).norm(dim=1).argsort()]
-        every = every[independent(test.layers.entered(every), self.peeling.batch)]
+        every = every[independent(with_one(test.layers.entered(every)), self.peeling.batch)]
         if not len(every):
             return []
         labels = terms.nearest(test, every)
@@ -370,17 +364,16 @@ class LocalRows:
         return [named] if len(every) else []
 
 
-def independent(vectors: Tensor, count: int) -> Tensor:
-    """Places of the first vectors (rows, inputs) that are affinely independent of those before.
+def independent(vectors: Tensor, count: int, share: float = _INDEPENDENT) -> Tensor:
+    """Places of the first vectors (rows, size) that are linearly independent of those before.
 
-    There are at most ``count``.
+    There are at most ``count``, and of each as large a share lies outside the others' span.
     """
-    kept: list[int] = []
-    basis = vectors.new_zeros(0, vectors.shape[1] + 1)
-    for place, vector in enumerate(with_one(vectors)):
+    kept, basis = list[int](), vectors[:0]
+    for place, vector in enumerate(vectors):
         rest = vector - vector @ basis.T @ basis
         rest = rest - rest @ basis.T @ basis
-        if float(rest.norm()) > _INDEPENDENT * float(vector.norm()) and len(kept) < count:
+        if float(rest.norm()) > share * float(vector.norm()) and len(kept) < count:
             basis = torch.cat([basis, (rest / rest.norm())[None]])
             kept.append(place)
     return torch.tensor(kept, dtype=torch.long)

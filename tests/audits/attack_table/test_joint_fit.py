@@ -131,3 +131,21 @@ def test_a_row_named_twice_for_its_trace_is_named_once_after_a_repair() -> None:
     assert peeling.left == COUNT - 1
     gap = (peeling.named - cells[:1])[:, columns.numeric].abs()
     assert float(gap.max()) < 0.02
+
+
+def test_numbers_are_told_where_each_parameter_has_left_what_noise_leaves() -> None:
+    """Of 400 draws of noise about as many fail as the chi-square law says; a trace in one fails."""
+    view, columns, cells, labels = true_rows()
+    fit = fit_of(view, columns, cells, labels)
+    draws, failed = torch.Generator().manual_seed(0), 0
+    zero = fit.parts.sum(dim=0)
+    sizes = [part.numel() for part in fit.update.values()]
+    for _ in range(400):
+        noisy = torch.split(zero + torch.randn(len(zero), generator=draws).double(), sizes)
+        pairs = zip(fit.update.items(), noisy, strict=True)
+        drawn = replace(fit, update={n: v.reshape(p.shape) for (n, p), v in pairs})
+        failed += not drawn.tells_numbers
+    assert failed <= 9  # six parameters, each with a chance of a thousandth: 2.4 on average
+    name = "4.weight"
+    assert drawn.tells_numbers
+    assert not replace(drawn, update={**drawn.update, name: drawn.update[name] + 1.0}).tells_numbers
