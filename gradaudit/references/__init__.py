@@ -76,13 +76,18 @@ _ORIGINAL = "method restarts iterations updates guesses together threshold known
 COMPARED: Mapping[str, Compared] = {
     metric: Compared(tolerance, frozenset(free.split()))
     for metric, tolerance, free in (
-        ("vinfo.auroc", 0.05, f"batches shadow repeats correlation sensitivities {_ORIGINAL}"),
-        ("attack.record_auroc", 0.05, "shadow updates candidates reduce"),
-        ("attack.relative_error", 0.1, "batches success save_examples"),
+        ("vinfo.auroc", 0.1, f"batches shadow repeats correlation sensitivities {_ORIGINAL}"),
+        ("attack.record_auroc", 0.1, "shadow updates candidates reduce"),
+        ("attack.relative_error", 0.5, "batches success save_examples"),
         ("attack.membership_distance", 0.1, "batches restarts"),
     )
 }
-"""The metrics that are compared."""
+"""The metrics that are compared.
+
+Seven references were trained and audited again by torch's kernels without vector instructions: an
+AUROC of the ViT moved by 0.081, those of the six others by less than 0.05; the ViT's relative error
+moved by 0.42, the others' by less than 0.1.
+"""
 
 
 @cache
