@@ -18,6 +18,9 @@ from gradaudit.statistics.laws import binomial_quantile, student_quantile
 
 _TAIL = 0.1
 """Chance that the threshold lies beyond each end of the false positives' allowance."""
+_FEWEST_ABOVE = 2
+"""Fewest pairs outside that may lie above the threshold: of 1.4 pairs the interval held the truth
+in 87 % of simulated studies, of 2.2 to 100 in 95 % or more."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class PairScores:
         """
         inside = self.pairs.inside
         outside = ~inside
-        if outside.sum() * share < 1:
+        if outside.sum() * share < _FEWEST_ABOVE:
             return None
         at, strict, lax = (self._above(level) for level in (share, *self._levels(share)))
         ends = strict.interval[0], lax.interval[1]

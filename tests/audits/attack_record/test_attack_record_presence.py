@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from subjects import one, rows_by, seeded, subject_of
 from torch import Tensor, nn
 
@@ -128,22 +128,29 @@ def test_auroc_is_that_of_two_normal_laws_whose_means_are_apart() -> None:
     assert told.value > 0.65
 
 
-def test_the_intervals_hold_the_truth() -> None:
+@pytest.mark.parametrize(
+    ("records", "outside", "share", "shift"),
+    [(90, 40, 0.01, 1.0), (300, 90, 0.001, 1.0), (300, 125, 0.001, 2.0)],
+)
+def test_the_intervals_hold_the_truth(
+    records: int, outside: int, share: float, shift: float
+) -> None:
     """Normal scores, of which a part is the record's, a part the update's: of 200."""
-    draws, hits, high, studies, shift = np.random.default_rng(1), 0, 0, 200, 1.0
+    draws, hits, high, studies = np.random.default_rng(1), 0, 0, 200
     truth = float(ndtr(shift / math.sqrt(2)))
+    every = np.arange(records)
     for _ in range(studies):
-        batches = np.stack([draws.permutation(90)[:20] for _ in range(24)])
-        pairs = pairs_of(batches, np.arange(90), np.arange(90), 40, int(draws.integers(1 << 31)))
-        parts = (draws.normal(size=90)[pairs.records], draws.normal(size=24)[pairs.updates])
+        batches = np.stack([draws.permutation(records)[:20] for _ in range(24)])
+        pairs = pairs_of(batches, every, every, outside, int(draws.integers(1 << 31)))
+        parts = (draws.normal(size=records)[pairs.records], draws.normal(size=24)[pairs.updates])
         own = draws.normal(size=len(pairs.records))
         scores = math.sqrt(0.2) * parts[0] + math.sqrt(0.1) * parts[1] + math.sqrt(0.7) * own
         told = PairScores(scores + shift * pairs.inside, pairs)
         low, top = told.auroc().interval
         hits += low <= truth <= top
-        rate = told.at(0.01)
+        rate = told.at(share)
         assert rate is not None
-        high += rate.interval[0] <= ndtr(shift - 2.326348) <= rate.interval[1]
+        high += rate.interval[0] <= ndtr(shift + ndtri(share)) <= rate.interval[1]
     assert hits >= 0.93 * studies
     assert high >= 0.93 * studies
 
