@@ -93,12 +93,10 @@ class AttackedRecords:
             NotApplicable: the update is not of a kind that is attacked here, or the model's
                 gradients cannot be taken for several records at once.
         """
-        updates = [sent(view, layers, self.releases) for view, _ in self.views]
-        scales = [math.sqrt(count) for _, count in self.views]
+        updates = [sent(view, layers, self.releases, count) for view, count in self.views]
 
         def update(record: Tensor, label: Tensor) -> Tensor:
-            parts = zip(scales, updates, strict=True)
-            return torch.cat([scale * each(record, label) for scale, each in parts])
+            return torch.cat([each(record, label) for each in updates])
 
         try:
             with torch.no_grad():
@@ -199,8 +197,10 @@ def _less_chance(errors: Floats, distances: Floats) -> Floats:
     return kept
 
 
-def sent(view: FunctionalModel, layers: Sequence[Layer], releases: Sequence[Release]) -> Update:
-    """What a record adds to these layers' update, over the deviation of the noise.
+def sent(
+    view: FunctionalModel, layers: Sequence[Layer], releases: Sequence[Release], count: int = 1
+) -> Update:
+    """What a record adds to the mean of so many updates, over the deviation of its noise.
 
     Raises:
         NotApplicable: a layer's part depends on the norm of several records together.
@@ -215,7 +215,10 @@ def sent(view: FunctionalModel, layers: Sequence[Layer], releases: Sequence[Rele
     def update(record: Tensor, label: Tensor) -> Tensor:
         loss = partial(view.record_loss, record=record, target=label)
         gradients = torch.func.grad(loss)({name: view.parameters[name] for name in needed})
-        parts = [gradients[name].flatten() * _factor(release, gradients) for release, name in owned]
+        parts = [
+            gradients[name].flatten() * _factor(release, gradients, count)
+            for release, name in owned
+        ]
         return torch.cat(parts)
 
     return update
@@ -226,9 +229,9 @@ def _owned(layers: Sequence[Layer], releases: Sequence[Release]) -> list[tuple[R
     return [(release, name) for name in names for release in releases if name in release.members]
 
 
-def _factor(release: Release, gradients: dict[str, Tensor]) -> Tensor:
-    """What a record's gradient is multiplied by on its way, in units of the noise."""
-    units = next(iter(gradients.values())).new_full((), math.sqrt(release.fisher))
+def _factor(release: Release, gradients: dict[str, Tensor], count: int) -> Tensor:
+    """What a record's gradient is multiplied by on its way, in units of the mean's noise."""
+    units = next(iter(gradients.values())).new_full((), math.sqrt(release.fisher * count))
     if release.moving is None:
         return units
     parts = [gradients[name].square().sum() for name in release.parameters]
