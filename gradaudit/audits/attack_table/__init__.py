@@ -1,4 +1,4 @@
-"""Which rows of a table an update gives away."""
+"""The audit that measures which rows of a table an update gives away."""
 
 from functools import partial
 from pathlib import Path

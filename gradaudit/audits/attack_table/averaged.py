@@ -123,11 +123,14 @@ class InactiveUnits:
         return torch.maximum(before, after) / ((before - after).abs() + _CLOSE)
 
     def directions(self, cells: Tensor, draws: torch.Generator | None = None) -> Tensor:
-        """Directions that the units which are off at points (points, cells) tell, (found, rank).
+        """Find the directions w that only one record's units tell, from points (points, cells).
 
-        They are in coordinates in which M is ``space.left``. One that holds by a single unit is
-        none: it may be of two records whose Dᵢ are in proportion there. Where some units went on in
-        between, the surest of others that are ``draws`` at random miss them sooner or later.
+        At each point the units that are surely off are taken for those of one record, and the
+        direction that they take to nothing is kept if it is the only one. Directions (found, rank)
+        are in coordinates in which M is ``space.left``. A direction that rests on a single unit is
+        left out, as two records whose Dᵢ are in proportion at the other units share it. With
+        ``draws`` random subsets of the units are tried, some of which avoid units that were on in
+        between.
         """
         off = self.off(cells)
         if draws is not None:
@@ -150,7 +153,7 @@ class InactiveUnits:
         return self.basis(every[[self._holds(direction) for direction in every]])
 
     def rounding(self, directions: Tensor) -> Tensor:
-        """What rounding or noise makes of what should be nothing, at most, (directions,)."""
+        """Bound what rounding or noise makes of a product Mw that should be zero, (directions,)."""
         length: Tensor = (directions / self.space.values).norm(dim=-1)
         return self.edge * length
 
@@ -160,18 +163,18 @@ class InactiveUnits:
         return directions[order[independent(directions[order], self.space.rank, _DEPENDENT)]]
 
     def dual(self, directions: Tensor) -> GradientRowSpace:
-        """What of the row space directions take to nothing: the span of the other records."""
+        """Compute the span of the other records, which all of these directions take to zero."""
         rows = self.space.rows
         if len(directions):
             rows = torch.linalg.svd(directions / self.space.values)[2][len(directions) :] @ rows
         return GradientRowSpace.of(rows, 0.5)
 
     def along(self, direction: Tensor, entered: Tensor) -> Tensor:
-        """What of points (points, inputs) a direction does not take to nothing, (points,)."""
+        """Compute the product of points (points, inputs) with a direction, (points,)."""
         return (with_one(entered) @ self.space.rows.T / self.space.values) @ direction
 
     def term(self, direction: Tensor, entered: Tensor) -> GradientRowSpace:
-        """Of Dᵢ [xᵢ; 1]ᵀ alone, for a direction (rank,) and what comes in for it (1, inputs)."""
+        """Compute the row space of Dᵢ [xᵢ; 1]ᵀ from a direction (rank,) and an input (1, inputs)."""
         sent = self.space.left @ direction / self.along(direction, entered)
         matrix = torch.outer(sent, with_one(entered)[0])
         return GradientRowSpace.of(matrix, float(matrix.norm()) / 2)
@@ -183,7 +186,7 @@ class InactiveUnits:
         return int((sent & off).sum()) <= _AWAY * int(off.sum())
 
     def _zeros(self, directions: Tensor) -> Tensor:
-        """Which units send nothing back along directions, (directions, live)."""
+        """Tell which units send nothing back along each direction, (directions, live)."""
         return (directions @ self.left.T).abs() < self.rounding(directions)[:, None]
 
     def _is_single(self, values: Tensor, last: Tensor) -> Tensor:
@@ -192,7 +195,7 @@ class InactiveUnits:
         return (values[..., -1] < rounding) & (values[..., -2] > _APART * rounding)
 
     def _holds(self, direction: Tensor) -> bool:
-        """Whether the units that send nothing back tell a direction, each of them left out too."""
+        """Whether a direction's silent units determine it, even without any one of them."""
         units = self.left[self._zeros(direction[None])[0]]
         left, values, right = torch.linalg.svd(units, full_matrices=False)
         if len(left) < self.space.rank or not self._is_single(values, right[-1]):
@@ -289,10 +292,10 @@ class LocalRows:
         return cells[alone.columns.first_of_each(cells)]
 
     def _told_apart(self, units: InactiveUnits, known: Tensor) -> Iterator[PeelingRound]:
-        """Each direction's row, which all others take to nothing; and rows that no direction tells.
+        """Yield each direction's row, and the few rows for which no direction was found.
 
-        One is named where it is the only whole row there, and leaves off the units that sent
-        nothing back.
+        A direction's row lies where all other directions are zero. It is named if it is the only
+        whole row there, and if the units that sent nothing back are off for it.
         """
         every, missing = torch.arange(len(known)), units.space.rank - len(known)
         blurred = _BLURRED * float(units.rounding(known).amax()) if len(known) else 0.0
@@ -318,9 +321,10 @@ class LocalRows:
         *,
         certain: bool,
     ) -> PeelingRound:
-        """Rows of a part of the row space, with labels of their term, and how far numbers are told.
+        """Make the round of rows in a part of the row space, with labels and numbers' precision.
 
-        These are free where two other rows of equal categories are not told apart.
+        Labels are read off the term. Numbers have no precision if two other rows of equal
+        categories are not told apart.
         """
         test = replace(self.test, first=term, second=None)
         inside = replace(test, first=space)
@@ -328,17 +332,17 @@ class LocalRows:
         spread = torch.where(spread < _TOLD, spread, torch.inf)
         labels = self.peeling.terms.nearest(test, cells).double()
         once = cells.new_ones(len(cells))
-        residual = inside.residuals(cells) if certain else once / 0
+        residual = inside.residuals(cells) if certain else torch.full_like(once, torch.inf)
         return PeelingRound(inside, cells, labels, once, residual, spread)
 
     def _entered(self, cells: Tensor) -> Tensor:
         return self.test.layers.entered(cells)
 
     def _ranked(self, advance: Advance) -> list[PeelingRound]:
-        """As many whole rows of the first span as there are records, by their misfit at the second.
+        """Rank the whole rows of the first span by their misfit at the second layer.
 
-        Each is affinely independent of those before, and what it must have sent back, if these are
-        the rows, lies along its gradient.
+        As many are taken as there are records. Each is affinely independent of those before, and
+        what it must have sent back, if these are the rows, lies along its gradient.
         """
         test, terms = self.test, self.peeling.terms
         cells = [test.columns.known[:0]]

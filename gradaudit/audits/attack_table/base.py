@@ -1,4 +1,4 @@
-"""What an attack on a table is: a view of an update in, rows with a certainty of each cell out."""
+"""Attacks on tables take the view of an update and return rows, with a certainty for each cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableAnswer:
-    """As many rows as are behind the update, in no order; those without evidence are guessed.
+    """The rows that an attack returns, as many as are behind the update and in no order.
+
+    Rows without evidence are guessed.
 
     Attributes:
         cells: (rows, cells), one category a column.
@@ -46,7 +48,7 @@ class TableAnswer:
 
 @dataclass(frozen=True)
 class TableSetting:
-    """What an attack is given beside the update.
+    """The attacker's knowledge beside the update, and the audit's options.
 
     Attributes:
         columns: of the table, with the marginals of the attacker's records.
@@ -81,7 +83,7 @@ class TableAttack(ABC):
 
 
 def guessed(columns: TableColumns, count: int) -> TableAnswer:
-    """So many rows guessed without an update: no label, and no row named.
+    """Guess the given number of rows without an update; they have no labels, and none is named.
 
     A cell is its column's most frequent value, and as certain as that is frequent.
     """

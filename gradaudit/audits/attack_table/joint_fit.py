@@ -92,20 +92,20 @@ class JointFit:
 
     @property
     def residual(self) -> Tensor:
-        """What is left of the update, (elements,)."""
+        """The update less the gradients of the rows, (elements,)."""
         whole = torch.cat([part.flatten() for part in self.update.values()])
         return whole - self.parts.sum(dim=0)
 
     @property
     def left(self) -> Update:
-        """What is left of the update, by parameter."""
+        """The residual by parameter, each in the parameter's shape."""
         sizes = [part.numel() for part in self.update.values()]
         pairs = zip(self.update.items(), torch.split(self.residual, sizes), strict=True)
         return {name: rest.reshape(part.shape) for (name, part), rest in pairs}
 
     @property
     def variance(self) -> float:
-        """Of an element of the noise, where nothing but noise is left."""
+        """The noise's variance by element, if the residual is nothing but noise."""
         freedom = self.parts.shape[1] - len(self.cells) * len(self.terms.columns.numeric)
         return float(self.residual.square().sum()) / max(1, freedom)
 

@@ -52,7 +52,7 @@ _SEARCH = 1_000.0
 
 @dataclass(frozen=True)
 class AttackedTable:
-    """What a method made of one update; a reason where it does not apply.
+    """The answer and scores of a method for one update, or the reason why it does not apply.
 
     Attributes:
         answer: None where the method does not apply.
@@ -146,7 +146,7 @@ class _Attack:
     others: Records
 
     def rows(self, rows: Rows, methods: dict[str, TableAttack]) -> Iterator[Measurement]:
-        """Of the method that answers, and of each where several are compared."""
+        """Make the rows of the first method that answers, or of each if several are compared."""
         compared = len(methods) > 1 and bool(self.options.method)
         results: dict[str, list[AttackedTable]] = {}
         reasons: dict[str, str] = {}
@@ -207,7 +207,7 @@ class _Attack:
             yield _measured(rows.of({"column": name}), "cell_accuracy", shares, {"guess": guess})
 
     def _imputed(self) -> list[NDArray[np.bool_]]:
-        """Of each batch, which cells are right where the named others of their rows are known."""
+        """Tell which cells of each batch are right if they are imputed from the known columns."""
         if not self.options.knows:
             return []
         others = [name not in self.options.knows for name in self.columns.names]
@@ -324,7 +324,7 @@ def _false_rows(rows: Rows, scores: Sequence[TableScores]) -> Measurement:
 
 
 def _sure(certainty: NDArray[np.float64], right: NDArray[np.bool_]) -> JsonValue:
-    """Of cells that are called at least 90 % sure, how many there are and which share is right."""
+    """Count the cells that are called at least 90 % sure, with the shares said and right."""
     sure = certainty >= 0.9
     share = float(right[sure].mean()) if sure.any() else None
     said = float(certainty[sure].mean()) if sure.any() else None
@@ -332,7 +332,7 @@ def _sure(certainty: NDArray[np.float64], right: NDArray[np.bool_]) -> JsonValue
 
 
 def _facts(answers: Sequence[TableAnswer], refused: Sequence[str]) -> dict[str, JsonValue]:
-    """What the attack says of every update, and decoys over all of them.
+    """Collect the details of the report: facts of every update, and decoys over all of them.
 
     Shares are of the updates that are not refused; how many others there are stands beside them.
     """

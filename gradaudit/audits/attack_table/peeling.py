@@ -63,7 +63,7 @@ class PeelingRound:
 
 @dataclass
 class Peeling:
-    """What is left of an update while rows are taken out of it.
+    """An update from which found rows are subtracted one after the other.
 
     Attributes:
         layers, columns: what the model begins with, and the table's.
@@ -314,7 +314,7 @@ class Peeling:
     def _taken(
         self, test: SpanTest, cells: Tensor, labels: Tensor, times: Tensor
     ) -> PeelingRound | None:
-        """The rows, taken out of the update; without those of which the rank tells that they blend.
+        """Subtract found rows from the update, but for those that blend two rows into one.
 
         Two rows of equal categories and alike numbers may look like one row twice. Then the rank
         of the second layer does not fall by one with it.

@@ -170,9 +170,9 @@ def _labels(view: AttackerView, columns: TableColumns, draws: torch.Generator) -
 
 
 def _ruled_out(view: AttackerView, columns: TableColumns) -> Tensor:
-    """What is added to free numbers (cells,): much less than 0 for categories that no row has.
+    """Compute what to add to the free numbers (cells,), so that absent categories are ruled out.
 
-    No weight of the first layer moves for them.
+    It is far below 0 for a category for which no weight of the first layer has a gradient.
     """
     matrix, added = columns.linear[0], torch.zeros(columns.cells_in_all)
     weight = next((part for name, part in view.update.items() if name.endswith("weight")), None)
@@ -187,9 +187,9 @@ def _ruled_out(view: AttackerView, columns: TableColumns) -> Tensor:
 def own_records(
     others: Records, labels: Tensor | None, count: int, draws: torch.Generator
 ) -> Records:
-    """So many of the attacker's records, with the labels (count,) of the batch where known.
+    """Draw the given number of the attacker's records, with the batch's labels (count,) if known.
 
-    Where the attacker has too few of a label any others take their place.
+    If the attacker has too few records of a label, records of other labels take their place.
     """
     order = torch.randperm(len(others), generator=draws)
     chosen = [order[:0]]

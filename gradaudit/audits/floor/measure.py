@@ -83,9 +83,10 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
 def _updates(
     options: FloorOptions, subject: Subject
 ) -> Iterator[tuple[list[tuple[Target, int]], Variant]]:
-    """What the record is in: an update of each checkpoint by itself, or all rounds together.
+    """List the updates that a floor is about, with how many are made at each checkpoint.
 
-    Rounds are dealt to the newest checkpoints as evenly as they go, the newest first.
+    With one round every checkpoint's update has a floor of its own. More rounds have one together,
+    and are dealt to the newest checkpoints evenly; the newest take what is left over.
     """
     if options.rounds == 1:
         for target, variant in by_round(subject):

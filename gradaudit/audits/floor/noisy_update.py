@@ -135,7 +135,7 @@ class NoisyUpdate:
         }
 
     def laws_of(self, subject: Subject) -> dict[str, UpdateLaw]:
-        """The law of every layer's part of the updates; empty where none can be told."""
+        """Compute each layer's law of updates; none if records have no gradients of their own."""
         noisy = [layer for layer in self.layers if self.release(layer) is not None]
         shape, seed = subject.records.inputs.shape[1:], subject.seed
         how = noisy, self.prior, self.labels, self.releases

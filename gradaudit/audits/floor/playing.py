@@ -49,7 +49,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Attacked:
-    """What attackers got.
+    """The mean error of the best attack on the drawn records.
 
     Attributes:
         share: mean of the squared error over the prior's variance.
@@ -96,6 +96,7 @@ class AttackedRecords:
         updates = [sent(view, layers, self.releases, count) for view, count in self.views]
 
         def update(record: Tensor, label: Tensor) -> Tensor:
+            """The record's share of the updates of all checkpoints, (checkpoints · elements,)."""
             return torch.cat([each(record, label) for each in updates])
 
         try:
@@ -200,7 +201,9 @@ def _less_chance(errors: Floats, distances: Floats) -> Floats:
 def sent(
     view: FunctionalModel, layers: Sequence[Layer], releases: Sequence[Release], count: int = 1
 ) -> Update:
-    """What a record adds to the mean of so many updates, over the deviation of its noise.
+    """Make the function from a record to its share of these layers' update, over the noise.
+
+    The update is the mean of so many with fresh noise, and the unit is that mean's deviation.
 
     Raises:
         NotApplicable: a layer's part depends on the norm of several records together.
@@ -213,6 +216,7 @@ def sent(
     needed |= {name for _, name in owned}
 
     def update(record: Tensor, label: Tensor) -> Tensor:
+        """The record's clipped gradient in units of the noise, (elements,)."""
         loss = partial(view.record_loss, record=record, target=label)
         gradients = torch.func.grad(loss)({name: view.parameters[name] for name in needed})
         parts = [
@@ -230,7 +234,7 @@ def _owned(layers: Sequence[Layer], releases: Sequence[Release]) -> list[tuple[R
 
 
 def _factor(release: Release, gradients: dict[str, Tensor], count: int) -> Tensor:
-    """What a record's gradient is multiplied by on its way, in units of the mean's noise."""
+    """Compute the factor that clips a record's gradient and divides it by the noise."""
     units = next(iter(gradients.values())).new_full((), math.sqrt(release.fisher * count))
     if release.moving is None:
         return units

@@ -103,9 +103,10 @@ class UpdateLaw:
         return replace(self, gram=self.gram * factor)
 
     def nats(self, folds: Tensor) -> Tensor:
-        """What each record's update tells at most, on average over records, (2, records).
+        """Compute two upper bounds on what an update tells of its record, in nats, (2, records).
 
-        By the covariance of all other folds' records, and by that of those with its label.
+        They hold on average over records. The first takes the covariance of all records of the
+        other folds, the second that of those with the record's label.
 
         Args:
             folds: which fold each record is in, (records,).
