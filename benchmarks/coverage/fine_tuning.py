@@ -128,7 +128,7 @@ class Case:
 
 def cases() -> Iterator[Case]:
     yield Case("whole model", lambda model: model)
-    for rank in (4, 8, 16, 32, 64):
+    for rank in (4, 8, 16, 32, 64, 96):
         yield Case(f"LoRA, rank {rank}", lora(rank))
     yield Case("LoRA, rank 16, at its start", lora(16, start=True))
     yield Case("LoRA, rank 16, base in 4 bits", lambda model: lora(16)(in_four_bits(model)))

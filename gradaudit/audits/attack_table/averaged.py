@@ -174,7 +174,7 @@ class InactiveUnits:
         return (with_one(entered) @ self.space.rows.T / self.space.values) @ direction
 
     def term(self, direction: Tensor, entered: Tensor) -> GradientRowSpace:
-        """Compute the row space of Dᵢ [xᵢ; 1]ᵀ from a direction (rank,) and an input (1, inputs)."""
+        """Compute the row space of Dᵢ [xᵢ; 1]ᵀ by its direction (rank,) and input (1, inputs)."""
         sent = self.space.left @ direction / self.along(direction, entered)
         matrix = torch.outer(sent, with_one(entered)[0])
         return GradientRowSpace.of(matrix, float(matrix.norm()) / 2)
