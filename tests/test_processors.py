@@ -66,7 +66,7 @@ import gradaudit
 root, options = json.loads(sys.argv[1])
 for name, chosen in options.items():
     model, weights, data, private = "digits_cnn", "digits/round-10", "digits", "ink"
-    samples = {"vinfo": 120, "sensitivity": 8}.get(name, 40)
+    samples = {"vinfo": 120, "sensitivity": 2}.get(name, 40)
     if name == "dp-audit":
         model, weights, data, private = "diabetes_mlp", "diabetes/round-20", "diabetes", "sex"
     report = gradaudit.audit(

@@ -45,20 +45,11 @@ vinfo: {repeats: 2, batches: 10, family: [logistic], correlation: false}
 subspace: {permutations: 19}
 dp_audit: {mechanism: "dp:clip=1,sigma=1", trials: 100, restarts: 1, iterations: 2}
 """
-SEEDS = ",".join(map(str, range(8)))
 COMMANDS = {
     "scan": ("scan", *TABLE, "--config", "scan.yaml", "--samples", "40", *AUDITS),
-    "vinfo": (
-        *("vinfo", *TABLE, "--repeats", "3", "--batches", "10", "--batch-size", "4"),
-        *("--family", "logistic", "--no-correlation"),
-    ),
     "attack reconstruct": (
         *("attack", "reconstruct", *TABLE, "--method", "dlg:iterations=1", "--restarts", "1"),
         *("--batches", "4"),
-    ),
-    "attack property": (
-        *("attack", "property", *TABLE, "--repeats", "3", "--trials", "120", "--shadow", "80"),
-        *("--batches", "10", "--batch-size", "4", "--rounds", "1", "--family", "logistic"),
     ),
     "tradeoff": (
         *("tradeoff", *TABLE, "--defense", "dp:clip=1,sigma=0.1|1,per=release"),
@@ -79,8 +70,8 @@ COMMANDS = {
         *("--restarts", "2", "--iterations", "8", "--sweep-sigma", "0.5", "--sweep-sigma", "2"),
     ),
 }
-KILLS = 6
-"""Of every command, each at a moment of another sixth of its time; in all forty-two.
+KILLS = 4
+"""Of every command, each at a moment of another quarter of its time; in all twenty.
 
 More follow until one has finished units before it, which a busy machine may let pass unseen."""
 
