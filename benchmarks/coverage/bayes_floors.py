@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import arguments, fit
+from gradaudit.audits.floor.functionals import share
 from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.van_trees import floor_of
+from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 
@@ -124,8 +125,8 @@ def beside(
     told: list[Information], prior: GaussianPrior, sigma: float, bayes: float, spread: float
 ) -> str:
     at = [one / sigma**2 for one in told]
-    safe = np.array([floor_of([one], prior).safe for one in at])
-    plain = np.array([floor_of([replace(one, local=None)], prior).safe for one in at])
+    safe = np.array([van_trees_bound(share, one, prior).safe for one in at])
+    plain = np.array([van_trees_bound(share, replace(one, local=None), prior).safe for one in at])
     times = [bayes / max(float(np.median(one)), 1e-12) for one in (safe, plain)]
     beyond = int((safe > bayes + 2 * spread).sum())
     return (

@@ -7,9 +7,9 @@ unit is kept in two halves, so that one can be held against the other.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import add
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.jacobians import jacobian_products
 from gradaudit.audits.floor.matrix_weights import LOCAL, LocalInformation, local_information
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.release import Release, clipped, of_release
+from gradaudit.audits.floor.release import Release, clipped
 from gradaudit.audits.floor.smoothness import bends
 from gradaudit.core.randomness import torch_rng
 from gradaudit.executors.workers import ALONE, Workers
@@ -36,6 +36,10 @@ _LOCAL_EACH, _LOCAL_MATRICES = 2, 4
 _AT_ONCE = 128
 _WORKING_SET = 96 << 20
 _ELEMENT, _COPIES = 8, 8
+Sums = dict[str, Tensor]
+"""By layer, sums over the records of each cell, (cells, probes, probes)."""
+Locals = dict[str, list[LocalInformation]]
+"""By layer, of the records of some chunks."""
 
 
 @dataclass(frozen=True)
@@ -121,58 +125,33 @@ def layer_information(
         AuditError: the gradients cannot be differentiated by the records.
         NotApplicable: records have no gradients of their own.
     """
-    view = FunctionalModel.of(target, dtype=torch.float64, seed=seed)
     local = _LOCAL_EACH * _LOCAL_MATRICES * min(prior.leading, LOCAL) ** 2
     most = _HELD // (_ELEMENT * (2 * len(prior.counts) ** 2 + local) * len(layers))
-    genie = FunctionalModel.of(genie_of or target, dtype=torch.float64, seed=seed)
-    sample = PriorSample.of(
-        genie, names_of(layers), prior, labels, shape=shape, seed=seed, most=most
+    view, genie = (
+        FunctionalModel.of(of, dtype=torch.float64, seed=seed)
+        for of in (target, genie_of or target)
     )
-    return measured(
-        view,
-        layers,
-        prior,
-        sample,
-        seed=seed,
-        clips=clips,
-        memory=memory,
-        advance=advance,
-        workers=workers,
-    )
-
-
-def measured(
-    view: FunctionalModel,
-    layers: Sequence[Layer],
-    prior: GaussianPrior,
-    sample: PriorSample,
-    *,
-    seed: int,
-    clips: Sequence[Release] = (),
-    memory: int = 1 << 30,
-    advance: Advance = lambda _: None,
-    workers: Workers = ALONE,
-) -> dict[str, Information]:
-    """The information of a sample; see ``layer_information``."""
+    names = names_of(layers)
+    sample = PriorSample.of(genie, names, prior, labels, shape=shape, seed=seed, most=most)
     inputs, labels = view.cast(sample.records), view.cast(sample.labels)
-    trace = Trace.of(view, names_of(layers), inputs[:1], labels[:1])
+    trace = Trace.of(view, names, inputs[:1], labels[:1])
     batch = Batch(trace, inputs, inputs, labels, range(len(inputs)))
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
-    room = min(_WORKING_SET, memory // 4)
     how = way, tuple(layers), prior, tuple(clips), seed
     kept = sample.first(_LOCAL_EACH) & (not bends(view, inputs, labels))
+    chunks = _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4))
     tasks = [
-        partial(_sums, _Part(batch.part(at), cells[at], kept[at], chunks, *how))
-        for at, chunks in _whole_cells(sample.cells, _chunks(batch, layers, prior, room))
+        _Part(batch.part(at), cells[at], kept[at], some, *how).sums
+        for at, some in _whole_cells(sample.cells, chunks)
     ]
-    parts = workers.share(tasks, advance)
+    products, local_parts = zip(*workers.share(tasks, advance), strict=True)
     return {
         name: _averaged(
-            torch.cat([part.products[name] for part in parts]),
-            [local for part in parts for local in part.local.get(name, ())],
+            torch.cat([sums[name] for sums in products]),
+            [one for part in local_parts for one in part.get(name, ())],
             sample,
         )
-        for name in parts[0].products
+        for name in products[0]
     }
 
 
@@ -197,8 +176,27 @@ class _Part:
     clips: Sequence[Release]
     seed: int
 
-    def local(self, at: slice, start: int) -> dict[str, LocalInformation]:
-        """The local information of those of a chunk's records that are kept; empty without any."""
+    def sums(self, advance: Advance) -> tuple[Sums, Locals]:
+        """Compute the cells' sums of C^½ JᵀJ C^½, and the local information of single records."""
+        sums: Sums = {}
+        local: Locals = {}
+        first, cells, points = self.chunks[0].start, self.cells - self.cells[0], self.batch.points
+        count = int(cells[-1]) + 1
+        for chunk in self.chunks:
+            at = slice(chunk.start - first, chunk.stop - first)
+            drawn = self.prior.probes(torch_rng(self.seed, "floor", "probes", chunk.start))
+            asked = drawn.to(points).reshape(-1, *points.shape[1:])
+            moved = jacobian_products(self.batch.part(at), self.way, asked, self.layers, _AT_ONCE)
+            for name, found in clipped(moved, self.layers, self.clips).items():
+                zeros = found.new_zeros(count, *found.shape[1:])
+                sums.setdefault(name, zeros).index_add_(0, cells[at], self.prior.kept(found))
+            for name, one in self._local(at, chunk.start).items():
+                local.setdefault(name, []).append(one)
+            advance(chunk.stop - chunk.start)
+        return {name: kept.cpu() for name, kept in sums.items()}, local
+
+    def _local(self, at: slice, start: int) -> dict[str, LocalInformation]:
+
         kept = self.kept[at].nonzero().flatten()
         if not len(kept):
             return {}
@@ -215,41 +213,6 @@ class _Part:
         )
 
 
-class _Sums(NamedTuple):
-    """Sums over the records of each cell, and what is kept of single records.
-
-    Attributes:
-        products: by layer, of C^½ JᵀJ C^½, (cells, probes, probes).
-        local: by layer, of the records of some chunks.
-    """
-
-    products: dict[str, Tensor]
-    local: dict[str, list[LocalInformation]]
-
-
-def _sums(part: _Part, advance: Advance) -> _Sums:
-    """Sums over the records of a part."""
-    first, sums = part.chunks[0].start, _Sums({}, {})
-    cells = part.cells - part.cells[0]
-    count, points = int(cells[-1]) + 1, part.batch.points
-    for chunk in part.chunks:
-        at = slice(chunk.start - first, chunk.stop - first)
-        drawn = part.prior.probes(torch_rng(part.seed, "floor", "probes", chunk.start)).to(points)
-        asked = drawn.reshape(-1, *points.shape[1:])
-        moved = jacobian_products(part.batch.part(at), part.way, asked, part.layers, _AT_ONCE)
-        for release in part.clips or (None,):
-            chosen = of_release(moved, part.layers, release)
-            bound = release.moving if release and chosen else None
-            for name, found in clipped(chosen, bound).items():
-                zeros = found.new_zeros(count, *found.shape[1:])
-                kept = part.prior.kept(found)
-                sums.products.setdefault(name, zeros).index_add_(0, cells[at], kept)
-        for name, local in part.local(at, chunk.start).items():
-            sums.local.setdefault(name, []).append(local)
-        advance(chunk.stop - chunk.start)
-    return sums._replace(products={name: kept.cpu() for name, kept in sums.products.items()})
-
-
 def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice, list[slice]]]:
     """Records, and the chunks that they are, cut where a cell ends with a chunk."""
     some: list[slice] = []
@@ -261,7 +224,6 @@ def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice
 
 
 def _averaged(sums: Tensor, local: Sequence[LocalInformation], sample: PriorSample) -> Information:
-    """The averages over cells of sums over each, with what is kept of single records."""
     sizes = torch.bincount(sample.cells, minlength=len(sums)).to(sums)
     halves = (sums / sizes[:, None, None]).reshape(-1, 2, *sums.shape[1:])
     precision = torch.eye(sums.shape[-1], dtype=sums.dtype)

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from gradaudit.audits.floor.jacobians import JacobianProducts, jacobian_products
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.release import Release, clipped, of_release, shrunk
+from gradaudit.audits.floor.release import Release, clipped, shrunk
 from gradaudit.gradients.differentiation import Batch, Differentiation
 from gradaudit.models.target import Layer
 
@@ -182,14 +182,10 @@ def local_information(
     here = products(batch)
     steps = [(_STEP * signs[:, p] @ leaders).reshape(points.shape) for p in range(2)]
     there = [products(batch.moved("point", step)) for step in steps]
+    smooth, *around = (shrunk(each, layers, clips) for each in (here, *there))
     found: dict[str, LocalInformation] = {}
-    for release in clips or (None,):
-        of = of_release(here, layers, release)
-        moved = [of_release(each, layers, release) for each in there]
-        bound = release.moving if release and of else None
-        smooth, around = shrunk(of, bound), [shrunk(each, bound) for each in moved]
-        for name, exact in clipped(of, bound).items():
-            slopes = torch.stack([(at[name] - smooth[name]) / _STEP for at in around], dim=1)
-            parts = (part.cpu() for part in (exact, smooth[name], slopes, signs, units))
-            found[name] = LocalInformation(*parts)
+    for name, exact in clipped(here, layers, clips).items():
+        slopes = torch.stack([(at[name] - smooth[name]) / _STEP for at in around], dim=1)
+        parts = (part.cpu() for part in (exact, smooth[name], slopes, signs, units))
+        found[name] = LocalInformation(*parts)
     return found

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.audits.base import AuditCost
-from gradaudit.audits.floor import Floor, FloorOptions
+from gradaudit.audits.floor import GAP, Floor, FloorOptions
 from gradaudit.audits.floor.functionals import Functional, log_chance, nats, share, success
 from gradaudit.audits.floor.information import Information, sum_of_layers
 from gradaudit.audits.floor.matrix_weights import LOCAL
@@ -21,9 +21,9 @@ from gradaudit.audits.floor.noisy_update import (
     NoisyUpdate,
     how_it_leaves,
 )
-from gradaudit.audits.floor.playing import GapRows, attacked, tangents
+from gradaudit.audits.floor.playing import AttackedRecords, attacked, tangents
 from gradaudit.audits.floor.prior import GaussianPrior, prior_of_file
-from gradaudit.audits.floor.rate_distortion import UpdateLaw
+from gradaudit.audits.floor.rate_distortion import UpdateLaw, nats_shown
 from gradaudit.audits.floor.release import Release
 from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.audits.rows import Rows, by_round
@@ -50,7 +50,8 @@ def cost(audit: Floor, subject: Subject) -> AuditCost:
     Raises:
         NotApplicable: there is no noise.
     """
-    _expect_noise(how_it_leaves(audit.options, subject, subject.target))
+    if not how_it_leaves(audit.options, subject, subject.target):
+        raise NotApplicable(NO_NOISE)
     directions = min(audit.options.directions, subject.records.inputs[0].numel())
     draws = subject.samples or _affordable(audit.options, subject)
     local = 3 * min(directions, LOCAL) * draws // 2
@@ -67,17 +68,21 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         AuditError: the model cannot be run on the records, or differentiated by them.
     """
     options = audit.options
-    for target in subject.targets:
-        _expect_noise(how_it_leaves(options, subject, target))
+    if not all(how_it_leaves(options, subject, target) for target in subject.targets):
+        raise NotApplicable(NO_NOISE)
     prior, labels = _drawn(options, subject, _affordable(options, subject))
     for updates, variant in _updates(options, subject):
         case = NoisyUpdate.of(audit, subject, updates, prior, labels)
         rows = Rows(type(audit), variant, case.facts(options))
-        gaps = GapRows(rows, case.attacked(subject, attacked(options, subject)))
+        records = case.attacked(subject, attacked(options, subject))
         with progress.task("floor", len(labels) * len(updates)) as advance:
             infos = case.informations(subject, advance, subject.workers.on(str(variant)))
         case = replace(case, laws=case.laws_of(subject))
-        yield from _rows(gaps, case, infos, options, subject)
+        made = _LayerRows(rows, case, infos, records, options)
+        by_name = {layer.name: layer for layer in case.layers}
+        for shown in subject.layers:
+            yield from made.of(shown.name, [by_name[shown.name]])
+        yield from made.of(None, case.layers)
 
 
 def _updates(
@@ -106,7 +111,6 @@ def _affordable(options: FloorOptions, subject: Subject) -> int:
 
 
 def _drawn(options: FloorOptions, subject: Subject, draws: int) -> tuple[GaussianPrior, Tensor]:
-    """The prior, and the labels of the records that are drawn from it, as many as are asked for."""
     records = subject.records
     if records.looked_up:
         raise NotApplicable(
@@ -134,11 +138,6 @@ def case_of(audit: Floor, subject: Subject) -> NoisyUpdate:
     )
 
 
-def _expect_noise(releases: Sequence[Release]) -> None:
-    if not releases:
-        raise NotApplicable(NO_NOISE)
-
-
 def _prior(options: FloorOptions, inputs: Tensor, labels: Tensor) -> GaussianPrior:
     size = inputs[0].numel()
     if options.prior == BY_LABEL:
@@ -156,92 +155,106 @@ def _prior(options: FloorOptions, inputs: Tensor, labels: Tensor) -> GaussianPri
     return prior
 
 
-def _rows(
-    gaps: GapRows,
-    case: NoisyUpdate,
-    infos: Mapping[str, Information],
-    options: FloorOptions,
-    subject: Subject,
-) -> Iterator[Measurement]:
-    by_name = {layer.name: layer for layer in case.layers}
-    for shown in subject.layers:
-        yield from _of_layers(gaps, case, infos, options, shown.name, [by_name[shown.name]])
-    yield from _of_layers(gaps, case, infos, options, None, case.layers)
+@dataclass(frozen=True)
+class _LayerRows:
+    """Makes the rows of one layer, or of the model.
 
+    Attributes:
+        infos: by layer, of those that have a floor.
+        attacked: records whose updates are attacked; None where there are none.
+    """
 
-def _of_layers(
-    gaps: GapRows,
-    case: NoisyUpdate,
-    infos: Mapping[str, Information],
-    options: FloorOptions,
-    name: str | None,
-    layers: Sequence[Layer],
-) -> Iterator[Measurement]:
-    """The rows of one layer, or of the model."""
-    rows, why, law = gaps.rows, case.why_not(layers), case.law(layers)
-    if why and law is None:
-        floors = list(rows.skipped(why, FUNCTIONALS, [name]))
-    elif why:
-        floors = list(_measured(rows.of({}, {"by_law_alone": why}), case, None, law, name))
-    else:
-        together = sum_of_layers(infos[each.name] for each in case.tied_to(layers))
-        floors = list(_measured(rows, case, together, law, name))
-    yield from floors
-    yield _reconstructed(rows, case, options, name, layers)
-    yield gaps.row(name, layers, {row.metric: row for row in floors}, case.prior)
+    rows: Rows
+    case: NoisyUpdate
+    infos: Mapping[str, Information]
+    attacked: AttackedRecords | None
+    options: FloorOptions
 
+    def of(self, name: str | None, layers: Sequence[Layer]) -> Iterator[Measurement]:
+        """Yield the floors of some layers together, how often a record is met, and the gap."""
+        rows, case, why = self.rows, self.case, self.case.why_not(layers)
+        law, information = case.law(layers), None
+        if why:
+            rows = rows.of({}, {"by_law_alone": why})
+        else:
+            information = sum_of_layers(self.infos[each.name] for each in case.tied_to(layers))
+        told = [part for part in (information, law) if part is not None]
+        if not told:
+            floors = list(self.rows.skipped(why, FUNCTIONALS, [name]))
+        elif all(part.finite for part in told):
+            floors = [self._floor(rows, metric, information, law, name) for metric in FUNCTIONALS]
+        else:
+            floors = list(rows.failed("its gradients are not finite", FUNCTIONALS, [name]))
+        yield from floors
+        yield self._often(name, layers)
+        yield self._gap(name, layers, {row.metric: row for row in floors})
 
-def _measured(
-    rows: Rows,
-    case: NoisyUpdate,
-    information: Information | None,
-    law: UpdateLaw | None,
-    name: str | None,
-) -> Iterator[Measurement]:
-    if not _finite(information, law):
-        yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
-        return
-    for metric, functional in FUNCTIONALS.items():
-        found = van_trees_bound(functional, information, case.prior, law)
+    def _floor(
+        self,
+        rows: Rows,
+        metric: str,
+        information: Information | None,
+        law: UpdateLaw | None,
+        name: str | None,
+    ) -> Measurement:
+        prior = self.case.prior
+        found = van_trees_bound(FUNCTIONALS[metric], information, prior, law)
         details: dict[str, JsonValue] = {"estimate": found.value}
         if metric == "mse_share":
-            details["mse"] = found.safe * case.prior.variance / case.prior.size
-        yield rows.measured(
-            metric,
-            found.safe,
-            layer=name,
-            confidence=_CONFIDENT,
-            n=len(case.labels),
-            details=details,
+            details["mse"] = found.safe * prior.variance / prior.size
+        count = len(self.case.labels)
+        return rows.measured(
+            metric, found.safe, layer=name, confidence=_CONFIDENT, n=count, details=details
         )
 
+    def _often(self, name: str | None, layers: Sequence[Layer]) -> Measurement:
+        """Bound how often any attacker comes near a record."""
+        sizes: dict[Release, int] = {}
+        for layer in layers:
+            release = self.case.release(layer)
+            if release is None:
+                return next(self.rows.skipped(self.case.why_not(layers), ["rero"], [name]))
+            sizes[release] = sizes.get(release, 0) + layer.parameters
+        blind, rounds = log_chance(self.case.prior, self.options.within), self.options.rounds
+        try:
+            chance = success(list(sizes) * rounds, list(sizes.values()) * rounds, blind)
+        except NotApplicable as why:
+            return next(self.rows.skipped(str(why), ["rero"], [name]))
+        details = {"within": self.options.within, "log10_blind_chance": blind / math.log(10)}
+        return self.rows.measured("rero", chance, layer=name, details=details)
 
-def _finite(information: Information | None, law: UpdateLaw | None) -> bool:
-    told = information is None or information.finite
-    return told and (law is None or bool(law.gram.isfinite().all()))
-
-
-def _reconstructed(
-    rows: Rows, case: NoisyUpdate, options: FloorOptions, name: str | None, layers: Sequence[Layer]
-) -> Measurement:
-    """The bound on how often any attacker succeeds."""
-    found = [case.release(layer) for layer in layers]
-    releases = [release for release in found if release is not None]
-    if len(releases) < len(layers):
-        (row,) = rows.skipped(case.why_not(layers), ["rero"], [name])
-        return row
-    sizes = {
-        release: sum(layer.parameters for layer in layers if case.release(layer) is release)
-        for release in releases
-    }
-    blind, rounds = log_chance(case.prior, options.within), options.rounds
-    try:
-        chance = success(list(sizes) * rounds, list(sizes.values()) * rounds, blind)
-    except NotApplicable as why:
-        (row,) = rows.skipped(str(why), ["rero"], [name])
-        return row
-    details: dict[str, JsonValue] = {
-        "within": options.within,
-        "log10_blind_chance": blind / math.log(10),
-    }
-    return rows.measured("rero", chance, layer=name, details=details)
+    def _gap(
+        self, name: str | None, layers: Sequence[Layer], floors: Mapping[str, Measurement]
+    ) -> Measurement:
+        """Make the row of the gap between the best attack and the floor, with both ends."""
+        floor, why = floors["mse_share"], ""
+        if floor.value is None:
+            why = f"no floor: {floor.reason}"
+        elif self.attacked is None:
+            why = "no attack was played: it would take long; --attacked 16 does"
+        else:
+            try:
+                attack = self.attacked.played(layers)
+            except NotApplicable as error:
+                why = f"no attack: {error}"
+        if why or floor.value is None or self.attacked is None:
+            return next(self.rows.skipped(why, [GAP.id], [name]))
+        low, high = attack.interval
+        return self.rows.measured(
+            GAP.id,
+            attack.share - floor.value,
+            layer=name,
+            interval=(low - floor.value, high - floor.value),
+            n=len(self.attacked.records),
+            details={
+                "floor": floor.value,
+                "floor_estimate": floor.details.get("estimate"),
+                "attack": attack.share,
+                "attack_low": low,
+                "attack_high": high,
+                "attack_by": attack.by,
+                "floor_over_attack": None if attack.share <= 0 else floor.value / attack.share,
+                "nats_shown": nats_shown(high, self.case.prior.spectrum),
+                "nats_most": floors["nats"].value,
+            },
+        )

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.audits.floor import Floor, FloorOptions
-from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.information import Information, layer_information
 from gradaudit.audits.floor.playing import AttackedRecords
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
@@ -27,6 +27,7 @@ from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance
 from gradaudit.subject import Subject
 
+Told = TypeVar("Told", Information, UpdateLaw)
 FITTED, BY_LABEL = "fitted", "by-label"
 NO_NOISE = (
     "no noise: nothing bounds an attacker; add some (--defense dp:clip=…,sigma=…, or --sigma)"
@@ -87,8 +88,7 @@ class NoisyUpdate:
 
     def release(self, layer: Layer) -> Release | None:
         """How a layer leaves; None without noise."""
-        names = set(layer.parameter_names)
-        return next((one for one in self.releases if names <= one.members), None)
+        return next((one for one in self.releases if one.holds(layer)), None)
 
     def tied_to(self, layers: Sequence[Layer]) -> list[Layer]:
         """Layers whose information bounds that of these: these, and the layers tied to them."""
@@ -126,13 +126,7 @@ class NoisyUpdate:
             for target, _ in self.updates
         ]
         fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
-        return {
-            name: sum_of_layers(
-                parts[name] * (fisher[name] * count)
-                for parts, (_, count) in zip(found, self.updates, strict=True)
-            )
-            for name in fisher
-        }
+        return {name: one * fisher[name] for name, one in self._over_updates(found).items()}
 
     def laws_of(self, subject: Subject) -> dict[str, UpdateLaw]:
         """Compute each layer's law of updates; none if records have no gradients of their own."""
@@ -146,13 +140,13 @@ class NoisyUpdate:
             ]
         except NotApplicable:
             return {}
-        counts = [count for _, count in self.updates]
-        return {
-            name: reduce(
-                add, (laws[name] * count for laws, count in zip(found, counts, strict=True))
-            )
-            for name in set(found[0]).intersection(*found[1:])
-        }
+        return self._over_updates(found)
+
+    def _over_updates(self, found: Sequence[Mapping[str, Told]]) -> dict[str, Told]:
+        """Add up what each checkpoint's update tells, as often as it is made, of each layer."""
+        pairs = list(zip(found, (count for _, count in self.updates), strict=True))
+        names = [name for name in found[0] if all(name in parts for parts in found)]
+        return {n: reduce(add, (parts[n] * count for parts, count in pairs)) for n in names}
 
     def law(self, layers: Sequence[Layer]) -> UpdateLaw | None:
         """The law of what these layers share together; None where it is not known."""
@@ -227,7 +221,7 @@ def _spread(
     for release in releases:
         if release.clip is None:
             continue
-        members = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
+        members = [layer.name for layer in layers if release.holds(layer)]
         culprit = next((name for name in members if name in reasons), None)
         if culprit is not None:
             why = f"is clipped together with {culprit}: {reasons[culprit]}"

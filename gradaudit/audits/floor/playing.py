@@ -11,26 +11,22 @@ average counts, and the prior's own mean where both are known to do worse.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.audits.floor import GAP, FloorOptions
+from gradaudit.audits.floor import FloorOptions
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.rate_distortion import nats_shown
 from gradaudit.audits.floor.release import Release
-from gradaudit.audits.rows import Rows
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
-from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import skewed
 from gradaudit.subject import Subject
 
@@ -115,7 +111,7 @@ class AttackedRecords:
         shape = len(self.records), STARTS, self.directions
         starts = torch.randn(shape, generator=generator, dtype=torch.float64).to(truth)
         starts[:, 0] = 0
-        search = _Search(partial(self._sent, update), DIRECTIONS)
+        search = _Search(partial(self._sent, update))
         several = partial(torch.repeat_interleave, repeats=STARTS, dim=0)
         found = search.most_likely(starts.flatten(0, 1), several(self.labels), several(seen))
         z, objective, bend = (each.reshape(*shape[:2], *each.shape[1:]) for each in found)
@@ -234,7 +230,6 @@ def _owned(layers: Sequence[Layer], releases: Sequence[Release]) -> list[tuple[R
 
 
 def _factor(release: Release, gradients: dict[str, Tensor], count: int) -> Tensor:
-    """Compute the factor that clips a record's gradient and divides it by the noise."""
     units = next(iter(gradients.values())).new_full((), math.sqrt(release.fisher * count))
     if release.moving is None:
         return units
@@ -247,10 +242,7 @@ def _factor(release: Release, gradients: dict[str, Tensor], count: int) -> Tenso
 
 @dataclass(frozen=True)
 class _Search:
-    """A search for the most likely records of updates ``sent(z, label)`` under unit noise."""
-
     sent: Update
-    directions: int
 
     def most_likely(
         self, start: Tensor, labels: Tensor, seen: Tensor
@@ -305,64 +297,3 @@ def tangents(subject: Subject) -> int:
     """Tangents of a record's gradient that its attacks take, by every layer and the model."""
     directions = min(subject.records.inputs[0].numel(), DIRECTIONS)
     return directions * STARTS * STEPS * (len(subject.layers) + 1)
-
-
-class GapRows:
-    """Rows of the gap between floors and attacks on records of the prior, by layers.
-
-    Attributes:
-        rows: makes them.
-        records: those that are attacked; None where there are none.
-    """
-
-    def __init__(self, rows: Rows, records: AttackedRecords | None) -> None:
-        self.rows, self.records = rows, records
-
-    def row(
-        self,
-        name: str | None,
-        layers: Sequence[Layer],
-        floors: Mapping[str, Measurement],
-        prior: GaussianPrior,
-    ) -> Measurement:
-        """The gap of some layers, whose floors by metric are known; empty without a reason."""
-        floor = floors["mse_share"]
-        if floor.value is None:
-            return self._void(name, f"no floor: {floor.reason}")
-        if self.records is None:
-            return self._void(name, "no attack was played: it would take long; --attacked 16 does")
-        try:
-            attack = self.records.played(layers)
-        except NotApplicable as why:
-            return self._void(name, f"no attack: {why}")
-        low, high = (end - floor.value for end in attack.interval)
-        return self.rows.measured(
-            GAP.id,
-            attack.share - floor.value,
-            layer=name,
-            interval=(low, high),
-            n=len(self.records.records),
-            details=_ends(attack, floors, prior),
-        )
-
-    def _void(self, name: str | None, why: str) -> Measurement:
-        (row,) = self.rows.skipped(why, [GAP.id], [name])
-        return row
-
-
-def _ends(
-    attack: Attacked, floors: Mapping[str, Measurement], prior: GaussianPrior
-) -> dict[str, JsonValue]:
-    floor, nats = floors["mse_share"], floors["nats"]
-    low, high = attack.interval
-    return {
-        "floor": floor.value,
-        "floor_estimate": floor.details.get("estimate"),
-        "attack": attack.share,
-        "attack_low": low,
-        "attack_high": high,
-        "attack_by": attack.by,
-        "floor_over_attack": None if attack.share <= 0 else (floor.value or 0.0) / attack.share,
-        "nats_shown": nats_shown(high, prior.spectrum),
-        "nats_most": nats.value,
-    }

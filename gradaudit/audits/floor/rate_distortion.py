@@ -102,6 +102,11 @@ class UpdateLaw:
         """The law under noise of this much less variance."""
         return replace(self, gram=self.gram * factor)
 
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are finite."""
+        return bool(self.gram.isfinite().all())
+
     def nats(self, folds: Tensor) -> Tensor:
         """Compute two upper bounds on what an update tells of its record, in nats, (2, records).
 
@@ -232,7 +237,7 @@ def update_laws(
     for release in releases:
         if release.tied or release.noise != "gaussian":
             continue
-        own = [layer for layer in layers if set(layer.parameter_names) <= release.members]
+        own = [layer for layer in layers if release.holds(layer)]
         whole = [grams[layer.name].diagonal() for layer in own]
         left = torch.ones(count, dtype=torch.float64)
         if release.moving is not None and whole:

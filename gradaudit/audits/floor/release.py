@@ -1,8 +1,8 @@
 """How an update leaves its client: which parameters are clipped together, and their noise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,25 +37,14 @@ class Release:
     of_records: bool = True
     of_each: bool = False
 
-    @classmethod
-    def of(cls, defense: DpNoise, parameters: Sequence[str], records: int) -> Self:
-        """The release of the parameters that a defense protects."""
-        o = defense.options
-        scale = noise_scale(o.per, o.sigma, records)
-        return cls(
-            tuple(parameters),
-            records,
-            scale,
-            o.noise,
-            o.clip,
-            defense.of_records,
-            o.per == "record",
-        )
-
     @property
     def members(self) -> frozenset[str]:
         """The parameters, to look them up."""
         return frozenset(self.parameters)
+
+    def holds(self, layer: Layer) -> bool:
+        """Tell whether all parameters of a layer are among these."""
+        return self.members.issuperset(layer.parameter_names)
 
     @property
     def fisher(self) -> float:
@@ -125,11 +114,16 @@ def releases_of(
         defense = _noise_of(chain.of(name))
         if defense is not None:
             noisy.setdefault(defense, []).append(name)
-    return tuple(Release.of(defense, names, records) for defense, names in noisy.items())
+    found = []
+    for defense, names in noisy.items():
+        o, of_records = defense.options, defense.of_records
+        scale = noise_scale(o.per, o.sigma, records)
+        kind = o.noise, o.clip, of_records, o.per == "record"
+        found.append(Release(tuple(names), records, scale, *kind))
+    return tuple(found)
 
 
 def _noise_of(defenses: Sequence[Defense[Any]]) -> DpNoise | None:
-    """The defense whose noise protects a parameter; None without any."""
     noisy = [defense for defense in defenses if isinstance(defense, DpNoise)]
     if not noisy or noisy[0].options.sigma == 0:
         return None
@@ -149,62 +143,52 @@ def _noise_of(defenses: Sequence[Defense[Any]]) -> DpNoise | None:
     return noisy[0]
 
 
-def clipped(pulls: Mapping[str, JacobianProducts], bound: float | None) -> dict[str, Tensor]:
-    """JᵀJ of every part's gradient after all are clipped together to a norm of ``bound``.
+def clipped(
+    moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], clips: Sequence[Release]
+) -> dict[str, Tensor]:
+    """Compute JᵀJ of every layer's gradient after it is clipped, (records, directions, directions).
 
-    Beyond it c(g) = Δ g/‖g‖ moves by (Δ/‖g‖)(ġ − g ⟨g, ġ⟩/‖g‖²), exactly; at the bound itself it
-    has a kink but no jump, which the inequality allows.
-
-    Returns:
-        (records, directions, directions) by part.
+    Beyond the norm Δ, c(g) = Δ g/‖g‖ moves by (Δ/‖g‖)(ġ − g ⟨g, ġ⟩/‖g‖²), exactly; at the norm
+    itself it has a kink but no jump, which the inequality allows.
     """
-    if bound is None:
-        return {name: pull.products for name, pull in pulls.items()}
-    whole = sum_of(list(pulls.values()))
-    beyond = whole.energy > bound**2
-    energy = torch.where(beyond, whole.energy, 1.0)[:, None, None]
-    shrink = torch.where(beyond, bound**2 / whole.energy, 1.0)[:, None, None]
-    radial = whole.along / energy[:, :, 0] * beyond[:, None]
-    return {
-        name: shrink
-        * (
-            pull.products
-            - _both_ways(pull.along, radial)
-            + pull.energy[:, None, None] * _outer(radial, radial)
-        )
-        for name, pull in pulls.items()
-    }
+    found: dict[str, Tensor] = {}
+    for parts, bound in _together(moved, layers, clips):
+        if bound is None:
+            found |= {name: part.products for name, part in parts.items()}
+            continue
+        whole = sum_of(list(parts.values()))
+        beyond = whole.energy > bound**2
+        energy = torch.where(beyond, whole.energy, 1.0)[:, None, None]
+        shrink = torch.where(beyond, bound**2 / whole.energy, 1.0)[:, None, None]
+        radial = whole.along / energy[:, :, 0] * beyond[:, None]
+        for name, part in parts.items():
+            mixed = part.along.unsqueeze(2) * radial.unsqueeze(1)
+            outer = part.energy[:, None, None] * radial.unsqueeze(2) * radial.unsqueeze(1)
+            found[name] = shrink * (part.products - mixed - mixed.mT + outer)
+    return found
 
 
-def shrunk(pulls: Mapping[str, JacobianProducts], bound: float | None) -> dict[str, Tensor]:
-    """JᵀJ of every part's gradient times the square of what the clip leaves of the length.
+def shrunk(
+    moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], clips: Sequence[Release]
+) -> dict[str, Tensor]:
+    """Compute JᵀJ of every layer's gradient times the square of what a clip leaves of its length.
 
-    Where the clip begins this has no jump, as ``clipped`` has.
-
-    Returns:
-        (records, directions, directions) by part.
+    Where the clip begins this has no jump, as ``clipped`` has. Of the same shape.
     """
-    if bound is None:
-        return {name: pull.products for name, pull in pulls.items()}
-    energy = sum_of(list(pulls.values())).energy
-    left = bound**2 / energy.clamp(min=bound**2)
-    return {name: left[:, None, None] * pull.products for name, pull in pulls.items()}
+    found: dict[str, Tensor] = {}
+    for parts, bound in _together(moved, layers, clips):
+        energy = sum_of(list(parts.values())).energy
+        left = torch.ones_like(energy) if bound is None else bound**2 / energy.clamp(min=bound**2)
+        found |= {name: left[:, None, None] * part.products for name, part in parts.items()}
+    return found
 
 
-def of_release(
-    moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], release: Release | None
-) -> dict[str, JacobianProducts]:
-    """The layers that a release has, all without one."""
-    if release is None:
-        return dict(moved)
-    names = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
-    return {name: moved[name] for name in names}
-
-
-def _outer(a: Tensor, b: Tensor) -> Tensor:
-    return a.unsqueeze(2) * b.unsqueeze(1)
-
-
-def _both_ways(a: Tensor, b: Tensor) -> Tensor:
-    mixed = _outer(a, b)
-    return mixed + mixed.mT
+def _together(
+    moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], clips: Sequence[Release]
+) -> Iterator[tuple[dict[str, JacobianProducts], float | None]]:
+    """Yield the layers that are clipped together, and to which norm; without clips all, to none."""
+    if not clips:
+        yield dict(moved), None
+    for release in clips:
+        if own := {layer.name: moved[layer.name] for layer in layers if release.holds(layer)}:
+            yield own, release.moving

@@ -129,12 +129,10 @@ class _Watch(OperatorMode):  # type: ignore[no-untyped-call]
         return self.everywhere or self.entered.get(layer, first)
 
     def enter(self, name: str, kind: str) -> None:
-        """A module begins to run."""
         self.running.append(f"{kind} {name}" if name else kind)
         self.entered.setdefault(name or "(model)", "")
 
     def leave(self) -> None:
-        """The innermost module is done."""
         self.running.pop()
 
     def call(self, operator: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -182,7 +180,6 @@ def _smooth(name: str, args: Sequence[Any]) -> bool:
 
 @contextmanager
 def _naming(model: nn.Module, watch: _Watch) -> Iterator[None]:
-    """Let the watch know which module runs, as long as the context lasts."""
     with ExitStack() as hooks:
         for name, part in model.named_modules():
             kind = type(part).__name__

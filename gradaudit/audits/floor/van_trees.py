@@ -15,14 +15,14 @@ independent noise adds up. They hold just so for an attacker with the side infor
 label of its own.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gradaudit.audits.floor.functionals import Functional, share
-from gradaudit.audits.floor.information import Information, sum_of_layers
+from gradaudit.audits.floor.information import Information
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.rate_distortion import UpdateLaw, bounds_by_law
 from gradaudit.statistics.intervals import student
@@ -109,26 +109,23 @@ def _units(information: Information | None, law: UpdateLaw | None) -> int:
 def _by_information(
     functional: Functional, information: Information, prior: GaussianPrior, folds: Tensor
 ) -> list[Tensor]:
-    units = information.units
-    each = list(torch.empty(2, len(folds), dtype=units.dtype))
+    """Compute every unit's numbers without a genie, with one, and of shares with weights.
+
+    The weights' are beside tangents of ((I + A)⁻¹)ⱼⱼ at the other folds' mean, (units, probes).
+    """
+    units, unit = information.units, torch.eye(information.units.shape[1]).to(information.units)
+    plain, told = torch.empty(2, len(folds), dtype=units.dtype)
+    by_direction = torch.empty(units.shape[:2], dtype=units.dtype)
     for fold in range(int(folds.max()) + 1):
         held, others = folds == fold, units[folds != fold].mean(dim=0)
-        each[0][held] = functional.tangent(others, units[held], prior)
-        each[1][held] = _bounds(functional, information.halves[held], others, information, prior)
-    if functional is share and information.local is not None:
-        each += information.local.floors(folds, _by_directions(units, folds), prior)
-    return each
-
-
-def _by_directions(units: Tensor, folds: Tensor) -> Tensor:
-    """Tangents of ((I + A)⁻¹)ⱼⱼ at the other folds' mean, (units, probes)."""
-    found = torch.empty(units.shape[:2], dtype=units.dtype)
-    unit = torch.eye(units.shape[1], dtype=units.dtype)
-    for fold in range(int(folds.max()) + 1):
-        inverse = torch.linalg.inv(unit + units[folds != fold].mean(dim=0))
-        told = inverse @ (units[folds == fold] + unit) @ inverse
-        found[folds == fold] = 2 * inverse.diagonal() - told.diagonal(dim1=1, dim2=2)
-    return found
+        plain[held] = functional.tangent(others, units[held], prior)
+        told[held] = _bounds(functional, information.halves[held], others, information, prior)
+        inverse = torch.linalg.inv(unit + others)
+        around = inverse @ (units[held] + unit) @ inverse
+        by_direction[held] = 2 * inverse.diagonal() - around.diagonal(dim1=1, dim2=2)
+    if functional is not share or information.local is None:
+        return [plain, told]
+    return [plain, told, *information.local.floors(folds, by_direction, prior)]
 
 
 def _bounds(
@@ -148,16 +145,5 @@ def _bounds(
 
 
 def _guess(own: Tensor, others: Tensor) -> Tensor:
-    """Guess a unit's information from half of it and from that of other units."""
     scale = float(own.trace()) / max(float(others.trace()), torch.finfo(own.dtype).tiny)
     return _OWN * own + (_SCALED * scale + _OTHERS) * others
-
-
-def floor_of(informations: Iterable[Information], prior: GaussianPrior) -> Estimate:
-    """The floor of what layers with independent noise give away together.
-
-    Args:
-        informations: of each, as ``informations`` gives them, each over its noise's variance.
-        prior: whose directions they are in.
-    """
-    return van_trees_bound(share, sum_of_layers(informations), prior)

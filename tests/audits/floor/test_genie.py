@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from audits.floor.dense import Floats, dense_covariance, network
 from torch import Tensor, nn
 
 from gradaudit.audits.floor.drawn import Genie, PriorSample, slopes_of
@@ -17,7 +17,6 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 
-Floats = NDArray[np.float64]
 ONE = GaussianPrior.of_covariance(torch.zeros(1), torch.eye(1))
 
 
@@ -86,11 +85,6 @@ def test_a_genie_tells_where_gradients_grow() -> None:
     torch.testing.assert_close(genie.given @ genie.given + genie.hidden @ genie.hidden, unit)
 
 
-def model_of(size: int) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(size, 6), nn.Tanh(), nn.Linear(6, 3)).double()
-
-
 def energy(model: nn.Module, record: Tensor, label: Tensor) -> float:
     loss = nn.functional.cross_entropy(model(record[None]), label[None])
     gradients = torch.autograd.grad(loss, list(model.parameters()))
@@ -98,7 +92,7 @@ def energy(model: nn.Module, record: Tensor, label: Tensor) -> float:
 
 
 def test_slopes_are_those_of_differences() -> None:
-    model = model_of(4)
+    model = network(4, 6, 3)
     view = FunctionalModel.of(Target(model, CrossEntropy()))
     generator = torch.Generator().manual_seed(0)
     records = torch.randn(3, 4, generator=generator, dtype=torch.float64)
@@ -115,18 +109,11 @@ def test_records_are_of_the_prior_and_those_of_a_unit_differ_by_what_is_untold()
     generator = torch.Generator().manual_seed(2)
     factor = torch.randn(5, 5, generator=generator, dtype=torch.float64)
     prior = GaussianPrior.of_covariance(torch.ones(5), factor @ factor.mT, leading=4)
-    view = FunctionalModel.of(Target(model_of(5), CrossEntropy()))
-    sample = PriorSample.of(
-        view,
-        list(view.parameters),
-        prior,
-        torch.arange(8000) % 3,
-        shape=(5,),
-        seed=0,
-        most=4000,
-    )
+    view = FunctionalModel.of(Target(network(5, 6, 3), CrossEntropy()))
+    names, labels = list(view.parameters), torch.arange(8000) % 3
+    sample = PriorSample.of(view, names, prior, labels, shape=(5,), seed=0, most=4000)
     centred = sample.records - prior.mean
-    covariance = prior.axes.mT @ torch.diag(prior.variances) @ prior.axes
+    covariance = dense_covariance(prior)
     whole = centred.mT @ centred / len(centred)
     assert float((whole - covariance).norm() / covariance.norm()) < 0.08
     assert sample.units == 2000

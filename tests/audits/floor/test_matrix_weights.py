@@ -2,39 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import pytest
 import torch
+from audits.floor.dense import gradient_of, network, posteriors, released
 from audits.floor.test_genie import exact
 from torch import Tensor, nn
 
 from gradaudit.audits.floor.drawn import PriorSample
+from gradaudit.audits.floor.functionals import share
 from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
 from gradaudit.audits.floor.matrix_weights import LocalInformation
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.release import Release
 from gradaudit.audits.floor.smoothness import bends
-from gradaudit.audits.floor.van_trees import floor_of
+from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
-
-
-def whole_gradient(model: nn.Module, label: Tensor, bound: float) -> Callable[[Tensor], Tensor]:
-    """The gradient of a record, clipped where it is longer than the bound."""
-
-    def gradient(record: Tensor) -> Tensor:
-        parts = by_func(model, record, label)
-        return parts * (bound / parts.norm()).clamp(max=1)
-
-    return gradient
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
-
 
 FACTOR = torch.tensor([[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [0.0, 0.3, 0.0]]).double()
 
@@ -42,24 +27,26 @@ FACTOR = torch.tensor([[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [0.0, 0.3, 0.0]]).doubl
 @pytest.mark.parametrize("bound", [1e9, 2.0])
 def test_local_information_is_that_of_dense_derivatives(bound: float) -> None:
     """A by the clipped gradient's Jacobian; B's slopes by forward mode through the Jacobian."""
-    model, labels = network(), torch.arange(16) % 2
+    model, labels = network(3, 5, 2), torch.arange(16) % 2
     prior = GaussianPrior.of_covariance(torch.ones(3), FACTOR @ FACTOR.mT)  # of rank two
     target, layers = Target(model, CrossEntropy()), layers_of(model, with_bias=True)
-    names = tuple(name for layer in layers for name in layer.parameter_names)
-    clips = (Release(names, 1, 1.0, clip=bound),)
+    clips = (released(layers, clip=bound),)
     parts = layer_information(target, layers, prior, labels, shape=(3,), seed=3, clips=clips)
     local = sum_of_layers(parts.values()).local
     assert local is not None
     view = FunctionalModel.of(target, seed=3)
-    sample = PriorSample.of(view, names, prior, labels, shape=(3,), seed=3, most=99)
+    names, shape = clips[0].parameters, (3,)
+    sample = PriorSample.of(view, names, prior, labels, shape=shape, seed=3, most=99)
     chosen = sample.first(2)
     assert chosen.tolist() == [True, True, False, False] * 4
     assert local.units.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     root = (prior.variances.sqrt()[:, None] * prior.axes).mT
     beyond = 0
     for n, record in enumerate(sample.records[chosen]):
-        label = sample.labels[chosen][n]
-        plain, clipped = (whole_gradient(model, label, at) for at in (1e99, bound))
+        plain = partial(gradient_of(model), label=sample.labels[chosen][n])
+
+        def clipped(x: Tensor, plain: Callable[[Tensor], Tensor] = plain) -> Tensor:
+            return plain(x) * (bound / plain(x).norm()).clamp(max=1)
 
         def smooth(x: Tensor, plain: Callable[[Tensor], Tensor] = plain) -> Tensor:
             jacobian = torch.func.jacfwd(plain)(x) @ root
@@ -139,8 +126,8 @@ def test_what_jumps_a_derivative_later_has_no_local_information() -> None:
     """ELU's second derivative jumps at zero, and with it H would."""
     inputs, labels = torch.randn(8, 3), torch.arange(8) % 2
     prior = GaussianPrior.of_covariance(torch.zeros(3), torch.eye(3))
-    for activation, known in ((nn.Tanh(), True), (nn.ELU(), False), (nn.CELU(), False)):
-        model = nn.Sequential(nn.Linear(3, 4), activation, nn.Linear(4, 2)).double()
+    for activation, known in ((nn.Tanh, True), (nn.ELU, False), (nn.CELU, False)):
+        model = network(3, 4, 2, kind=activation)
         target, layers = Target(model, CrossEntropy()), layers_of(model, with_bias=True)
         view = FunctionalModel.of(target)
         assert bends(view, view.cast(inputs), labels) != known
@@ -148,72 +135,37 @@ def test_what_jumps_a_derivative_later_has_no_local_information() -> None:
         assert (sum_of_layers(found.values()).local is not None) == known
 
 
-def trained() -> tuple[nn.Module, Tensor, Tensor]:
-    """Two inputs, eight units and two classes of Gaussian records, 92 % of them told apart."""
+def test_information_without_weights_adds_up_as_before() -> None:
+    plain = Information(torch.ones(2, 2, 1, 1), torch.eye(1))
+    assert (plain + plain).local is None
+    assert (plain * 3).local is None
+    assert float((plain / 4).mean) == 0.25
+
+
+@pytest.mark.slow
+def test_the_floor_of_a_trained_network_is_near_the_exact_bayes_error() -> None:
+    """Two classes of which 92 % are told apart; van Trees without weights lies ten times lower."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(2, (500,), generator=generator)
     records = 0.8 * torch.randn(500, 2, generator=generator, dtype=torch.float64)
     records += 0.8 * (2.0 * labels - 1)[:, None]
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    model = network(2, 8, 2)
     adam = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(300):
         adam.zero_grad()
         loss: Tensor = nn.functional.cross_entropy(model(records), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
-    return model, records, labels
-
-
-@pytest.mark.slow
-def test_the_floor_of_a_trained_network_is_near_the_exact_bayes_error() -> None:
-    """The posterior on a grid of 201 × 201; van Trees without weights lies ten times lower."""
-    model, records, labels = trained()
     prior = GaussianPrior.of_covariance(records.mean(dim=0), torch.cov(records.mT))
     target, layers = Target(model, CrossEntropy()), layers_of(model, with_bias=True)
-    generator = torch.Generator().manual_seed(1)
-    chosen = labels[torch.randint(500, (1024,), generator=generator)]
+    chosen = labels[torch.randint(500, (512,), generator=generator)]
     parts = layer_information(target, layers, prior, chosen, shape=(2,), seed=0)
     told = sum_of_layers(parts.values())
-    one = torch.func.vmap(lambda x, y: by_func(model, x, y))
-    axis = torch.linspace(-4.5, 4.5, 201, dtype=torch.float64)
-    grid = torch.cartesian_prod(axis, axis)
-    at = prior.mean + grid @ prior.leaders
-    sent = torch.stack([one(at, torch.full((len(at),), label)) for label in (0, 1)])
-    z = torch.randn(200, 2, generator=generator, dtype=torch.float64)
-    classes = labels[torch.randint(500, (200,), generator=generator)]
-    clean = one(prior.mean + z @ prior.leaders, classes)
     sigma = 0.03 * float(told.mean.diagonal().mean()) ** 0.5
-    errors = []
-    for seen, label in zip(clean, classes, strict=True):
-        noisy = seen + sigma * torch.randn(len(seen), generator=generator, dtype=torch.float64)
-        apart = (noisy - sent[label]).square().sum(dim=1) / sigma**2 + grid.square().sum(dim=1)
-        posterior = torch.softmax(-apart / 2, 0)
-        variance = posterior @ grid.square() - (posterior @ grid).square()
-        errors.append(float(variance @ prior.variances / prior.variance))
-    bayes, spread = float(np.mean(errors)), float(np.std(errors)) / len(errors) ** 0.5
-    floor = floor_of([told / sigma**2], prior)
-    plain = floor_of([replace(told, local=None) / sigma**2], prior)
+    errors, _ = posteriors(model, prior, labels[:100], sigma, 101, generator)
+    bayes, spread = errors.mean(), errors.std() / 100**0.5
+    floor = van_trees_bound(share, told / sigma**2, prior)
+    plain = van_trees_bound(share, replace(told, local=None) / sigma**2, prior)
     assert floor.safe < bayes + 2 * spread
     assert floor.safe > bayes / 2.5
     assert plain.safe < floor.safe / 2
-
-
-def by_func(model: nn.Module, record: Tensor, label: Tensor) -> Tensor:
-    """A record's gradient, (elements,), for ``vmap``."""
-    names, values = zip(*model.named_parameters(), strict=True)
-
-    def loss(parameters: tuple[Tensor, ...]) -> Tensor:
-        state = dict(zip(names, parameters, strict=True))
-        outputs = torch.func.functional_call(model, state, record[None])
-        return nn.functional.cross_entropy(outputs, label[None])
-
-    parts = torch.func.grad(loss)(tuple(value.detach() for value in values))
-    return torch.cat([part.flatten() for part in parts])
-
-
-def test_information_without_weights_adds_up_as_before() -> None:
-    plain = Information(torch.ones(2, 2, 1, 1), torch.eye(1))
-    assert (plain + plain).local is None
-    assert (plain * 3).local is None
-    assert float((plain / 4).mean) == 0.25

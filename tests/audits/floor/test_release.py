@@ -33,20 +33,16 @@ def chain(*specs: str) -> Chain:
         ("sum", 1 / 0.25, 2 / 0.5),
         ("mean", 1 / (16 * 0.25), 2 / (0.5 * 4)),
         ("release", 1 / (16 * 0.25), 2 / 0.5),
+        ("record,noise=laplace", 1 / (4 * 0.25), 2 / 0.5),
     ],
 )
 def test_information_and_shift_by_where_the_noise_is(per: str, fisher: float, shift: float) -> None:
-    """Of one of four records, clipped to 2 under σ = ½."""
+    """Of one of four records, clipped to 2 under σ = ½; Laplace noise of a record counts alone."""
     (release,) = releases_of(chain(f"dp:clip=2,sigma=0.5,per={per}"), NAMES, 4)
     assert release.parameters == NAMES
     assert release.fisher == pytest.approx(fisher)
     assert release.shift == pytest.approx(shift)
     assert release.moving == (None if per == "release" else 2)
-
-
-def test_noise_of_a_record_by_laplace_is_counted_alone() -> None:
-    (release,) = releases_of(chain("dp:clip=2,sigma=0.5,noise=laplace,per=record"), NAMES, 4)
-    assert release.shift == pytest.approx(2 / 0.5)
 
 
 @pytest.mark.parametrize(
