@@ -92,7 +92,7 @@ class Breiman:
         cls, forest: Forest, training: Training, targets: FloatArray, generator: Any
     ) -> "Breiman":
         """In place of ``Forest._grown``."""
-        rows, trees = training.scale(training.features).astype(np.float32, order="F"), []
+        rows, trees = training.rows.scale(training.rows.features).astype(np.float32, order="F"), []
         drawn = times_drawn(training.labels, training.prior, generator, forest.bootstrap)
         for times in drawn.astype(float):
             state = int(generator.integers(2**31))
@@ -100,7 +100,7 @@ class Breiman:
             with config_context(skip_parameter_validation=True):
                 tree.fit(rows, targets, sample_weight=times, check_input=False)
             trees.append(tree)
-        return cls(training.scale, trees)
+        return cls(training.rows.scale, trees)
 
     def votes(self, features: Features) -> FloatArray:
         """In place of ``Trees.votes``."""

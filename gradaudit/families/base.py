@@ -6,9 +6,9 @@ Features are centred, of one scale, and no wider than the rows span.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -76,7 +76,6 @@ class Scale:
 
 
 def _blocks(width: int, rows: int) -> Iterator[slice]:
-    """Yields blocks of columns that fit into the cache."""
     size = max(1, _IN_CACHE // max(rows, 1))
     return (slice(start, start + size) for start in range(0, width, size))
 
@@ -200,25 +199,10 @@ class Training:
     prior: FloatArray
     weights: FloatArray
 
-    @property
-    def features(self) -> Features:
-        """The features, (rows, features)."""
-        return self.rows.features
-
-    @property
-    def scale(self) -> Scale:
-        """Scale that standardises the rows."""
-        return self.rows.scale
-
-    @property
-    def projection(self) -> Projection:
-        """The rows standardised, in a basis of their span."""
-        return self.rows.projection
-
     def above(self, threshold: int) -> Self:
         """The rows in two classes that weigh alike: labels above a threshold, and others."""
         above = (self.labels > threshold).astype(np.int64)
-        return replace(self, labels=above, prior=_EVEN, weights=_weights(above, _EVEN))
+        return replace(self, labels=above, prior=_EVEN, weights=class_weights(above, _EVEN))
 
     @classmethod
     def of(
@@ -238,11 +222,11 @@ class Training:
         if not np.isfinite(features).all():
             raise AuditError("some gradient is not finite, so no classifier can be fitted on it")
         chosen = counts / len(labels) if prior is None else np.asarray(prior, dtype=np.float64)
-        return cls(Standardised(features), labels, chosen, _weights(labels, chosen))
+        return cls(Standardised(features), labels, chosen, class_weights(labels, chosen))
 
 
-def _weights(labels: IntArray, prior: FloatArray) -> FloatArray:
-    """Weights of mean one that give classes the prior's shares, (rows,)."""
+def class_weights(labels: IntArray, prior: FloatArray) -> FloatArray:
+    """Compute the weights of rows, with mean one, that give classes the prior's shares, (rows,)."""
     return np.asarray((prior / (np.bincount(labels, minlength=len(prior)) / len(labels)))[labels])
 
 
@@ -307,7 +291,16 @@ class Family(ABC):
         """
         seeds = generator.integers(1 << 62, size=len(training.prior) - 1)
         members = [self.fit_on(training.above(i), int(seed)) for i, seed in enumerate(seeds)]
-        return partial(_above, members, training.prior)
+        shares = [(1 - more, more) for more in training.prior[::-1].cumsum()[-2::-1]]
+
+        def above(features: Features) -> FloatArray:
+            said = [
+                under_prior(member.log_probabilities(features), member.prior, np.array(wanted))
+                for member, wanted in zip(members, shares, strict=True)
+            ]
+            return np.exp(np.stack(said)[:, :, 1].T)
+
+        return above
 
     @abstractmethod
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
@@ -351,17 +344,6 @@ def under_prior(
         wanted: (classes,), all positive.
     """
     return normalised(log_probabilities - np.log(trained) + np.log(wanted))
-
-
-def _above(members: Sequence[Fitted], prior: FloatArray, features: Features) -> FloatArray:
-    """P(value > i) by the i-th member, (rows, values − 1)."""
-    said = []
-    for threshold, member in enumerate(members):
-        more = prior[threshold + 1 :].sum()
-        wanted = np.array([1 - more, more])
-        answers = under_prior(member.log_probabilities(features), member.prior, wanted)
-        said.append(np.exp(answers[:, 1]))
-    return np.stack(said, axis=1)
 
 
 def log_loss(log_probabilities: FloatArray, labels: IntArray) -> float:

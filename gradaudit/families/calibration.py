@@ -39,7 +39,7 @@ def calibration(
     log_probabilities: FloatArray,
     labels: IntArray,
     prior: FloatArray,
-    weights: FloatArray | None = None,
+    weights: FloatArray | float = 1.0,
     independent: float | None = None,
 ) -> Calibration:
     """Calibrates a family by its predictions for records that it was not fitted on.
@@ -60,16 +60,15 @@ def calibration(
         log_probabilities: (rows, classes), under ``prior``.
         labels: (rows,).
         prior: (classes,).
-        weights: (rows,), all alike without it.
+        weights: (rows,) of mean one, all alike without it.
         independent: n, how many of the rows are independent; without it, all of them.
     """
     known = np.log(prior)
     evidence = log_probabilities - known
     sharpness = best_sharpness(evidence, known, labels, weights)
-    weigh = np.ones(len(labels)) if weights is None else weights / weights.mean()
     rows = np.arange(len(labels))
     gained = normalised(sharpness * evidence + known)[rows, labels] - known[labels]
-    gain = float((weigh * gained).mean())
+    gain = float((weights * gained).mean())
     count = independent or len(labels)
     if gain <= 0:
         return Calibration(prior, 0.0)
@@ -78,7 +77,7 @@ def calibration(
 
 
 def best_sharpness(
-    evidence: FloatArray, prior: FloatArray, labels: IntArray, weights: FloatArray | None = None
+    evidence: FloatArray, prior: FloatArray, labels: IntArray, weights: FloatArray | float = 1.0
 ) -> float:
     """The factor on evidence (rows, classes) that minimises the labels' log loss, in [0, 20].
 
@@ -89,11 +88,10 @@ def best_sharpness(
         weights: (rows,), all alike without it.
     """
     of_labels = evidence[np.arange(len(labels)), labels]
-    weigh = np.ones(len(labels)) if weights is None else weights
 
     def slope(sharpness: float) -> float:
         expected = np.exp(normalised(sharpness * evidence + prior)) * evidence
-        return float(weigh @ (expected.sum(axis=1) - of_labels))
+        return float((weights * (expected.sum(axis=1) - of_labels)).sum())
 
     if slope(0.0) >= 0:
         return 0.0

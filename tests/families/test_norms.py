@@ -6,7 +6,7 @@ import pytest
 from gradaudit.audits.vinfo.v_information import macro_auroc
 from gradaudit.families import family
 from gradaudit.families.base import Training
-from gradaudit.families.norms import BLOCKS, norms
+from gradaudit.families.forest import BLOCKS, norms
 
 
 def drawn(rows: int, columns: int, larger: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,15 @@ from gradaudit.audits.vinfo.repetitions import Repetition
 from gradaudit.core.randomness import sequence
 from gradaudit.executors.workers import one_thread
 from gradaudit.families import family
-from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
+from gradaudit.families.base import (
+    Features,
+    Fitted,
+    FloatArray,
+    IntArray,
+    Training,
+    class_weights,
+    log_mean,
+)
 from gradaudit.families.calibration import calibration
 from gradaudit.families.forest import FittedForest, PaperForest
 from gradaudit.games.scores import auroc, log_odds, roc
@@ -137,12 +145,6 @@ class FittedFamilies:
         if self.paper and isinstance(member, FittedForest):
             return PaperForest(member)
         return member
-
-
-def class_weights(labels: IntArray, prior: FloatArray) -> FloatArray:
-    """Compute batch weights, with mean one, under which values have the prior's shares."""
-    shares = np.bincount(labels, minlength=len(prior)) / len(labels)
-    return np.asarray((prior / shares)[labels])
 
 
 class LearningCurvePoint(NamedTuple):

@@ -12,12 +12,12 @@ from gradaudit.audits.vinfo.v_information import (
     Estimator,
     HeldOutScores,
     LabelledFeatures,
-    class_weights,
     entropy,
     estimate,
     macro_auroc,
     v_information,
 )
+from gradaudit.families.base import class_weights
 from gradaudit.families.forest import ceiling
 from gradaudit.games.splits import Batches
 from gradaudit.statistics.intervals import student
