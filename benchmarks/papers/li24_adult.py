@@ -25,7 +25,7 @@ from gradaudit.audits.attack_inference.distribution import DistributionGame
 from gradaudit.audits.attack_inference.experiment import train_rounds
 from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame, PropertyGame
 from gradaudit.audits.attack_inference.inference_rows import Scorer
-from gradaudit.audits.attack_inference.observation import RoundObservation, prepared_for
+from gradaudit.audits.attack_inference.observation import RoundObservation, prepared
 from gradaudit.audits.attack_inference.readers import combine
 from gradaudit.audits.attack_inference.split import Design, FloatArray, GameSplit
 from gradaudit.data import load_records
@@ -138,7 +138,7 @@ def play(case: Case, records: Records, seed: int) -> tuple[GameSplit, list[Float
     model = load_model(f"zoo:mlp?inputs={records.inputs.shape[1]}&classes=2", seed=seed)
 
     def defended(target: Target) -> SharingProtocol:
-        return prepared_for(SharingProtocol(defenses), target, records, split, seed, 1 << 30)
+        return prepared(SharingProtocol(defenses), target, records, *split.shadow, seed=seed)
 
     first, answers, rows = Target(model, CrossEntropy()), [], split.parts.private
     rounds = list(train_rounds(first, records, rows, case.rounds, defended=defended, seed=seed))
@@ -158,12 +158,12 @@ def show(case: Case, records: Records, seed: int) -> None:
     began = time.perf_counter()
     split, answers, accuracy = play(case, records, seed)
     seconds = time.perf_counter() - began
-    scorer, even = Scorer([split]), np.ones(len(split.values))
+    scorer = Scorer([split])
     for count in dict.fromkeys((*case.shows, case.rounds)):
-        scores = scorer.scores([combine(np.stack(answers[:count]), even, split.prior)])
+        scores = scorer.scores([combine(answers[:count], split.prior)])
         ours = "  ".join(f"{name} {brief(score)}" for name, score in scores.items())
         print(f"{case.title}, rounds {count} | paper: {case.paper} | ours: {ours}")
-    last = scorer.scores([combine(np.stack(answers[-1:]), even, split.prior)])["auroc"]
+    last = scorer.scores([combine(answers[-1:], split.prior)])["auroc"]
     print(
         f"    round {case.rounds} alone: auroc {brief(last)}; {records.inputs.shape[1]} inputs, "
         f"shadow {len(split.parts.shadow)}, blind guess {split.prior.max():.3f}, "

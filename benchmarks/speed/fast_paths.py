@@ -1,7 +1,7 @@
 """What every fast path saves: processor time without it over the time with it, in one run.
 
     python -m benchmarks.speed.fast_paths [--rounds 5] [--restarts 8]
-        [--only replay,products,folded,encoder,gram,rank_two,tables]
+        [--only replay,products,folded,gram,rank_two,tables]
 
 Both ways take turns on one thread and give the same numbers to rounding (the tests hold that); the
 median ratio of the rounds is printed, which a busy machine disturbs little. A path that saves less
@@ -10,8 +10,7 @@ than a twentieth should go. ``per_sample_speed.py`` has the factors of per-sampl
 ``folded`` evaluates several restarts of one record folded into one batch, beside one after the
 other and ``vmap``, recorded where that pays. With eight restarts, in ms (one after the other, vmap,
 folded): DLG 43, 13, 11 and in float64 36, 16, 17; three residual blocks 185, 90, 91; ResNet-18
-1,201, 1,062, 267. ``encoder`` trains user inference's encoder by torch's modules and optimiser, and
-by gradients written out on one vector of all weights.
+1,201, 1,062, 267.
 """
 
 import argparse
@@ -21,11 +20,10 @@ from contextlib import nullcontext
 from functools import partial
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import Work, arguments, epochs_of, fit, in_turn, seen_of, timed
+from benchmarks.harness import Work, arguments, in_turn, seen_of, timed
 from benchmarks.nets import resnet18, small_residual
 from benchmarks.speed.reconstruction_speed import scene
 from gradaudit import zoo
@@ -34,20 +32,9 @@ from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Objective
 from gradaudit.attacks.reconstruction.matching.replay import recorded
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
-from gradaudit.audits.attack_inference.user import (
-    BATCH,
-    DECAY,
-    DIMENSIONS,
-    EPOCHS,
-    HIDDEN,
-    RATE,
-    Encoder,
-)
 from gradaudit.audits.sensitivity import jacobian
 from gradaudit.audits.sensitivity.jacobian import Jacobians
-from gradaudit.core.randomness import torch_rng
 from gradaudit.data.records import Records
-from gradaudit.families.base import Scale
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian_norms import NORMS, exact_norms, norms_of, rank_two_norms
@@ -141,42 +128,6 @@ def folding(given: argparse.Namespace) -> None:
         tell(f"{title}vmap", partial(mapped, points), at_once, given.rounds)
 
 
-def by_torch(features: np.ndarray, users: np.ndarray, seed: int) -> Tensor:
-    """The features' embeddings by an encoder that ``torch.optim`` trained."""
-    generator = torch_rng(seed, "encoder")
-    inputs = torch.from_numpy(Scale.of(features)(features)).float()
-    labels = torch.from_numpy(users)
-    encoder = nn.Sequential(
-        nn.Linear(inputs.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, DIMENSIONS)
-    )
-    model = nn.Sequential(encoder, nn.Linear(DIMENSIONS, int(users.max()) + 1))
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
-        else:
-            nn.init.zeros_(parameter)
-    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=DECAY)
-    fit(model, inputs, labels, optimizer, epochs_of(len(inputs), BATCH, EPOCHS, generator))
-    embedded: Tensor = encoder(inputs).detach().double()
-    return embedded
-
-
-def encoder(given: argparse.Namespace) -> None:
-    generator = np.random.default_rng(0)
-    users = np.repeat(np.arange(30), 13)
-    for width in (200, 1000, 10_000):
-        features = generator.normal(size=(30, width))[users]
-        features = (features + 3 * generator.normal(size=features.shape)).astype(np.float32)
-        theirs, ours = by_torch(features, users, 0), Encoder.trained(features, users, 0)(features)
-        apart = float((ours - theirs).norm() / theirs.norm())
-        tell(
-            f"encoder: {width} features, embeddings {apart:.1e} apart",
-            partial(by_torch, features, users, 0),
-            lambda features=features: Encoder.trained(features, users, 0)(features),  # type: ignore[misc]
-            given.rounds,
-        )
-
-
 def tangents(positions: int, inputs: int, outputs: int, directions: int) -> Tangents:
     use = Linear(1, inputs, outputs, (positions, outputs))
     base = Factors(
@@ -247,7 +198,7 @@ def tables(given: argparse.Namespace) -> None:
 
 
 PATHS = {
-    **{part.__name__: part for part in (replay, products, encoder, gram, rank_two, tables)},
+    **{part.__name__: part for part in (replay, products, gram, rank_two, tables)},
     "folded": folding,
 }
 

@@ -31,9 +31,9 @@ NUMBERS = {
         f"{TABLE} --participants 2 --repeats 1 --restarts 1 --method dlg:iterations=1",
         "attacks.reconstruction.matching.lbfgs:_Search.tick",
     ),
-    "attack attribute": (GAME, "families.base:Family.fit"),
-    "attack property": (GAME, "families.base:Family.fit"),
-    "attack distribution": (GAME, "families.base:Family.fit"),
+    "attack attribute": (GAME, "families.base:Family.fit_on"),
+    "attack property": (GAME, "families.base:Family.fit_on"),
+    "attack distribution": (GAME, "families.forest:Forest.fit_ordered"),
     "attack user": (
         f"-m zoo:mlp?inputs=10 -d {HERE}:visits --seed 7 --jobs 1 {FEW} --trials 4 --batch-size 2",
         "audits.attack_inference.user:candidate_posterior",

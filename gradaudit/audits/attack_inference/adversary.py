@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradaudit.audits.attack_inference.game import Answers, InferenceGame
 from gradaudit.audits.attack_inference.observation import RoundObservation
-from gradaudit.audits.attack_inference.readers import Guesses, calibrated, combine, pool, pooled
+from gradaudit.audits.attack_inference.readers import Guesses, calibrated, combine, pooled
 from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
 from gradaudit.core.randomness import Seed, number
 from gradaudit.core.specs import suggest
@@ -162,10 +162,7 @@ class Adversary:
         if not self.knowledge:
             return own, released
         known, known_of_released = self._known()
-        return (
-            np.concatenate([own, known], axis=1),
-            np.concatenate([released, known_of_released], axis=1),
-        )
+        return np.hstack([own, known]), np.hstack([released, known_of_released])
 
     def _known(self) -> tuple[FloatArray, FloatArray]:
         """Compute φ of the adversary's own batches and of the observed batches."""
@@ -173,27 +170,21 @@ class Adversary:
         return of_batches(self.split.own), of_batches(self.split.observed.indices)
 
     def _pooled(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
-        """The families' pooled posterior from one scope."""
-        readers = [self._combined(name, rounds, source) for name, rounds in answers.items()]
-        return pooled(readers, self.split)
-
-    def _combined(self, name: str, rounds: Sequence[Answers], source: str) -> Guesses:
-        """The posterior of one family after all rounds."""
+        """Pool the families' posteriors from one scope after all rounds."""
         prior = self.split.prior
-        observed = [answers.observed for answers in rounds]
-        return calibrated(
-            self._posterior(observed, prior),
-            tuple(self._posterior([answers], prior) for answers in observed),
-            self._posterior([answers.held for answers in rounds], np.ones(len(prior))),
-            self.split,
-            (name,),
-            {source: 1.0},
-        )
-
-    def _posterior(self, rounds: Sequence[FloatArray], prior: FloatArray) -> FloatArray:
-        """Compute the posterior after some rounds, from classifiers trained on balanced batches."""
-        together = pool if self.knowledge else combine
-        return together(np.stack(rounds), np.full(len(prior), 1.0), prior)
+        posterior = partial(combine, shared=bool(self.knowledge))
+        readers = [
+            calibrated(
+                posterior([answers.observed for answers in rounds], prior),
+                tuple(posterior([answers.observed], prior) for answers in rounds),
+                posterior([answers.held for answers in rounds], np.ones(len(prior))),
+                self.split,
+                (name,),
+                {source: 1.0},
+            )
+            for name, rounds in answers.items()
+        ]
+        return pooled(readers, self.split)
 
 
 def _answers(
@@ -205,10 +196,6 @@ def _answers(
     released: Features,
     advance: Advance = lambda units: None,
 ) -> dict[str, Answers]:
-    """The posteriors of each family, on one thread."""
-    found: dict[str, Answers] = {}
+    """Ask each family for its posteriors, on one thread."""
     with one_thread():
-        for name in families:
-            answers = game.answers(split, name, own, released, seed)
-            found[name] = answers
-    return found
+        return {name: game.answers(split, name, own, released, seed) for name in families}

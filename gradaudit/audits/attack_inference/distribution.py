@@ -14,10 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradaudit.audits.attack_inference.game import AttributeBased
+from gradaudit.audits.attack_inference.game import AttributeBased, Says
 from gradaudit.audits.attack_inference.split import (
     SHARES,
     Design,
+    FloatArray,
     GameSplit,
     IntArray,
     Secret,
@@ -28,8 +29,7 @@ from gradaudit.audits.attack_inference.split import (
 from gradaudit.core.randomness import rng
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import Family, Fitted, family
-from gradaudit.families.base import Above, Features, FloatArray, Training
+from gradaudit.families.base import Family, Training
 from gradaudit.games.scores import ENOUGH
 from gradaudit.games.splits import Batches, draw_any
 
@@ -83,9 +83,10 @@ class DistributionGame(AttributeBased):
             notes={"property": name, **self.merged(records)},
         )
 
-    def family(self, name: str) -> Family:
-        """Make a classifier of the family for each threshold between bins (Frank and Hall)."""
-        return Ordinal(family(name))
+    def fitted(self, family: Family, training: Training, seed: int) -> Says:
+        """Fit a classifier of the family for each threshold between bins (Frank and Hall)."""
+        above = family.fit_ordered(training, np.random.default_rng(seed))
+        return lambda features: from_thresholds(above(features))
 
     def _value(self, attribute: Attribute) -> int:
         if self.value is None:
@@ -146,32 +147,6 @@ def _drawn(
     )
     chosen = np.where(np.arange(size) < having[:, None], with_it, without)
     return Batches(chosen, bins.astype(np.int64))
-
-
-@dataclass(frozen=True)
-class FittedOrdinal(Fitted):
-    """A fitted classifier of ordered values, from the probabilities of exceeding each threshold."""
-
-    prior: FloatArray
-    above: Above
-
-    def log_probabilities(self, features: Features) -> FloatArray:
-        """Log-probabilities (rows, values), finite, each row a distribution."""
-        return from_thresholds(self.above(features))
-
-
-@dataclass(frozen=True)
-class Ordinal(Family):
-    """A family for ordered values: one binary classifier of ``inner`` for each threshold."""
-
-    inner: Family
-
-    def reads(self, gradients: Features) -> Features:
-        """The features that the inner family reads."""
-        return self.inner.reads(gradients)
-
-    def _fit(self, training: Training, generator: np.random.Generator) -> FittedOrdinal:
-        return FittedOrdinal(training.prior, self.inner.fit_ordered(training, generator))
 
 
 def from_thresholds(above: FloatArray) -> FloatArray:

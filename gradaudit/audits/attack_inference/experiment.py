@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -25,7 +25,7 @@ from gradaudit.accuracy import task_accuracy
 from gradaudit.audits.attack_inference.adversary import Adversary, Knowledge, Scope
 from gradaudit.audits.attack_inference.fano import Leak, information_bounds
 from gradaudit.audits.attack_inference.game import InferenceGame
-from gradaudit.audits.attack_inference.observation import RoundObservation, prepared_for
+from gradaudit.audits.attack_inference.observation import RoundObservation, prepared
 from gradaudit.audits.attack_inference.readers import Guesses
 from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.core.randomness import number, sequence, torch_rng
@@ -102,7 +102,7 @@ def _step(target: Target, update: dict[str, torch.Tensor], rate: float) -> None:
 
 @dataclass(frozen=True)
 class Findings:
-    """The adversaries' guesses and Fano's bound in one repetition.
+    """The adversaries' guesses in one repetition.
 
     Attributes:
         strongest: the adversary of the headline: adaptive, where there are defenses and it plays.
@@ -110,6 +110,8 @@ class Findings:
         imputation: what the known columns alone say, where there are any.
         shuffled: the split with the secret shuffled among the records, and the strongest
             adversary's guesses in it; or why there is none.
+        leaks: what noise lets through, by layer and round; in the first repetition alone.
+        facts: for the report; in the first repetition alone.
     """
 
     split: GameSplit
@@ -117,25 +119,14 @@ class Findings:
     static: Mapping[Scope, Guesses] | None
     imputation: Guesses | None
     shuffled: tuple[GameSplit, Mapping[Scope, Guesses]] | str
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """Results of all repetitions.
-
-    Attributes:
-        leaks: what noise lets through, by layer and round, in the first.
-    """
-
-    repetitions: tuple[Findings, ...]
-    leaks: Mapping[Scope, Sequence[Leak]]
-    facts: Mapping[str, JsonValue]
+    leaks: Mapping[Scope, Sequence[Leak]] = field(default_factory=dict)
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 def run_experiment(
     subject: Subject, game: InferenceGame, design: Design, seed: int, progress: Progress
-) -> Experiment:
-    """Play a game on the subject.
+) -> list[Findings]:
+    """Play all repetitions of a game on the subject.
 
     Raises:
         NotApplicable: the records have nothing to guess, or too little of it.
@@ -144,7 +135,7 @@ def run_experiment(
     """
     records, repetitions = game.prepared(subject.records), []
     workers = subject.workers
-    whole = design.repeats >= workers.jobs > 1
+    whole = design.repeats >= workers.jobs > 1  # each repetition is one unit of work
     player = replace(subject, jobs=1) if whole else subject
     for index in range(design.repeats):
         draws = sequence(seed, "inference", game.name, "repetition", index)
@@ -157,29 +148,18 @@ def run_experiment(
     ]
     units = sum(repetition.units for repetition in repetitions)
     with progress.task(f"attack {game.name}", units) as advance:
-        played = Workers(workers.jobs).share(tasks, advance, math.inf) if whole else []
-        for task in [] if whole else tasks:
-            findings = task(advance)
-            played.append(findings)
-    (_, first), *_ = played
-    leaked, facts = first or ({}, {})
-    return Experiment(tuple(findings for findings, _ in played), leaked, facts)
+        if whole:
+            return Workers(workers.jobs).share(tasks, advance, math.inf)
+        return [task(advance) for task in tasks]
 
 
-Once = tuple[Mapping[Scope, Sequence[Leak]], Mapping[str, JsonValue]]
-"""Leaks and facts, which are those of the first repetition alone."""
-
-
-def _played(
-    repetition: _Repetition, advance: Advance, *, first: bool
-) -> tuple[Findings, Once | None]:
-    """Play one repetition; with several workers, each repetition is one unit of work."""
+def _played(repetition: _Repetition, advance: Advance, *, first: bool) -> Findings:
     rounds = repetition.observations(advance)
     findings = repetition.findings(rounds, advance)
     if not first:
-        return findings, None
-    draws = sequence(repetition.seed, "fano")
-    return findings, (information_bounds(rounds, repetition.split, draws), repetition.facts(rounds))
+        return findings
+    leaks = information_bounds(rounds, repetition.split, sequence(repetition.seed, "fano"))
+    return replace(findings, leaks=leaks, facts=repetition.facts(rounds))
 
 
 @dataclass(frozen=True)
@@ -292,7 +272,11 @@ class _Repetition:
         )
 
     def _prepared(self, sharing: SharingProtocol, target: Target, seed: int) -> SharingProtocol:
-        return prepared_for(sharing, target, self.records, self.split, seed, self.subject.memory)
+        towards = None if self.split.candidates is None else 0
+        memory, shadow = self.subject.memory, self.split.shadow
+        return prepared(
+            sharing, target, self.records, *shadow, seed=seed, towards=towards, memory=memory
+        )
 
     def _shuffled(
         self, adversary: Adversary, advance: Advance

@@ -10,7 +10,7 @@ machine learning" (2024).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -32,10 +32,12 @@ from gradaudit.core.randomness import rng
 from gradaudit.data.records import Attribute, Records, merge_rare
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family, family, sizes
-from gradaudit.families.base import Features
+from gradaudit.families.base import Features, Training
 from gradaudit.games.scores import ROOM
 from gradaudit.games.splits import Batches, draw_any, draw_batches, shuffled
 
+Says = Callable[[Features], FloatArray]
+"""Log-probabilities (rows, values) of features (rows, features)."""
 HELD = "held at its mean in every record, since the model takes it"
 
 
@@ -157,17 +159,16 @@ class AttributeBased(InferenceGame):
         self, split: GameSplit, name: str, own: Features, released: Features, seed: int
     ) -> Answers:
         """Train a classifier of the family under a uniform prior, and guess."""
-        family = self.family(name)
+        chosen = family(name)
         values, labels = len(split.values), split.shadow.labels
         cut, even = len(labels), np.full(values, 1 / values)
-        own, released = family.reads(own), family.reads(released)
-        fitted = family.fit(own[:cut], labels, values, seed, prior=even)
-        held = fitted.log_probabilities(own[cut:]) if len(own) > cut else np.zeros((0, values))
-        return Answers(fitted.log_probabilities(released), held)
+        own, released = chosen.reads(own), chosen.reads(released)
+        says = self.fitted(chosen, Training.of(own[:cut], labels, values, even), seed)
+        return Answers(says(released), says(own[cut:]) if len(own) > cut else np.zeros((0, values)))
 
-    def family(self, name: str) -> Family:
-        """Make the predictive family of this name for the values of the game."""
-        return family(name)
+    def fitted(self, family: Family, training: Training, seed: int) -> Says:
+        """Fit a member of the family, and return what gives the values' log-probabilities."""
+        return family.fit_on(training, seed).log_probabilities
 
     def in_column(self, records: Records) -> bool:
         """Whether the attribute is a column of the inputs."""

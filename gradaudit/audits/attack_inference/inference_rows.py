@@ -8,14 +8,13 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.attack_inference.adversary import Scope
-from gradaudit.audits.attack_inference.experiment import Experiment
+from gradaudit.audits.attack_inference.experiment import Findings
 from gradaudit.audits.attack_inference.fano import Leak, fano_advantage_bound, sum_of_rounds
 from gradaudit.audits.attack_inference.readers import Guesses, Temperature
 from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.games.scores import Score, Scores, Trials, gain
 from gradaudit.report import Measurement
-from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.laws import entropy
 from gradaudit.statistics.u_statistic import Draws
 
@@ -32,12 +31,15 @@ class Scorer:
     """Scores posteriors of the trials of a game's repetitions."""
 
     splits: Sequence[GameSplit]
-    confidence = CONFIDENCE
 
     def scores(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
         """Compute ``METRICS`` from each repetition's log-posteriors (trials, values)."""
         rates = self._scores.rates(posteriors)
-        return {**rates, "advantage": self._advantage(rates["asr"])}
+        low, value, high = (  # max(p − p*, 0)/(1 − p*) (Li et al. 2024, section 5.1.2)
+            max(at - self.blind, 0.0) / (1 - self.blind)
+            for at in (rates["asr"].interval[0], rates["asr"].value, rates["asr"].interval[1])
+        )
+        return {**rates, "advantage": Score(value, (low, high))}
 
     def gains(self, scores: dict[str, Score], floor: dict[str, Score]) -> dict[str, Score]:
         """Compute ``GAINS``: by how much scores exceed those with the secret shuffled.
@@ -66,14 +68,6 @@ class Scorer:
         """p*, the success of the best guess without the gradient."""
         return float(self.splits[0].prior.max())
 
-    def _advantage(self, rate: Score) -> Score:
-        """max(p − p*, 0)/(1 − p*), p the success rate (Li et al. 2024, section 5.1.2)."""
-        low, value, high = (
-            max(at - self.blind, 0.0) / (1 - self.blind)
-            for at in (rate.interval[0], rate.value, rate.interval[1])
-        )
-        return Score(value, (low, high))
-
     @cached_property
     def _scores(self) -> Scores:
         names = max(int(split.clusters.max()) for split in self.splits) + 1
@@ -92,15 +86,15 @@ Guessed = Sequence[Mapping[Scope, Guesses]]
 
 
 def experiment_rows(
-    rows: Rows, experiment: Experiment, reductions: Mapping[str, str]
+    rows: Rows, repetitions: Sequence[Findings], reductions: Mapping[str, str]
 ) -> Iterator[Measurement]:
     """Make all rows of an experiment: the strongest adversary first, the shuffled secret last."""
-    repetitions, facts = experiment.repetitions, experiment.facts
+    facts = repetitions[0].facts
     many = facts["rounds"] != 1
     strongest = [findings.strongest for findings in repetitions]
     scored = ScoredRows(rows, Scorer([findings.split for findings in repetitions]), reductions)
     headline = scored.guesses(strongest, facts, rounds=many)
-    floor = _floor(rows.of({"attribute_permuted": True}), experiment, reductions)
+    floor = _floor(rows.of({"attribute_permuted": True}), repetitions, reductions)
     permuted: list[Measurement] = []
     if isinstance(floor, str):
         yield from headline
@@ -110,7 +104,7 @@ def experiment_rows(
         permuted = list(below.guesses(shuffled, {}, rounds=False))
         yield from _beside(headline, permuted, rows)
         yield from scored.gains(strongest, below.scorer, shuffled, facts)
-    yield from scored.fano(experiment.leaks, facts)
+    yield from scored.fano(repetitions[0].leaks, facts)
     yield from scored.estimate(strongest)
     static = [findings.static for findings in repetitions if findings.static is not None]
     if static:
@@ -236,7 +230,6 @@ class ScoredRows:
             score.value,
             layer=scope,
             interval=score.interval,
-            confidence=self.scorer.confidence,
             n=self.scorer.trials,
             details={**details, **reduction},
         )
@@ -252,11 +245,11 @@ def _shares(guessed: Sequence[Guesses]) -> dict[str, JsonValue]:
 
 
 def _floor(
-    rows: Rows, experiment: Experiment, reductions: Mapping[str, str]
+    rows: Rows, repetitions: Sequence[Findings], reductions: Mapping[str, str]
 ) -> tuple[ScoredRows, Guessed] | str:
-    """Make rows with the secret shuffled, or of the reason why they are missing."""
+    """Return what makes rows with the secret shuffled and its guesses, or why there are none."""
     pairs = []
-    for findings in experiment.repetitions:
+    for findings in repetitions:
         if isinstance(findings.shuffled, str):
             return findings.shuffled
         pairs.append(findings.shuffled)

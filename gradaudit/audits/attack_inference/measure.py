@@ -1,7 +1,7 @@
 """The four inference attacks: play a game for each secret, and make rows of it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
 from gradaudit.audits.attack_inference import (
@@ -14,7 +14,7 @@ from gradaudit.audits.attack_inference import (
 from gradaudit.audits.attack_inference.distribution import DistributionGame
 from gradaudit.audits.attack_inference.experiment import (
     OWN_ROUNDS,
-    Experiment,
+    Findings,
     run_experiment,
     trains_rounds,
 )
@@ -45,7 +45,7 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
         NotApplicable: the records have nothing to guess, or too little of it.
         UsageError: an option does not go with the records or the checkpoints.
     """
-    experiments: list[Experiment] = []
+    experiments: list[Sequence[Findings]] = []
     for index, game in enumerate(_games(audit, subject)):
         design = _design(audit, subject, game)
         experiments.append(run_experiment(subject, game, design, subject.seed + index, progress))
@@ -56,7 +56,7 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
         yield from experiment_rows(rows, experiments[0], reduced)
         return
     each = [
-        list(experiment_rows(rows.of({"attribute": str(one.facts["secret"])}), one, reduced))
+        list(experiment_rows(rows.of({"attribute": str(one[0].facts["secret"])}), one, reduced))
         for one in experiments
     ]
     aurocs = [
@@ -127,29 +127,17 @@ def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceG
 
 
 def _design(audit: InferenceAttack[Any], subject: Subject, game: InferenceGame) -> Design:
-    o = audit.options
-    design = Design(
-        batch_size=o.batch_size or game.fitting_batch_size(subject.records, o.shadow),
-        shadow=o.shadow,
-        batches=o.batches,
-        held_out=o.held_out,
-        trials=o.trials,
-        prior=o.prior,
-        private=subject.samples or PRIVATE,
-        sharing=o.sharing(subject.defenses, subject.hidden),
-        reduce=o.reduce,
-        rounds=o.rounds,
-        learning_rate=o.learning_rate,
-        adaptive=o.adaptive,
-        knows=o.knows,
-        families=o.family,
-        repeats=_repeats(audit),
-    )
-    if isinstance(audit, AttackDistribution):
-        return replace(design, bins=audit.options.bins)
-    if isinstance(audit, AttackUser):
-        return replace(design, candidates=audit.options.candidates)
-    return design
+    options = audit.options
+    named = options.model_dump(include={field.name for field in fields(Design)})
+    given = {
+        "batch_size": options.batch_size
+        or game.fitting_batch_size(subject.records, options.shadow),
+        "private": subject.samples or PRIVATE,
+        "sharing": options.sharing(subject.defenses, subject.hidden),
+        "families": options.family,
+        "repeats": _repeats(audit),
+    }
+    return Design(**{**named, **given})
 
 
 def _repeats(audit: InferenceAttack[Any]) -> int:

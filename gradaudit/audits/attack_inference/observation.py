@@ -52,7 +52,8 @@ def prepared(
         batches: (batches, k) shadow records.
         values: (batches,) private value of each batch, from 0; all of them occur.
         seed: of noise before the perturbation, and of the classifier.
-        towards: the value that updates are to be taken for (user inference).
+        towards: the value that updates are to be taken for: against user inference that of a
+            shadow user (Li et al. 2024, section 6.1).
         memory: bytes that one chunk of work may take.
     """
     chain = list(sharing.defenses)
@@ -267,22 +268,3 @@ class RoundObservation:
         if target is self.target and not self.sharing.defenses:
             return self
         return replace(self, target=target, sharing=replace(self.sharing, defenses=()))
-
-
-def prepared_for(
-    sharing: SharingProtocol,
-    target: Target,
-    records: Records,
-    split: GameSplit,
-    seed: int,
-    memory: int,
-) -> SharingProtocol:
-    """Fit every ``perturb`` defense in the way of sharing to the shadow batches of a split.
-
-    Against user inference it is targeted at one of the shadow users (Li et al. 2024, 6.1).
-    """
-    batches, values = split.shadow
-    towards = None if split.candidates is None else 0
-    return prepared(
-        sharing, target, records, batches, values, seed=seed, towards=towards, memory=memory
-    )

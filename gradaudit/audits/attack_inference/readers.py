@@ -1,12 +1,10 @@
 """Posteriors of several classifiers of one update: calibrated, and pooled into one answer.
 
-Several rounds' posteriors of one secret as one, by Bayes' rule.
+Several rounds' posteriors of one secret become one by Bayes' rule. Source: Li et al. 2024, equation
+4, which subtracts (|R| − 1) log π: that is right only where every round's classifier was trained
+under the prior π itself. Ours are trained on balanced batches, so that what they say is evidence:
 
-Source: Li et al. 2024, equation 4, which subtracts (|R| − 1) log π: that is right only where every
-round's classifier was trained under the prior π itself. A classifier trained on balanced batches
-answers under π_train, which is what has to come off each round:
-
-    log P(a|G) = Σ_r [log P_r(a|g_r) − log π_train(a)] + log π(a) + C.
+    log P(a|G) = Σ_r log P_r(a|g_r) + log π(a) + C.
 
 The rounds see one batch through one model, so they are not independent given the secret: the sum
 is right in which value it ranks first and too sure of it. ``Temperature`` makes it as sure as it
@@ -19,14 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, logsumexp, softmax
 
-from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
+from gradaudit.audits.attack_inference.split import FloatArray, GameSplit, IntArray
 from gradaudit.families import log_loss
 
-Posteriors = NDArray[np.float64]
 _HOTTEST = 8.0
 """Natural logarithm of the largest temperature that is looked at; the smallest is 0.
 
@@ -37,8 +34,8 @@ _LEAST_SHARE = 0.001
 """A reader with a smaller share of the answer is left out."""
 
 
-def log_prior(probabilities: ArrayLike) -> Posteriors:
-    """The logarithm of a prior, normalised over its last axis: (…, values).
+def log_prior(probabilities: ArrayLike) -> FloatArray:
+    """Compute the logarithm of a prior, normalised over its last axis: (…, values).
 
     Raises:
         ValueError: it has no values, or one of them is not positive.
@@ -49,43 +46,25 @@ def log_prior(probabilities: ArrayLike) -> Posteriors:
     return np.asarray(np.log(given / given.sum(axis=-1, keepdims=True)))
 
 
-def combine(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Posteriors:
+def combine(rounds: ArrayLike, prior: ArrayLike, *, shared: bool = False) -> FloatArray:
     """Combine the posteriors of several rounds into the posterior after all of them.
 
+    Where the rounds share side knowledge φ, their sum would count it once a round, and to take
+    log P(a|φ) off all but one of them multiplies the error of its estimate; their mean (a
+    logarithmic opinion pool) counts it once.
+
     Args:
-        rounds: (rounds, trials, values) log P_r(a|g_r), each up to a constant.
-        trained_under: π_train, (values,), or whatever broadcasts to the shape of ``rounds``.
+        rounds: (rounds, trials, values) log P_r(a|g_r) or log P_r(a|g_r, φ) by classifiers that
+            were trained on balanced batches, each up to a constant.
         prior: π of the secret that is guessed, (values,) or (trials, values).
+        shared: whether the rounds share side knowledge.
 
     Returns:
         (trials, values) normalised log P(a|G).
     """
-    evidence = _evidence(rounds, trained_under).sum(axis=0)
-    return np.asarray(log_softmax(evidence + log_prior(prior), axis=1))
-
-
-def pool(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Posteriors:
-    """Pool rounds with the same side knowledge into one posterior, by their mean evidence.
-
-    The sum would count what they share once a round, and to take log P(a|φ) off all but one of
-    them multiplies the error of its estimate; the mean (a logarithmic opinion pool) counts it once.
-
-    Args:
-        rounds: (rounds, trials, values) log P_r(a|g_r, φ), each up to a constant.
-        trained_under: as in ``combine``.
-        prior: as in ``combine``.
-
-    Returns:
-        (trials, values) normalised.
-    """
-    evidence = _evidence(rounds, trained_under).mean(axis=0)
-    return np.asarray(log_softmax(evidence + log_prior(prior), axis=1))
-
-
-def _evidence(rounds: ArrayLike, trained_under: ArrayLike) -> Posteriors:
-    """Compute the evidence log P_r(a|g_r) − log π_train(a), (rounds, trials, values)."""
-    answers = np.asarray(rounds, dtype=np.float64)
-    return np.asarray(log_softmax(answers, axis=2) - log_prior(trained_under))
+    evidence = log_softmax(np.asarray(rounds, dtype=np.float64), axis=2)
+    together = evidence.mean(axis=0) if shared else evidence.sum(axis=0)
+    return np.asarray(log_softmax(together + log_prior(prior), axis=1))
 
 
 @dataclass(frozen=True)
@@ -98,12 +77,10 @@ class Temperature:
     """
 
     value: float
-    prior: Posteriors
+    prior: FloatArray
 
     @classmethod
-    def fitted(
-        cls, posterior: Posteriors, secrets: NDArray[np.int64], prior: ArrayLike
-    ) -> Temperature:
+    def fitted(cls, posterior: FloatArray, secrets: IntArray, prior: ArrayLike) -> Temperature:
         """The temperature of the least log loss on trials that are scored nowhere else.
 
         Args:
@@ -120,7 +97,7 @@ class Temperature:
         best = minimize_scalar(loss, bounds=(0.0, _HOTTEST), method="bounded")
         return cls(float(np.exp(best.x)), known)
 
-    def applied(self, posterior: Posteriors) -> Posteriors:
+    def applied(self, posterior: FloatArray) -> FloatArray:
         """Recalibrate log P(a|G) (trials, values); the ranking of values does not change."""
         base = log_prior(self.prior)
         return np.asarray(log_softmax((posterior - base) / self.value + base, axis=1))
@@ -232,5 +209,5 @@ def shares_of(losses: Sequence[float], count: float) -> FloatArray:
 
 
 def independent(split: GameSplit) -> float:
-    """Estimate how many held-out batches have no record in common."""
+    """Estimate the number of held-out batches that have no record in common."""
     return len(np.unique(split.held.indices)) / split.size

@@ -8,6 +8,7 @@ import torch
 from dp_subject import table
 
 from gradaudit.audits.attack_inference.adversary import Knowledge
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
 
 
@@ -33,18 +34,20 @@ def test_nothing_known_is_no_columns() -> None:
     assert known.of_batches(np.zeros((4, 2), dtype=np.int64)).shape == (4, 0)
 
 
-def test_an_unknown_column_is_told_with_its_neighbours() -> None:
-    with pytest.raises(UsageError, match=r"no column 'rase'.*race.*there are: age, sex"):
-        Knowledge.of(table(), ["rase"])
+PICTURES = replace(table(), features=(), inputs=torch.zeros(60, 1, 2, 2))
 
 
-def test_the_secret_itself_cannot_be_known() -> None:
-    with pytest.raises(UsageError, match="guessed"):
-        Knowledge.of(table(), ["age", "sex"], "sex")
-
-
-def test_pictures_have_no_columns() -> None:
-    pictures = replace(table(), features=(), inputs=torch.zeros(60, 1, 2, 2))
-    with pytest.raises(NotApplicable, match="no columns"):
-        Knowledge.of(pictures, ["age"])
-    assert Knowledge.of(pictures, ["label"])
+@pytest.mark.parametrize(
+    ("records", "names", "error", "words"),
+    [
+        (table(), ["rase"], UsageError, r"no column 'rase'.*race.*there are: age, sex"),
+        (table(), ["age", "sex"], UsageError, "guessed"),
+        (PICTURES, ["age"], NotApplicable, "no columns"),
+    ],
+)
+def test_what_cannot_be_known(
+    records: Records, names: list[str], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        Knowledge.of(records, names, "sex")
+    assert Knowledge.of(records, ["label"])

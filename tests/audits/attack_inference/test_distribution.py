@@ -3,20 +3,21 @@
 import numpy as np
 import pytest
 
-from gradaudit.audits.attack_inference.distribution import Ordinal, from_thresholds
+from gradaudit.audits.attack_inference.distribution import DistributionGame, from_thresholds
 from gradaudit.families import family
+from gradaudit.families.base import Training
 
 
-def test_thresholds_by_hand() -> None:
-    found = np.exp(from_thresholds(np.array([[0.9, 0.6, 0.1]])))
-    np.testing.assert_allclose(found, 0.999 * np.array([[0.1, 0.3, 0.5, 0.1]]) + 0.001 / 4)
-
-
-def test_thresholds_that_disagree_are_clipped_and_normalised() -> None:
-    found = np.exp(from_thresholds(np.array([[0.5, 0.8, 0.2]])))
-    shares = np.array([[0.5, 0.0, 0.6, 0.2]]) / 1.3
-    np.testing.assert_allclose(found, 0.999 * shares + 0.001 / 4)
-    assert np.isfinite(np.log(found)).all()
+@pytest.mark.parametrize(
+    ("above", "shares"),
+    [
+        ([0.9, 0.6, 0.1], [0.1, 0.3, 0.5, 0.1]),
+        ([0.5, 0.8, 0.2], np.array([0.5, 0.0, 0.6, 0.2]) / 1.3),  # thresholds that disagree
+    ],
+)
+def test_thresholds_by_hand(above: list[float], shares: list[float]) -> None:
+    found = from_thresholds(np.array([above]))
+    np.testing.assert_allclose(np.exp(found), 0.999 * np.array([shares]) + 0.001 / 4)
 
 
 @pytest.mark.parametrize("above", [np.zeros((3, 0)), np.zeros(3)])
@@ -30,19 +31,7 @@ def test_ordered_values_are_found(name: str) -> None:
     generator = np.random.default_rng(0)
     values = generator.integers(0, 5, 800)
     features = values[:, None] + 0.3 * generator.normal(size=(800, 3))
-    fitted = Ordinal(family(name)).fit(features[:600], values[:600], 5, 0)
-    said = fitted.log_probabilities(features[600:])
+    training = Training.of(features[:600], values[:600], 5, np.full(5, 0.2))
+    said = DistributionGame("age").fitted(family(name), training, 0)(features[600:])
     np.testing.assert_allclose(np.exp(said).sum(axis=1), 1)
     assert (said.argmax(axis=1) == values[600:]).mean() > 0.8
-    np.testing.assert_allclose(fitted.prior, np.bincount(values[:600]) / 600)
-
-
-def test_without_a_signal_the_prior_comes_out() -> None:
-    """Each threshold is trained on both sides alike; the values' prior comes back in."""
-    generator = np.random.default_rng(1)
-    prior = np.array([0.6, 0.1, 0.3])
-    values = generator.choice(3, size=4000, p=prior)
-    noise = generator.normal(size=(4000, 2))
-    fitted = Ordinal(family("logistic")).fit(noise, values, 3, 0, prior=prior)
-    said = np.exp(fitted.log_probabilities(noise)).mean(axis=0)
-    np.testing.assert_allclose(said, prior, atol=0.03)
