@@ -275,7 +275,7 @@ class LocalRows:
         if place is None or not len(place.cells_step):
             return test.columns.known[:0] if place is None else place.cells[None]
         z = starts(test, place, self.draws)
-        if not guided:
+        if test.second is None:
             return place.at(z)
         return CandidateSearch(test.layers, place, test.second, _SCALE).run(z)[0]
 

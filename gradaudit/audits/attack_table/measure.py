@@ -151,11 +151,11 @@ class _Attack:
         results: dict[str, list[AttackedTable]] = {}
         reasons: dict[str, str] = {}
         for name, method in methods.items():
-            if not compared and any(_named(outcomes) for outcomes in results.values()):
+            answers = [o.answer for outcomes in results.values() for o in outcomes if o.answer]
+            if not compared and any(bool(answer.named.any()) for answer in answers):
                 break
-            known = (self.options, self.columns, self.campaign, self.others)
-            task = partial(_attacked, method, *known)
             options = self.options.model_dump_json()
+            task = partial(self._attacked, method)
             outcomes = self.campaign.outcomes(task, "table", name, options)
             if all(outcome.answer is None for outcome in outcomes):
                 reasons[name] = outcomes[0].reason
@@ -174,6 +174,37 @@ class _Attack:
             else:
                 yield from rows_of.skipped(reasons[name], METRICS)
 
+    def _attacked(
+        self, method: TableAttack, observed: AttackedBatch, number: int, execution: Execution
+    ) -> AttackedTable:
+        """Attack one update, and score the answer by its own batch and, as a floor, the next."""
+        drawn, scored = self.campaign.drawn, self.campaign.scored
+        setting = TableSetting(
+            self.columns,
+            number_of(execution.seed, "table", number),
+            self.options,
+            self.columns.cells(drawn[number].inputs) if scored else None,
+            self.others,
+            self.campaign.threat,
+        )
+        try:
+            answer = method.run(observed.view, setting, execution.progress)
+        except NotApplicable as error:
+            return AttackedTable(reason=str(error))
+        if not scored:
+            return AttackedTable(answer)
+        other = self._scores(answer, drawn[(number + 1) % len(drawn)]) if len(drawn) > 1 else None
+        return AttackedTable(answer, self._scores(answer, drawn[number]), other)
+
+    def _scores(self, answer: TableAnswer, batch: Records) -> TableScores:
+        truth = self.columns.cells(batch.inputs)
+        return scores_of(self.columns, answer, truth, batch.labels, self.options.tolerance)
+
+    def _guess(self, batch: Records) -> TableScores:
+        """Score the best guess without an update."""
+        mode = torch.full((len(batch),), float(batch.labels.double().mode().values))
+        return self._scores(replace(guessed(self.columns, len(batch)), labels=mode), batch)
+
     def _of_method(self, rows: Rows, outcomes: Sequence[AttackedTable]) -> Iterator[Measurement]:
         answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
         refused = [outcome.reason for outcome in outcomes if outcome.answer is None]
@@ -186,7 +217,7 @@ class _Attack:
             return
         for metric in SHARES:
             yield _measured(rows, metric, [s.counted(metric) for s in scores], {})
-        guesses = [_guess(self.columns, batch, self.options) for batch in self.campaign.drawn]
+        guesses = list(map(self._guess, self.campaign.drawn))
         others = [outcome.other for outcome in outcomes if outcome.other is not None]
         knowledge = {
             "most frequent values": [s.right.ravel() for s in guesses],
@@ -220,7 +251,6 @@ class _Attack:
         return batches
 
     def _save(self, name: str, outcomes: Sequence[AttackedTable]) -> None:
-        """Pictures and tables of every update, where they are asked for."""
         folder = self.options.save_examples
         for number, outcome in enumerate(outcomes if folder else (), start=1):
             assert folder is not None
@@ -231,20 +261,11 @@ class _Attack:
                 draw_cells(folder, file, outcome.scores)
 
 
-def _guess(columns: TableColumns, batch: Records, options: TableOptions) -> TableScores:
-    """Scores of the best guess without an update."""
-    mode = torch.full((len(batch),), float(batch.labels.double().mode().values))
-    answer, truth = guessed(columns, len(batch)), columns.cells(batch.inputs)
-    answer = replace(answer, labels=mode)
-    return scores_of(columns, answer, truth, batch.labels, options.tolerance)
-
-
 def imputed(columns: TableColumns, rows: Tensor, names: Collection[str]) -> Tensor:
     """Rows (rows, cells) of which the named columns are known, the others guessed.
 
     Each other cell is the most frequent category, or the median, of the attacker's records that
     are nearest by the columns that are known.
-
     """
     cells = torch.arange(columns.cells_in_all)
     told = torch.cat([cells[at] for feature, at in columns.placed if feature.name in names])
@@ -256,40 +277,6 @@ def imputed(columns: TableColumns, rows: Tensor, names: Collection[str]) -> Tens
     return guess
 
 
-def _attacked(
-    method: TableAttack,
-    options: TableOptions,
-    columns: TableColumns,
-    campaign: Campaign,
-    others: Records,
-    observed: AttackedBatch,
-    number: int,
-    execution: Execution,
-) -> AttackedTable:
-    """One update attacked and scored, with the next batch's truth for the floor."""
-    seed, drawn = number_of(execution.seed, "table", number), campaign.drawn
-    truth = columns.cells(drawn[number].inputs) if campaign.scored else None
-    try:
-        setting = TableSetting(columns, seed, options, truth, others, campaign.threat)
-        answer = method.run(observed.view, setting, execution.progress)
-    except NotApplicable as error:
-        return AttackedTable(reason=str(error))
-
-    def scores(batch: Records) -> TableScores:
-        truth = columns.cells(batch.inputs)
-        return scores_of(columns, answer, truth, batch.labels, options.tolerance)
-
-    if not campaign.scored:
-        return AttackedTable(answer)
-    other = scores(drawn[(number + 1) % len(drawn)]) if len(drawn) > 1 else None
-    return AttackedTable(answer, scores(drawn[number]), other)
-
-
-def _named(outcomes: Sequence[AttackedTable]) -> bool:
-    """Whether any row is named."""
-    return any(bool(o.answer.named.any()) for o in outcomes if o.answer is not None)
-
-
 def _shares_right(outcomes: Sequence[AttackedTable]) -> tuple[float, float]:
     """The mean shares of rows and of cells that are right; nothing where the truth is unknown."""
     scores = [outcome.scores for outcome in outcomes if outcome.scores is not None]
@@ -298,16 +285,11 @@ def _shares_right(outcomes: Sequence[AttackedTable]) -> tuple[float, float]:
     return float(rows), float(cells)
 
 
-def _mean(shares: Sequence[NDArray[np.bool_]]) -> tuple[float, tuple[float, float]]:
-    """Over batches, each as often as it has rows or cells."""
-    means = np.array([share.mean() for share in shares])
-    return clustered(means, np.array([float(len(share)) for share in shares]))
-
-
 def _measured(
     rows: Rows, metric: str, shares: Sequence[NDArray[np.bool_]], details: dict[str, JsonValue]
 ) -> Measurement:
-    value, interval = _mean(shares)
+    means, sizes = np.array([(share.mean(), float(len(share))) for share in shares]).T
+    value, interval = clustered(means, sizes)
     if metric == "rows_certified":  # a proof of these rows, and no estimate of others
         details = {**details, "interval_of_others": list(interval)}
         return rows.measured(metric, value, n=sum(map(len, shares)), details=details)
@@ -342,16 +324,15 @@ def _facts(answers: Sequence[TableAnswer], refused: Sequence[str]) -> dict[str, 
             "updates_refused": len(refused),
             "refused_because": list[JsonValue](sorted(set(refused))),
         }
-    tried, false = _total(answers, "decoys"), _total(answers, "decoys_certified")
+
+    def total(fact: str) -> int:
+        return sum(int(str(answer.facts.get(fact, 0))) for answer in answers)
+
+    tried, false = total("decoys"), total("decoys_certified")
     for reason in ("not_found", "below_precision", "below_noise"):
-        if count := _total(answers, reason):
+        if count := total(reason):
             facts[f"rows_{reason}"] = count
     if tried:
         facts |= {"decoys": tried, "decoys_certified": false}
         facts["false_rate_at_most"] = clopper_pearson(false, tried)[1]
     return facts
-
-
-def _total(answers: Sequence[TableAnswer], fact: str) -> int:
-    """A fact that is a count, summed over updates."""
-    return sum(int(str(answer.facts.get(fact, 0))) for answer in answers)

@@ -243,9 +243,12 @@ class Peeling:
         if place is None:
             return None
         z = starts(test, place, generator)
-        easy = test.second is not None and len(test.second.rest) > _EASY * test.first.rank
-        search = CandidateSearch(self.layers, place, test.second)
-        rough = test.candidates(*search.run(z, PLAIN if easy and stale < 2 else ANNEALED))
+        found = place.at(z), z.new_zeros(len(z))
+        if test.second is not None:
+            easy = stale < 2 and len(test.second.rest) > _EASY * test.first.rank
+            search = CandidateSearch(self.layers, place, test.second)
+            found = search.run(z, PLAIN if easy else ANNEALED)
+        rough = test.candidates(*found)
         self.searched += len(z)
         polished, residual = test.polished(rough)
         done = self._named(test, polished, residual, generator)
@@ -334,7 +337,7 @@ class Peeling:
         return PeelingRound(test, cells, labels[kept], times[kept], *rest) if kept else None
 
     def _ranks(self, update: Update) -> tuple[int, int]:
-        """Singular values of both layers above rounding and noise."""
+        """Count the singular values of both layers above rounding and noise."""
         counts = [
             0 if matrix is None else int((torch.linalg.svdvals(matrix) > edge).sum())
             for matrix, edge in zip(self.layers.matrices(update), self.precision.edges, strict=True)

@@ -1,8 +1,11 @@
-"""Records that both spans allow, searched from many starts at once by Levenberg and Marquardt.
+"""Records that both spans allow, searched from many starts at once.
 
 [a; 1] in the first layer's row space leaves few coordinates z free, of which a record's cells are
 an affine function. In z the residual of the second layer, a box for the cells of categories, and a
-pull of each categorical column towards its largest cell are made small; the pull is annealed.
+pull of each categorical column towards its largest cell are made small by Levenberg's and
+Marquardt's steps; the pull is annealed. Without a second layer records are corners of what the
+first allows, and are found by linear programmes alone: of 18 batches of 8 to 24 rows of Adult and
+German the steps behind these changed no answer.
 """
 
 from collections.abc import Sequence
@@ -155,13 +158,13 @@ class CandidateSearch:
     Attributes:
         layers: what the model begins with.
         place: what the first row space allows.
-        second: the second row space; None where it tells nothing.
+        second: the second row space.
         scale: what the length of [φ; 1] counts as beside the cells.
     """
 
     layers: TwoLayers
     place: Allowed
-    second: GradientRowSpace | None
+    second: GradientRowSpace
     scale: float = _SCALE
 
     def run(self, z: Tensor, pulls: Sequence[float] = ANNEALED) -> tuple[Tensor, Tensor]:
@@ -175,16 +178,15 @@ class CandidateSearch:
             if step and bool(pull) != bool(pulls[step - 1]):
                 damping.fill_(_AGAIN)
             z, damping = self._step(z, damping, pull)
-        hidden = with_one(self.layers.value(self._base + z @ self._entry.T))
-        residual = (hidden @ self._outside.T).norm(dim=1) / hidden.norm(dim=1)
-        return self.place.at(z), residual
+        cells = self.place.at(z)
+        return cells, self.second.outside(self.layers.hidden(cells)).norm(dim=1)
 
     def _step(self, z: Tensor, damping: Tensor, pull: float) -> tuple[Tensor, Tensor]:
         before = self._base + z @ self._entry.T
         factor = self.scale / with_one(self.layers.value(before)).norm(dim=1, keepdim=True)
         towards = self._onehot(self._categories(z))
         missed, boxed, pulled = residuals = self._residuals(z, towards, pull, factor)
-        slope = self._outside[:, :-1] * self.layers.slope(before)[:, None, :]
+        slope = self.second.rest[:, :-1] * self.layers.slope(before)[:, None, :]
         jacobian = slope @ self._entry * factor[:, :, None]
         beyond = (boxed != 0).to(z) * _BOX
         gradient = torch.einsum("bkn,bk->bn", jacobian, missed)
@@ -205,7 +207,7 @@ class CandidateSearch:
         """What is made small: outside the second span, outside the box, and against the pull."""
         hidden = with_one(self.layers.value(self._base + z @ self._entry.T))
         v = self._categories(z)
-        missed = hidden @ self._outside.T * factor
+        missed = hidden @ self.second.rest.T * factor
         return missed, (v - v.clamp(0, 1)) * _BOX, (v - towards) * pull
 
     def _categories(self, z: Tensor) -> Tensor:
@@ -224,12 +226,6 @@ class CandidateSearch:
     @cached_property
     def _base(self) -> Tensor:
         return self.layers.before(self.place.cells[None])
-
-    @cached_property
-    def _outside(self) -> Tensor:
-        if self.second is None:
-            return self.layers.weight.new_zeros(0, len(self.layers.weight) + 1)
-        return self.second.rest
 
     @cached_property
     def _cells(self) -> Tensor:

@@ -1,5 +1,6 @@
 """A small table of numbers and categories, models for it, and what an attacker sees of a batch."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,23 @@ from torch import nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.observing import ThreatModel
+from gradaudit.audits.attack_table.base import TableAnswer, TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
+from gradaudit.audits.attack_table.row_space import RowSpaceAttack
+from gradaudit.audits.attack_table.spans import GradientRowSpace, SpanTest
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
+from gradaudit.audits.attack_table.table_scores import TableScores, scores_of
 from gradaudit.data.records import Feature, Records
 from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.target import Target
+from gradaudit.progress import Silent
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.subject import Subject
 
 SIZES = (3, 4, 2, 6)
 NUMBERS = 2
+Seen = tuple[AttackerView, TableColumns, Records]
+"""What an attacker sees of a batch, the columns by other records, and the batch."""
 
 
 def table(
@@ -68,11 +76,15 @@ def subject_of(records: Records, model: nn.Module, loss: Loss | None = None) -> 
 
 
 def seen_of(
-    records: Records, model: nn.Module, count: int, loss: Loss | None = None
-) -> tuple[AttackerView, TableColumns, Records]:
+    records: Records,
+    model: nn.Module,
+    count: int,
+    loss: Loss | None = None,
+    sharing: SharingProtocol | None = None,
+) -> Seen:
     """An update of the first records, the columns by the others, and the batch."""
     target = Target(model, loss or CrossEntropy())
-    threat = ThreatModel(target, SharingProtocol(), target.layers)
+    threat = ThreatModel(target, sharing or SharingProtocol(), target.layers)
     batch = records.take(np.arange(count))
     others = records.inputs[count:] if len(records) > count else records.inputs
     observed = threat.observed(batch, torch.Generator().manual_seed(0))
@@ -82,3 +94,42 @@ def seen_of(
 def layers_of(view: AttackerView, columns: TableColumns) -> TwoLayers:
     """What the model begins with."""
     return two_layers(view.model, columns, view.update)
+
+
+def span_test(view: AttackerView, columns: TableColumns) -> SpanTest:
+    """Both layers' spans of an exact update."""
+    layers = layers_of(view, columns)
+    first, second = layers.matrices(view.update)
+    assert second is not None
+    spaces = GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
+    return SpanTest(layers, columns, *spaces)
+
+
+def rebuilt(seen: Seen, tolerance: float = 1e-6) -> tuple[TableAnswer, TableScores]:
+    """The rows that row spaces give, of which no decoy is certified, and their scores."""
+    view, columns, batch = seen
+    answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
+    assert answer.facts["decoys_certified"] == 0
+    truth = columns.cells(batch.inputs)
+    return answer, scores_of(columns, answer, truth, batch.labels, tolerance)
+
+
+def expect_within_precision(answer: TableAnswer, seen: Seen) -> None:
+    """Each number of the nearest row of the batch is as near as the answer says."""
+    columns = seen[1]
+    gap = (answer.cells[:, None] - columns.cells(seen[2].inputs)[None]).abs()
+    nearest = gap.amax(dim=2).argmin(dim=1)
+    off = gap[torch.arange(len(gap)), nearest][:, columns.numeric]
+    assert bool((off <= answer.spread).all())
+
+
+def blurred(seen: Seen, noise: float) -> Seen:
+    """The same behind noise of so many times the update's rms."""
+    view, columns, batch = seen
+    draws = torch.Generator().manual_seed(0)
+    rms = float(torch.cat([part.flatten() for part in view.update.values()]).square().mean().sqrt())
+    update = {
+        name: part + noise * rms * torch.randn(part.shape, generator=draws).double()
+        for name, part in view.update.items()
+    }
+    return replace(view, update=update), columns, batch

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from audits.attack_table.tables import chain, layers_of, seen_of, table
+from audits.attack_table.tables import blurred, chain, layers_of, seen_of, table
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView
@@ -17,21 +17,10 @@ COUNT = 12
 NOISE = 1e-4
 
 
-def blurred(view: AttackerView, noise: float, seed: int = 0) -> AttackerView:
-    """The view of an update with noise of so many times its rms."""
-    draws = torch.Generator().manual_seed(seed)
-    rms = float(torch.cat([part.flatten() for part in view.update.values()]).square().mean().sqrt())
-    update = {
-        name: part + noise * rms * torch.randn(part.shape, generator=draws).double()
-        for name, part in view.update.items()
-    }
-    return replace(view, update=update)
-
-
 def true_rows() -> tuple[AttackerView, TableColumns, Tensor, Tensor]:
     """The view behind noise, the columns, and the batch's cells and labels."""
-    view, columns, batch = seen_of(table(), chain(17, 40, 40, 2), COUNT)
-    return blurred(view, NOISE), columns, columns.cells(batch.inputs), batch.labels
+    view, columns, batch = blurred(seen_of(table(), chain(17, 40, 40, 2), COUNT), NOISE)
+    return view, columns, columns.cells(batch.inputs), batch.labels
 
 
 def fit_of(view: AttackerView, columns: TableColumns, cells: Tensor, labels: Tensor) -> JointFit:

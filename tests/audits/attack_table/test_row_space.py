@@ -1,12 +1,24 @@
-"""Rows from row spaces: the parts against dense computations, and whole batches back."""
+"""Rows from row spaces: the parts against dense computations, and batches of many models back."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from audits.attack_table.tables import chain, layers_of, seen_of, table
-from torch import nn
+from audits.attack_table.tables import (
+    SIZES,
+    blurred,
+    chain,
+    expect_within_precision,
+    layers_of,
+    rebuilt,
+    seen_of,
+    span_test,
+    table,
+)
+from subjects import seeded
+from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.attack_table.base import TableSetting
@@ -14,22 +26,19 @@ from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.peeling import Peeling, PeelingRound
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.audits.attack_table.search import ANNEALED, CandidateSearch, allowed
-from gradaudit.audits.attack_table.spans import (
-    GradientRowSpace,
-    SpanTest,
-    rounding,
-    with_one,
-)
+from gradaudit.audits.attack_table.spans import GradientRowSpace, rounding, with_one
 from gradaudit.audits.attack_table.structure import bias_of
-from gradaudit.audits.attack_table.table_scores import scores_of
 from gradaudit.audits.attack_table.terms import GradientTerms
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target
+from gradaudit.models.torch_losses import WeightedCrossEntropy
 from gradaudit.progress import Silent
 from gradaudit.sharing.protocol import SharingProtocol
 
 COUNT = 12
+WEIGHTS = (0.3, 0.7, 2.0)
 
 
 @pytest.mark.parametrize("coded", [False, True])
@@ -56,37 +65,28 @@ def test_what_comes_in_is_affine_in_cells_and_the_gradient_is_its_sum_of_product
     deltas = GradientTerms(view, columns, 1e-6).gradients(cells, batch.labels, ("0.bias", "2.bias"))
     first, second = layers.matrices(view.update)
     ones = torch.ones(COUNT, 1).double()
-    made = deltas["0.bias"].T @ torch.cat([entered, ones], dim=1) / COUNT
-    torch.testing.assert_close(first, made, rtol=1e-6, atol=1e-10)
-    hidden = layers.hidden(cells)
-    made = deltas["2.bias"].T @ torch.cat([hidden, ones], dim=1) / COUNT
-    torch.testing.assert_close(second, made, rtol=1e-6, atol=1e-12)
+    pairs = ("0.bias", entered, first), ("2.bias", layers.hidden(cells), second)
+    for name, came, matrix in pairs:
+        made = deltas[name].T @ torch.cat([came, ones], dim=1) / COUNT
+        torch.testing.assert_close(matrix, made, rtol=1e-6, atol=1e-10)
 
 
 def test_a_step_of_the_search_lowers_what_it_should() -> None:
-    """A start at a true record stays there, and starts near it come back to it."""
+    """A start at a true record stays there."""
     view, columns, batch = seen_of(table(), chain(17, 30, 30, 2), COUNT)
-    layers = layers_of(view, columns)
-    first, second = layers.matrices(view.update)
-    assert second is not None
-    spaces = GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
-    place = allowed(layers, columns, spaces[0])
+    test, truth = span_test(view, columns), columns.cells(batch.inputs)
+    assert test.second is not None
+    place = allowed(test.layers, columns, test.first)
     assert place is not None
-    truth = columns.cells(batch.inputs)
-    z = place.nearest(layers, truth)
-    cells, residual = CandidateSearch(layers, place, spaces[1]).run(z, ANNEALED)
+    z = place.nearest(test.layers, truth)
+    cells, residual = CandidateSearch(test.layers, place, test.second).run(z, ANNEALED)
     assert float(residual.max()) < 1e-10
     torch.testing.assert_close(cells, truth, rtol=0, atol=1e-7)
 
 
 def test_polishing_finds_numbers_and_tells_their_precision() -> None:
     view, columns, batch = seen_of(table(), chain(17, 30, 30, 2), COUNT)
-    layers = layers_of(view, columns)
-    first, second = layers.matrices(view.update)
-    assert second is not None
-    test = SpanTest(
-        layers, columns, GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
-    )
+    test = span_test(view, columns)
     truth = columns.cells(batch.inputs)
     moved = truth.clone()
     moved[:, columns.numeric] += 0.05
@@ -105,35 +105,104 @@ def test_labels_and_multiplicities_are_those_of_the_batch() -> None:
     order = np.r_[0, 0, 0, 1, 2, 2, 3:9]
     records = replace(records, inputs=records.inputs[order], labels=records.labels[order])
     view, columns, batch = seen_of(records, chain(17, 30, 30, 5), len(order))
-    layers = layers_of(view, columns)
-    first, second = layers.matrices(view.update)
-    assert second is not None
-    test = SpanTest(
-        layers, columns, GradientRowSpace.of(first, 1e-12), GradientRowSpace.of(second, 1e-12)
-    )
+    test = span_test(view, columns)
     rows, labels, times = GradientTerms(view, columns, 1e-6).of(test, columns.cells(batch.inputs))
     assert rows.tolist() == list(range(len(order)))
     assert labels.tolist() == batch.labels.tolist()
     assert times.tolist() == [3, 3, 3, 1, 2, 2, *[1] * 6]
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU])
-def test_a_batch_comes_back_whole_and_certified(activation: type[nn.Module]) -> None:
-    model = chain(17, 40, 40, 2, activation=activation)
-    view, columns, batch = seen_of(table(), model, COUNT)
-    answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
-    scores = scores_of(columns, answer, columns.cells(batch.inputs), batch.labels, 1e-6)
+class Lookups(nn.Module):
+    """Embeddings of codes with numbers beside them, and a chain behind; inputs pass ``float32``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(0):
+            self.tables = nn.ModuleList(nn.Embedding(size, 5) for size in SIZES)
+        self.body = chain(2 + 5 * len(SIZES), 40, 40, 2)
+
+    def forward(self, records: Tensor) -> Tensor:
+        read = [one(records[:, 2 + i].long()) for i, one in enumerate(self.tables)]
+        joined: Tensor = self.body(torch.cat([records[:, :2].float().double(), *read], dim=1))
+        return joined
+
+
+def real(records: Records) -> Records:
+    """The table with a real target that depends on all columns."""
+    inputs = records.inputs.double()
+    return replace(records, labels=(inputs @ torch.linspace(-1, 1, inputs.shape[1]).double()))
+
+
+def weighted(classes: int) -> Loss:
+    return WeightedCrossEntropy(nn.CrossEntropyLoss(torch.tensor(WEIGHTS[:classes])), "weighted")
+
+
+Given = tuple[Records, nn.Module, Loss | None, int]
+CASES: dict[str, Callable[[], Given]] = {
+    "one logit": lambda: (table(), chain(17, 40, 40, 1), BinaryCrossEntropy(), COUNT),
+    "regression": lambda: (real(table()), chain(17, 40, 40, 1), MeanSquaredError(), COUNT),
+    "two weights": lambda: (table(), chain(17, 40, 40, 2), weighted(2), COUNT),
+    "three weights": lambda: (table(classes=3), chain(17, 40, 40, 3), weighted(3), COUNT),
+    "three layers, ten classes": lambda: (
+        *(table(classes=10), chain(17, 40, 40, 40, 10), None, COUNT),
+    ),
+    "codes in embeddings": lambda: (table(coded=True), Lookups().double(), None, COUNT),
+    "one layer": lambda: (table(), chain(17, 40, 2), None, 4),
+    **{
+        kind.__name__: lambda kind=kind: (
+            *(table(), chain(17, 40, 40, 2, activation=kind), None, COUNT),
+        )
+        for kind in (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU)
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_batch_comes_back_whole_and_certified(case: str) -> None:
+    records, model, loss, count = CASES[case]()
+    answer, scores = rebuilt(seen_of(records, model, count, loss))
     assert bool(scores.rows.all())
     assert bool(scores.certified.all())
-    assert (scores.named, scores.false) == (COUNT, 0)
+    assert (scores.named, scores.false) == (count, 0)
     assert answer.facts["complete"] is True
-    assert answer.facts["decoys_certified"] == 0
+
+
+def test_records_without_categories_come_back_as_well() -> None:
+    draws = np.random.default_rng(0)
+    inputs = torch.from_numpy(draws.normal(size=(100, 1, 3, 4)).astype(np.float32))
+    records = Records(inputs, torch.from_numpy(draws.integers(0, 2, 100)), ("0", "1"))
+    model = nn.Sequential(nn.Flatten(), chain(12, 40, 40, 2))
+    assert bool(rebuilt(seen_of(records, model, 6))[1].rows.all())
+
+
+def test_what_a_weighted_batch_weighs_is_read_off_its_rows() -> None:
+    """Σw is that of the labels, and rows' shares are w/Σw, as autograd of the batch has them."""
+    view, columns, batch = seen_of(table(classes=3), chain(17, 30, 30, 3), COUNT, weighted(3))
+    test = span_test(view, columns)
+    terms = GradientTerms(view, columns, 1e-6)
+    cells = columns.cells(batch.inputs)
+    rows, labels, times = terms.of(test, cells)
+    weights = torch.tensor(WEIGHTS).double()[batch.labels]
+    assert terms.total == pytest.approx(float(weights.sum()))
+    assert (rows.tolist(), labels.tolist()) == (list(range(COUNT)), batch.labels.tolist())
+    assert bool((times == 1).all())
+    one = terms.gradients(cells, labels, ("4.weight",))["4.weight"]
+    whole = (terms.shares(labels, times)[:, None, None] * one).sum(dim=0)
+    torch.testing.assert_close(whole, view.update["4.weight"], rtol=1e-9, atol=1e-12)
+
+
+def test_real_targets_of_an_absolute_error_are_refused() -> None:
+    class AbsoluteError(MeanSquaredError):
+        def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return (outputs[:, 0] - targets).abs()
+
+    with pytest.raises(NotApplicable, match="read off squared errors alone"):
+        rebuilt(seen_of(real(table()), chain(17, 40, 40, 1), COUNT, AbsoluteError()))
 
 
 def test_a_batch_that_fills_the_second_layer_is_refused() -> None:
-    view, columns, _ = seen_of(table(), chain(17, 20, 30, 2, activation=nn.Tanh), 24)
     with pytest.raises(NotApplicable, match="a test of a row takes"):
-        RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
+        rebuilt(seen_of(table(), chain(17, 20, 30, 2, activation=nn.Tanh), 24))
 
 
 def test_rounding_is_read_off_the_numbers() -> None:
@@ -159,7 +228,7 @@ def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> No
     one, other = next((i, j) for i, j in pairs if not torch.equal(truth[i], truth[j]))
     order = np.r_[one, other, np.setdiff1d(np.arange(8), [one, other])]
     records = records.take(np.r_[order, 8 : len(records)])
-    view, columns, batch = seen_of(records, model, len(order))
+    seen = view, columns, batch = seen_of(records, model, len(order))
     layers = layers_of(view, columns)
     _, matrix = layers.matrices(view.update)
     assert matrix is not None
@@ -178,29 +247,17 @@ def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> No
         dense = GradientRowSpace.of(rest, 1e-12)
         assert dense.rank == space.rank
         assert torch.allclose(without[taken], dense.outside(hidden).norm(dim=1), atol=1e-11)
-    answer = RowSpaceAttack().run(view, TableSetting(columns, 0), Silent())
-    scores = scores_of(columns, answer, cells, batch.labels, 1e-6)
-    assert bool(scores.rows.all())
+    assert bool(rebuilt(seen)[1].rows.all())
 
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-4])
 def test_numbers_behind_noise_lie_within_their_precision(noise: float) -> None:
     """Named rows are refined together; each number of a certified row is as near as it says."""
-    view, columns, batch = seen_of(table(), chain(17, 40, 40, 2), COUNT)
-    draws = torch.Generator().manual_seed(0)
-    rms = float(torch.cat([part.flatten() for part in view.update.values()]).square().mean().sqrt())
-    update = {
-        name: part + noise * rms * torch.randn(part.shape, generator=draws).double()
-        for name, part in view.update.items()
-    }
-    answer = RowSpaceAttack().run(replace(view, update=update), TableSetting(columns, 0), Silent())
-    truth = columns.cells(batch.inputs)
-    gap = (answer.cells[:, None] - truth[None]).abs()
-    nearest = gap.amax(dim=2).argmin(dim=1)
+    seen = seen_of(table(), chain(17, 40, 40, 2), COUNT)
+    answer, _ = rebuilt(blurred(seen, noise))
     assert answer.facts["explained"] is True
     assert bool(answer.certified.all())
-    off = gap[torch.arange(COUNT), nearest][:, columns.numeric]
-    assert bool((off <= answer.spread).all())
+    expect_within_precision(answer, seen)
     assert float(answer.spread.max()) < 100 * noise
 
 
@@ -229,7 +286,7 @@ def test_a_row_whose_gradient_single_precision_hides_is_named_as_such() -> None:
         name: (part - (1 - 1e-9) / COUNT * terms[name][0]).float().double()
         for name, part in view.update.items()
     }
-    answer = RowSpaceAttack().run(replace(view, update=update), TableSetting(columns, 0), Silent())
+    answer, _ = rebuilt((replace(view, update=update), columns, batch))
     assert answer.facts["below_precision"] == 1
     assert answer.facts["not_found"] == 0
     assert int(answer.named.sum()) == COUNT - 1

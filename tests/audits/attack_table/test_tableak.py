@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from gradaudit.attacks.reconstruction.base import Candidates
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.audits.attack_table import AttackTable, TableOptions
+from gradaudit.audits.attack_table import AttackTable, TableOptions, tableak
 from gradaudit.audits.attack_table.base import TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.measure import imputed
@@ -87,11 +87,14 @@ def test_members_in_another_order_are_matched_before_they_are_pooled() -> None:
 
 
 @pytest.mark.slow
-def test_few_rows_of_a_small_table_are_found_by_optimisation() -> None:
+def test_few_rows_of_a_small_table_are_found_by_optimisation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Labels are counted by the last bias; more cells are right than the modes' of the table."""
+    monkeypatch.setattr(tableak, "_OWN_BATCHES", 1)
     records, model = table(), chain(17, 40, 40, 2)
     view, columns, batch = seen_of(records, model, COUNT)
-    target, options = Target(model, CrossEntropy()), TableOptions(ensemble=2, iterations=400)
+    target, options = Target(model, CrossEntropy()), TableOptions(ensemble=2, iterations=200)
     threat = ThreatModel(target, SharingProtocol(), target.layers)
     others = records.take(np.arange(COUNT, len(records)))
     setting = TableSetting(columns, 0, options, others=others, threat=threat)
@@ -239,11 +242,14 @@ def test_updates_that_are_refused_are_counted_beside_the_shares_of_the_others() 
 
 
 @pytest.mark.slow
-def test_cells_are_optimised_where_no_row_is_named_behind_noise() -> None:
+def test_cells_are_optimised_where_no_row_is_named_behind_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The spans are full of noise, and so is each own update that the certainty is learnt from."""
+    monkeypatch.setattr(tableak, "_OWN_BATCHES", 1)
     subject = subject_of(table(), chain(17, 40, 40, 2))
     noisy = replace(subject, defenses=(parse_defense("dp:clip=100,sigma=0.02"),))
-    how = {"batch_size": 4, "batches": 1, "ensemble": 1, "iterations": 200, "tolerance": 0.3}
+    how = {"batch_size": 4, "batches": 1, "ensemble": 1, "iterations": 100, "tolerance": 0.3}
     audit = AttackTable(AttackTable.Options.model_validate(how))
     rows = _by_metric(list(audit.run(noisy, Silent())))
     cells = rows["cell_accuracy", ""]
