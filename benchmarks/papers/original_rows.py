@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
-from gradaudit.audits.vinfo.reconstructions import THRESHOLDS, ceiling
+from gradaudit.audits.vinfo.original import THRESHOLDS, ceiling
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

@@ -40,7 +40,7 @@ NUMBERS = {
     ),
     "attack record": (
         f"{TABLE} --batch-size 4 --updates 10 --candidates 20 --shadow 20",
-        "audits.attack_record.projection:InnerProducts.projections",
+        "audits.attack_record.likelihood_ratio:InnerProducts.projections",
     ),
     "attack attribution": (
         f"{TABLE} --repeats 1 --others 1 --rounds 2 --batch-size 4",

@@ -61,23 +61,15 @@ def test_ties_count_half() -> None:
     assert (blind["asr"].value, blind["auroc"].value) == (0.5, 0.5)
 
 
-def test_the_auroc_is_the_share_of_pairs_in_the_right_order() -> None:
+def test_the_auroc_is_the_share_of_pairs_in_the_right_order_and_each_sides_mean_placement() -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
         scores, positive = rng.integers(0, 8, 30).astype(float), rng.random(30) < 0.4
         pairs = scores[positive][:, None] - scores[~positive]
-        expected = ((pairs > 0) + (pairs == 0) / 2).mean()
-        np.testing.assert_allclose(auroc(scores, positive), expected)
-        np.testing.assert_allclose(auroc(scores, positive), roc_auc_score(positive, scores))
-
-
-def test_both_sides_placements_have_the_auroc_for_their_mean() -> None:
-    rng = np.random.default_rng(0)
-    scores, positive = rng.integers(0, 8, 50).astype(float), rng.random(50) < 0.4
-    placed = placements(scores, positive)
-    expected = auroc(scores, positive)
-    assert placed[positive].mean() == pytest.approx(expected)
-    assert placed[~positive].mean() == pytest.approx(expected)
+        expected, placed = ((pairs > 0) + (pairs == 0) / 2).mean(), placements(scores, positive)
+        for found in (auroc(scores, positive), placed[positive].mean(), placed[~positive].mean()):
+            assert found == pytest.approx(expected)
+        assert expected == pytest.approx(roc_auc_score(positive, scores))
 
 
 def test_true_positives_are_counted_above_the_threshold_that_one_in_a_hundred_passes() -> None:
@@ -215,14 +207,14 @@ def test_intervals_of_batches_that_share_records_cover(
 ) -> None:
     """A unit gap in units of the batches' deviation: an AUROC of Φ(1/√2), an ASR of Φ(1/2)."""
     truth, covered = {"auroc": 0.760250, "asr": 0.691462}, {"auroc": 0, "asr": 0}
-    for seed in range(120):
+    for seed in range(100):
         scores, found = game(records, size, trials, seed)
         rates = scores.rates([found])
         for name in covered:
             low, high = rates[name].interval
             covered[name] += low <= truth[name] <= high
             assert high - low < 0.45
-    assert min(covered.values()) >= 108
+    assert min(covered.values()) >= 90
 
 
 def test_the_area_under_the_roc_curve_is_the_auroc_with_ties_too() -> None:

@@ -36,7 +36,7 @@ def test_the_interval_by_a_plain_loop_over_redraws() -> None:
     np.testing.assert_allclose(ratio_interval(above, below, draws) or (), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("count", "deviation"), [(16, 0.1), (32, 1.0), (128, 1.5)])
+@pytest.mark.parametrize(("count", "deviation"), [(16, 0.1), (64, 1.5)])
 def test_means_of_skewed_values_are_covered(count: int, deviation: float) -> None:
     generator = np.random.default_rng(1)
     ones, draws = np.ones(count), bootstrap_counts(count, 0)
@@ -59,15 +59,12 @@ def test_shares_of_skewed_values_are_covered() -> None:
     assert_covers(intervals, 0.25, 0.92)
 
 
-def test_records_that_agree_leave_no_width() -> None:
+def test_records_that_agree_leave_no_width_and_three_no_interval() -> None:
     draws = bootstrap_counts(6, 0)
     assert ratio_interval(np.full(6, 0.3), np.ones(6), draws) == pytest.approx((0.3, 0.3))
     assert ratio_interval(np.zeros(6), np.ones(6), draws) == (0, 0)
     values = np.random.default_rng(0).gamma(2.0, size=6)
     assert ratio_interval(values, 4 * values, draws) == pytest.approx((0.25, 0.25))
-
-
-def test_three_records_have_no_interval() -> None:
     assert ratio_interval(np.arange(3.0), np.ones(3), bootstrap_counts(3, 0)) is None
     assert ratio_interval(np.arange(4.0), np.ones(4), bootstrap_counts(4, 0)) is not None
 

@@ -1,10 +1,11 @@
-"""Intervals of rates against their textbook values and by simulation."""
+"""Intervals of rates, and Gaffke's of any mean, against closed forms, textbooks and simulation."""
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, t
 
 from gradaudit.statistics.intervals import clopper_pearson, clustered, difference, gaffke, wilson
+from tests.coverage import assert_covers
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 20), (3, 20), (20, 20)])
@@ -25,15 +26,13 @@ def test_a_difference_has_newcombes_interval() -> None:
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_shares_over_clusters_cover_whether_members_are_alike_or_not(alike: bool) -> None:
-    covered, widths = 0, []
-    for seed in range(300):
-        rng = np.random.default_rng(seed)
+    rng, found = np.random.default_rng(0), []
+    for _ in range(300):
         chances = (rng.random(32) < 0.3).astype(float) if alike else np.full(32, 0.3)
-        _, (low, high) = clustered(rng.binomial(8, chances) / 8, np.full(32, 8.0))
-        covered += low <= 0.3 <= high
-        widths.append(high - low)
-    assert covered / 300 >= 0.93
+        found.append(clustered(rng.binomial(8, chances) / 8, np.full(32, 8.0))[1])
+    assert_covers(found, 0.3, 0.95)
     binomial = 2 * norm.ppf(0.975) * np.sqrt(0.3 * 0.7 / (32 if alike else 256))
+    widths = np.diff(found)
     assert np.median(widths) < binomial + 0.06, "1/20 is allowed for what the sample missed"
 
 
@@ -82,13 +81,17 @@ def test_other_clusters_have_the_interval_that_always_holds(shares: np.ndarray) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [3, 7, 12])
-@pytest.mark.parametrize("share", [0.02, 0.86])
-@pytest.mark.parametrize("dependence", [0.0, 1 / 16, 2 / 5, 1.0])
+@pytest.mark.parametrize(
+    ("number", "share", "dependence"),
+    [
+        *((3, 0.02, 0.0), (3, 0.86, 1 / 16), (3, 0.02, 2 / 5), (3, 0.86, 1.0)),
+        *((7, 0.86, 2 / 5), (7, 0.02, 1.0)),
+        *((12, 0.86, 0.0), (12, 0.02, 1 / 16), (12, 0.86, 2 / 5), (12, 0.02, 1.0)),
+    ],
+)
 def test_shares_of_few_clusters_cover(number: int, share: float, dependence: float) -> None:
-    random = np.random.default_rng(7)
-    covered = 0
-    for _ in range(300):
+    random, found = np.random.default_rng(7), []
+    for _ in range(200):
         if dependence in (0.0, 1.0):
             alike = random.random(number) < share
             chances = alike.astype(float) if dependence else np.full(number, share)
@@ -96,6 +99,47 @@ def test_shares_of_few_clusters_cover(number: int, share: float, dependence: flo
             total = 1 / dependence - 1
             chances = random.beta(total * share, total * (1 - share), number)
         missed = random.binomial(64, chances) / 64
-        low, high = clustered(missed, np.full(number, 64.0))[1]
-        covered += low <= share <= high
-    assert covered / 300 >= 0.93 - 2 * np.sqrt(0.93 * 0.07 / 300)
+        found.append(clustered(missed, np.full(number, 64.0))[1])
+    assert_covers(found, share, 0.95)
+
+
+@pytest.mark.parametrize(("hits", "count"), [(0, 3), (3, 3), (2, 10), (20, 40)])
+def test_gaffkes_interval_of_zeros_and_ones_is_clopper_and_pearsons(hits: int, count: int) -> None:
+    exact = binomtest(hits, count).proportion_ci(method="exact")
+    values = np.r_[np.ones(hits), np.zeros(count - hits)]
+    assert gaffke(values, np.ones(count)) == pytest.approx((exact.low, exact.high), abs=0.015)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_gaffkes_interval_of_one_value_is_markovs(value: float) -> None:
+    low, high = gaffke(np.array([value]), np.ones(1))
+    assert low == pytest.approx(0.025 * value, rel=0.15)
+    assert 1 - high == pytest.approx(0.025 * (1 - value), rel=0.15)
+
+
+def test_gaffkes_interval_does_not_depend_on_the_unit_or_order_of_sizes() -> None:
+    values, sizes = np.array([0.2, 0.9, 0.5]), np.array([1.0, 7.0, 3.0])
+    ends = gaffke(values, sizes)
+    assert ends == pytest.approx(gaffke(values, 10 * sizes))
+    assert ends == pytest.approx(gaffke(values[::-1], sizes[::-1]), abs=0.02)
+    mirrored = gaffke(1 - values, sizes)
+    assert ends == pytest.approx((1 - mirrored[1], 1 - mirrored[0]), abs=0.02)
+
+
+@pytest.mark.parametrize(("number", "rare"), [(2, 0.05), (2, 0.3), (5, 0.3), (20, 0.05)])
+def test_gaffkes_interval_covers_means_that_rare_values_carry(number: int, rare: float) -> None:
+    """Values of .9 of which some, independently of the others, are 0 instead."""
+    values = np.where(np.random.default_rng(3).random((200, number)) < rare, 0.0, 0.9)
+    assert_covers([gaffke(each, np.ones(number)) for each in values], 0.9 * (1 - rare), 0.95)
+
+
+@pytest.mark.parametrize("number", [3, 10])
+def test_gaffkes_interval_covers_a_ratio_of_sums_of_unequal_clusters(number: int) -> None:
+    """Clusters of 1 to 40 members, of which the larger are read less well."""
+    random = np.random.default_rng(4)
+    drawn = random.integers(1, 41, 200_000)
+    truth = float((drawn * (1 - drawn / 80)).sum() / drawn.sum())
+    sizes = random.integers(1, 41, (200, number))
+    values = random.binomial(sizes, 1 - sizes / 80) / sizes
+    found = [gaffke(each, size.astype(float)) for each, size in zip(values, sizes, strict=True)]
+    assert_covers(found, truth, 0.95)

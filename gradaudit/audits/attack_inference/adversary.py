@@ -197,5 +197,8 @@ def _answers(
     advance: Advance = lambda units: None,
 ) -> dict[str, Answers]:
     """Ask each family for its posteriors, on one thread."""
+    found: dict[str, Answers] = {}
     with one_thread():
-        return {name: game.answers(split, name, own, released, seed) for name in families}
+        for name in families:
+            found[name] = game.answers(split, name, own, released, seed)
+    return found

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradaudit.audits.attack_inference.game import AttributeBased, Says
+from gradaudit.audits.attack_inference.game import Answers, AttributeBased, training_of
 from gradaudit.audits.attack_inference.split import (
     SHARES,
     Design,
@@ -29,7 +29,8 @@ from gradaudit.audits.attack_inference.split import (
 from gradaudit.core.randomness import rng
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families.base import Family, Training
+from gradaudit.families import family
+from gradaudit.families.base import Features
 from gradaudit.games.scores import ENOUGH
 from gradaudit.games.splits import Batches, draw_any
 
@@ -83,10 +84,15 @@ class DistributionGame(AttributeBased):
             notes={"property": name, **self.merged(records)},
         )
 
-    def fitted(self, family: Family, training: Training, seed: int) -> Says:
-        """Fit a classifier of the family for each threshold between bins (Frank and Hall)."""
-        above = family.fit_ordered(training, np.random.default_rng(seed))
-        return lambda features: from_thresholds(above(features))
+    def answers(
+        self, split: GameSplit, name: str, own: Features, released: Features, seed: int
+    ) -> Answers:
+        """Train a classifier of the family for each threshold between bins, and guess."""
+        chosen = family(name)
+        training, held = training_of(split, chosen, own)
+        above = chosen.fit_ordered(training, np.random.default_rng(seed))
+        rows = chosen.reads(released), held
+        return Answers.of(split, lambda features: from_thresholds(above(features)), *rows)
 
     def _value(self, attribute: Attribute) -> int:
         if self.value is None:

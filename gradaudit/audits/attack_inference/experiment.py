@@ -148,9 +148,10 @@ def run_experiment(
     ]
     units = sum(repetition.units for repetition in repetitions)
     with progress.task(f"attack {game.name}", units) as advance:
-        if whole:
-            return Workers(workers.jobs).share(tasks, advance, math.inf)
-        return [task(advance) for task in tasks]
+        played = Workers(workers.jobs).share(tasks, advance, math.inf) if whole else []
+        for task in [] if whole else tasks:
+            played.append(task(advance))
+    return played
 
 
 def _played(repetition: _Repetition, advance: Advance, *, first: bool) -> Findings:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from pydantic import JsonValue
@@ -36,8 +36,6 @@ from gradaudit.families.base import Features, Training
 from gradaudit.games.scores import ROOM
 from gradaudit.games.splits import Batches, draw_any, draw_batches, shuffled
 
-Says = Callable[[Features], FloatArray]
-"""Log-probabilities (rows, values) of features (rows, features)."""
 HELD = "held at its mean in every record, since the model takes it"
 
 
@@ -52,6 +50,17 @@ class Answers:
 
     observed: FloatArray
     held: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        split: GameSplit,
+        says: Callable[[Features], FloatArray],
+        released: Features,
+        held: Features,
+    ) -> Self:
+        """Ask what was fitted for the log-probabilities of both."""
+        return cls(says(released), says(held) if len(held) else np.zeros((0, len(split.values))))
 
 
 class InferenceGame(ABC):
@@ -160,15 +169,9 @@ class AttributeBased(InferenceGame):
     ) -> Answers:
         """Train a classifier of the family under a uniform prior, and guess."""
         chosen = family(name)
-        values, labels = len(split.values), split.shadow.labels
-        cut, even = len(labels), np.full(values, 1 / values)
-        own, released = chosen.reads(own), chosen.reads(released)
-        says = self.fitted(chosen, Training.of(own[:cut], labels, values, even), seed)
-        return Answers(says(released), says(own[cut:]) if len(own) > cut else np.zeros((0, values)))
-
-    def fitted(self, family: Family, training: Training, seed: int) -> Says:
-        """Fit a member of the family, and return what gives the values' log-probabilities."""
-        return family.fit_on(training, seed).log_probabilities
+        training, held = training_of(split, chosen, own)
+        member = chosen.fit_on(training, seed)
+        return Answers.of(split, member.log_probabilities, chosen.reads(released), held)
 
     def in_column(self, records: Records) -> bool:
         """Whether the attribute is a column of the inputs."""
@@ -257,6 +260,13 @@ class PropertyGame(AttributeBased):
         middle = columns.mode(dim=0).values if held.coded else columns.mean(dim=0)
         inputs[:, list(held.positions)] = middle
         return replace(records, inputs=inputs)
+
+
+def training_of(split: GameSplit, family: Family, own: Features) -> tuple[Training, Features]:
+    """Select what a family reads of the shadow batches, to be fitted on, and of those held out."""
+    labels, values, read = split.shadow.labels, len(split.values), family.reads(own)
+    cut, even = len(labels), np.full(values, 1 / values)
+    return Training.of(read[:cut], labels, values, even), read[cut:]
 
 
 def _in_shares(

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradaudit.audits.attack_record.projection import FloatArray
-from gradaudit.audits.attack_record.record_sets import CandidatePairs
+from gradaudit.audits.attack_record.likelihood_ratio import CandidatePairs, FloatArray
 from gradaudit.games.scores import Score, above, placements
 from gradaudit.statistics.intervals import wilson
 from gradaudit.statistics.laws import binomial_quantile, student_quantile

@@ -1,4 +1,7 @@
-"""The game of a record's presence: whose updates are made, and their products with candidates."""
+"""The game of a record's presence: whose updates are made, and their products with candidates.
+
+No record, and no user, is in two sets: what the attacker fits and chooses on is never attacked.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,16 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.audits.attack_record import RecordOptions
-from gradaudit.audits.attack_record.likelihood_ratio import Placed
-from gradaudit.audits.attack_record.projection import InnerProducts
-from gradaudit.audits.attack_record.record_sets import (
+from gradaudit.audits.attack_record.likelihood_ratio import (
     CandidatePairs,
+    InnerProducts,
     IntArray,
-    RecordSets,
-    alike,
-    batches_of,
-    pairs_of,
-    sets_of,
+    Placed,
 )
-from gradaudit.core.randomness import number
+from gradaudit.core.randomness import number, rng, sequence
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.games.splits import owners, split
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.captured import CapturedUpdate, captured_update
 from gradaudit.sharing.context import Context
@@ -36,6 +36,17 @@ from gradaudit.subject import Subject
 _MOST_ELEMENTS, _FEWEST_ELEMENTS = 100_000, 1000
 """Elements of a layer that are read, where nothing else is asked for and memory is short or not."""
 _COPIES = 4
+FEWEST_OUTSIDE = 16
+"""Least number of records outside of a batch that those in it are compared with."""
+
+
+@dataclass(frozen=True)
+class RecordSets:
+    """Indices of records: to fit on, to choose the statistic on, and those that are attacked."""
+
+    fit: IntArray
+    choose: IntArray
+    score: IntArray
 
 
 @dataclass(frozen=True)
@@ -161,7 +172,6 @@ class RecordGame:
 
     @property
     def _formed(self) -> int:
-        """Count the attacked updates that are made."""
         return 0 if self.captured is not None else len(self.attacked)
 
     def _with_captured(self, rows: Tensor, layer: Layer) -> Tensor:
@@ -267,3 +277,82 @@ def _expect_batch(options: RecordOptions, behind: int) -> None:
         raise NotApplicable("--update: name the records to look for with --given 3,14")
     if (options.reduce or "none").partition(":")[0] not in ("none", "subset"):
         raise UsageError("--reduce: a record is looked for in elements; write none or subset:10000")
+
+
+def sets_of(subject: Subject, options: RecordOptions, *, fitted: int) -> RecordSets:
+    """Split the records; those that are asked about, with their users, are attacked.
+
+    Args:
+        subject: whose ``samples`` is the most records that are dealt out.
+        options: of the audit.
+        fitted: records to fit on.
+
+    Raises:
+        UsageError: a record is asked about that the data does not have.
+        NotApplicable: there are too few records.
+    """
+    count, behind = len(subject.records), options.records_behind
+    if max((*options.given, *options.records), default=0) >= count:
+        wrong = max((*options.given, *options.records))
+        raise UsageError(f"record {wrong}: the data has {count} records, counted from 0")
+    total = min(subject.samples or count, count)
+    fitted = min(fitted, total // 3)
+    each = min(2 * behind + options.candidates, (total - fitted) // 2)
+    shares = (fitted, each, each, count - fitted - 2 * each)
+    draws = sequence(subject.seed, "record", "split")
+    fit, choose, score, _ = split(count, subject.records.users, shares, draws)
+    asked = np.unique(np.array([*options.given, *options.records], dtype=np.int64))
+    own = owners(subject.records.users, count)
+    theirs = np.isin(own, own[asked])
+    fit, choose = fit[~theirs[fit]], choose[~theirs[choose]]
+    sets = RecordSets(fit, choose, np.union1d(score, asked))
+    least = min(len(choose), len(score)) - behind
+    if least < FEWEST_OUTSIDE or len(fit) < 8:
+        needed = 3 * (behind + FEWEST_OUTSIDE)
+        raise NotApplicable(
+            f"{behind} records behind an update, and as many for the attacker, with "
+            f"{FEWEST_OUTSIDE} others beside each take about {needed} records; of {total} that are "
+            "looked at there are too few: give more records, or lower --batch-size or --others"
+        )
+    return sets
+
+
+def batches_of(pool: IntArray, count: int, behind: int, seed: int, purpose: str) -> IntArray:
+    """Batches (count, behind) of different records of a pool, drawn anew for each."""
+    draws = rng(seed, "record", "batches", purpose)
+    return np.stack([draws.permutation(pool)[:behind] for _ in range(count)])
+
+
+def pairs_of(
+    batches: IntArray, pool: IntArray, alike: IntArray, most: int, seed: int
+) -> CandidatePairs:
+    """Every record of every batch, and beside each batch at most so many records outside of it.
+
+    Args:
+        batches: (updates, behind) indices of records.
+        pool: indices of the records that candidates are.
+        alike: (records,) numbers; equal ones are of records that nothing tells apart, which are in
+            a batch where one of them is.
+        most: candidates outside of a batch.
+        seed: of their choice.
+    """
+    draws = rng(seed, "record", "candidates")
+    updates, records = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    inside = [np.zeros(0, bool)]
+    for update, batch in enumerate(batches):
+        outside = draws.permutation(pool[~np.isin(alike[pool], alike[batch])])[:most]
+        records.append(np.concatenate([batch, outside]))
+        updates.append(np.full(len(records[-1]), update))
+        inside.append(np.arange(len(records[-1])) < len(batch))
+    return CandidatePairs(np.concatenate(updates), np.concatenate(records), np.concatenate(inside))
+
+
+def alike(records: Records) -> IntArray:
+    """Number records (records,) so that equal inputs and labels have equal numbers."""
+    parts = [
+        records.inputs.flatten(1),
+        records.labels.flatten(1) if records.labels.dim() > 1 else records.labels[:, None],
+    ]
+    rows = torch.cat([part.double() for part in parts], dim=1).numpy()
+    whole = np.ascontiguousarray(rows).view(f"V{rows.shape[1] * rows.itemsize}")[:, 0]
+    return np.unique(whole, return_inverse=True)[1].astype(np.int64)

@@ -15,12 +15,16 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradaudit.audits.attack_record.likelihood_ratio import PresenceScores, auroc_of_pairs
-from gradaudit.audits.attack_record.record_game import RecordGame
-from gradaudit.audits.attack_record.record_sets import IntArray, alike
+from gradaudit.audits.attack_record.likelihood_ratio import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    PresenceScores,
+    auroc_of_pairs,
+)
+from gradaudit.audits.attack_record.record_game import RecordGame, alike
 from gradaudit.audits.attack_table.spans import edge_of, rounding
 from gradaudit.core.randomness import torch_rng
 from gradaudit.gradients.functional import FunctionalModel
@@ -42,12 +46,10 @@ class Certified:
     Attributes:
         inside: for each update, (behind,) whether each of its records is certified.
         outside: for each update, whether each candidate outside of it is.
-        limits: for each update, the share outside of the span up to which one is.
     """
 
-    inside: list[NDArray[np.bool_]]
-    outside: list[NDArray[np.bool_]]
-    limits: list[float]
+    inside: list[BoolArray]
+    outside: list[BoolArray]
 
     def joined(self, other: Certified) -> Certified:
         """Join two layers' certificates: a record is certified where either layer certifies it."""
@@ -55,7 +57,7 @@ class Certified:
             [a | b for a, b in zip(one, two, strict=True)]
             for one, two in ((self.inside, other.inside), (self.outside, other.outside))
         ]
-        return Certified(sides[0], sides[1], self.limits)
+        return Certified(*sides)
 
 
 @dataclass(frozen=True)
@@ -98,20 +100,18 @@ class SpanCertificates:
         return found
 
     def _of(self, layer: Layer) -> Certified:
-        inside, outside, limits = [], [], []
-        pairs = self.game.pairs
+        inside, outside, pairs = [], [], self.game.pairs
         for number, update in enumerate(self.updates):
             of_update = pairs.updates == number
             limit, residual = self._tested(layer, update, pairs.records[of_update])
-            limits.append(limit)
             member = pairs.inside[of_update]
             inside.append(residual[member] < limit)
             outside.append(residual[~member] < limit)
-        return Certified(inside, outside, limits)
+        return Certified(inside, outside)
 
     def _tested(
         self, layer: Layer, update: Mapping[str, Tensor], records: IntArray
-    ) -> tuple[float, NDArray[np.float64]]:
+    ) -> tuple[float, FloatArray]:
         """The limit that decoys set, and the residuals of records, (records,)."""
         span = self._span(layer, update)
         residuals = outside(span, self._inputs(layer, np.concatenate([self._decoys, records])))
@@ -138,12 +138,12 @@ class SpanCertificates:
         tokens, (what, size) = self._tokens(layer), min(sizes.items(), key=lambda x: x[1])
         if tokens < size:
             return ""
+        why = "every record lies in its span"
+        if what == "outputs":
+            why = "its update does not hold their span"
         return (
             f"void: {tokens} vectors came in behind an update, and the layer has {size} {what}, so "
-            "that every record lies in its span"
-            if what == "inputs"
-            else f"void: {tokens} vectors came in behind an update, and the layer has {size} {what}"
-            ", so that its update does not hold their span"
+            f"that {why}"
         )
 
     def _parts(self, layer: Layer) -> list[str]:
@@ -163,14 +163,11 @@ class SpanCertificates:
         found: list[Mapping[str, Tensor]] = []
         for number, batch in enumerate(game.attacked[:_MOST_UPDATES]):
             rows = torch.from_numpy(batch)
-            draws = torch_rng(
-                game.subject.seed, "record", "span", number, device=game.target.device
-            )
-            records = game.subject.records
+            seed, device = game.subject.seed, game.target.device
+            draws = torch_rng(seed, "record", "span", number, device=device)
+            records, memory = game.subject.records, game.subject.memory
             chosen = records.inputs[rows], records.labels[rows]
-            found.append(
-                seen(game.target, *chosen, game.sharing, draws, memory=game.subject.memory)
-            )
+            found.append(seen(game.target, *chosen, game.sharing, draws, memory=memory))
         return found
 
     @cached_property
@@ -242,7 +239,7 @@ def row_space(matrix: Tensor, tokens: int, level: float) -> Tensor:
     return basis
 
 
-def outside(span: Tensor, vectors: Tensor) -> NDArray[np.float64]:
+def outside(span: Tensor, vectors: Tensor) -> FloatArray:
     """Compute the share of each record's inputs that lies outside of a span, (records,)."""
     rest = vectors - vectors @ span @ span.T
     lengths = vectors.flatten(1).norm(dim=1).clamp(min=torch.finfo(torch.float64).tiny)

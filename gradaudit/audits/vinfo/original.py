@@ -1,10 +1,18 @@
-"""Makes rows of usable information about the input, from the success of reconstructions."""
+"""Makes rows of usable information about the input, from how often reconstructions succeed.
 
+Source: F. Mo et al., "Quantifying and localizing usable information leakage from neural network
+gradients" (2022), definitions 2 and 3, equations 4 and 6.
+"""
+
+from __future__ import annotations
+
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import Method, load_method, load_methods
@@ -20,24 +28,133 @@ from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, SUCCESS, VINFO, Vinfo, VinfoOptions
-from gradaudit.audits.vinfo.reconstructions import (
-    THRESHOLDS,
-    FloatArray,
-    Original,
-    Spread,
-    Tally,
-    ceiling,
-    information,
-    spread,
-)
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
-from gradaudit.statistics.intervals import clopper_pearson
+from gradaudit.statistics.intervals import clopper_pearson, clustered
 from gradaudit.subject import Subject
 
+FloatArray = NDArray[np.float64]
+THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 17))
+"""On SSIM, from 0.05 to 0.8 (figure 2)."""
 NOTHING = "no success to compare: neither reconstructions nor random guesses reach this SSIM"
+
+
+def log_success(successes: FloatArray, restarts: int) -> FloatArray:
+    """Compute ln f, f = (s + ½) / (R + 1), of s successes in R restarts: finite for s = 0."""
+    return np.asarray(np.log((successes + 0.5) / (restarts + 1)))
+
+
+def ceiling(restarts: int) -> float:
+    """Compute ln((R + ½) / ½) nats: all restarts succeed on all records, and no guess does."""
+    return math.log((restarts + 0.5) / 0.5)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Reconstructions and random guesses that reach each threshold, and what follows from them.
+
+    The information is inf E[−ln f[∅]] − inf E[−ln f[g]] for the event that SSIM reaches τ. Each
+    infimum is over the mean of all records: one member for all of them (equation 4). The prior's
+    success is the share of many random reconstructions, counted as R rounds of guessing.
+
+    Attributes:
+        successes: (thresholds, members, updates, records) of R restarts.
+        guessed: (thresholds, kinds, updates, records) share of the random reconstructions.
+        restarts: R.
+    """
+
+    successes: FloatArray
+    guessed: FloatArray
+    restarts: int
+
+    @classmethod
+    def of(
+        cls,
+        similarities: FloatArray,
+        guesses: FloatArray,
+        thresholds: tuple[float, ...] = THRESHOLDS,
+    ) -> Tally:
+        """Count similarities that reach thresholds; those that are NaN reach none.
+
+        Args:
+            similarities: (members, updates, records, restarts) of reconstructions; NaN where a
+                restart diverged.
+            guesses: (kinds, updates, records, guesses) of random reconstructions.
+            thresholds: τ.
+        """
+        levels = np.asarray(thresholds).reshape(-1, 1, 1, 1, 1)
+        successes = (similarities >= levels).sum(axis=-1).astype(np.float64)
+        guessed = (guesses >= levels).mean(axis=-1)
+        return cls(successes, guessed, similarities.shape[-1])
+
+    @cached_property
+    def gains(self) -> FloatArray:
+        """Average ln f[g] over an update's records, (thresholds, members, updates)."""
+        return np.asarray(log_success(self.successes, self.restarts).mean(axis=-1))
+
+    @cached_property
+    def priors(self) -> FloatArray:
+        """Average ln f[∅], (thresholds, kinds, updates), with the guesses' rate over R rounds."""
+        return np.asarray(log_success(self.restarts * self.guessed, self.restarts).mean(axis=-1))
+
+    @property
+    def comparable(self) -> NDArray[np.bool_]:
+        """Whether any reconstruction or any guess succeeds, (thresholds,)."""
+        most = self.successes.max(axis=(1, 2, 3)), self.guessed.max(axis=(1, 2, 3))
+        return np.asarray(np.maximum(*most) > 0)
+
+    @property
+    def rates(self) -> FloatArray:
+        """Compute the share of restarts that succeed, (thresholds, members, updates)."""
+        return np.asarray(self.successes.mean(axis=-1) / self.restarts)
+
+    @property
+    def kinds(self) -> NDArray[np.int64]:
+        """The best kind of guess, (thresholds,)."""
+        return np.asarray(self.priors.mean(axis=-1).argmax(axis=1))
+
+    @property
+    def members(self) -> FloatArray:
+        """Each attack's own information in nats, (thresholds, members); below 0 if guesses win."""
+        prior = self.priors.mean(axis=-1).max(axis=1, keepdims=True)
+        return np.asarray(self.gains.mean(axis=-1) - prior)
+
+    @property
+    def best(self) -> NDArray[np.int64]:
+        """The attack with the most information, (thresholds,)."""
+        return np.asarray(self.members.argmax(axis=1))
+
+    @property
+    def values(self) -> FloatArray:
+        """The family's information (thresholds,): guessing is a member, so it is never negative."""
+        return np.asarray(np.maximum(self.members.max(axis=1), 0.0))
+
+    @cached_property
+    def value_ends(self) -> FloatArray:
+        """Intervals of the information, (thresholds, 2), by ``clustered`` over the updates.
+
+        The information of an update, of one member against one kind of guess, lies within
+        ``ceiling`` nats of 0, and so is a share of that range. The family's is the largest over
+        members of the smallest over kinds of guess, and so are its ends.
+        """
+        most = ceiling(self.restarts)
+        gains = self.gains[:, :, None] - self.priors[:, None]
+        shares = np.clip((gains / most + 1) / 2, 0.0, 1.0)
+        ends = np.apply_along_axis(self._interval, -1, shares)
+        values = most * (2 * ends.min(axis=2).max(axis=1) - 1)
+        return np.asarray(np.maximum(values, 0.0))
+
+    @cached_property
+    def rate_ends(self) -> FloatArray:
+        """Intervals of the best member's success, (thresholds, 2), by ``clustered`` as well."""
+        best = enumerate(self.best)
+        return np.stack([self._interval(self.rates[at, member]) for at, member in best])
+
+    def _interval(self, shares: FloatArray) -> FloatArray:
+        sizes = np.full(len(shares), float(self.restarts * self.successes.shape[-1]))
+        return np.asarray(clustered(shares, sizes)[1])
 
 
 def threshold_rows(
@@ -52,13 +169,10 @@ def threshold_rows(
     ``guessed`` is (kinds, updates, records, guesses) SSIM of random reconstructions.
     """
     thresholds = tuple(sorted({*THRESHOLDS, threshold}))
-    tally = Tally.of(rebuilt.own, guessed, thresholds)
-    beside = None
+    tally, beside = Tally.of(rebuilt.own, guessed, thresholds), None
     if rebuilt.others is not None:
         beside = Tally.of(rebuilt.others, np.roll(guessed, -1, axis=1), thresholds)
-    levels = _Levels(
-        rows, layer, rebuilt, thresholds, tally, information(tally), spread(tally), beside
-    )
+    levels = _Levels(rows, layer, rebuilt, thresholds, tally, beside)
     yield from levels.rows_at(thresholds.index(threshold), {})
     for index, level in enumerate(thresholds):
         yield from levels.rows_at(index, {"threshold": level})
@@ -73,8 +187,6 @@ class _Levels:
     rebuilt: Similarities
     thresholds: tuple[float, ...]
     tally: Tally
-    original: Original
-    spread: Spread
     beside: Tally | None
 
     def rows_at(self, at: int, variant: Variant) -> Iterator[Measurement]:
@@ -87,22 +199,19 @@ class _Levels:
         yield self._success(at, rows)
 
     def _information(self, at: int, rows: Rows) -> Measurement:
-        values = self.original.members[at]
-        best = int(self.original.best[at])
-        value = float(self.original.values[at])
-        low, high = self.spread.values[at].tolist()
-        members = self.rebuilt.members
+        tally, beside, members = self.tally, self.beside, self.rebuilt.members
+        values, best, value = tally.members[at], int(tally.best[at]), float(tally.values[at])
+        low, high = tally.value_ends[at].tolist()
         more: dict[str, JsonValue] = {}
-        if self.beside is not None:  # each reconstruction compared with other records
-            other = information(self.beside)
-            rate = float(self.beside.rates[at, int(other.best[at])].mean())
-            more["permuted"] = {"value": float(other.values[at]), "success": rate}
+        if beside is not None:  # each reconstruction compared with other records
+            rate = float(beside.rates[at, int(beside.best[at])].mean())
+            more["permuted"] = {"value": float(beside.values[at]), "success": rate}
         return rows.measured(
             VINFO,
             value,
             layer=self.layer,
             interval=(min(low, value), max(high, value)),
-            n=self.tally.successes[at, best].size,
+            n=tally.successes[at, best].size,
             details={
                 "chosen": members[best] if values[best] > 0 else "guessing",
                 "members": dict(zip(members, values.tolist(), strict=True)),
@@ -111,10 +220,10 @@ class _Levels:
         )
 
     def _success(self, at: int, rows: Rows) -> Measurement:
-        best = int(self.original.best[at])
-        hits = int(self.tally.successes[at, best].sum())
-        count = self.tally.successes[at, best].size * self.tally.restarts
-        low, high = self.spread.rates[at].tolist()
+        best = int(self.tally.best[at])
+        successes = self.tally.successes[at, best]
+        hits, count = int(successes.sum()), successes.size * self.tally.restarts
+        low, high = self.tally.rate_ends[at].tolist()
         return rows.measured(
             SUCCESS,
             hits / count,
@@ -129,7 +238,7 @@ class _Levels:
 
     def _counts(self, at: int) -> dict[str, JsonValue]:
         """Collect the threshold, failed restarts, refused members, and the best guesses."""
-        kind = int(self.original.kinds[at])
+        kind = int(self.tally.kinds[at])
         guessed: dict[str, JsonValue] = {
             "kind": KINDS[kind],
             "success": float(self.tally.guessed[at, kind].mean()),
@@ -142,35 +251,19 @@ class _Levels:
         }
 
 
-@dataclass(frozen=True)
-class LayerSet:
-    """Consecutive layers whose updates an attacker uses together."""
-
-    layers: tuple[Layer, ...]
-
-    @property
-    def layer(self) -> str | None:
-        """The layer of the set's rows: its single layer, or None."""
-        return self.layers[0].name if len(self.layers) == 1 else None
-
-    @property
-    def variant(self) -> Variant:
-        """The variant of the set's rows, which names the layers where there are several."""
-        return {} if len(self.layers) == 1 else {"layers": "+".join(x.name for x in self.layers)}
-
-
-def layer_sets(layers: Sequence[Layer], sizes: Sequence[int]) -> list[LayerSet]:
+def layer_sets(layers: Sequence[Layer], sizes: Sequence[int]) -> list[tuple[Layer, ...]]:
     """Make sets of a number of consecutive layers, without gaps in the model."""
     windows = [
         tuple(layers[start : start + size])
         for size in sizes
         for start in range(len(layers) - size + 1)
     ]
-    return [
-        LayerSet(window)
-        for window in windows
-        if window[-1].position - window[0].position == len(window) - 1
-    ]
+    return [own for own in windows if own[-1].position - own[0].position == len(own) - 1]
+
+
+def variant_of(layers: Sequence[Layer]) -> Variant:
+    """Make the variant of a set's rows, which names the layers where there are several."""
+    return {} if len(layers) == 1 else {"layers": "+".join(layer.name for layer in layers)}
 
 
 def original_rows(
@@ -195,8 +288,8 @@ def original_rows(
         attacks = _Attacks(subject, options, methods, observer, campaign)
         guessed = guesses(campaign.observed, options.guesses, subject.seed)
         for chosen in sets:
-            yield from attacks.on(chosen, rows.of(chosen.variant), guessed)
-        yield from _without({len(chosen.layers) for chosen in sets}, subject, options, rows)
+            yield from attacks.on(chosen, rows.of(variant_of(chosen)), guessed)
+        yield from _without(set(map(len, sets)), subject, options, rows)
 
 
 def original_passes(subject: Subject, options: VinfoOptions) -> float:
@@ -240,9 +333,12 @@ class _Attacks:
     observer: ThreatModel
     campaign: Campaign
 
-    def on(self, chosen: LayerSet, rows: Rows, guessed: FloatArray) -> Iterator[Measurement]:
+    def on(
+        self, chosen: tuple[Layer, ...], rows: Rows, guessed: FloatArray
+    ) -> Iterator[Measurement]:
         """Make rows of a set of layers; ``guessed`` is as ``threshold_rows`` takes it."""
-        observer = replace(self.observer, layers=chosen.layers)
+        layer = chosen[0].name if len(chosen) == 1 else None
+        observer = replace(self.observer, layers=chosen)
         observed = [
             seen(update, observer.visible(update.view.update)) for update in self.campaign.observed
         ]
@@ -252,12 +348,12 @@ class _Attacks:
                 partial(similarities, self.methods, observed, self.campaign.execution)
             )
         except NotApplicable as error:
-            yield from rows.skipped(str(error), ORIGINAL, [chosen.layer])
+            yield from rows.skipped(str(error), ORIGINAL, [layer])
             return
         rows = rows.of({}, self._facts(chosen))
-        yield from threshold_rows(rows, chosen.layer, rebuilt, guessed, self.options.threshold)
+        yield from threshold_rows(rows, layer, rebuilt, guessed, self.options.threshold)
 
-    def _facts(self, chosen: LayerSet) -> dict[str, JsonValue]:
+    def _facts(self, chosen: tuple[Layer, ...]) -> dict[str, JsonValue]:
         """Collect the facts in every row of a set of layers."""
         knowledge = dict(self.campaign.observed[0].view.knowledge)
         informed = [text for text, method in self.methods.items() if not method.searches_labels]
@@ -269,7 +365,7 @@ class _Attacks:
         return {
             "knowledge": {
                 **knowledge,
-                "layers": [layer.name for layer in chosen.layers],
+                "layers": [layer.name for layer in chosen],
                 "labels": labels,
             },
             "chosen_by": "the truth: the best member of the family, by definition",

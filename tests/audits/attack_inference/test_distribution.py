@@ -1,11 +1,16 @@
 """Ordered values from thresholds, by hand and on data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from audits.attack_inference.people import people
 
 from gradaudit.audits.attack_inference.distribution import DistributionGame, from_thresholds
-from gradaudit.families import family
-from gradaudit.families.base import Training
+from gradaudit.audits.attack_inference.split import Design
+from gradaudit.games.splits import Batches
+
+ROOT = np.random.SeedSequence(0)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +36,9 @@ def test_ordered_values_are_found(name: str) -> None:
     generator = np.random.default_rng(0)
     values = generator.integers(0, 5, 800)
     features = values[:, None] + 0.3 * generator.normal(size=(800, 3))
-    training = Training.of(features[:600], values[:600], 5, np.full(5, 0.2))
-    said = DistributionGame("age").fitted(family(name), training, 0)(features[600:])
+    split = DistributionGame("sex").split(people(), Design(20, bins=5, batches=600), ROOT)
+    split = replace(split, shadow=Batches(split.shadow.indices, values[:600]))
+    own, released = features[:600], features[600:]
+    said = DistributionGame("sex").answers(split, name, own, released, 0).observed
     np.testing.assert_allclose(np.exp(said).sum(axis=1), 1)
     assert (said.argmax(axis=1) == values[600:]).mean() > 0.8

@@ -12,6 +12,7 @@ from gradaudit.audits.vinfo.v_information import (
     Estimator,
     HeldOutScores,
     LabelledFeatures,
+    UsableInformation,
     entropy,
     estimate,
     macro_auroc,
@@ -49,20 +50,14 @@ def information(shift: float, prior: np.ndarray = UNIFORM) -> float:
     return float(((densities * np.log(ratio)) @ prior).sum() * (grid[1] - grid[0]))
 
 
-def estimates(shift: float, repeats: int, **options: object) -> np.ndarray:
-    prior = options.pop("prior", UNIFORM)
-    assert isinstance(prior, np.ndarray)
-    return np.array(
-        [
-            v_information(
-                gaussian_sets(shift, seed, 600),
-                prior,
-                ("logistic",),
-                np.random.SeedSequence(seed),
-            ).information
-            for seed in range(repeats)
-        ]
-    )
+def told(
+    sets: BatchSets,
+    *members: str,
+    prior: np.ndarray = UNIFORM,
+    seed: int = 0,
+    **options: bool,
+) -> UsableInformation:
+    return v_information(sets, prior, members, np.random.SeedSequence(seed), **options)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,12 @@ def estimates(shift: float, repeats: int, **options: object) -> np.ndarray:
 def test_logistic_regression_recovers_the_information_of_gaussians(
     shift: float, prior: np.ndarray
 ) -> None:
-    found = estimates(shift, 20, prior=prior)
+    found = np.array(
+        [
+            told(gaussian_sets(shift, seed, 600), "logistic", prior=prior, seed=seed).information
+            for seed in range(20)
+        ]
+    )
     low, high = student(found)
     truth = information(shift, prior)
     assert low - 0.012 <= truth <= high + 0.012
@@ -83,20 +83,13 @@ def test_logistic_regression_recovers_the_information_of_gaussians(
 @pytest.mark.parametrize("nats", [0.1, 0.3, 0.5])
 def test_planted_nats_come_out(nats: float) -> None:
     shift = float(brentq(lambda shift: information(shift) - nats, 0.1, 10))
-    found = [
-        v_information(
-            gaussian_sets(shift, seed, 600), UNIFORM, MEMBERS, np.random.SeedSequence(seed)
-        ).information
-        for seed in range(2)
-    ]
-    assert np.mean(found) == pytest.approx(nats, abs=0.05)
+    found = [told(gaussian_sets(shift, seed, 600), *MEMBERS, seed=seed) for seed in range(2)]
+    assert np.mean([each.information for each in found]) == pytest.approx(nats, abs=0.05)
 
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_perfect_predictor_has_the_entropy(member: str) -> None:
-    found = v_information(
-        gaussian_sets(60.0, 0, 400), UNIFORM, (member,), np.random.SeedSequence(0)
-    )
+    found = told(gaussian_sets(60.0, 0, 400), member)
     assert found.information == pytest.approx(np.log(2), abs=0.003)
     assert found.information <= found.entropy == pytest.approx(np.log(2))
     assert found.auroc == 1
@@ -111,9 +104,7 @@ def test_a_perfect_predictor_of_four_values_has_their_entropy(member: str, seed:
     drawn = gaussian_sets(60.0, seed, 400, 4)
     folds = (replace(fold, features=fold.features[:, :1]) for fold in drawn.folds)
     score = replace(drawn.score, features=drawn.score.features[:, :1])
-    found = v_information(
-        BatchSets(tuple(folds), score), prior, (member,), np.random.SeedSequence(seed)
-    )
+    found = told(BatchSets(tuple(folds), score), member, prior=prior, seed=seed)
     doubt = 1 / (2 * (3 * 200 + 1))
     lost = -(prior * np.log(1 - doubt * (1 - prior))).sum()
     assert found.entropy == pytest.approx(-(prior * np.log(prior)).sum())
@@ -125,9 +116,7 @@ def test_what_score_batches_say_has_no_part_in_the_choice() -> None:
     """With the score values swapped, the same family is chosen, and it fails."""
     sets = gaussian_sets(3.0, 0, 200)
     swapped = replace(sets, score=replace(sets.score, labels=1 - sets.score.labels))
-    right, wrong = (
-        v_information(own, UNIFORM, MEMBERS, np.random.SeedSequence(0)) for own in (sets, swapped)
-    )
+    right, wrong = (told(own, *MEMBERS) for own in (sets, swapped))
     assert (right.family, right.ranker) == (wrong.family, wrong.ranker)
     assert wrong.information < -1 < 0.3 < right.information
     assert wrong.auroc == pytest.approx(1 - right.auroc)
@@ -143,20 +132,12 @@ def test_no_fold_chooses_among_members_that_were_fitted_on_it() -> None:
     def drawn(count: int) -> LabelledFeatures:
         return LabelledFeatures(rng.normal(size=(count, 300)), rng.integers(0, 2, count))
 
-    found = v_information(
-        BatchSets((drawn(60), drawn(60), drawn(60)), drawn(200)),
-        UNIFORM,
-        ("logistic",),
-        np.random.SeedSequence(0),
-    )
+    found = told(BatchSets((drawn(60), drawn(60), drawn(60)), drawn(200)), "logistic")
     assert -0.1 < found.information < 0.1
 
 
 def test_of_nothing_little_is_lost() -> None:
-    found = [
-        v_information(gaussian_sets(0.0, seed), UNIFORM, MEMBERS, np.random.SeedSequence(seed))
-        for seed in range(6)
-    ]
+    found = [told(gaussian_sets(0.0, seed), *MEMBERS, seed=seed) for seed in range(6)]
     values = np.array([each.information for each in found])
     assert -0.02 < values.mean() < 0.01
     assert np.abs(values).max() < 0.05
@@ -183,10 +164,7 @@ def clusters(users: int, seed: int, apart: float = 1.0) -> BatchSets:
 
 
 def test_what_ranks_is_believed_even_of_few_users() -> None:
-    found = [
-        v_information(clusters(24, seed), UNIFORM, ("logistic",), np.random.SeedSequence(seed))
-        for seed in range(8)
-    ]
+    found = [told(clusters(24, seed), "logistic", seed=seed) for seed in range(8)]
     assert np.mean([each.auroc for each in found]) > 0.85
     assert sum(each.family == "logistic" for each in found) >= 7
     assert np.mean([each.information for each in found]) > 0.2
@@ -195,7 +173,7 @@ def test_what_ranks_is_believed_even_of_few_users() -> None:
 def test_what_ranks_need_not_be_what_is_believed() -> None:
     """Marks of few users hide what the value does to each: the odds are off, the order is not."""
     sets = clusters(24, 2, apart=0.5)
-    found = v_information(sets, UNIFORM, ("logistic",), np.random.SeedSequence(2))
+    found = told(sets, "logistic", seed=2)
     assert (found.family, found.ranker) == ("prior", "logistic")
     assert found.information == 0
     assert found.auroc > 0.9
@@ -210,47 +188,35 @@ def test_the_members_of_all_turns_say_their_mean_probability() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_all_members_know_no_less_than_one_of_them_on_average(seed: int) -> None:
     """Jensen's inequality, for the log of a mean."""
-    found = v_information(
-        gaussian_sets(1.0, seed, 60),
-        UNIFORM,
-        ("logistic",),
-        np.random.SeedSequence(seed),
-        curve=True,
-    )
+    found = told(gaussian_sets(1.0, seed, 60), "logistic", seed=seed, curve=True)
     assert found.curve[1].information < found.information
 
 
 def test_a_learning_curve_is_of_one_fold_two_and_all() -> None:
     sets = gaussian_sets(1.5, 0, 400)
-    seed = np.random.SeedSequence(0)
-    found = v_information(sets, UNIFORM, ("logistic",), seed, curve=True)
+    found = told(sets, "logistic", curve=True)
     assert [each.share for each in found.curve] == pytest.approx([1 / 3, 2 / 3, 1])
     assert found.curve[-1][1:] == (found.information, found.auroc)
     assert found.curve[0].information == pytest.approx(found.information, abs=0.03)
-    plain = v_information(sets, UNIFORM, ("logistic",), np.random.SeedSequence(0))
+    plain = told(sets, "logistic")
     assert (plain.information, plain.auroc) == (found.information, found.auroc)
     assert not plain.curve
 
 
 def test_the_papers_forest_stays_below_its_ceiling() -> None:
-    found = v_information(
-        gaussian_sets(60.0, 0, 400), UNIFORM, ("forest",), np.random.SeedSequence(0), paper=True
-    )
+    found = told(gaussian_sets(60.0, 0, 400), "forest", paper=True)
     assert ceiling(2) - 0.03 < found.information <= ceiling(2)
 
 
 def test_the_prior_alone_is_a_family() -> None:
-    found = v_information(gaussian_sets(3.0, 0), UNIFORM, (), np.random.SeedSequence(0))
+    found = told(gaussian_sets(3.0, 0))
     assert found.information == pytest.approx(0)
     assert found.auroc == 0.5
     assert found.family == "prior"
 
 
 def test_the_same_seed_gives_the_same_estimate() -> None:
-    first, again = (
-        v_information(gaussian_sets(1.0, 0, 60), UNIFORM, MEMBERS, np.random.SeedSequence(5))
-        for _ in range(2)
-    )
+    first, again = (told(gaussian_sets(1.0, 0, 60), *MEMBERS, seed=5) for _ in range(2))
     assert first == again
 
 
@@ -278,14 +244,7 @@ def test_an_estimate_is_of_the_rows_of_each_set() -> None:
         estimate(rows, each, adversary, np.random.SeedSequence(0), heard.append)
         for each in (planned, replace(planned, permuted=True))
     )
-    by_hand = v_information(
-        replace(sets, independent=50.0),
-        UNIFORM,
-        ("logistic",),
-        np.random.SeedSequence(0),
-        curve=True,
-    )
-    assert found == by_hand
+    assert found == told(replace(sets, independent=50.0), "logistic", curve=True)
     assert permuted == replace(found, curve=())
     assert heard == [1, 1]
 
