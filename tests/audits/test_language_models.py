@@ -85,7 +85,7 @@ def audited(subject: Subject, wanted: Mapping[str, Mapping[str, Any]]) -> Report
     return report
 
 
-@pytest.mark.parametrize("name", ["bert-lora", *map(slow, ("gpt2", "bert", "masked", "gpt2-lora"))])
+@pytest.mark.parametrize("name", ["bert-lora", slow("gpt2"), slow("masked")])
 def test_every_layer_has_a_number_or_the_audit_a_reason(name: str, shelf: Shelf) -> None:
     subject = opened(shelf, name, 12)
     report = audited(subject, {n: how for n, how in CHEAP.items() if n not in WHY_NOT})
@@ -102,7 +102,7 @@ def test_every_layer_has_a_number_or_the_audit_a_reason(name: str, shelf: Shelf)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2-lora"])
 def test_adversaries_see_what_is_shared(name: str, shelf: Shelf) -> None:
-    subject = opened(shelf, name, 120, "*wte", "*word_embeddings", "*.0.*c_attn*", "*.0.*query")
+    subject = opened(shelf, name, 90, "*wte", "*word_embeddings", "*.0.*c_attn*", "*.0.*query")
     report = audited(subject, DEAR)
     for layer in subject.layers:
         for row in report.select("vinfo.auroc", layer=layer.name, variant={}):

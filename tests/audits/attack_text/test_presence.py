@@ -61,7 +61,7 @@ def test_evidence_is_the_mean_energy_outside_the_span() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("defenses", [(), ("dp:clip=1,sigma=0.05,per=release",), ("prune:0.9",)])
+@pytest.mark.parametrize("defenses", [(), ("dp:clip=1,sigma=0.05,per=release",)])
 def test_texts_of_another_batch_are_told_from_decoys_by_chance_alone(
     defenses: tuple[str, ...],
 ) -> None:

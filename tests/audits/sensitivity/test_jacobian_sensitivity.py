@@ -46,8 +46,8 @@ def sample_of(parts: Array, *, squared: bool = True, columns: int | None = None)
 def test_intervals_of_the_f_norm_cover(name: str, probes: int) -> None:
     generator = np.random.default_rng(0)
     spectrum = np.array([SPECTRA[name]])
-    intervals = [sample_of(squares(spectrum, probes, generator)).interval() for _ in range(1000)]
-    assert covered(intervals, float(np.sqrt(spectrum.sum()))) >= 915
+    intervals = [sample_of(squares(spectrum, probes, generator)).interval() for _ in range(400)]
+    assert covered(intervals, float(np.sqrt(spectrum.sum()))) >= 366
 
 
 def test_intervals_cover_when_records_share_their_probes() -> None:
@@ -90,12 +90,12 @@ def test_the_ends_of_all_records_hold_at_once(probes: int, together: bool) -> No
 def test_flatter_spectra_stay_within_the_ends_of_rank_one() -> None:
     generator = np.random.default_rng(0)
     for spectrum in SPECTRA.values():
-        parts = squares(np.full((40_000, 1), 1.0) * spectrum, 8, generator)
-        ends = [sample_of(some).each_within(0.0005 * 400) for some in np.split(parts, 100)]
+        parts = squares(np.full((10_000, 1), 1.0) * spectrum, 8, generator)
+        ends = [sample_of(some).each_within(0.0005 * 400) for some in np.split(parts, 25)]
         truth = float(np.sqrt(sum(spectrum)))
         below = sum((low > truth).sum() for low, _ in ends)
         above = sum((high < truth).sum() for _, high in ends)
-        assert max(below, above) <= 40_000 * 0.0005 + 18, spectrum
+        assert max(below, above) <= 10_000 * 0.0005 + 9, spectrum
 
 
 def test_exact_norms_are_their_own_ends() -> None:
@@ -142,7 +142,7 @@ def test_intervals_over_records_and_probes_cover() -> None:
     """Gamma norms of rank one, seen by 16 probes that all records share."""
     generator = np.random.default_rng(0)
     intervals = []
-    for seed in range(300):
+    for seed in range(150):
         norms = generator.gamma(4.0, size=(24, 1))
         sample = sample_of((norms * generator.standard_normal(16)) ** 2)
         over_records = ratio_interval(sample.values, np.ones(24), bootstrap_counts(24, seed))
@@ -152,7 +152,7 @@ def test_intervals_over_records_and_probes_cover() -> None:
 
 
 @pytest.mark.slow
-def test_each_layers_interval_covers_the_exact_norm_90_times_of_100() -> None:
+def test_each_layers_interval_covers_the_exact_norm_of_a_network() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         *(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Tanh()),
@@ -169,7 +169,7 @@ def test_each_layers_interval_covers_the_exact_norm_90_times_of_100() -> None:
         return {layer: norms["f"] for layer, norms in found.items()}
 
     exact = measured(0, 0)
-    many = [measured(80, seed) for seed in range(20)]  # probes are drawn one by one
+    many = [measured(80, seed) for seed in range(10)]  # probes are drawn one by one
     for layer, truth in exact.items():
         assert truth.exact
         estimates = [
@@ -177,7 +177,7 @@ def test_each_layers_interval_covers_the_exact_norm_90_times_of_100() -> None:
             for found in many
             for some in range(0, 80, 16)
         ]
-        assert covered([estimate.interval() for estimate in estimates], truth.mean) >= 90, layer
+        assert covered([estimate.interval() for estimate in estimates], truth.mean) >= 44, layer
         means = np.array([estimate.mean**2 for estimate in estimates])
         error = means.std(ddof=1) / np.sqrt(len(means))
         assert abs(means.mean() - truth.mean**2) < 4 * error + 0.02 * truth.mean**2

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from subjects import one, rows_by, seeded
 from torch import nn
 
-from gradaudit.audits import audits
 from gradaudit.audits.subspace import Subspace, SubspaceOptions
 from gradaudit.audits.subspace.comparing import DISTANCES
 from gradaudit.audits.subspace.groups import orders_of
@@ -135,20 +133,6 @@ def test_rows_against_dense_gradients(reading: str, layer: str, shape: tuple[int
             assert noise.interval == pytest.approx(np.quantile(permuted, [0.025, 0.975]), rel=1e-6)
 
 
-def test_every_metric_is_declared_and_found() -> None:
-    assert audits()["subspace"] is Subspace
-    declared = {metric.id: metric for metric in Subspace.metrics}
-    assert set(declared) == METRICS
-    assert set(Subspace.headline) <= METRICS
-    rows = rows_of(subject_of())
-    assert {row.metric for row in rows} == METRICS
-    for row in rows:
-        assert row.unit == declared[row.metric].unit
-    (judged,) = [metric for metric in Subspace.metrics if metric.warning is not None]
-    assert (judged.id, judged.riskier) == ("p_value", "lower")
-    assert judged.why
-
-
 @pytest.mark.parametrize("reading", ["mean", "samples"])
 def test_memory_changes_nothing(reading: str) -> None:
     subject = subject_of(attributes=("a", "b"))
@@ -228,10 +212,10 @@ def test_row_spaces_that_every_group_spans_are_skipped() -> None:
     inputs.flatten(1)[:, 7:] = 0
     subject = replace(subject, records=replace(subject.records, inputs=inputs))
     row = one(rows_of(subject, reading="mean"), "p_value", "1")
+    why = "any two groups of these records, drawn at random or not, span the same 7 of 32 "
     assert (row.status, row.reason) == (
         "skipped",
-        "any two groups of these records, drawn at random or not, span the same 7 of 32 "
-        "dimensions: the subspaces cannot differ",
+        f"{why}dimensions: the subspaces cannot differ",
     )
     assert one(rows_of(subject), "p_value", "1").status == "measured"
 
@@ -315,13 +299,10 @@ def test_every_layer_of_every_model_has_a_row_or_a_reason(case: Case) -> None:
     records = Records(inputs, labels, attributes={"a": attribute(*(i % 2 for i in range(12)))})
     target = case.target()
     subject = Subject((target,), records, target.layers, attributes=("a",))
-    for reading in ("mean", "samples"):
-        rows = rows_of(subject, reading=reading)
-        assert [row.layer for row in rows if row.metric == "p_value"] == [
-            layer.name for layer in target.layers
-        ]
-        for row in rows:
-            assert row.status == "measured" or (row.status == "skipped" and row.reason)
+    rows = rows_of(subject, reading="mean" if CASES.index(case) % 2 else "samples")
+    told = [row.layer for row in rows if row.metric == "p_value"]
+    assert told == [layer.name for layer in target.layers]
+    assert all(r.status == "measured" or (r.status == "skipped" and r.reason) for r in rows)
 
 
 def test_coupled_records_have_no_gradients_of_their_own() -> None:
@@ -340,70 +321,21 @@ def test_rows_say_that_no_defense_was_applied() -> None:
     assert "defenses" not in one(rows_of(subject_of()), "grassmann", "0").details
 
 
-@pytest.mark.parametrize("wrong", [{"permutations": 18}, {"reading": "median"}, {"k": 3}])
-def test_wrong_options(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        SubspaceOptions(**wrong)
-
-
 @pytest.mark.parametrize("preset", [Subspace.quick, Subspace.plain, Subspace.thorough])
 def test_presets_can_reach_the_limit(preset: dict[str, Any]) -> None:
     (limit,) = [metric.warning for metric in Subspace.metrics if metric.warning is not None]
     assert 1 / (SubspaceOptions(**preset).permutations + 1) < limit
 
 
-@pytest.mark.parametrize("reading", ["mean", "samples"])
-def test_the_sample_model_on_the_command_line(reading: str) -> None:
-    done = run("subspace", "-a", "slant", *SAMPLE, "--reading", reading, "-f", "json")
+def test_the_sample_model_on_the_command_line() -> None:
+    done = run("subspace", "-a", "slant", *SAMPLE, "--reading", "mean", "-f", "json")
     assert done.status == 0, done.err
     rows = json.loads(done.out)["measurements"]
     assert len(rows) == len(METRICS) * 4
     skipped = {row["layer"] for row in rows if row["status"] == "skipped"}
-    assert skipped == ({"conv1"} if reading == "mean" else set())
+    assert skipped == {"conv1"}
     p_values = [row["value"] for row in rows if row["metric"] == "p_value" and row["value"]]
     assert all(0.05 <= value <= 1 for value in p_values)
-
-
-def test_an_attribute_among_the_inputs_is_found() -> None:
-    """A column of the table: random groups never lie as far apart as the two sexes."""
-    done = run(
-        *("subspace", "-a", "sex", "--permutations", "39", "-f", "json"),
-        *("-m", "sample_models/models.py:diabetes_mlp", "-d", "diabetes", "--device", "cpu"),
-        *("-c", "sample_models/diabetes/round-20.safetensors"),
-    )
-    assert done.status == 0, done.err
-    rows = json.loads(done.out)["measurements"]
-    found = {row["layer"]: row["value"] for row in rows if row["metric"] == "p_value"}
-    assert found == {"fc1": 1 / 40, "fc2": 1 / 40}
-
-
-def test_the_table_fits_into_80_columns() -> None:
-    done = run("subspace", "-a", "slant", "-a", "ink", *SAMPLE, width=80)
-    assert done.status == 0, done.err
-    assert max(map(len, done.out.splitlines())) <= 80
-    assert "p_value" in done.out
-
-
-@pytest.mark.parametrize(
-    ("wrong", "status", "message"),
-    [
-        (("--reading", "median"), 2, "reading"),
-        (("--permutations", "3"), 2, "permutations"),
-        (("--samples", "8"), 3, "5 are needed"),
-    ],
-)
-def test_wrong_requests_on_the_command_line(
-    wrong: tuple[str, ...], status: int, message: str
-) -> None:
-    done = run("subspace", "-a", "slant", *SAMPLE, *wrong)
-    assert done.status == status
-    assert message in done.err
-
-
-def test_no_attribute_on_the_command_line() -> None:
-    done = run("subspace", *SAMPLE)
-    assert done.status == 3
-    assert "name one with --attribute" in done.err
 
 
 def test_rare_values_are_merged_where_that_is_asked_for() -> None:

@@ -6,7 +6,6 @@ from audits.attack_text.sentences import LENGTH, texts, transformer, view
 from torch import Tensor, nn
 
 from gradaudit.audits.attack_text.linear_maps import Structure
-from gradaudit.audits.attack_text.recovery.decoder import Continuations
 from gradaudit.audits.attack_text.recovery.recover import recover
 from gradaudit.audits.attack_text.text_threat import TextThreat
 from gradaudit.defenses import parse_defense
@@ -40,7 +39,7 @@ def test_texts_of_a_causal_model_come_back_word_for_word(tied: bool, hide: tuple
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_texts_with_the_same_beginning_come_back_word_for_word(tied: bool, seed: int) -> None:
     """They fill fewer dimensions than there are positions."""
     made, truth = view(4, tied=tied, shared=3, seed=seed)
@@ -109,27 +108,6 @@ def test_structure_is_found_by_trying() -> None:
     assert found.positional
     other, _ = view(2, causal=False)
     assert not Structure.of(other).causal
-
-
-def test_continuations_are_those_of_whole_texts() -> None:
-    """A plain model takes no tree of continuations; each is run by itself."""
-    made, truth = view(3)
-    places = Structure.of(made).mixed
-    continuations = Continuations.at(made, places)
-    assert not continuations.together
-    prefixes, words = torch.tensor([text[:3] for text in truth]), torch.arange(4, 9)
-    misfits = continuations.misfit(prefixes, words)
-    assert misfits.shape == (len(places), 3, 5)
-    alone = torch.cat([prefixes[1], words[2:3]])[None]
-    for place, found in zip(places, misfits, strict=True):
-        expected = place.misfit(alone)[0, -1]
-        torch.testing.assert_close(found[1, 2], expected, rtol=1e-2, atol=1e-4)
-
-
-def test_positions_are_as_many_as_the_texts_fill() -> None:
-    made, _ = view(4)
-    assert made.tokens == 4 * LENGTH
-    assert made.inner == (LENGTH - 1,) * 4
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -35,7 +35,7 @@ def test_rows_of_a_table_tell_where_most_were_looked_up() -> None:
     assert told(tokens_read(made)) == inner(truth)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_table_that_is_the_head_tells_what_was_looked_up_from_what_was_asked_for(
     seed: int,
 ) -> None:
