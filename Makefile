@@ -37,7 +37,7 @@ reference: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
-	$(BIN)/python benchmarks/mutants.py $(ROOM) $(SAMPLE:%=--sample %) $(SEED:%=--seed %)
+	$(BIN)/python -m benchmarks.mutants $(ROOM) $(SAMPLE:%=--sample %) $(SEED:%=--seed %)
 
 lock: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check uv

@@ -1,4 +1,4 @@
-"""What the benchmarks share: real data, options, timing in turns, tables, training, processes.
+"""What the benchmarks share: real data, options, timing in turns, tables, training.
 
 They run from the repository's root, as ``python -m benchmarks.papers.copa_table2``. Real data are
 in ``../shared/data`` beside the checkout, or in ``data`` of the folder that GRADAUDIT_SHARED names.
@@ -8,15 +8,13 @@ import argparse
 import gzip
 import os
 import re
-import resource
-import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -152,16 +150,6 @@ def in_turn(
     return {name: each[warm:] for name, each in seconds.items()}
 
 
-def medians(ways: Mapping[str, Work], rounds: int, **how: Any) -> dict[str, float]:
-    """The median of each way's seconds by ``in_turn``."""
-    return {name: statistics.median(each) for name, each in in_turn(ways, rounds, **how).items()}
-
-
-def peak() -> float:
-    """GiB that this process has held at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
 def line(*cells: object) -> None:
     """Print a line of a Markdown table."""
     print("|", " | ".join(map(str, cells)), "|", flush=True)
@@ -186,18 +174,24 @@ def drawn(count: int, size: int, steps: int) -> Iterator[Tensor]:
     return (torch.randint(count, (size,)) for _ in range(steps))
 
 
+def entropy(returned: Any, labels: Tensor) -> Tensor:
+    """Cross-entropy of whatever a model returns, of tokens too."""
+    loss = CrossEntropy()
+    return loss.of_batch(loss.taken(returned), labels)
+
+
 def fit(
     model: nn.Module,
     inputs: Tensor,
     labels: Tensor,
     optimiser: torch.optim.Optimizer,
     batches: Iterable[Tensor],
+    loss: Callable[[Any, Tensor], Tensor] = nn.functional.cross_entropy,
 ) -> nn.Module:
-    """The model after a step for each batch, by cross-entropy; in evaluation mode."""
+    """The model after a step for each batch; in evaluation mode."""
     for rows in batches:
         optimiser.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss(model(inputs[rows]), labels[rows]))
         optimiser.step()
     return model.eval()
 
@@ -215,29 +209,12 @@ def seen_of(
     return threat.observed(batch, torch.Generator()).view.in_precision(dtype)
 
 
-class Spent(NamedTuple):
-    """What a process and its children took: seconds on the clock and of processors, MiB at most."""
-
-    wall: float
-    cpu: float
-    memory: float
-    status: int
-    errors: str
-
-
-def spent_by(command: Sequence[object], root: Path = ROOT, folder: Path = ROOT) -> Spent:
-    """Run a program of Python in a process of its own, on one thread, with a checkout's package."""
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    wall = time.perf_counter() - begun
-    return Spent(wall, cpu, after.ru_maxrss / 1024, done.returncode, done.stderr)
+def blurred(view: AttackerView, level: float, generator: torch.Generator) -> AttackerView:
+    """The view under Gaussian noise of so many times its update's root mean square."""
+    flat = torch.cat([part.flatten() for part in view.update.values()])
+    scale = level * float(flat.square().mean().sqrt())
+    update = {
+        name: part + scale * torch.randn(part.shape, generator=generator).to(part)
+        for name, part in view.update.items()
+    }
+    return replace(view, update=update)

@@ -1,10 +1,15 @@
-"""Residual nets that several benchmarks take."""
+"""Models that several benchmarks take: residual nets, and language models by their sizes."""
 
+import json
+import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from gradaudit.models.building import load_model
 
 Norm = Callable[[int], nn.Module]
 
@@ -77,3 +82,11 @@ def small_residual() -> nn.Module:
     blocks = [Residual(*width, shortcut=pointwise) for width in widths]
     ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), *blocks, *ends)
+
+
+def of_config(kind: str, architecture: str, **sizes: object) -> nn.Module:
+    """A model of ``transformers`` with fresh weights, loaded as ``hf:FOLDER`` loads it."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"model_type": kind, "architectures": [architecture], **sizes}
+        (Path(folder) / "config.json").write_text(json.dumps(settings))
+        return load_model(f"hf:{folder}")

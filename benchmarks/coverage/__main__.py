@@ -42,8 +42,8 @@ class Line(TypedDict):
 
 
 Key = tuple[str, str]
-POWER = "power: "
-"""Starts the name of a share that tells how much is shown, not how much is right."""
+TOLD = {"power": "as often as can be", "estimate": "nothing is promised"}
+"""What is said of shares that tell how much is shown, or how an estimate does, by their prefix."""
 
 
 def discovered() -> dict[str, Study]:
@@ -68,15 +68,8 @@ def play(name: str, full: bool, wanted: str, seed: int) -> Line:
     found = next(cell for cell in cells(discovered()[name], full, "") if title(cell) == wanted)
     with threadpool_limits(1):
         outcomes = found.play(seed)
-    return {
-        "study": name,
-        "cell": wanted,
-        "seed": seed,
-        "outcomes": {
-            key: (outcome.covered, outcome.width, outcome.imprecise)
-            for key, outcome in outcomes.items()
-        },
-    }
+    told = {key: (each.covered, each.width, each.imprecise) for key, each in outcomes.items()}
+    return {"study": name, "cell": wanted, "seed": seed, "outcomes": told}
 
 
 def done(path: Path) -> list[Line]:
@@ -138,13 +131,12 @@ def row(cell: Cell, key: str, outcomes: list[Outcome]) -> str:
     judged = [outcome for outcome in said if not outcome.imprecise]
     widths = [outcome.width for outcome in said if outcome.width is not None]
     low, high = cell.nominal[0], cell.nominal[1] if widths else 1.0
-    power = key.startswith(POWER)
-    right = f"{low:.0%} to {high:.0%}" if high < 1 else f"at least {low:.0%}"
-    right = "as often as can be" if power else right
+    told = TOLD.get(key.partition(": ")[0])
+    right = told or (f"{low:.0%} to {high:.0%}" if high < 1 else f"at least {low:.0%}")
     if not said:
         return f"| {title(cell)} | {key} | {right} | nothing said | | | | {len(outcomes)} |"
     share = hits(judged) / len(judged) if judged else low
-    off = " **!**" if not power and not low <= share <= high else ""
+    off = " **!**" if not told and not low <= share <= high else ""
     width = f"{statistics.median(widths):.3g}" if widths else ""
     imprecise = 1 - len(judged) / len(said)
     return (

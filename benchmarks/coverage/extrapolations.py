@@ -1,25 +1,23 @@
 """Whether a sweep's extrapolated intervals hold what is measured there, on real data.
 
-    python -m benchmarks.coverage.extrapolations measure FOLDER [--jobs 2]
-    python -m benchmarks.coverage.extrapolations judge FOLDER
+    python -m benchmarks.coverage.extrapolations FOLDER [--jobs 2] [--only '']
 
-``measure`` sweeps batch sizes of 1 to 128 with the command line, a report for each pair of model
-and data and each audit. ``judge`` fits each series on batches up to 16 and counts how often the
-intervals for 32, 64 and 128 hold what was measured there. The constants of
-``gradaudit.sweeping.extrapolation`` were set before anything was measured.
+Batch sizes of 1 to 128 are swept with the command line, a report in the folder for each pair of
+model and data and each audit, unless it is there. Then each series is fitted on batches up to 16,
+and counted is how often the intervals for 32, 64 and 128 hold what was measured there. The
+constants of ``gradaudit.sweeping.extrapolation`` were set before anything was measured.
 """
 
-import argparse
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from joblib import Parallel, delayed
 
-from benchmarks.harness import DATA
+from benchmarks.harness import DATA, arguments
 from gradaudit.audits import Metric
 from gradaudit.judging.policy import known_metrics
 from gradaudit.report import Measurement, Report
@@ -30,22 +28,17 @@ KEY = "batch-size"
 SIZES = "1,2,4,8,16,32,64,128"
 FITTED, LIMIT_S = 16, 240
 TABLE = "&scale=standard&attribute=sex"
+SPEECH = "inputs=features&label=emotion&attribute=gender&scale=standard"
 SPECS = {
     "digits": ("digits", "slant"),
     "diabetes": ("diabetes?scale=standard", "sex"),
     "german": (f"csv:{DATA / 'german_credit.csv'}?label=class-label{TABLE}", "sex"),
     "adult": (f"csv:{DATA / 'adult.csv'}?label=income&drop=fnlwgt{TABLE}", "sex"),
-    "ravdess": (
-        f"npz:{DATA / 'ravdess_emobase.npz'}?inputs=features&label=emotion&attribute=gender"
-        "&scale=standard",
-        "gender",
-    ),
-    "utkface": (
-        f"npz:{DATA / 'utkface_32.npz'}?inputs=images&label=gender&attribute=race",
-        "race",
-    ),
+    "ravdess": (f"npz:{DATA / 'ravdess_emobase.npz'}?{SPEECH}", "gender"),
+    "utkface": (f"npz:{DATA / 'utkface_32.npz'}?inputs=images&label=gender&attribute=race", "race"),
     "cifar": (f"npz:{DATA / 'cifar10_6k_jpeg.npz'}?inputs=images&label=labels", ""),
 }
+"""How the command line names data, and the attribute that is asked about."""
 AUDITS = {
     "vinfo": ["vinfo", "--repeats=6", "--batches=40", "--family=logistic,norms"],
     "attribute": ["attack", "attribute", "--repeats=3", "--trials=60", "--batches=60"],
@@ -54,66 +47,39 @@ AUDITS = {
     ],
     "table": ["attack", "table", "--method=row-space"],
 }  # fmt: skip
+APPLY = {
+    "vinfo": [data for data, (_, attribute) in SPECS.items() if attribute],
+    "attribute": ["german", "adult", "diabetes", "ravdess"],
+    "reconstruct": ["digits", "diabetes", "cifar", "utkface"],
+    "table": ["german", "adult", "diabetes"],
+}
+PAIRS = (
+    ("german", "zoo:mlp?inputs=61&hidden=64&classes=2"),
+    ("diabetes", "zoo:mlp?inputs=10&hidden=16&classes=2"),
+    ("digits", "zoo:cnn3?shape=1x8x8"),
+    ("adult", "zoo:mlp?inputs=107&hidden=32&classes=2"),
+    ("german", "zoo:mlp?inputs=61&hidden=16&classes=2&activation=tanh"),
+    ("ravdess", "zoo:mlp?inputs=988&hidden=16&classes=8"),
+    ("cifar", "zoo:cnn3?variant=2"),
+    ("digits", "zoo:mlp?inputs=1x8x8&hidden=24"),
+    ("utkface", "zoo:cnn3?classes=2&variant=2"),
+)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A model on data, before or after five rounds of training."""
-
-    data: str
-    model: str
-    trained: bool
-
-    @property
-    def name(self) -> str:
-        """For files and tables."""
-        kind = self.model.removeprefix("zoo:").replace("?", "_").replace("&", "_")
-        return f"{self.data}-{kind}-{'trained' if self.trained else 'initial'}"
-
-    def audits(self) -> Iterator[str]:
-        """Audits that apply."""
-        if SPECS[self.data][1]:
-            yield "vinfo"
-        if self.data in ("german", "adult", "diabetes", "ravdess"):
-            yield "attribute"
-        if self.data in ("digits", "diabetes", "cifar", "utkface"):
-            yield "reconstruct"
-        if self.data in ("german", "adult", "diabetes"):
-            yield "table"
-
-
-PAIRS = [
-    *(
-        Pair(data, model, trained)
-        for data, model in (
-            ("german", "zoo:mlp?inputs=61&hidden=64&classes=2"),
-            ("diabetes", "zoo:mlp?inputs=10&hidden=16&classes=2"),
-            ("digits", "zoo:cnn3?shape=1x8x8"),
-            ("adult", "zoo:mlp?inputs=107&hidden=32&classes=2"),
-            ("german", "zoo:mlp?inputs=61&hidden=16&classes=2&activation=tanh"),
-            ("ravdess", "zoo:mlp?inputs=988&hidden=16&classes=8"),
-            ("cifar", "zoo:cnn3?variant=2"),
-            ("digits", "zoo:mlp?inputs=1x8x8&hidden=24"),
-            ("utkface", "zoo:cnn3?classes=2&variant=2"),
-        )
-        for trained in (False, True)
-    )
-]
-
-
-def measure(pair: Pair, audit: str, folder: Path) -> None:
-    """Write the report of one sweep, unless it is there."""
-    file = folder / f"{pair.name}.{audit}.json"
+def measure(name: str, model: str, audit: str, folder: Path, *, trained: bool) -> None:
+    """Write the report of one sweep of a model as drawn, or after five rounds of training."""
+    kind = model.removeprefix("zoo:").replace("?", "_").replace("&", "_")
+    title = f"{name}-{kind}-{'trained' if trained else 'initial'}"
+    file, run = folder / f"{title}.{audit}.json", folder / f"{title}.run"
     if file.exists():
         return
-    data, attribute = SPECS[pair.data]
-    subject = ["-m", pair.model, "-d", data]
-    if pair.trained:
-        run = folder / f"{pair.name}.run"
+    data, attribute = SPECS[name]
+    subject = ["-m", model, "-d", data]
+    if trained:
         _command("train", *subject, "--rounds=5", "--every=5", "--out", str(run))
         subject += ["-c", str(next(run.glob("round-*5.safetensors")))]
     asked = ["-a", attribute] if audit in ("vinfo", "attribute") else []
-    over = ["--over", f"batch-size={SIZES}", "-q", "-o", str(file)]
+    over = ["--over", f"{KEY}={SIZES}", "-q", "-o", str(file)]
     _command("sweep", *AUDITS[audit], *subject, *asked, *over)
 
 
@@ -128,14 +94,8 @@ def _command(*words: str) -> None:
         print(words[:3], done.stderr[-300:], flush=True)
 
 
-def judge(folder: Path) -> None:
-    """Print how often intervals hold, by metric, and how many series were refused."""
-    known = known_metrics()
-    for metric, counts in sorted(Counter(_outcomes(folder, known)).items()):
-        print(*metric, counts)
-
-
-def _outcomes(folder: Path, known: Mapping[str, Metric]) -> Iterator[tuple[str, str]]:
+def outcomes(folder: Path, known: Mapping[str, Metric]) -> Iterator[tuple[str, str]]:
+    """Of each series in the reports: the metric, and whether an interval held or none was told."""
     for file in sorted(folder.glob("*.json")):
         series: dict[object, list[Measurement]] = defaultdict(list)
         for row in Report.from_file(file).rows:
@@ -165,18 +125,15 @@ def _of_series(metric: Metric, rows: Sequence[Measurement]) -> Iterator[tuple[st
 
 
 def main() -> None:
-    """Measure, or judge what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("measure", "judge"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--jobs", type=int, default=2)
-    asked = parser.parse_args()
-    if asked.step == "judge":
-        judge(asked.folder)
-    else:
-        asked.folder.mkdir(exist_ok=True)
-        work = [(pair, audit) for audit in AUDITS for pair in PAIRS if audit in pair.audits()]
-        Parallel(asked.jobs)(delayed(measure)(pair, audit, asked.folder) for pair, audit in work)
+    given = arguments(__doc__)
+    given.folder.mkdir(exist_ok=True)
+    Parallel(given.jobs)(
+        delayed(measure)(*pair, audit, given.folder, trained=trained)
+        for audit, pair, trained in product(AUDITS, PAIRS, (False, True))
+        if pair[0] in APPLY[audit] and given.only in f"{pair[0]} {audit}"
+    )
+    for metric, count in sorted(Counter(outcomes(given.folder, known_metrics())).items()):
+        print(*metric, count)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,14 @@ texts against decoys at the first and at the best layer, each with its 95 % inte
 """
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import arguments
+from benchmarks.harness import arguments, drawn, entropy, fit, heading, line
 from gradaudit.audits.attack_text import AttackText
 from gradaudit.core.huggingface import library
 from gradaudit.data.common.tokenizing import parts_of
@@ -42,6 +41,13 @@ def texts(count: int, seed: int) -> Tensor:
     return ids.reshape(count, LENGTH)
 
 
+def following(ids: Tensor) -> Tensor:
+    """The next token of each, for the loss."""
+    labels = ids.roll(-1, dims=1)
+    labels[:, -1] = IGNORED
+    return labels
+
+
 def base() -> nn.Module:
     """The trained model that is fine-tuned."""
     transformers = library("transformers")
@@ -52,13 +58,8 @@ def base() -> nn.Module:
     )  # fmt: skip
     torch.manual_seed(0)
     model: nn.Module = transformers.GPT2LMHeadModel(config)
-    optimizer, corpus = torch.optim.AdamW(model.parameters(), 1e-3), texts(400, 99)
-    for _ in range(STEPS):
-        batch = corpus[torch.randint(len(corpus), (16,))]
-        optimizer.zero_grad()
-        model(input_ids=batch, labels=batch).loss.backward()
-        optimizer.step()
-    return model.eval()
+    corpus, adam = texts(400, 99), torch.optim.AdamW(model.parameters(), 1e-3)
+    return fit(model, corpus, following(corpus), adam, drawn(400, 16, STEPS), entropy)
 
 
 def lora(rank: int, start: bool = False) -> Callable[[nn.Module], nn.Module]:
@@ -116,13 +117,12 @@ def in_four_bits(model: nn.Module) -> nn.Module:
     return model
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A way to fine-tune: what is trained of a model, and how an update is made."""
 
     name: str
     adapt: Callable[[nn.Module], nn.Module]
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     dtype: torch.dtype = torch.float32
 
 
@@ -132,12 +132,11 @@ def cases() -> Iterator[Case]:
         yield Case(f"LoRA, rank {rank}", lora(rank))
     yield Case("LoRA, rank 16, at its start", lora(16, start=True))
     yield Case("LoRA, rank 16, base in 4 bits", lambda model: lora(16)(in_four_bits(model)))
-    for steps in (5, 50):
-        how = {"algorithm": "fedavg", "local_steps": steps, "optimizer": "adam", "rate": 1e-4}
-        yield Case(f"LoRA, rank 16, {steps} steps of Adam", lora(16), how)
-        yield Case(f"LoRA, rank 64, {steps} steps of Adam", lora(64), how)
-    yield Case("LoRA, rank 16, bfloat16", lora(16), dtype=torch.bfloat16)
-    yield Case("LoRA, rank 64, bfloat16", lora(64), dtype=torch.bfloat16)
+    for rank in (16, 64):
+        for steps in (5, 50):
+            how = {"algorithm": "fedavg", "local_steps": steps, "optimizer": "adam", "rate": 1e-4}
+            yield Case(f"LoRA, rank {rank}, {steps} steps of Adam", lora(rank), how)
+        yield Case(f"LoRA, rank {rank}, bfloat16", lora(rank), dtype=torch.bfloat16)
     yield Case("IA³", ia3)
     yield Case("prefix of 8 vectors", Prefixed)
 
@@ -145,9 +144,8 @@ def cases() -> Iterator[Case]:
 def records(count: int, seed: int) -> Records:
     """Texts with their next tokens as labels."""
     ids = texts(count, seed)
-    labels = ids.roll(-1, dims=1)
-    labels[:, -1] = IGNORED
-    return Records(torch.cat([ids, torch.ones_like(ids)], dim=1), labels, parts=parts_of(LENGTH))
+    inputs = torch.cat([ids, torch.ones_like(ids)], dim=1)
+    return Records(inputs, following(ids), parts=parts_of(LENGTH))
 
 
 def measured(case: Case, model: nn.Module, updates: int) -> list[Measurement]:
@@ -172,7 +170,9 @@ def told(row: Measurement | None) -> str:
 def main() -> None:
     """Print a line a way to fine-tune."""
     asked, trained = arguments(__doc__), base()
-    print("| what is trained | tokens named | whole texts | predicted | first layer | best layer |")
+    names = ("tokens_recovered", "sequences_recovered", "lora_predicted")
+    titles = ("tokens named", "whole texts", "predicted", "first layer", "best layer")
+    heading("what is trained", *titles)
     for case in cases():
         if asked.only not in case.name:
             continue
@@ -181,12 +181,8 @@ def main() -> None:
         layers = [row for row in rows if row.metric == "text_auroc" and row.value is not None]
         best = max(layers, key=lambda row: float(np.nan_to_num(row.value or 0)), default=None)
         first = next(iter(layers), None)
-        cells = [
-            told(whole.get(name))
-            for name in ("tokens_recovered", "sequences_recovered", "lora_predicted")
-        ]
-        line = [case.name, *cells, told(first), f"{told(best)} {best.layer if best else ''}"]
-        print("| " + " | ".join(line) + " |", flush=True)
+        cells = (told(whole.get(name)) for name in names)
+        line(case.name, *cells, told(first), f"{told(best)} {best.layer if best else ''}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """No attack beats a floor; its number is on the safe side of the truth.
 
-    python -m benchmarks.coverage.floors [PARTS …] [--runs 200] [--audits 100]
+    python -m benchmarks.coverage.floors [PARTS …] [--runs 200] [--audits 100] [--records 1024]
 
 ``attacks``: records drawn from the prior, updates of tanh networks under noise, and attackers who
 know all that a floor grants them: the most likely record (MAP) from the truth itself and from the
@@ -9,11 +9,15 @@ that begin near the most likely record. Mean squared errors over the prior's var
 errors, beside the floor. ``coverage``: audits of 64 drawn records, with all bounds; how often the
 safe number lies beyond the mean of four audits of 1,024 (2.5 % nominal). ``intervals``: how often
 the interval of ``floor.gap``'s attack on 16 records holds its mean over all audits (95 % nominal).
+``bayes``: 2-8-2 networks of tanh on two Gaussian classes and on two half-moons, whose best attacker
+has the variance of the posterior on a grid of 301 × 301, on average over 200 updates; beside it the
+median of the audits' safe floors, with records' weights and without, and how many lie beyond it.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
@@ -22,7 +26,7 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
-from benchmarks.harness import arguments, drawn, fit
+from benchmarks.harness import arguments, drawn, fit, heading, line
 from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
 from gradaudit.audits.floor.playing import AttackedRecords
@@ -36,7 +40,7 @@ from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Layer, Target, layers_of
 
-RATIOS = (0.1, 0.3, 1.0)
+RATIOS, BAYES_RATIOS = (0.1, 0.3, 1.0), (0.01, 0.03, 0.1, 0.3, 1.0)
 """Noise over what a direction tells on average."""
 
 
@@ -62,13 +66,14 @@ class Case:
         generator = torch.Generator().manual_seed(seed)
         return self.labels[torch.randint(len(self.labels), (draws,), generator=generator)]
 
-    def informations(self, draws: int, seed: int) -> dict[str, Information]:
-        labels, shape = self.drawn(draws, seed), self.inputs.shape[1:]
-        how = self.target, self.layers, self.prior, labels
-        return layer_information(*how, shape=shape, seed=seed)
+    def information(self, draws: int, seed: int) -> Information:
+        """Of the whole update, under noise of deviation one."""
+        how = self.target, self.layers, self.prior, self.drawn(draws, seed)
+        found = layer_information(*how, shape=self.inputs.shape[1:], seed=seed)
+        return sum_of_layers(found.values())
 
     def law(self, draws: int, seed: int) -> UpdateLaw:
-        """Of the whole update, under noise of deviation one."""
+        """Of the same update."""
         release = Release(tuple(names_of(self.layers)), 1, 1.0)
         how = self.target, self.layers, self.prior, self.drawn(draws, seed), (release,)
         shape = self.inputs.shape[1:]
@@ -203,26 +208,27 @@ def mean_of(posterior: Posterior, near: Tensor, steps: int) -> Tensor:
     return total / (steps // 2)
 
 
+def scale_of(information: Information) -> float:
+    """What a direction tells on average."""
+    return math.sqrt(float(information.mean.diagonal().mean()))
+
+
 def attacks(runs: int) -> None:
     """Attackers' errors beside the floor."""
-    print(
-        f"{'network':50} {'sigma':>7} {'floor':>15} {'MAP from truth':>14} {'MAP':>14} "
-        f"{'posterior mean':>14}"
-    )
+    attackers = ("MAP from truth", "MAP", "posterior mean")
+    heading("network", "sigma", "floor [safe]", *attackers, "floor / best")
     for case in cases():
-        infos = sum_of_layers(case.informations(1024, 1).values())
-        law = case.law(1024, 1)
-        scale = float(infos.mean.diagonal().mean()) ** 0.5
+        told, law = case.information(1024, 1), case.law(1024, 1)
         for ratio in RATIOS:
-            sigma = scale * ratio
-            floor = van_trees_bound(share, infos / sigma**2, case.prior, law * sigma**-2)
+            sigma = scale_of(told) * ratio
+            floor = van_trees_bound(share, told / sigma**2, case.prior, law * sigma**-2)
             errors = played(case, sigma, runs)
-            told = " ".join(f"{e.mean():.4f} ±{e.std() / len(e) ** 0.5:.4f}" for e in errors.T)
-            ratio_best = floor.value / errors.mean(axis=0).min()
-            print(
-                f"{case.name[-50:]:50} {sigma:7.2g} {floor.value:.4f} [{floor.safe:.4f}] "
-                f"{told}  floor/best {ratio_best:.2f}",
-                flush=True,
+            line(
+                case.name,
+                f"{sigma:.2g}",
+                f"{floor.value:.4f} [{floor.safe:.4f}]",
+                *(f"{e.mean():.4f} ±{e.std() / len(e) ** 0.5:.4f}" for e in errors.T),
+                f"{floor.value / errors.mean(axis=0).min():.2f}",
             )
 
 
@@ -246,46 +252,37 @@ def played(case: Case, sigma: float, runs: int) -> np.ndarray:
 
 def coverage(audits: int) -> None:
     """How often safe numbers lie beyond the number of many more records."""
-    print(f"{'network':50} {'metric':>6} {'noise':>5} {'many':>8} {'value':>8} {'unsafe %':>8}")
+    heading("network", "metric", "noise", "many", "value", "unsafe")
     measures: dict[str, Functional] = {"share": share, "nats": nats}
     for case in cases():
-        many = [measured_of(case, 1024, seed) for seed in range(4)]
-        scale = float(many[0][0].mean.diagonal().mean()) ** 0.5
-        few = [measured_of(case, 64, 1000 + seed) for seed in range(audits)]
+        many = [(case.information(1024, seed), case.law(1024, seed)) for seed in range(4)]
+        scale = scale_of(many[0][0])
+        seeds = range(1000, 1000 + audits)
+        few = [(case.information(64, seed), case.law(64, seed)) for seed in seeds]
         for ratio, (name, measure) in itertools.product(RATIOS, measures.items()):
-            factor = (scale * ratio) ** -2
 
-            def bound(
-                told: Told, measure: Functional = measure, factor: float = factor, case: Case = case
-            ) -> Estimate:
-                infos, law = told
-                return van_trees_bound(measure, infos * factor, case.prior, law * factor)
+            def bounds(
+                told: list[tuple[Information, UpdateLaw]],
+                measure: Functional = measure,
+                factor: float = (scale * ratio) ** -2,
+                prior: GaussianPrior = case.prior,
+            ) -> list[Estimate]:
+                return [
+                    van_trees_bound(measure, i * factor, prior, law * factor) for i, law in told
+                ]
 
-            truth = float(np.mean([bound(each).value for each in many]))
-            found = [bound(each) for each in few]
-            unsafe = [measure.sign * (each.safe - truth) > 0 for each in found]
-            print(
-                f"{case.name[-50:]:50} {name:>6} {ratio:5} {truth:8.4g} "
-                f"{np.mean([each.value for each in found]):8.4g} {100 * np.mean(unsafe):8.1f}",
-                flush=True,
-            )
-
-
-Told = tuple[Information, UpdateLaw]
-
-
-def measured_of(case: Case, draws: int, seed: int) -> Told:
-    """What an audit of so many drawn records measures, at noise of deviation one."""
-    return sum_of_layers(case.informations(draws, seed).values()), case.law(draws, seed)
+            truth = float(np.mean([each.value for each in bounds(many)]))
+            found = bounds(few)
+            unsafe = np.mean([measure.sign * (each.safe - truth) > 0 for each in found])
+            mean = np.mean([each.value for each in found])
+            line(case.name, name, ratio, f"{truth:.4g}", f"{mean:.4g}", f"{unsafe:.1%}")
 
 
 def intervals(audits: int) -> None:
     """How often the interval of an attack on 16 records holds its mean over all audits."""
-    print(f"{'network':50} {'noise':>5} {'share':>8} {'width':>8} {'holds %':>8}")
+    heading("network", "noise", "share", "width", "holds")
     for case in cases():
-        told = measured_of(case, 64, 1)[0]
-        scale = float(told.mean.diagonal().mean()) ** 0.5
-        names = tuple(names_of(case.layers))
+        scale, names = scale_of(case.information(64, 1)), tuple(names_of(case.layers))
         view = FunctionalModel.of(case.target, dtype=torch.float64)
         for ratio in RATIOS:
             release, found = Release(names, 1, scale * ratio), []
@@ -297,20 +294,89 @@ def intervals(audits: int) -> None:
                 found.append(records.played(case.layers))
             mean = float(np.mean([attack.share for attack in found]))
             ends = np.array([attack.interval for attack in found])
-            held = (ends[:, 0] <= mean) & (mean <= ends[:, 1])
-            print(
-                f"{case.name[-50:]:50} {ratio:5} {mean:8.4f} {np.diff(ends).mean():8.4f} "
-                f"{100 * held.mean():8.1f}",
-                flush=True,
-            )
+            held = ((ends[:, 0] <= mean) & (mean <= ends[:, 1])).mean()
+            line(case.name, ratio, f"{mean:.4f}", f"{np.diff(ends).mean():.4f}", f"{held:.1%}")
+
+
+def gauss(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    labels = torch.randint(2, (500,), generator=generator)
+    noise = torch.randn(500, 2, generator=generator, dtype=torch.float64)
+    return 0.8 * noise + 0.8 * (2.0 * labels - 1)[:, None], labels
+
+
+def moons(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    labels = torch.randint(2, (500,), generator=generator)
+    angles = math.pi * torch.rand(500, generator=generator, dtype=torch.float64)
+    side = 1.0 - 2 * labels
+    across, along = angles.cos() * side + labels - 0.5, angles.sin() * side + 0.5 * labels - 0.25
+    noise = torch.randn(500, 2, generator=generator, dtype=torch.float64)
+    return torch.stack([across, along], dim=1) + 0.15 * noise, labels
+
+
+def planar_cases() -> Iterator[Case]:
+    """Networks of two inputs after 0, 300 and 2,000 steps of Adam."""
+    for make, steps in itertools.product((gauss, moons), (0, 300, 2000)):
+        inputs, labels = make(torch.Generator().manual_seed(0))
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+        adam = torch.optim.Adam(model.parameters(), lr=1e-2)
+        fit(model, inputs, labels, adam, [torch.arange(500)] * steps)
+        prior = GaussianPrior.of_covariance(inputs.mean(dim=0), torch.cov(inputs.mT))
+        yield Case(f"{make.__name__} after {steps} steps", model, inputs, labels, prior)
+
+
+class Grid:
+    """The best attacker of records of two numbers: who takes the mean of the posterior."""
+
+    def __init__(self, case: Case, updates: int = 200) -> None:
+        axis = torch.linspace(-4.5, 4.5, 301, dtype=torch.float64)
+        self.points, prior = torch.cartesian_prod(axis, axis), case.prior
+        self.shares = prior.variances / prior.variance
+        generator = torch.Generator().manual_seed(1)
+        gradients, at = torch.func.vmap(case.gradient), prior.mean + self.points @ prior.leaders
+        self.sent = [gradients(at, torch.full((len(at),), label)) for label in (0, 1)]
+        z = torch.randn(updates, 2, generator=generator, dtype=torch.float64)
+        self.classes = case.labels[torch.randint(500, (updates,), generator=generator)]
+        self.clean = gradients(prior.mean + z @ prior.leaders, self.classes)
+        self.noise = torch.randn(self.clean.shape, generator=generator, dtype=torch.float64)
+
+    def error(self, sigma: float) -> tuple[float, float]:
+        """Mean squared error over the prior's variance, and its standard error."""
+        errors, squares = [], self.points.square()
+        for seen, label in zip(self.clean + sigma * self.noise, self.classes, strict=True):
+            apart = (seen - self.sent[label]).square().sum(dim=1) / sigma**2
+            posterior = torch.softmax(-(apart + squares.sum(dim=1)) / 2, 0)
+            variance = posterior @ squares - (posterior @ self.points).square()
+            errors.append(float(variance @ self.shares))
+        return float(np.mean(errors)), float(np.std(errors)) / len(errors) ** 0.5
+
+
+def bayes(audits: int, records: int) -> None:
+    """Floors beside the exact error of the best attacker, with records' weights and without."""
+    heading("network", "noise", "Bayes", "floor", "Bayes / floor", "without weights", "beyond")
+    for case in planar_cases():
+        told, grid = [case.information(records, seed) for seed in range(audits)], Grid(case)
+        scale = float(np.mean([scale_of(one) ** 2 for one in told])) ** 0.5
+        for ratio in BAYES_RATIOS:
+            sigma = ratio * scale
+            error, spread = grid.error(sigma)
+            at = [one / sigma**2 for one in told]
+            safe = np.array([van_trees_bound(share, one, case.prior).safe for one in at])
+            bare = (replace(one, local=None) for one in at)
+            plain = [van_trees_bound(share, one, case.prior).safe for one in bare]
+            times = (f"{error / max(float(np.median(one)), 1e-12):.3g}" for one in (safe, plain))
+            beyond = f"{int((safe > error + 2 * spread).sum())} of {audits}"
+            shown = f"{error:.4g} ±{spread:.2g}", f"{np.median(safe):.4g}"
+            line(case.name, ratio, *shown, *times, beyond)
 
 
 if __name__ == "__main__":
     asked = arguments(__doc__)
-    parts: dict[str, Callable[[], None]] = {
+    parts: Mapping[str, Callable[[], None]] = {
         "attacks": lambda: attacks(asked.runs),
         "coverage": lambda: coverage(asked.audits),
         "intervals": lambda: intervals(asked.audits),
+        "bayes": lambda: bayes(asked.audits, asked.records),
     }
     for part in asked.parts or parts:
         parts[part]()

@@ -1,7 +1,7 @@
 """Forests whose nodes try one cut a column, all grown at once, against other ways to grow them.
 
     python -m benchmarks.coverage.forests [--seeds 3] [--studies digits,adult,ravdess]
-        [--games 'vinfo,attack property,attack distribution'] [--ordered] [--synthetic]
+        [--games 'vinfo,attack property,attack distribution'] [--ordered]
 
 A node of Breiman's trees (scikit-learn's) finds the best cut of each of √columns columns; a node of
 ours tries one in each of 3√columns, half way between two of its rows. Both play the same games of
@@ -9,8 +9,7 @@ the same seeds: V-information (Mo et al. 2021) of single layers, and property an
 inference (Li et al. 2024), on the sample model, Adult, UTKFace and RAVDESS. With ``--ordered``
 distribution inference compares one forest for all thresholds with one for each (Frank and Hall).
 Printed: each score of the whole update and the mean over layers, the mean difference over seeds
-with its standard error, and the CPU seconds of fits and votes, one thread. With ``--synthetic``
-also Gaussian classes of known information, of which one column or all tell something.
+with its standard error, and the CPU seconds of fits and votes, one thread.
 """
 
 import time
@@ -29,7 +28,6 @@ from sklearn.tree import DecisionTreeRegressor
 
 import gradaudit
 from benchmarks.harness import DATA, SAMPLES, arguments
-from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, v_information
 from gradaudit.families.base import Family, Features, FloatArray, Scale, Training
 from gradaudit.families.forest import FittedForest, Forest, times_drawn
 from gradaudit.report import Report
@@ -168,29 +166,6 @@ def scores(report: Report) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def gaussian(shift: float, telling: int, columns: int, seed: int) -> BatchSets:
-    """Folds of 64 rows and 512 to score, with 0 or 1 told alike by so many of the columns."""
-    generator = np.random.default_rng(seed)
-
-    def drawn(rows: int) -> LabelledFeatures:
-        labels = np.arange(rows) % 2
-        features = generator.standard_normal((rows, columns), dtype=np.float32)
-        features[:, :telling] += (shift / telling**0.5 * labels[:, None]).astype(np.float32)
-        return LabelledFeatures(features, labels)
-
-    return BatchSets((drawn(64), drawn(64), drawn(64)), drawn(512))
-
-
-def synthetic(shift: float, telling: int, columns: int, seed: int) -> dict[str, float]:
-    usable = v_information(
-        gaussian(shift, telling, columns, seed),
-        np.full(2, 0.5),
-        ("forest",),
-        np.random.SeedSequence(seed),
-    )
-    return {"information": usable.information, "auroc": usable.auroc}
-
-
 def compare(title: str, ways: Ways, play: Callable[[int], dict[str, float]], seeds: int) -> None:
     """What both ways score in turn: means, and the difference with its standard error."""
     found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
@@ -212,20 +187,10 @@ def compare(title: str, ways: Ways, play: Callable[[int], dict[str, float]], see
 
 def main() -> None:
     given = arguments(__doc__)
-    if given.synthetic:
-        widths = ((1, 3), (1, 30), (1, 300), (30, 30), (30, 1000), (1000, 1000))
-        for shift, (telling, columns) in product((1.0, 2.0, 4.0), widths):
-            compare(
-                f"{shift:g} apart, told by {telling} of {columns} columns",
-                GROWN,
-                partial(synthetic, shift, telling, columns),
-                given.seeds,
-            )
     games = ["attack distribution"] if given.ordered else given.games.split(",")
-    for name, game in product(filter(None, given.studies.split(",")), filter(None, games)):
+    for name, game in product(given.studies.split(","), games):
         study = STUDIES[name]
         attribute = study.ordered or study.attribute if given.ordered else study.attribute
-
         options = GAMES[game] | ({"batches": 150} if given.ordered else {})
         play = partial(played, study, game, options, attribute)
         compare(f"{name}, {game}", ORDERED if given.ordered else GROWN, play, given.seeds)

@@ -19,14 +19,16 @@ six rounds bring the mean squared error to a fifth and a third.
         [--cost equal|steps] [--sigma 0.0]
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from benchmarks.harness import arguments, cifar10, fit, seen_of
+from benchmarks.harness import arguments, blurred, cifar10, fit, heading, line, seen_of
 from benchmarks.nets import resnet18, small_residual
 from gradaudit import zoo
 from gradaudit.attacks.reconstruction.base import AttackerView, Execution
@@ -41,11 +43,10 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def rounds_of(net: str, count: int, between: int, seed: int) -> list[nn.Module]:
+def rounds_of(net: str, pictures: Records, count: int, between: int) -> list[nn.Module]:
     """The model that clients receive in each of ``count`` rounds, oldest first."""
-    torch.manual_seed(seed)
-    records = cifar10()
-    inputs, labels = records.inputs.float()[1000:], records.labels[1000:]
+    torch.manual_seed(0)
+    inputs, labels = pictures.inputs[1000:], pictures.labels[1000:]
     model, received = NETS[net](), []
     adam = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for number in range(count):
@@ -58,18 +59,9 @@ def rounds_of(net: str, count: int, between: int, seed: int) -> list[nn.Module]:
 
 def views_of(models: list[nn.Module], batch: Records, sigma: float) -> AttackerView:
     """View the batch's updates in all rounds, with noise of ``sigma`` times their rms."""
-    views = [seen_of(model, batch, known_labels=True) for model in models]
     generator = torch.Generator().manual_seed(0)
-
-    def noisy(update: dict[str, Tensor]) -> dict[str, Tensor]:
-        flat = torch.cat([part.flatten() for part in update.values()])
-        scale = sigma * float(flat.square().mean().sqrt())
-        return {
-            name: part + scale * torch.randn(part.shape, generator=generator)
-            for name, part in update.items()
-        }
-
-    views = [replace(view, update=noisy(view.update)) for view in views]
+    clean = (seen_of(model, batch, known_labels=True) for model in models)
+    views = [blurred(view, sigma, generator) for view in clean]
     return replace(views[-1], earlier=tuple(views[:-1]))
 
 
@@ -80,29 +72,21 @@ def psnr(view: AttackerView, batch: Records, steps: int, seed: int) -> float:
     return float(scores_of(batch.inputs, records[None], pictures=True)["psnr"][0])
 
 
-def batches(size: int, count: int) -> Iterator[Records]:
-    records = cifar10()
-    for rows in torch.split(torch.arange(count * size), size):
-        yield Records(records.inputs.float()[rows], records.labels[rows])
-
-
 def main() -> None:
-    given = arguments(__doc__)
+    given, every = arguments(__doc__), cifar10()
+    pictures = replace(every, inputs=every.inputs.float())
+    heading("net", "batch", "rounds", "steps", "mean PSNR", "each")
     for net in given.nets:
-        models = rounds_of(net, max(given.rounds), given.between, seed=0)
-        for size in given.batch:
-            for count in given.rounds:
-                steps = given.steps if given.cost == "steps" else max(given.steps // count, 1)
-                found = [
-                    psnr(views_of(models[-count:], batch, given.sigma), batch, steps, seed)
-                    for seed, batch in enumerate(batches(size, given.batches))
-                ]
-                mean = sum(found) / len(found)
-                listed = " ".join(f"{value:.1f}" for value in found)
-                print(
-                    f"{net}, batch {size}, {count} rounds, {steps} steps: {mean:.2f} dB ({listed})",
-                    flush=True,
-                )
+        models = rounds_of(net, pictures, max(given.rounds), given.between)
+        for size, count in product(given.batch, given.rounds):
+            steps = given.steps if given.cost == "steps" else max(given.steps // count, 1)
+            found = []
+            for seed in range(given.batches):
+                batch = pictures.take(np.arange(seed * size, (seed + 1) * size))
+                view = views_of(models[-count:], batch, given.sigma)
+                found.append(psnr(view, batch, steps, seed))
+            each = " ".join(f"{value:.1f}" for value in found)
+            line(net, size, count, steps, f"{np.mean(found):.2f}", each)
 
 
 if __name__ == "__main__":

@@ -15,26 +15,18 @@ models take nine processor minutes.
 """
 
 import copy
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import arguments, mnist
-from benchmarks.malicious_servers import (
-    Imprint,
-    bin_rows,
-    fish_for_class,
-    fish_for_feature,
-    inputs_of,
-    trap_rows,
-)
+from benchmarks.harness import arguments, heading, line, mnist
 from benchmarks.nets import Residual, group_norm
-from gradaudit.audits.attack_malicious_server.check import LIMITS, Signs, State, check
+from gradaudit.audits.attack_malicious_server.check import LIMITS, State, check
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.federation.federated_training import train_rounds
@@ -44,10 +36,119 @@ from gradaudit.models.target import Target
 from gradaudit.zoo.architectures import lenet, mlp
 
 SHOWN = (0, 1, 2, 3, 5, 10, 20, 40, 60)
-RECORDS = (32, 128)
-TRAINED = 300
-MOVED = 8.0
+RECORDS, TRAINED, MOVED = (32, 128), 300, 8.0
 SIGNS = (*LIMITS, "movement")
+SHARP = 300.0
+"""Weight of the feature that is fished by, as in Wen et al.'s code."""
+SILENT = 1000.0
+"""Bias of the classes that are not fished for, as in Wen et al.'s code."""
+
+
+class Imprint(nn.Module):
+    """A module before a model that bins records by their mean, and hands them on almost unchanged.
+
+    x ↦ x + s · V relu(W x + b), all rows of W the mean, −b quantiles of it, all columns of V alike.
+
+    Source: L. Fowl et al., "Robbing the Fed: directly obtaining private data in federated learning
+    with modified models" (2022), section 4.
+    """
+
+    def __init__(self, records: Tensor, bins: int, strength: float = 1e-3) -> None:
+        super().__init__()
+        size = records[0].numel()
+        self.bins, self.back = nn.Linear(size, bins), nn.Linear(bins, size)
+        self.strength = strength
+        bin_rows(self.bins, records.flatten(1))
+        with torch.no_grad():
+            self.back.weight.copy_(self.back.weight[:, :1].expand_as(self.back.weight))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Records of the same shape."""
+        seen = torch.relu(self.bins(x.flatten(1)))
+        handed_on: Tensor = x + self.strength * self.back(seen).reshape(x.shape)
+        return handed_on
+
+
+def bin_rows(layer: nn.Linear, inputs: Tensor) -> None:
+    """Set all rows to the mean input, and biases to quantiles of a normal law fitted to it.
+
+    Args:
+        layer: is changed; a ReLU should follow.
+        inputs: (records, inputs) such as come in.
+    """
+    means = inputs.mean(dim=1)
+    levels = (torch.arange(layer.out_features) + 0.5) / layer.out_features
+    cuts = means.mean() + means.std() * torch.special.ndtri(levels)
+    with torch.no_grad():
+        layer.weight.fill_(1 / layer.in_features)
+        layer.bias.copy_(-cuts)
+
+
+def trap_rows(layer: nn.Linear, scale: float, generator: torch.Generator) -> None:
+    """Half of each row negative, the other half those numbers times −scale, shuffled.
+
+    Source: F. Boenisch et al., "When the curious abandon honesty: federated learning is not
+    private" (2023), section 5.2. Their scale just below 1 is for inputs that are positive and many.
+    """
+    rows, inputs = layer.weight.shape
+    half = inputs // 2
+    deviation = float(layer.weight.detach().std())
+    with torch.no_grad():
+        for row in range(rows):
+            below = -torch.randn(half, generator=generator).abs() * deviation
+            above = -scale * below[torch.randperm(half, generator=generator)]
+            places = torch.randperm(inputs, generator=generator)
+            layer.weight[row, places[:half]] = below
+            layer.weight[row, places[half : 2 * half]] = above
+        layer.bias.zero_()
+
+
+def fish_for_class(layer: nn.Linear, wanted: int) -> None:
+    """The last layer without the weights of all other classes, whose biases drown out the one.
+
+    Source: Y. Wen et al., "Fishing for user data in large-batch federated learning via gradient
+    magnification" (2022), section 3.1.
+    """
+    others = [number for number in range(layer.out_features) if number != wanted]
+    with torch.no_grad():
+        layer.weight[others] = 0
+        layer.bias[others] = SILENT
+
+
+def fish_for_feature(layer: nn.Linear, wanted: int, features: Tensor, share: float = 0.3) -> None:
+    """The last layer hears of one class whether one feature is above a quantile of it.
+
+    Source: Wen et al. 2022, section 3.2.
+
+    Args:
+        layer: is changed.
+        wanted: the class.
+        features: (records, inputs) that come in of records of that class.
+        share: of them, below the cut: those whose gradient is left.
+    """
+    place = int(features.std(dim=0).argmax())
+    cut = float(features[:, place].quantile(share))
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.zero_()
+        layer.weight[wanted, place] = SHARP
+        layer.bias[wanted] = -SHARP * cut
+
+
+def inputs_of(model: nn.Module, layer: nn.Module, records: Tensor) -> Tensor:
+    """(records, inputs) that come into a layer; a row for each position where it has several."""
+    seen: list[Tensor] = []
+
+    def keep(_: nn.Module, given: Sequence[Tensor]) -> None:
+        seen.append(given[0].detach())
+
+    handle = layer.register_forward_pre_hook(keep)
+    try:
+        with torch.no_grad():
+            model(records)
+    finally:
+        handle.remove()
+    return seen[0].flatten(0, -2)
 
 
 def resnet() -> nn.Module:
@@ -107,12 +208,7 @@ FEDERATIONS = {
     ),
     "fedsgd": TrainingOptions(algorithm="fedsgd", clients=5, rate=0.3),
     "lopsided": TrainingOptions(
-        algorithm="fedavg",
-        clients=5,
-        rate=0.05,
-        batch_size=4,
-        epochs=4,
-        partition="dirichlet:0.3",
+        algorithm="fedavg", clients=5, rate=0.05, batch_size=4, epochs=4, partition="dirichlet:0.3"
     ),
 }
 
@@ -142,57 +238,48 @@ def looked_over(
     for count in RECORDS:
         some = records.take(np.arange(count))
         found = check(Target(model, CrossEntropy()), some, history)
-        signs = {name: strongest(found, name) for name in SIGNS}
+        signs = {
+            name: max((getattr(of_layer, name) or 0.0 for of_layer in found.values()), default=0.0)
+            for name in SIGNS
+        }
         yield Checked(f"{what}, {count} records", malicious, signs)
 
 
-def strongest(found: Mapping[str, Signs], name: str) -> float:
-    values = [getattr(signs, name) for signs in found.values()]
-    return max((float(value) for value in values if value is not None), default=0.0)
+def manipulations(
+    name: str, model: nn.Module, records: Records, seed: int
+) -> Iterator[tuple[str, str, Callable[[nn.Linear], None]]]:
+    """What an attack is called, the layer that it changes, and how."""
+    linear = {place: m for place, m in model.named_modules() if type(m) is nn.Linear}
+    classes, wanted = int(records.labels.max()) + 1, int(records.labels[0])
+    *_, head = (place for place, layer in linear.items() if layer.out_features == classes)
+    inner = [place for place in linear if place != head]
+    if target := {"transformer": "blocks.0.up"}.get(name, (inner or [None])[0]):
+        seen = inputs_of(model, linear[target], records.inputs[:200])
+        yield "rows as bins", target, partial(bin_rows, inputs=seen)
+    of_class = records.inputs[:300][records.labels[:300] == wanted]
+    features = inputs_of(model, linear[head], of_class)
+    yield "class fished", head, partial(fish_for_class, wanted=wanted)
+    yield "feature fished", head, partial(fish_for_feature, wanted=wanted, features=features)
+    for scale in (0.9, 0.7, 0.5) if name in ("mlp", "wide") else ():
+        draws = torch.Generator().manual_seed(seed)
+        trap = partial(trap_rows, scale=scale, generator=draws)
+        yield f"traps {scale}", next(iter(linear)), trap
 
 
 def with_attacks(
     what: str, model: nn.Module, records: Records, history: list[State], seed: int
 ) -> Iterator[Checked]:
-    linear = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
-    classes = int(records.labels.max()) + 1
-    *_, head = (name for name, layer in linear.items() if layer.out_features == classes)
-    inner = [name for name in linear if name != head]
     for bins in (8, 16, 64, 256):
         imprinted = nn.Sequential(Imprint(records.inputs, bins), copy.deepcopy(model))
         yield from looked_over(
             f"{what}, {bins} bins before it", imprinted, records, [], malicious=True
         )
-    target = {"transformer": "blocks.0.up"}.get(what.split()[0], (inner or [None])[0])
-    if target is not None:
-        seen = inputs_of(model, linear[target], records.inputs[:200])
+    for attack, place, manipulate in manipulations(what.split()[0], model, records, seed):
         changed = copy.deepcopy(model)
-        bin_rows(layer_of(changed, target), seen)
-        yield from looked_over(f"{what}, rows as bins", changed, records, history, malicious=True)
-    wanted = int(records.labels[0])
-    changed = copy.deepcopy(model)
-    fish_for_class(layer_of(changed, head), wanted)
-    yield from looked_over(f"{what}, class fished", changed, records, history, malicious=True)
-    of_class = records.inputs[:300][records.labels[:300] == wanted]
-    changed = copy.deepcopy(model)
-    fish_for_feature(layer_of(changed, head), wanted, inputs_of(model, linear[head], of_class))
-    yield from looked_over(f"{what}, feature fished", changed, records, history, malicious=True)
-
-
-def with_traps(
-    what: str, model: nn.Module, records: Records, history: list[State], seed: int
-) -> Iterator[Checked]:
-    linear = [name for name, m in model.named_modules() if type(m) is nn.Linear]
-    for scale in (0.9, 0.7, 0.5):
-        changed = copy.deepcopy(model)
-        trap_rows(layer_of(changed, linear[0]), scale, torch.Generator().manual_seed(seed))
-        yield from looked_over(f"{what}, traps {scale}", changed, records, history, malicious=True)
-
-
-def layer_of(model: nn.Module, name: str) -> nn.Linear:
-    layer = model.get_submodule(name)
-    assert isinstance(layer, nn.Linear)
-    return layer
+        layer = changed.get_submodule(place)
+        assert isinstance(layer, nn.Linear)
+        manipulate(layer)
+        yield from looked_over(f"{what}, {attack}", changed, records, history, malicious=True)
 
 
 def played(name: str, records: Records, rounds: int, seed: int) -> Iterator[Checked]:
@@ -213,8 +300,6 @@ def played(name: str, records: Records, rounds: int, seed: int) -> Iterator[Chec
             if reached.number in (0, count):
                 last = history[-3:] or [parameters(now)]
                 yield from with_attacks(what, now, records, last, seed)
-                if name in ("mlp", "wide"):
-                    yield from with_traps(what, now, records, last, seed)
             history.append(parameters(now))
 
 
@@ -222,19 +307,17 @@ def parameters(model: nn.Module) -> State:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def table(checks: list[Checked]) -> Iterator[str]:
+def table(checks: list[Checked]) -> None:
     groups: dict[str, list[Checked]] = defaultdict(list)
     for one in checks:
         kind = one.what.split(", ")[2] if one.malicious else "honest"
         groups[f"{one.what.split()[0]}: {kind}"].append(one)
-    signs = " | ".join(SIGNS)
-    yield f"| model: what | checks | flagged by score | by movement | {signs} |"
-    yield "|---" * (4 + len(SIGNS)) + "|"
+    heading("model: what", "checks", "flagged by score", "by movement", *SIGNS)
     for name, group in groups.items():
         worst = min if group[0].malicious else max
-        values = " | ".join(f"{worst(one.signs[s] for one in group):.3g}" for s in SIGNS)
+        values = (f"{worst(one.signs[s] for one in group):.3g}" for s in SIGNS)
         flagged = sum(one.imprinted for one in group), sum(one.moved for one in group)
-        yield f"| {name} | {len(group)} | {flagged[0]} | {flagged[1]} | {values} |"
+        line(name, len(group), *flagged, *values)
 
 
 def main() -> None:
@@ -246,14 +329,12 @@ def main() -> None:
         records = load_records("diabetes") if name == "diabetes" else seen
         for seed in range(given.seeds):
             checks += played(name, records, given.rounds, seed)
-            print(f"{name} {seed} done", flush=True)
-    print("\n".join(table(checks)))
+    table(checks)
     for one in checks:
         if one.malicious != one.imprinted and "traps" not in one.what:
             print("missed" if one.malicious else "ALARM", one.what, dict(one.signs))
         if not one.malicious and one.moved:
             print("MOVED", one.what, one.signs["movement"])
-    assert not math.isnan(sum(sum(one.signs.values()) for one in checks))
 
 
 if __name__ == "__main__":

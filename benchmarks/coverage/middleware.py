@@ -9,7 +9,6 @@ updates: in none may the bound exceed the claim of ε = 1, in at most 5 % the pa
 """
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -41,11 +40,11 @@ class Scaled(nn.Module):
         return scaled
 
 
-def rows_of(model: nn.Module, seed: int, **options: object) -> Iterator[Measurement]:
+def rows_of(model: nn.Module, seed: int, **options: object) -> list[Measurement]:
     """Rows of one audit between clients that hold the records of diabetes."""
     target = Target(model.eval(), CrossEntropy())
     subject = Subject((target,), load_records("diabetes"), target.layers, seed=seed)
-    return iter(DpAudit(DpAudit.Options(**options)).run(subject, Silent()))
+    return list(DpAudit(DpAudit.Options(**options)).run(subject, Silent()))
 
 
 def value(rows: list[Measurement], metric: str, **variant: object) -> float:
@@ -60,7 +59,7 @@ def main() -> None:
     asked = arguments(__doc__)
     torch.manual_seed(0)
     began = time.process_time()
-    rows = list(rows_of(Scaled(), 0, mechanism=MOD.format(1e-4, 10), claimed_epsilon=10))
+    rows = rows_of(Scaled(), 0, mechanism=MOD.format(1e-4, 10), claimed_epsilon=10)
     spent = time.process_time() - began
     print(f"sensitivity 1e-4, claim 10: {rows[0].details['remark']}")
     removed = value(rows, "epsilon_theory", relation="remove")
@@ -69,7 +68,7 @@ def main() -> None:
     options = {"mechanism": MOD.format(2, 1), "trials": asked.trials, "domain": "free"}
     bounds, pairs, began = [], [], time.process_time()
     for seed in range(asked.runs):
-        rows = list(rows_of(nn.Linear(10, 2), seed, claimed_epsilon=1, **options))
+        rows = rows_of(nn.Linear(10, 2), seed, claimed_epsilon=1, **options)
         bounds.append(value(rows, "epsilon_lower"))
         pairs.append(value(rows, "epsilon_pair"))
     spent = (time.process_time() - began) / asked.runs

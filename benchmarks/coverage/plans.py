@@ -18,7 +18,7 @@ to share nothing), trials, and whether every rule passed on fresh records.
 import gzip
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from benchmarks.harness import arguments, data_file, scaled, stored
 from benchmarks.nets import resnet18
 from gradaudit.audits import audits
-from gradaudit.audits.sizes import Size
 from gradaudit.cli.perform import sizes_of, time_left
 from gradaudit.cli.terminal import Lines
 from gradaudit.config import SubjectSettings
@@ -76,10 +75,8 @@ def adult() -> Records:
     records = load_records(
         f"csv:{data_file('adult.csv')}?label=income&scale=standard", attributes=("sex",)
     )
-    records = records.take(np.arange(RECORDS))
-    return Records(
-        records.inputs, records.labels, records.classes, {"private": records.attributes["sex"]}
-    )
+    private = {"private": records.attributes["sex"]}
+    return replace(records, attributes=private, features=()).take(np.arange(RECORDS))
 
 
 def reviews() -> Records:
@@ -144,39 +141,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Records]]] = {
 }
 
 
-def sampled(sizes: Sequence[Size]) -> list[Size]:
-    """With fewer records where so many are enough."""
-    name = sizes[-1].audit.name
-    return [replace(size, samples=size.samples or SAMPLES.get(name)) for size in sizes]
-
-
 def planned(name: str, cost: str, budget: float) -> Plan:
     """The plan for one of the models."""
     torch.manual_seed(0)
     make, read = MODELS[name]
     settings = SubjectSettings(attribute=("private",), data=name)
     subject = open_subject(settings, model=make(), records=read())
-    left = time_left(budget)
-    ladders = [sizes_of(audit, "quick", GIVEN.get(key, {})) for key, audit in audits().items()]
-    return Planner(
-        subject,
-        fitting([sampled(sizes) for sizes in needed(POLICY, ladders)], subject, left()),
-        POLICY,
-        cost=cost,
-        left=left,
-        progress=Lines(),
-    ).plan()
-
-
-def told(name: str, plan: Plan, seconds: float) -> None:
-    """Print what came out."""
-    guards = [f"{n} {g.kind} {g.amount or ''}".strip() for n, g in plan.protection if g != OPEN]
-    naive = ", ".join(f"{key} {cost:.4f}" for key, (_, cost) in plan.naive.items())
-    print(f"{name}: {'passed' if plan.verdict.passed else 'FAILED'} on fresh records")
-    print(f"  cost {plan.cost:.4f}, at least {plan.least:.4f}; {naive}")
-    print(f"  {len(plan.trials)} trials, {plan.rounds} rounds, {seconds:.0f} s")
-    print(f"  of {len(plan.prices)} layers: {'; '.join(guards)}")
-    print(*(f"  {words}" for words in plan.verdict.failed[:5]), sep="\n", flush=True)
+    left, ladders = time_left(budget), []
+    for key, audit in audits().items():
+        sizes = sizes_of(audit, "quick", GIVEN.get(key, {}))
+        ladders.append([replace(s, samples=s.samples or SAMPLES.get(key)) for s in sizes])
+    fitted = fitting(needed(POLICY, ladders), subject, left())
+    return Planner(subject, fitted, POLICY, cost=cost, left=left, progress=Lines()).plan()
 
 
 def main() -> None:
@@ -185,7 +161,14 @@ def main() -> None:
     for name in given.models.split(","):
         begun = time.perf_counter()
         plan = planned(name, given.cost, given.budget)
-        told(name, plan, time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        guards = [f"{n} {g.kind} {g.amount or ''}".strip() for n, g in plan.protection if g != OPEN]
+        naive = ", ".join(f"{key} {cost:.4f}" for key, (_, cost) in plan.naive.items())
+        print(f"{name}: {'passed' if plan.verdict.passed else 'FAILED'} on fresh records")
+        print(f"  cost {plan.cost:.4f}, at least {plan.least:.4f}; {naive}")
+        print(f"  {len(plan.trials)} trials, {plan.rounds} rounds, {seconds:.0f} s")
+        print(f"  of {len(plan.prices)} layers: {'; '.join(guards)}")
+        print(*(f"  {words}" for words in plan.verdict.failed[:5]), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

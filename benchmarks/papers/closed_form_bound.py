@@ -14,43 +14,21 @@ picture has the relative error printed first: below that something is recovered.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import arguments, cifar10
+from benchmarks.harness import arguments, cifar10, heading, line, seen_of
 from gradaudit.attacks.layerwise.fully_connected import conditions, least_squares_bound
 from gradaudit.attacks.layerwise.layer_chain import fully_connected_input
-from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Target
 
 RATIOS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.5, 0.3, 0.1)
 SLACK = 1 + 1e-9
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One picture under one draw of noise; errors by way, bounds and what they stand against."""
-
-    errors: dict[str, float]
-    correlation: float
-    holds: tuple[bool, bool]
-    violated: tuple[bool, bool]
-    own: tuple[bool, bool]
-
-
-def gradients(model: FunctionalModel, picture: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    def loss(parameters: dict[str, Tensor]) -> Tensor:
-        return model.losses(parameters, picture, label).mean()
-
-    update = torch.func.grad(loss)(model.parameters)
-    return update["1.weight"], update["1.bias"]
-
-
-def trial(weight: Tensor, bias: Tensor, x: Tensor, ratio: float, seed: int) -> Trial:
+def trial(weight: Tensor, bias: Tensor, x: Tensor, ratio: float, seed: int) -> dict[str, float]:
+    """Errors of one picture under one draw of noise, and whether conditions and bounds hold."""
     generator = torch.Generator().manual_seed(seed)
     e_b = torch.randn(bias.shape, generator=generator, dtype=torch.float64)
     e_w = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
@@ -66,57 +44,39 @@ def trial(weight: Tensor, bias: Tensor, x: Tensor, ratio: float, seed: int) -> T
     every = conditions(weight, bias, e_w, e_b)
     one = conditions(weight, bias, e_w, e_b, [best])
     own = least_squares_bound(weight, bias, e_w, e_b)
-    return Trial(
-        errors,
-        float(torch.corrcoef(torch.stack([found, x]))[0, 1]),
-        (every.r < 1, one.r < 1),
-        (
-            errors["least squares"] > every.bound * SLACK,
-            errors["best row"] > one.bound * SLACK,
-        ),
-        (math.isfinite(own), errors["least squares"] > own * SLACK),
-    )
-
-
-def show(ratio: float, trials: list[Trial]) -> None:
-    def share(flags: list[bool]) -> str:
-        return f"{sum(flags)}/{len(flags)}"
-
-    region = "red" if ratio >= 10 else "white" if ratio >= 1 else "green"
-    errors = "  ".join(
-        f"{name} {np.mean([t.errors[name] for t in trials]):7.4f}" for name in trials[0].errors
-    )
-    print(
-        f"{ratio:>6g} {region:<5} {errors}  correlation "
-        f"{np.mean([t.correlation for t in trials]):6.3f} | r<1: all rows "
-        f"{share([t.holds[0] for t in trials])}, best row {share([t.holds[1] for t in trials])}"
-        f" | (3) exceeded: {sum(t.violated[0] for t in trials)}, "
-        f"{sum(t.violated[1] for t in trials)} | own bound holds "
-        f"{share([t.own[0] for t in trials])}, exceeded {sum(t.own[1] for t in trials)}",
-        flush=True,
-    )
+    return {
+        **errors,
+        "correlation": float(torch.corrcoef(torch.stack([found, x]))[0, 1]),
+        "r < 1, all rows": every.r < 1,
+        "r < 1, best row": one.r < 1,
+        "(3) exceeded, all rows": errors["least squares"] > every.bound * SLACK,
+        "(3) exceeded, best row": errors["best row"] > one.bound * SLACK,
+        "own bound holds": math.isfinite(own),
+        "own bound exceeded": errors["least squares"] > own * SLACK,
+    }
 
 
 def main() -> None:
     given = arguments(__doc__)
     records = cifar10().take(np.arange(given.pictures))
-    inputs, labels = records.inputs, records.labels
     torch.manual_seed(0)
     layers = [nn.Linear(3072, given.rows), nn.Sigmoid(), nn.Linear(given.rows, 10)]
-    model = FunctionalModel.of(
-        Target(nn.Sequential(nn.Flatten(), *layers).double(), CrossEntropy())
-    )
-    flat = inputs.flatten(1)
+    model = nn.Sequential(nn.Flatten(), *layers).double()
+    flat = records.inputs.flatten(1)
     constant = (flat - flat.mean(dim=1, keepdim=True)).norm(dim=1) / flat.norm(dim=1)
     print(f"best constant picture: relative error {float(constant.mean()):.3f}")
-    shared = [gradients(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(len(inputs))]
+    alone = (records.take(np.array([n])) for n in range(len(records)))
+    seen = [seen_of(model, one, dtype=torch.float64).update for one in alone]
     for ratio in RATIOS:
         trials = [
-            trial(*pair, flat[number], ratio, 1000 * number + draw)
-            for number, pair in enumerate(shared)
+            trial(of["1.weight"], of["1.bias"], flat[number], ratio, 1000 * number + draw)
+            for number, of in enumerate(seen)
             for draw in range(given.draws)
         ]
-        show(ratio, trials)
+        means = {name: float(np.mean([t[name] for t in trials])) for name in trials[0]}
+        if ratio == RATIOS[0]:
+            heading("‖B‖/‖E_B‖", *means)
+        line(f"{ratio:g}", *(f"{mean:.4f}" for mean in means.values()))
 
 
 if __name__ == "__main__":

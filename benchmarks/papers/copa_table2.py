@@ -16,22 +16,19 @@ shortest solution where a layer leaves directions open is the closest one to zer
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness import arguments, cifar10
-from gradaudit.attacks.reconstruction import AttackerView, Candidates, Execution, reconstructions
+from benchmarks.harness import arguments, cifar10, heading, line, seen_of
+from gradaudit.attacks.reconstruction import AttackerView, Execution, reconstructions
 from gradaudit.attacks.reconstruction.copa import denoise
-from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.data.records import Records
 from gradaudit.models.building import load_model
-from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Target
 
-SHAPE = (3, 32, 32)
 ACTIVATIONS = {"tanh": ("tanh", "tanh"), "leaky": ("leaky-relu", "sigmoid")}
 SUBJECTS = ("truck", "deer")
 METHODS = ("COPA original", "COPA denoised", "R-GAP")
@@ -47,16 +44,6 @@ PAPER = {  # MSE of (truck, animal) by COPA original, COPA denoised, R-GAP
     ("leaky", 3): ((0.0355, 0.0565), (0.0386, 0.0563), (0.0000, 0.0000)),
     ("leaky", 4): ((0.0868, 0.1061), (0.0630, 0.0908), (0.0483, 0.0382)),
 }
-
-
-@dataclass(frozen=True)
-class Result:
-    """MSE by method, for one picture."""
-
-    from_grey: dict[str, float]
-    from_noise: dict[str, float]
-    r_gap: float
-    seconds: dict[str, float]
 
 
 def pictures(count: int) -> Iterator[tuple[Tensor, int]]:
@@ -75,84 +62,59 @@ def view_of(
     model = load_model(
         f"zoo:cnn3?variant={variant}&activation={hidden}&output_activation={last}"
     ).double()
-    functional = FunctionalModel.of(Target(model, CrossEntropy()))
-    labels = torch.tensor([label])
-
-    def loss(parameters: dict[str, Tensor]) -> Tensor:
-        return functional.losses(parameters, picture[None], labels).mean()
-
-    update = torch.func.grad(loss)(functional.parameters)
+    batch = Records(picture[None], torch.tensor([label]))
+    view = seen_of(model, batch, known_labels=True, dtype=torch.float64)
+    update = view.update
     if float32:
         update = {name: part.float().double() for name, part in update.items()}
     low = 0.0 if float(picture.min()) >= 0 else -0.5
-    return AttackerView(
-        functional, update, 1, SHAPE, classes=10, labels=labels, bounds=(low, low + 1)
-    )
+    return replace(view, update=update, bounds=(low, low + 1))
 
 
-def attacked(name: str, view: AttackerView, restarts: int) -> tuple[Candidates, float]:
+def attacked(name: str, view: AttackerView, restarts: int) -> list[Tensor]:
+    """The records of each start."""
     attack: Any = reconstructions()[name]
-    started = time.perf_counter()
     found = attack(attack.Options(box=False), restarts=restarts).run(view, Execution())
-    return found, time.perf_counter() - started
+    return [found.inputs[start, 0] for start in range(restarts)]
 
 
-def measured(view: AttackerView, picture: Tensor) -> Result:
-    copa, copa_seconds = attacked("copa", view, 2)
-    r_gap, r_gap_seconds = attacked("r-gap", view, 1)
-
-    def scores(record: Tensor) -> dict[str, float]:
-        return {
-            "COPA original": mse(record, picture),
-            "COPA denoised": mse(denoise(record, WEIGHT), picture),
-        }
-
-    return Result(
-        scores(copa.inputs[0, 0]),
-        scores(copa.inputs[1, 0]),
-        mse(r_gap.inputs[0, 0], picture),
-        {"copa": copa_seconds / 2, "r-gap": r_gap_seconds},
-    )
-
-
-def mse(found: Tensor, picture: Tensor) -> float:
-    return float((found - picture).square().mean())
+def errors(view: AttackerView, picture: Tensor) -> dict[str, tuple[float, float]]:
+    """MSE by method, from a grey start and from noise."""
+    starts, (by_r_gap,) = attacked("copa", view, 2), attacked("r-gap", view, 1)
+    found = {
+        "COPA original": starts,
+        "COPA denoised": [denoise(start, WEIGHT) for start in starts],
+        "R-GAP": [by_r_gap, by_r_gap],
+    }
+    return {
+        name: tuple(float((each - picture).square().mean()) for each in both)  # type: ignore[misc]
+        for name, both in found.items()
+    }
 
 
 def psnr(error: float) -> str:
     """With a peak of 1, and the paper's with a peak of 255."""
-    if error == 0:
-        return "inf"
-    ours = -10 * math.log10(error)
+    ours = -10 * math.log10(error) if error else math.inf
     return f"{ours:.1f} / {ours + 20 * math.log10(255):.1f}"
-
-
-def row(activation: str, variant: int, results: list[Result]) -> None:
-    paper = PAPER[activation, variant]
-    for number, method in enumerate(METHODS):
-        grey = [r.r_gap if method == "R-GAP" else r.from_grey[method] for r in results]
-        noise = [r.r_gap if method == "R-GAP" else r.from_noise[method] for r in results]
-        seconds = np.mean([r.seconds["r-gap" if method == "R-GAP" else "copa"] for r in results])
-        mean = float(np.mean(grey))
-        print(
-            f"{activation:>6} {variant} {method:<14} paper {np.mean(paper[number]):>8.4f} | "
-            f"grey {mean:>9.3g} [{min(grey):.2g}, {max(grey):.2g}] PSNR {psnr(mean):>15} | "
-            f"noise {np.mean(noise):>9.3g} | {seconds:6.1f} s",
-            flush=True,
-        )
 
 
 def main() -> None:
     given = arguments(__doc__)
+    heading("activation, variant", "method", "paper", "grey", "PSNR", "noise", "s a picture")
     for activation in given.activations.split(","):
         for variant in map(int, given.variants):
-            results = []
+            begun, results = time.perf_counter(), []
             for number, (picture, label) in enumerate(pictures(given.pictures)):
                 shown = picture - 0.5 if given.centred else picture
                 seed = given.seed + number
                 view = view_of(activation, variant, shown, label, seed, given.float32)
-                results.append(measured(view, shown))
-            row(activation, variant, results)
+                results.append(errors(view, shown))
+            seconds = (time.perf_counter() - begun) / len(results)
+            for method, paper in zip(METHODS, PAPER[activation, variant], strict=True):
+                grey, noise = np.transpose([result[method] for result in results])
+                ours = f"{grey.mean():.3g} [{grey.min():.2g}, {grey.max():.2g}]"
+                cells = f"{np.mean(paper):.4f}", ours, psnr(grey.mean()), f"{noise.mean():.3g}"
+                line(f"{activation} {variant}", method, *cells, f"{seconds:.1f}")
 
 
 if __name__ == "__main__":

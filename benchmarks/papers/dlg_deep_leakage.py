@@ -6,21 +6,18 @@ strong Wolfe line search, labels unknown. To be met: at least 30 dB in 6 of 8 re
 right label from the signs for every picture.
 
     python -m benchmarks.papers.dlg_deep_leakage [--restarts 8] [--iterations 300] [--pictures 1]
-        [--labels 100] [--method dlg] [--convolutions 3] [--save FOLDER]
+        [--labels 100] [--method dlg] [--convolutions 3]
 
 Needs cifar10_6k_jpeg.npz; the pictures were decoded from JPEG and are compared as they are.
 """
 
-import time
-
 import numpy as np
 import torch
 
-from benchmarks.harness import arguments, cifar10
+from benchmarks.harness import arguments, cifar10, heading, line
 from gradaudit import zoo
 from gradaudit.attacks.reconstruction import Execution, load_method
-from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
-from gradaudit.attacks.reconstruction.campaign import draw_examples, expect_folder
+from gradaudit.attacks.reconstruction.attempts import attempt
 from gradaudit.attacks.reconstruction.matching.unknowns import infer_label
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.data.records import Records
@@ -28,7 +25,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.sharing.protocol import SharingProtocol
 
-WANTED_DB, WANTED_OF_8 = 30.0, 6
+WANTED_DB = 30.0
 
 
 def observer(convolutions: int) -> ThreatModel:
@@ -59,24 +56,14 @@ def main() -> None:
     data, clients = cifar10(), observer(given.convolutions)
     print(f"iDLG: {labels_read(clients, data, given.labels)} of {given.labels} labels right")
     method = load_method(given.method, {"iterations": given.iterations}, given.restarts)
+    heading("picture", f"reach {WANTED_DB:.0f} dB", "PSNR", "SSIM", "labels right")
     for index in range(given.pictures):
-        seen, begun = of_one(clients, data, index), time.perf_counter()
+        seen = of_one(clients, data, index)
         made = attempt(method, seen, Execution(np.random.SeedSequence(index)))
-        seconds = time.perf_counter() - begun
         psnr = made.scores["psnr"]
-        print(
-            f"picture {index}: {seconds:.0f} s, {int((psnr >= WANTED_DB).sum())} of "
-            f"{given.restarts} restarts reach {WANTED_DB:.0f} dB "
-            f"(wanted {WANTED_OF_8} of 8), answer {psnr[made.answer or 0]:.1f} dB"
-        )
-        print("  PSNR " + " ".join(f"{value:.1f}" for value in psnr))
-        print("  SSIM " + " ".join(f"{value:.3f}" for value in made.scores["ssim"]))
-        if made.labels is not None:
-            print(f"  labels right in {made.labels.sum():.0f} of {given.restarts} restarts")
-        found = answer_of(made, seen)
-        if given.save is not None and found is not None:
-            expect_folder(given.save)
-            draw_examples(given.save, f"dlg-{index:02d}", seen.records, found)
+        reached = f"{int((psnr >= WANTED_DB).sum())} of {given.restarts}"
+        told = (" ".join(f"{v:.3g}" for v in made.scores[name]) for name in ("psnr", "ssim"))
+        line(index, reached, *told, "–" if made.labels is None else f"{made.labels.sum():.0f}")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,16 @@
 """Li et al. 2024, figures 7 and 8: Adult, an MLP with 100 hidden units, the attribute sex.
 
     python -m benchmarks.papers.dp_adult [--trials 5000] [--mode implementation|exact]
-        [--pictures FOLDER]
 
-Figure 7: statistics of a random and of crafted records under both hypotheses, how far apart their
-means lie in standard deviations, and what each statistic makes of it. Figure 8: the paper gives
-the ratio of theory (classical, sensitivity Δ) to its estimate in multiples of N = 14 columns; its
-estimate follows. Ours stands beside it: the paper's estimate with its statistic and with the
-projection (neither is a bound), the valid lower bound, the exact epsilon of the pair, and theory at
-sensitivity 2Δ. The model is at its initialisation; the paper does not say which state it audits.
+Figure 7: the gaps of a random and of crafted records, and what each statistic makes of it. Figure
+8: the paper gives the ratio of theory (classical, sensitivity Δ) to its estimate in multiples of N
+= 14 columns; its estimate follows. Ours stands beside it: the paper's estimate with its statistic
+and with the projection (neither is a bound), the valid lower bound, the exact epsilon of the pair,
+and theory at sensitivity 2Δ. The model is at its initialisation; the paper does not say which state
+it audits.
 """
 
-from pathlib import Path
-
-import numpy as np
-
-from benchmarks.harness import arguments, data_file
+from benchmarks.harness import arguments, data_file, heading, line
 from gradaudit.audits.dp_audit import DpAudit
 from gradaudit.data import load_records
 from gradaudit.models.building import load_model
@@ -58,69 +53,44 @@ def number(rows: list[Measurement], metric: str, **variant: str | float) -> floa
     return row.number
 
 
-def separation(row: Measurement) -> float:
-    """Distance of the means of the histograms over their pooled deviation."""
-    histogram = row.details["histogram"]
-    assert isinstance(histogram, dict)
-    edges = np.asarray(histogram["edges"], float)
-    centres = (edges[1:] + edges[:-1]) / 2
-    counts = [np.asarray(histogram[name], float) for name in ("null", "alternative")]
-    means = [np.average(centres, weights=weights) for weights in counts]
-    variances = [
-        np.average((centres - mean) ** 2, weights=weights)
-        for mean, weights in zip(means, counts, strict=True)
-    ]
-    return float((means[1] - means[0]) / np.sqrt(np.mean(variances)))
-
-
-def figure_7(audited: Subject, options: dict[str, object], pictures: Path | None) -> None:
+def figure_7(audited: Subject, options: dict[str, object]) -> None:
     print("Figure 7: clip 2, sigma 0.1")
-    print(
-        f"{'record':18s} {'gap':>6s} {'statistic':>11s} {'apart':>7s} {'point':>7s} {'bound':>7s}"
-    )
+    heading("record", "gap", "statistic", "point", "bound")
     for name, chosen in (
         ("random", {"record": "random"}),
         ("crafted, feasible", {"domain": "feasible"}),
         ("crafted, free", {"domain": "free"}),
     ):
-        drawn = {} if pictures is None else {"picture": pictures / f"{name.replace(', ', '-')}.svg"}
-        rows = audit(audited, 2, 0.1, **options, **chosen, **drawn)
+        rows = audit(audited, 2, 0.1, **options, **chosen)
         for row in (row for row in rows if row.metric == "epsilon_lower"):
-            point = number(rows, "epsilon_point", **row.variant)
-            print(
-                f"{name:18s} {number(rows, 'canary_gap'):6.3f} "
-                f"{row.variant.get('statistic', 'projection')!s:>11s} {separation(row):7.2f} "
-                f"{point:7.2f} {row.value:7.2f}"
-            )
+            both = number(rows, "epsilon_point", **row.variant), row.number
+            told = (f"{value:.2f}" for value in both)
+            statistic = row.variant.get("statistic", "projection")
+            line(name, f"{number(rows, 'canary_gap'):.3f}", statistic, *told)
 
 
 def figure_8(audited: Subject, options: dict[str, object]) -> None:
     print(f"\nFigure 8: crafted records, free domain, N = {COLUMNS}")
-    print(
-        "  clip  sigma | paper: ratio/N  estimate  | ours: ratio/N  distance  projection"
-        "   bound    pair    theory 2Δ"
-    )
+    paper = ("paper: ratio/N", "estimate")
+    ours = ("ours: ratio/N", "distance", "projection", "bound", "pair", "theory 2Δ")
+    heading("clip", "sigma", *paper, *ours)
     for clip, sigma in AS_THE_PAPER + MORE_NOISE:
         rows = audit(audited, clip, sigma, domain="free", **options)
-        classical = CLASSICAL_AT_ONE * clip / sigma
-        ratio = PAPER.get((clip, sigma))
-        said = f"{'-':>12s} {'-':>13s}"
-        if ratio:
-            said = f"{ratio:12.2f} {classical / (ratio * COLUMNS):13.2f}"
-        projection = number(rows, "epsilon_point")
+        classical, said = CLASSICAL_AT_ONE * clip / sigma, ["–", "–"]
+        if ratio := PAPER.get((clip, sigma)):
+            said = [f"{ratio:.2f}", f"{classical / (ratio * COLUMNS):.2f}"]
         distance = number(rows, "epsilon_point", statistic="distance")
-        print(
-            f"{clip:6.1f} {sigma:6.2f} | {said}  | {classical / distance / COLUMNS:12.2f} "
-            f"{distance:9.2f} {projection:11.2f} {number(rows, 'epsilon_lower'):7.2f} "
-            f"{number(rows, 'epsilon_pair'):7.1f} {number(rows, 'epsilon_theory'):12.1f}"
-        )
+        metrics = ("epsilon_point", "epsilon_lower", "epsilon_pair", "epsilon_theory")
+        found = (distance, *(number(rows, metric) for metric in metrics))
+        ratio = classical / distance / COLUMNS
+        line(clip, sigma, *said, f"{ratio:.2f}", *(f"{value:.2f}" for value in found))
 
 
 def main() -> None:
     given = arguments(__doc__)
     audited = subject()
     options: dict[str, object] = {"trials": given.trials, "mode": given.mode}
-    figure_7(audited, options, given.pictures)
+    figure_7(audited, options)
     figure_8(audited, options)
 
 

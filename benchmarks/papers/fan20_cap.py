@@ -16,7 +16,7 @@ is a gradient that is defended as the attacked ones are; sizes as given. With --
 k records gets noise of σ/k, as in the DP-SGD that the paper names (Abadi et al. 2016), so that
 training with batches of 32 suffers less than an attack on one record does; with release it gets σ
 whatever k. Each setting is written to --cells as soon as it is done, so that an interrupted run
-goes on. Ours beside the paper's, and the order of the mechanisms; both CAPs, `cap` with distances
+goes on. Ours beside the paper's; both CAPs, `cap` with distances
 of at most 1 and `cap_paper` without. Labels are compared as lists (membership) and record by record
 (paired) and place by place (placed), beside what right labels in a random order would score.
 
@@ -27,8 +27,6 @@ suffers from it: the protection is that secret.
 
 import argparse
 import json
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import arguments, cifar10
+from benchmarks.harness import arguments, cifar10, heading, line
 from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.audits.tradeoff.attacking import Attack, attacked, cap, cap_interval, has_secret
@@ -63,8 +61,6 @@ PAPER = {
     "spn": (0.69, 0.70, 0.70, 0.24, 0.50, 0.56, 0.61, 0.63, 0.64),
 }
 """Table 8: reconstruction, membership and tracing at batch sizes 1, 4 and 8."""
-UNDEFENDED = "undefended"
-
 Cell = dict[str, Any]
 """What one setting gave, as a line of ``--cells``."""
 
@@ -126,8 +122,8 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Defe
                     "membership": outcome.membership.tolist(),
                     "paired": outcome.paired.tolist(),
                     "placed": [
-                        1.0 if found is None else float((found != each.labels.numpy()).mean())
-                        for each, found in zip(batches, outcome.named, strict=True)
+                        1.0 if named is None else float((named != each.labels.numpy()).mean())
+                        for each, named in zip(batches, outcome.named, strict=True)
                     ],
                     "shuffled": [shuffled_distance(each.labels.numpy()) for each in batches],
                     "tracing": outcome.tracing.tolist(),
@@ -142,65 +138,33 @@ def shuffled_distance(truth: NDArray[np.int64]) -> float:
     return 1.0 - float(((counts / len(truth)) ** 2).sum())
 
 
-def table(
-    name: str, settings: list[DefenseSetting], cells: list[Cell], given: argparse.Namespace
-) -> None:
+def table(name: str, cells: list[Cell]) -> None:
     accuracies = np.array([[c["accuracy"] for c in cells]])
     reaches = np.array([[c["reach"] for c in cells]])
     print(f"\n{name}: accuracy {' '.join(f'{value:.3f}' for value in accuracies[0])}")
-    for view in cells[0]["attacks"]:
+    heading("batch, attacked", "‖B‖/‖E‖", "shuffled", "CAP", "ours", "paper", "distances")
+    for view, first in cells[0]["attacks"].items():
         ratios = " ".join(f"{c['attacks'][view]['ratio']:.2g}" for c in cells)
-        size, what = int(view.split()[0]), view.split(" ", 1)[1]
-        shuffled = np.mean(cells[0]["attacks"][view]["shuffled"])
-        told = [f"  batch {size} {what:16s} ‖B‖/‖E‖ {ratios}; shuffled labels {shuffled:.2f};"]
+        size, what = view.split(" ", 1)
         for game in SHOWN:
             distances = np.array([[c["attacks"][view][game] for c in cells]])
-            value = cap(accuracies, distances)
             ends = cap_interval(accuracies, reaches, distances, 99.0)
             around = f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else ""
-            label = "cap_paper, reconstruct" if game == SHOWN[-1] else game
+            column, paper = COLUMNS.get(game, game), ""
+            if what == "initial" and column in GAMES and int(size) in SIZES and name in PAPER:
+                at = 3 * GAMES.index(column) + SIZES.index(int(size))
+                paper = f"{PAPER[name][at]:.2f}"
             each = " ".join(f"{d:.2f}" for d in distances.mean(axis=2)[0])
-            paper = ""
-            column = COLUMNS.get(game, game)
-            if what == "initial" and column in GAMES and size in SIZES and name in PAPER:
-                at = 3 * GAMES.index(column) + SIZES.index(size)
-                paper = f", paper {PAPER[name][at]:.2f}"
-            told.append(f"    {label}: {value:.3f}{around}{paper} (distances {each})")
-        print("\n".join(told), flush=True)
-
-
-def order(done: dict[str, list[Cell]], given: argparse.Namespace) -> None:
-    """The mechanisms from best to worst, ours and the paper's."""
-    for game in SHOWN[:-1]:
-        column = GAMES.index(COLUMNS.get(game, game))
-        for size in given.batch_size:
-            for weights in given.weights:
-                view = f"{size} {weights}"
-                ours = {
-                    name: cap(
-                        np.array([[c["accuracy"] for c in cells]]),
-                        np.array([[c["attacks"][view][game] for c in cells]]),
-                    )
-                    for name, cells in done.items()
-                    if name in PAPER
-                }
-                print(f"{game}, batch {view}: {ranked(ours)}")
-            if size in SIZES:
-                at = 3 * column + SIZES.index(size)
-                theirs = ranked({name: values[at] for name, values in PAPER.items()})
-                print(f"{'paper':>{len(game)}}, batch {size}: {theirs}")
-
-
-def ranked(values: dict[str, float]) -> str:
-    best = sorted(values.items(), key=lambda pair: -pair[1])
-    return " > ".join(f"{name} {value:.3f}" for name, value in best)
+            label = "cap_paper, reconstruct" if game == SHOWN[-1] else game
+            ours = f"{cap(accuracies, distances):.3f}{around}"
+            line(view, ratios, f"{np.mean(first['shuffled']):.2f}", label, ours, paper, each)
 
 
 def main() -> None:
     given = arguments(__doc__)
     noise = f"dp:clip=1e9,sigma={given.sigma},per=release"
     specs = {
-        UNDEFENDED: ["dp:clip=1e9,sigma=0,per=release"],
+        "undefended": ["dp:clip=1e9,sigma=0,per=release"],
         "dp": [noise],
         "selective 5 %": ["selective:0.05", noise],
         "selective 30 %": ["selective:0.3", noise],
@@ -210,26 +174,19 @@ def main() -> None:
     terms = {k: v for k, v in vars(given).items() if k not in shown}
     kept = {}
     if given.cells is not None and given.cells.is_file():
-        kept = {line["key"]: line for line in map(json.loads, given.cells.open())}
-    data, done = pictures(given.side), {}
+        kept = {each["key"]: each for each in map(json.loads, given.cells.open())}
+    data = pictures(given.side)
     print(" ".join(f"{k}={v}" for k, v in terms.items()), flush=True)
     for name in given.only.split(","):
-        settings = list(read_mechanism(specs[name], "--only").settings)
-        cells = []
-        for setting in settings:
-            key = json.dumps([name, str(setting), terms], sort_keys=True)
+        settings = read_mechanism(specs[name], "--only").settings
+        keys = [json.dumps([name, str(each), terms], sort_keys=True) for each in settings]
+        for key, setting in zip(keys, settings, strict=True):
             if key not in kept:
-                began = time.monotonic()
                 kept[key] = {"key": key, **cell(given, data, setting)}
-                print(f"{name}, {setting}: {time.monotonic() - began:.0f} s", file=sys.stderr)
                 if given.cells is not None:
                     with given.cells.open("a") as file:
                         file.write(json.dumps(kept[key]) + "\n")
-            cells.append(kept[key])
-        done[name] = cells
-        table(name, settings, cells, given)
-    print()
-    order(done, given)
+        table(name, [kept[key] for key in keys])
 
 
 if __name__ == "__main__":

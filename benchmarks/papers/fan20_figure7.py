@@ -14,14 +14,12 @@ pictures each than any of the paper's. The accuracy of the best tenth of the rou
 since the last one may overfit.
 """
 
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from benchmarks.harness import arguments, cifar10, mnist
+from benchmarks.harness import arguments, cifar10, heading, line, mnist
 from gradaudit.accuracy import task_accuracy
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
@@ -67,16 +65,6 @@ def accuracies(
     return found
 
 
-def told(name: str, curves: Sequence[Sequence[float]], began: float) -> None:
-    last = np.asarray([curve[-1] for curve in curves])
-    best = np.asarray([max(curve) for curve in curves])
-    print(
-        f"{name:24s} last {last.mean():.4f} ± {last.std():.4f}   best {best.mean():.4f}   "
-        f"n {len(curves)}   {time.monotonic() - began:.0f} s",
-        flush=True,
-    )
-
-
 def main() -> None:
     given = arguments(__doc__)
     spec = given.model or MODELS[given.data]
@@ -84,32 +72,24 @@ def main() -> None:
     drawn = np.random.default_rng(0).permutation(len(train))[: given.pictures]
     train = train.take(np.sort(drawn))
     print(f"{spec}, {given.data}, {len(train)} training and {len(test)} test pictures")
+    heading("clients", "training", "last", "best", "models")
     for clients in given.clients:
         options = TrainingOptions(
-            clients=clients,
-            rounds=given.rounds,
-            rate=given.rate,
-            momentum=0.9,
-            batch_size=64,
+            clients=clients, rounds=given.rounds, rate=given.rate, momentum=0.9, batch_size=64
         )
-        print(f"{clients} clients, {len(train) // clients} pictures each")
         parts = partition("iid", train.labels.numpy(), clients, np.random.default_rng(0))
-        began = time.monotonic()
         alone = options.model_copy(update={"clients": 1})
-        chosen = parts[: given.alone]
-        told(
-            "standalone",
-            [accuracies(spec, train.take(part), test, alone, 0) for part in chosen],
-            began,
-        )
+        ways = [("standalone", alone, [(train.take(part), 0) for part in parts[: given.alone]], "")]
         for defense in ("", *(f"spn:bits=64,alpha={alpha:g}" for alpha in given.alpha)):
-            began = time.monotonic()
-            seeds = range(given.seeds)
-            told(
-                defense or "FedAvg",
-                [accuracies(spec, train, test, options, seed, defense) for seed in seeds],
-                began,
+            seeds = [(train, seed) for seed in range(given.seeds)]
+            ways.append((defense or "FedAvg", options, seeds, defense))
+        for name, how, runs, defense in ways:
+            found = np.array(
+                [accuracies(spec, own, test, how, seed, defense) for own, seed in runs]
             )
+            last, best = found[:, -1], found.max(axis=1).mean()
+            told = f"{last.mean():.4f} ± {last.std():.4f}", f"{best:.4f}"
+            line(clients, name, *told, len(runs))
 
 
 if __name__ == "__main__":

@@ -10,16 +10,14 @@ rounds it observes; ours are 1,000, 32 and 5 (10 for property inference, 3 under
 batch sizes). Every number is of one run; the brackets are 95 % intervals over private records.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.harness import arguments, data_file
+from benchmarks.harness import arguments, data_file, heading, line
 from gradaudit.accuracy import task_accuracy
 from gradaudit.audits.attack_inference.distribution import DistributionGame
 from gradaudit.audits.attack_inference.experiment import train_rounds
@@ -90,14 +88,9 @@ SECTIONS: dict[str, list[Case]] = {
         Case("the same without relationship, marital-status", drop=PROXIES, shadow=100, shows=(1,)),
     ],
     "batches": [
-        Case(f"property, k = {size}", paper="grows with k", batch=size, rounds=3, shows=(1,))
+        Case(f"property, k = {size}{said}", drop=drop, batch=size, rounds=3, shows=(1,))
+        for said, drop in (("", ("sex",)), (", without proxies", PROXIES))
         for size in (1, 4, 16, 64)
-    ]
-    + [
-        Case(
-            f"the same without proxies, k = {size}", drop=PROXIES, batch=size, rounds=3, shows=(1,)
-        )
-        for size in (1, 4, 64)
     ],
     "defenses": [
         Case("none", paper="advantage 0.9363", rounds=3, shows=(1,)),
@@ -155,21 +148,14 @@ def play(case: Case, records: Records, seed: int) -> tuple[GameSplit, list[Float
 
 
 def show(case: Case, records: Records, seed: int) -> None:
-    began = time.perf_counter()
     split, answers, accuracy = play(case, records, seed)
-    seconds = time.perf_counter() - began
     scorer = Scorer([split])
     for count in dict.fromkeys((*case.shows, case.rounds)):
         scores = scorer.scores([combine(answers[:count], split.prior)])
         ours = "  ".join(f"{name} {brief(score)}" for name, score in scores.items())
-        print(f"{case.title}, rounds {count} | paper: {case.paper} | ours: {ours}")
+        line(case.title, count, case.paper, ours, f"{accuracy:.3f}")
     last = scorer.scores([combine(answers[-1:], split.prior)])["auroc"]
-    print(
-        f"    round {case.rounds} alone: auroc {brief(last)}; {records.inputs.shape[1]} inputs, "
-        f"shadow {len(split.parts.shadow)}, blind guess {split.prior.max():.3f}, "
-        f"task accuracy {accuracy:.3f}, {seconds:.0f} s",
-        flush=True,
-    )
+    line(case.title, f"{case.rounds} alone", "–", f"auroc {brief(last)}", f"{accuracy:.3f}")
 
 
 def brief(score: Score) -> str:
@@ -180,9 +166,8 @@ def brief(score: Score) -> str:
 def main() -> None:
     asked = arguments(__doc__)
     file = data_file("adult.csv")
-    torch.set_num_threads(1)
+    heading("case", "rounds", "paper", "ours", "task accuracy")
     for section in asked.sections or SECTIONS:
-        print(f"== {section}")
         for case in SECTIONS[section]:
             show(case, load(file, case.drop), asked.seed)
 

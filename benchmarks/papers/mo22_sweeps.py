@@ -19,110 +19,76 @@ Student's interval:
 """
 
 import argparse
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 import gradaudit
-from benchmarks.harness import arguments
+from benchmarks.harness import arguments, heading, line
 from benchmarks.papers.vinfo_tables import faces, train
 from gradaudit.data.records import Records
 from gradaudit.models.building import load_model
 
-OTHERS = (0, 1, 5, 10, 30, 50)
-EPOCHS = (0, 1, 2, 5, 10, 20)
-FRACTIONS = (1.0, 0.5, 0.05, 0.01)
-ELEMENTS = (48, 480)
-SIGMAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 TRAINED = 8
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "aggregation": {f"{n} others": {"others": n} for n in (0, 1, 5, 10, 30, 50)},
+    "training": {f"{n} epochs": {"epochs": n} for n in (0, 1, 2, 5, 10, 20)},
+    "fraction": {f"{share:.0%}": {"fraction": share} for share in (1.0, 0.5, 0.05, 0.01)},
+    "elements": {f"{n} elements": {"elements": n} for n in (48, 480)},
+    "noise": {
+        f"sigma {sigma:g}": {"defense": f"dp:clip=1,sigma={sigma},per=release"}
+        for sigma in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    },
+}
+"""What each row of a table sets: options of the audit, epochs of training or a defense."""
 
 
 def lenet(training: Records, epochs: int) -> nn.Module:
     return train(load_model("zoo:lenet?classes=2", seed=0), training, epochs)
 
 
-class Sweep:
-    """Rows of one table: a setting each."""
-
-    def __init__(self, records: Records, given: argparse.Namespace) -> None:
-        self.records, self.given = records, given
-        self.headed = False
-
-    def row(
-        self, title: str, model: nn.Module, defense: tuple[str, ...] = (), **options: object
-    ) -> None:
-        begun = time.perf_counter()
-        report = gradaudit.audit(
-            model,
-            self.records,
-            audits={
-                "vinfo": {
-                    "batch_size": 32,
-                    "batches": self.given.batches,
-                    "repeats": self.given.repeats,
-                    "family": self.given.family,
-                    "correlation": False,
-                    **options,
-                }
-            },
-            attributes=(self.given.attribute,),
-            samples=len(self.records),
-            defenses=defense,
-        )
-        rows = [row for row in report.select("vinfo.vinfo") if not row.variant]
-        if not self.headed:
-            print(f"{'':16}" + "".join(f"{row.layer:>22}" for row in rows))
-            self.headed = True
-        ends = (row.interval or (float("nan"), float("nan")) for row in rows)
-        cells = (
-            f"{row.value:.3f} [{low:.3f}, {high:.3f}]"
-            for row, (low, high) in zip(rows, ends, strict=True)
-        )
-        seconds = time.perf_counter() - begun
-        print(
-            f"{title:16}" + "".join(f"{cell:>22}" for cell in cells) + f"{seconds:7.0f} s",
-            flush=True,
-        )
-
-
-def tables(
-    training: Records, own: Records, given: argparse.Namespace
-) -> dict[str, Callable[[], None]]:
-    model = lenet(training, TRAINED)
-
-    def each(settings: dict[str, dict[str, object]]) -> Callable[[], None]:
-        def run() -> None:
-            sweep = Sweep(own, given)
-            for title, options in settings.items():
-                sweep.row(title, **{"model": model, **options})  # type: ignore[arg-type]
-
-        return run
-
-    return {
-        "aggregation": each({f"{n} others": {"others": n} for n in OTHERS}),
-        "training": each({f"{n} epochs": {"model": lenet(training, n)} for n in EPOCHS}),
-        "fraction": each({f"{share:.0%}": {"fraction": share} for share in FRACTIONS}),
-        "elements": each({f"{n} elements": {"elements": n} for n in ELEMENTS}),
-        "noise": each(
-            {
-                f"sigma {sigma:g}": {"defense": (f"dp:clip=1,sigma={sigma},per=release",)}
-                for sigma in SIGMAS
-            }
-        ),
+def layers_of(
+    model: nn.Module, own: Records, given: argparse.Namespace, setting: Mapping[str, Any]
+) -> dict[str, str]:
+    """The information of each layer with its interval, in words."""
+    options = {
+        "batch_size": 32,
+        "batches": given.batches,
+        "repeats": given.repeats,
+        "family": given.family,
+        "correlation": False,
+        **{name: value for name, value in setting.items() if name not in ("epochs", "defense")},
     }
+    report = gradaudit.audit(
+        model,
+        own,
+        audits={"vinfo": options},
+        attributes=(given.attribute,),
+        samples=len(own),
+        defenses=(setting["defense"],) if "defense" in setting else (),
+    )
+    told = {}
+    for row in report.select("vinfo.vinfo", variant={}):
+        low, high = row.interval or (float("nan"), float("nan"))
+        told[str(row.layer)] = f"{row.value:.3f} [{low:.3f}, {high:.3f}]"
+    return told
 
 
 def main() -> None:
     given = arguments(__doc__)
     training, others = faces([given.attribute], given.train)
-    own = others.take(np.arange(given.records))
-    run = tables(training, own, given)
+    own, usual = others.take(np.arange(given.records)), lenet(training, TRAINED)
     print(f"UTKFace at 32 x 32, LeNet, task gender; {vars(given)}")
     for part in given.parts.split(","):
-        print(f"\n{part}: V-information in nats")
-        run[part]()
+        for number, (title, setting) in enumerate(SETTINGS[part].items()):
+            model = lenet(training, setting["epochs"]) if "epochs" in setting else usual
+            told = layers_of(model, own, given, setting)
+            if not number:
+                print(f"\n{part}: V-information in nats")
+                heading("setting", *told)
+            line(title, *told.values())
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ many rounds; ``trained`` have been through ten epochs on all records before.
 """
 
 import argparse
-import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,20 +31,16 @@ from scipy import stats
 from torch import nn
 
 import gradaudit
-from benchmarks.harness import arguments, data_file, epochs_of, fit
+from benchmarks.harness import arguments, data_file, epochs_of, fit, heading, line
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.models.building import load_model
-from gradaudit.report import Measurement, Report
+from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import student
 
 EPOCHS, RATE = 10, 0.01
-GUESSING = {
-    ("property", "auroc"): 1 / 2,
-    ("property", "asr"): 1 / 2,
-    ("user", "auroc"): 1 / 2,
-    ("user", "asr"): 1 / 5,
-}
+GUESSING = {("property", "auroc"): 1 / 2, ("property", "asr"): 1 / 2}
+GUESSING |= {("user", "auroc"): 1 / 2, ("user", "asr"): 1 / 5}
 PAPER = {("property", "auroc"): "0.897", ("user", "auroc"): "0.681"}
 """Of all rounds together, on CREMA-D."""
 
@@ -63,11 +60,7 @@ def correlation(records: Records) -> None:
     np.add.at(table, (gender, emotion), 1)
     test = stats.chi2_contingency(table, correction=False)
     v = np.sqrt(test.statistic / table.sum())
-    r = np.corrcoef(gender, emotion)[0, 1]
-    print(
-        f"gender and emotion: Cramér's V {v:.4f}, χ² p {test.pvalue:.3f}, Pearson's r of the codes "
-        f"{r:.4f} (paper, CREMA-D: r −0.0133)"
-    )
+    print(f"gender and emotion: Cramér's V {v:.4f}, χ² p {test.pvalue:.3f}")
 
 
 def emotion_model(records: Records, weights: str) -> nn.Module:
@@ -80,20 +73,15 @@ def emotion_model(records: Records, weights: str) -> nn.Module:
 
 
 def play(game: str, weights: str, records: Records, given: argparse.Namespace) -> None:
-    options = {
-        "rounds": given.rounds,
-        "trials": given.trials,
-        "batches": given.batches,
-        "reduce": given.reduce,
-    }
+    """The deals of one game; of every update that of the true secret beside the shuffled one."""
+    options = {key: getattr(given, key) for key in ("rounds", "trials", "batches", "reduce")}
     sides = "by speakers" if records.users is not None else "by records"
     model = emotion_model(records, weights)
     right = (model(records.inputs).argmax(dim=1) == records.labels).float().mean()
     print(f"\n{game}, {sides}, {weights} weights, task accuracy {right:.3f} before the game")
-    print("update         metric  ours                  shuffled")
-    found = []
+    heading("deal", "update", "metric", "ours", "shuffled")
+    found: dict[str, list[Measurement]] = {"auroc": [], "asr": []}
     for deal in range(given.deals):
-        begun = time.perf_counter()
         report = gradaudit.audit(
             model,
             records,
@@ -102,53 +90,41 @@ def play(game: str, weights: str, records: Records, given: argparse.Namespace) -
             layers=given.layers.split(","),
             seed=deal,
         )
-        rows = headlines(report)
-        for row in rows:
-            print(f"{row.layer or 'whole':14} {row.metric:6}  {cell(row)}  {floor(row)}")
-        print(f"deal {deal}, {time.perf_counter() - begun:.0f} s", flush=True)
-        found.append({row.metric: row for row in rows if row.layer is None})
-    for metric in ("auroc", "asr"):
-        verdict(game, metric, [deal[metric] for deal in found])
-
-
-def headlines(report: Report) -> list[Measurement]:
-    """Rows of all rounds together."""
-    rows = [row for row in report.measurements if row.metric in {"asr", "auroc"}]
-    for row in rows:
-        if row.status != "measured":
-            print(f"{row.layer or 'whole':14} {row.metric:6}  {row.status}: {row.reason}")
-    return [row for row in rows if row.status == "measured" and not row.variant]
+        for row in report.measurements:
+            if row.metric not in found or row.variant:
+                continue
+            if row.status != "measured":
+                line(deal, row.layer or "whole", row.metric, f"{row.status}: {row.reason}", "")
+                continue
+            permuted: Any = row.details.get("permuted") or {"value": None, "interval": None}
+            shuffled = cell(permuted["value"], permuted["interval"])
+            line(deal, row.layer or "whole", row.metric, cell(row.value, row.interval), shuffled)
+            if row.layer is None:
+                found[row.metric].append(row)
+    for metric, rows in found.items():
+        verdict(game, metric, rows)
 
 
 def verdict(game: str, metric: str, rows: list[Measurement]) -> None:
     """The whole update in all deals, the paper beside it."""
     values = np.array([row.value for row in rows])
-    lows = [row.interval[0] for row in rows if row.interval]
-    line = f"whole update, {metric}: mean of {len(rows)} deals {values.mean():.3f}"
-    ends = list(lows)
+    ends = lows = [row.interval[0] for row in rows if row.interval]
+    said = f"whole update, {metric}: mean of {len(rows)} deals {values.mean():.3f}"
     if len(values) > 1:
         low, high = np.clip(student(values), 0, 1)
-        line += f" [{low:.3f}, {high:.3f}]"
-        ends = [low, *ends]
+        said, ends = f"{said} [{low:.3f}, {high:.3f}]", [low, *lows]
     guessing = GUESSING[game, metric]
-    line += f", paper {PAPER.get((game, metric), '-')} (CREMA-D)"
-    line += f"; lower end of the deals' own intervals {min(lows):.3f} to {max(lows):.3f}"
     held = "all" if min(ends) > guessing else f"{sum(low > guessing for low in ends)}/{len(ends)}"
-    print(f"{line}; lower ends above {guessing:g}: {held}", flush=True)
+    print(
+        f"{said}, paper {PAPER.get((game, metric), '-')} (CREMA-D); lower end of the deals' own "
+        f"intervals {min(lows):.3f} to {max(lows):.3f}; lower ends above {guessing:g}: {held}"
+    )
 
 
-def cell(row: Measurement) -> str:
-    low, high = row.interval or (float("nan"), float("nan"))
-    return f"{row.value:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def floor(row: Measurement) -> str:
-    """The same number for a secret shuffled among the records."""
-    found = row.details.get("permuted")
-    if not isinstance(found, dict) or not isinstance(ends := found["interval"], list):
-        return ""
-    low, high = ends
-    return f"{found['value']:.3f} [{low:.3f}, {high:.3f}]"
+def cell(value: float | None, interval: Sequence[float] | None) -> str:
+    if value is None or interval is None:
+        return "–"
+    return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
 def main() -> None:

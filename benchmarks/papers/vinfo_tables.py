@@ -15,16 +15,15 @@ them, as in the paper.
 
 The repetitions are those of ``gradaudit vinfo``, but both readings of the information are of the
 same gradients: ``vinfo``, of calibrated members, and ``--paper``, the softmax of a forest's votes.
-Printed: both with Student's interval and the attack's AUROC of every layer, and in which layer the
-information is largest (the paper: in the first fully connected one). After every attribute, for
-each network and pooled: Pearson's R of the information and of the label sensitivity (F) with that
-AUROC, the paper's beside it, Spearman's, and Pearson's with the AUROC as nats, those of two
-Gaussian classes that have this AUROC, since information rises with its square near one half.
+Printed: both with Student's interval and the attack's AUROC of every layer (the paper's information
+is largest in the first fully connected one). After every attribute, for each network and pooled:
+Pearson's R of the information and of the label sensitivity (F) with that AUROC, the paper's beside
+it, Spearman's, and Pearson's with the AUROC as nats, those of two Gaussian classes that have this
+AUROC, since information rises with its square near one half.
 """
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -35,7 +34,8 @@ from scipy.stats import norm
 from torch import nn
 
 from benchmarks.coverage.planted_nats import information
-from benchmarks.harness import arguments, data_file, epochs_of, fit
+from benchmarks.harness import arguments, data_file, epochs_of, fit, heading, line
+from gradaudit.accuracy import task_accuracy
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
 from gradaudit.audits.vinfo import VinfoOptions
 from gradaudit.audits.vinfo.cases import AttributeCase, drawn_cases
@@ -75,25 +75,24 @@ class Point(NamedTuple):
 
 
 def faces(asked: list[str], count: int) -> tuple[Records, Records]:
-    """The records that train and the audit's, with a binary attribute for every name asked."""
+    """The records that train and the audit's, with a binary attribute for every name asked.
+
+    That is whether a face is of a race, or older than the median age.
+    """
     records = load_records(
         f"npz:{data_file('utkface_32.npz')}?inputs=images&label=gender&attribute=race&attribute=age",
         attributes=("race", "age"),
     )
+    race, older = records.attributes["race"], records.attributes["age"].codes == 1
+    having = {
+        name: older if name == OLDER else race.codes == race.values.index(name) for name in asked
+    }
     attributes = {
-        name: Attribute(_has(records, name).astype(np.int64), ("no", "yes")) for name in asked
+        name: Attribute(of.astype(np.int64), ("no", "yes")) for name, of in having.items()
     }
     records = replace(records, attributes=attributes)
     order = np.random.default_rng(0).permutation(len(records))
     return records.take(order[:count]), records.take(order[count:])
-
-
-def _has(records: Records, name: str) -> np.ndarray:
-    """Which faces are of a race, or older than the median age."""
-    if name == OLDER:
-        return np.asarray(records.attributes["age"].codes == 1)
-    race = records.attributes["race"]
-    return np.asarray(race.codes == race.values.index(name))
 
 
 def train(model: nn.Module, records: Records, epochs: int) -> nn.Module:
@@ -115,10 +114,10 @@ def points_of(
     """The points of a network, attribute by attribute."""
     model = train(load_model(f"zoo:{name}?classes=2", seed=0), training, given.epochs)
     target = Target(model, CrossEntropy())
+    right = [task_accuracy(target, records).value for records in (training, own)]
     print(
-        f"\n{name}: task accuracy {accuracy(model, training):.3f} on the training records, ", end=""
+        f"\n{name}: task accuracy {right[0]:.3f} on the training records, {right[1]:.3f} on others"
     )
-    print(f"{accuracy(model, own):.3f} on the {len(own)} others", flush=True)
     sensitivity = sensitivities(Subject((target,), own, target.layers))
     options = VinfoOptions(
         batch_size=given.batch_size, batches=given.batches, repeats=given.repeats
@@ -127,15 +126,7 @@ def points_of(
     for why in refused.values():
         print(f"skipped: {why}")
     for case in cases:
-        begun = time.perf_counter()
-        found = of_case(target, own, case, given, sensitivity)
-        print(f"  {time.perf_counter() - begun:.0f} s", flush=True)
-        yield found
-
-
-def accuracy(model: nn.Module, records: Records) -> float:
-    with torch.no_grad():
-        return float((model(records.inputs).argmax(dim=1) == records.labels).float().mean())
+        yield of_case(target, own, case, given, sensitivity)
 
 
 def sensitivities(subject: Subject) -> dict[str, float]:
@@ -155,9 +146,10 @@ def of_case(
     given: argparse.Namespace,
     sensitivity: dict[str, float],
 ) -> list[Point]:
-    parts = [len(part) for part in case.real[0].parts]
-    print(f"{case.attribute}: records of the folds and to score {parts}")
-    print("  layer      vinfo (nats)             paper's reading         label_f  attack's AUROC")
+    print(
+        f"\n{case.attribute}: folds and score set of {[len(p) for p in case.real[0].parts]} records"
+    )
+    heading("layer", "vinfo, nats", "paper's reading", "label_f", "attack's AUROC")
     planned = [*case.real, *case.independent]
     every = np.concatenate([batches.indices for each in planned for batches in each.batches])
     interceptor = Interceptor(target, own, target.layers, reduce=given.reduce, memory=MEMORY)
@@ -168,30 +160,15 @@ def of_case(
         real, kept = rows[: len(case.real)], rows[len(case.real) :]
         ours = [estimate(*row, tuple(given.family.split(","))) for row in real]
         paper = [estimate(*row, ("forest",), paper=True) for row in real]
-        attack = [estimate(*row, ("extra-trees",)).auroc for row in kept]
-        auroc = float(np.mean(attack))
+        auroc = float(np.mean([estimate(*row, ("extra-trees",)).auroc for row in kept]))
         at = sensitivity[layer.name]
-        print(
-            f"  {layer.name:9}  {cell(ours)}  {cell(paper)}{at:9.3g}{auroc:10.3f}",
-            flush=True,
-        )
+        line(layer.name, cell(ours), cell(paper), f"{at:.3g}", f"{auroc:.3f}")
         points.append(Point(mean(ours), mean(paper), at, auroc))
-    first = next(layer.name for layer in target.layers if layer.kind == "Linear")
-    names = [layer.name for layer in target.layers]
-    for reading, column in (("vinfo", 0), ("paper's reading", 1), ("attack's AUROC", 3)):
-        print(
-            f"  {reading}: largest in {names[int(np.argmax(np.array(points)[:, column]))]}", end=";"
-        )
-    print(f" paper: in the first fully connected layer, {first}")
     return points
 
 
 def estimate(
-    repetition: Repetition,
-    rows: np.ndarray,
-    members: tuple[str, ...],
-    *,
-    paper: bool = False,
+    repetition: Repetition, rows: np.ndarray, members: tuple[str, ...], *, paper: bool = False
 ) -> UsableInformation:
     seed = np.random.SeedSequence(0, spawn_key=(repetition.number,))
     adversary = Estimator(members, paper=paper)
@@ -205,31 +182,32 @@ def mean(found: Sequence[UsableInformation]) -> float:
 
 def cell(found: Sequence[UsableInformation]) -> str:
     low, high = student(np.array([each.information for each in found]))
-    return f"{mean(found):6.3f} [{low:6.3f}, {high:.3f}]"
+    return f"{mean(found):.3f} [{low:.3f}, {high:.3f}]"
 
 
 def correlations(points: dict[str, list[Point]]) -> None:
     """Pearson's R of each column with the attack's AUROC."""
-    print("\nR, t, p, Fisher's 95 % interval, paper's R in parentheses")
+    print()
+    heading("network", "points", "of", "R [95 %]", "t", "p", "Spearman", "R in nats", "paper's R")
     pooled = [point for own in points.values() for point in own]
     for name, own in {**points, "all": pooled}.items():
-        of_information, of_sensitivity = PAPER[name]
+        table, (of_information, of_sensitivity) = np.array(own), PAPER[name]
+        nats = np.array([nats_of(each) for each in table[:, 3]])
         for title, column, paper in (
             ("vinfo", 0, of_information),
             ("vinfo, paper's reading", 1, of_information),
             ("sensitivity label_f", 2, of_sensitivity),
         ):
-            table = np.array(own)
-            found = pearson(table[:, column], table[:, 3])
-            in_nats = pearson(table[:, column], np.array([nats_of(each) for each in table[:, 3]]))
-            cells = (
-                "too few points"
-                if found is None or in_nats is None
-                else f"{found.r:.3f}, {found.t:.2f}, {found.p:.2g}, "
-                f"[{found.interval[0]:.2f}, {found.interval[1]:.2f}]; Spearman "
-                f"{found.spearman:.3f}; in nats {in_nats.r:.3f}"
-            )
-            print(f"{name:13} {len(own):2} points  {title:22}  {cells} ({paper})", flush=True)
+            found, in_nats = (pearson(table[:, column], by) for by in (table[:, 3], nats))
+            if found is not None and in_nats is not None:
+                r = f"{found.r:.3f} [{found.interval[0]:.2f}, {found.interval[1]:.2f}]"
+                more = (
+                    f"{found.t:.2f}",
+                    f"{found.p:.2g}",
+                    f"{found.spearman:.3f}",
+                    f"{in_nats.r:.3f}",
+                )
+                line(name, len(own), title, r, *more, paper)
 
 
 def nats_of(auroc: float) -> float:
@@ -243,13 +221,11 @@ def main() -> None:
         sys.exit("--reduce pca: components would be fitted on the records that score, too")
     print(f"UTKFace at 32 x 32, task gender; {vars(options)}", flush=True)
     training, own = faces(options.attributes.split(","), options.train)
-    begun = time.perf_counter()
     found: dict[str, list[Point]] = {}
     for name in options.models.split(","):
         for points in points_of(name, training, own, options):
             found.setdefault(name, []).extend(points)
             correlations(found)
-    print(f"\n{time.perf_counter() - begun:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The architectures of the reference models that neither the zoo nor a library has."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,22 +8,6 @@ from torch import Tensor, nn
 
 from benchmarks.nets import Residual, group_norm
 from gradaudit.data.records import Feature
-
-
-def digits_cnn() -> nn.Module:
-    """Two convolutions, the second strided, and two fully connected layers for 1×8×8."""
-    return nn.Sequential(
-        OrderedDict(
-            conv1=nn.Conv2d(1, 12, 3, padding=1),
-            act1=nn.Tanh(),
-            conv2=nn.Conv2d(12, 16, 3, stride=2, padding=1),
-            act2=nn.Tanh(),
-            flatten=nn.Flatten(),
-            fc1=nn.Linear(256, 32),
-            act3=nn.Tanh(),
-            fc2=nn.Linear(32, 10),
-        )
-    )
 
 
 def resnet18_gn(classes: int, width: int = 4) -> nn.Module:

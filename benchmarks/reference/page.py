@@ -92,11 +92,11 @@ def _cell(report: Report, metric: str) -> str:
 
 def _card(name: str, report: Report) -> Iterator[str]:
     about = _about(report)
-    told = about["held_out"]
+    told, says = about["held_out"], about["says"]
     yield f"### {about['title']} {{#{name}}}"
     yield ""
     yield (
-        f"{_capital(about['says'])}. {report.target.parameters:,} parameters in "
+        f"{says[:1].upper()}{says[1:]}. {report.target.parameters:,} parameters in "
         f"{len(report.target.layers)} layers; {about['records']}; private: {_secret(report)} "
         f"({_values(report)}); seed "
         f"{report.provenance['seed']}; {told['value']:.3f} of {told['n']:,} held-out records "
@@ -112,28 +112,19 @@ def _card(name: str, report: Report) -> Iterator[str]:
     yield _failing(report)
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _about(report: Report) -> dict[str, Any]:
-    about = report.provenance["reference"]
-    assert isinstance(about, dict)
-    return about
+    about: Any = report.provenance["reference"]
+    return dict(about)
 
 
 def _secret(report: Report) -> str:
-    names = report.provenance["attributes"]
-    assert isinstance(names, list)
-    return listed([*map(str, names)])
+    names: Any = report.provenance["attributes"]
+    return listed(names)
 
 
 def _values(report: Report) -> str:
-    counts = report.data["attributes"]
-    assert isinstance(counts, dict)
-    values = counts[_secret(report)]
-    assert isinstance(values, dict)
-    return listed(values)
+    counts: Any = report.data["attributes"]
+    return listed(counts[_secret(report)])
 
 
 def _kind(report: Report, row: Measurement) -> str | None:
@@ -167,12 +158,8 @@ def _failing(report: Report) -> str:
         where = f"`{finding.layer}`" if finding.layer else "the whole update"
         places.setdefault(finding.metric, {})[where] = None
     said = [
-        f"`{metric}` in {_few(list(where))}"
+        f"`{metric}` in {', '.join([*where][:MOST_LAYERS])}"
+        + f" and {len(where) - MOST_LAYERS} more" * (len(where) > MOST_LAYERS)
         for metric, where in sorted(places.items(), key=lambda each: [*COMPARED].index(each[0]))
     ]
     return f"Beyond the limit: {'; '.join(said)}." if said else "Nothing is beyond a limit."
-
-
-def _few(names: list[str]) -> str:
-    shown, more = names[:MOST_LAYERS], len(names) - MOST_LAYERS
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

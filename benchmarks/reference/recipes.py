@@ -3,23 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from runpy import run_path
+from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.harness import epochs_of
+from benchmarks.harness import SAMPLES, entropy, epochs_of, fit
 from benchmarks.reference import datasets
 from benchmarks.reference.architectures import (
     FtTransformer,
     GruClassifier,
     UNet,
     WaveNet1d,
-    digits_cnn,
     resnet18_gn,
 )
 from gradaudit.core.huggingface import library
 from gradaudit.data.records import Records
-from gradaudit.models.losses import CrossEntropy
 from gradaudit.zoo import build
 
 SEED = 0
@@ -58,21 +58,15 @@ def trained(recipe: Recipe, seed: int = SEED) -> tuple[nn.Module, Records, Recor
     order = torch.randperm(len(records))
     held_out = records.take(order[len(order) * 4 // 5 :].numpy())
     model = recipe.model(records)
-    fit(model, records.take(order[: len(order) * 4 // 5].numpy()), recipe.epochs, recipe.rate)
+    fitted(model, records.take(order[: len(order) * 4 // 5].numpy()), recipe.epochs, recipe.rate)
     return model, records, held_out
 
 
-def fit(model: nn.Module, records: Records, epochs: int, rate: float) -> None:
-    """Train what of a model is not frozen by cross-entropy, and leave it in evaluation mode."""
-    loss = CrossEntropy()
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], rate)
-    model.train()
-    for rows in epochs_of(len(records), BATCH, epochs):
-        optimizer.zero_grad()
-        outputs = loss.taken(model(records.inputs[rows]))
-        torch.autograd.backward(loss.of_batch(outputs, records.labels[rows]))
-        optimizer.step()
-    model.eval()
+def fitted(model: nn.Module, records: Records, epochs: int, rate: float) -> nn.Module:
+    """Train what of a model is not frozen, in evaluation mode when done."""
+    adam = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], rate)
+    batches = epochs_of(len(records), BATCH, epochs)
+    return fit(model.train(), records.inputs, records.labels, adam, batches, entropy)
 
 
 def vit(records: Records) -> nn.Module:
@@ -112,11 +106,21 @@ def _transformer(architecture: str, config: str, **sizes: int | None) -> nn.Modu
 def lora(records: Records) -> nn.Module:
     """BERT that 4,000 other reviews have trained, with adapters of rank 4 beside it."""
     base, peft = bert(records), library("peft")
-    fit(base, datasets.reviews("classification", 2000, 4000), epochs=4, rate=1e-3)
+    fitted(base, datasets.reviews("classification", 2000, 4000), epochs=4, rate=1e-3)
     config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"])
     return peft.get_peft_model(base, config)  # type: ignore[no-any-return]
 
 
+PEOPLE: dict[str, Any] = {
+    "data": "3,000 people of Adult, whose sex is among the inputs",
+    "attribute": "sex",
+    "records": datasets.adult,
+}
+REVIEWS: dict[str, Any] = {
+    "data": "2,000 reviews of IMDB, 32 words each",
+    "attribute": "n_words",
+    "records": partial(datasets.reviews, "classification"),
+}
 RECIPES = {
     "digits-cnn": Recipe(
         title="digits CNN",
@@ -124,7 +128,7 @@ RECIPES = {
         data="1,797 digits of 8×8 pixels, from scikit-learn",
         attribute="slant",
         records=datasets.digits,
-        model=lambda _: digits_cnn(),
+        model=lambda _: run_path(str(SAMPLES / "models.py"))["digits_cnn"](),
         epochs=8,
     ),
     "lenet": Recipe(
@@ -157,9 +161,7 @@ RECIPES = {
     "adult-mlp": Recipe(
         title="MLP on Adult",
         says="a hidden layer of 32 units tells whether an income is above 50,000 dollars",
-        data="3,000 people of Adult, whose sex is among the inputs",
-        attribute="sex",
-        records=datasets.adult,
+        **PEOPLE,
         model=lambda records: build(
             "mlp", inputs=records.inputs.shape[1:], hidden=(32,), classes=2
         ),
@@ -169,27 +171,21 @@ RECIPES = {
         title="FT-Transformer",
         says="a transformer over the columns of a table tells whether an income is above 50,000 "
         "dollars",
-        data="3,000 people of Adult, whose sex is among the inputs",
-        attribute="sex",
-        records=datasets.adult,
+        **PEOPLE,
         model=lambda records: FtTransformer(records.features),
         epochs=6,
     ),
     "gru": Recipe(
         title="GRU",
         says="a recurrent network of 16 units tells whether a review is kind",
-        data="2,000 reviews of IMDB, 32 words each",
-        attribute="n_words",
-        records=partial(datasets.reviews, "classification"),
+        **REVIEWS,
         model=lambda _: GruClassifier(500),
         epochs=10,
     ),
     "tiny-gpt2": Recipe(
         title="tiny GPT-2",
         says="GPT-2 of two blocks of width 32 tells the next word",
-        data="2,000 reviews of IMDB, 32 words each",
-        attribute="n_words",
-        records=partial(datasets.reviews, "next-token"),
+        **REVIEWS | {"records": partial(datasets.reviews, "next-token")},
         model=gpt2,
         epochs=6,
     ),
@@ -197,18 +193,14 @@ RECIPES = {
         title="LoRA",
         says="adapters of rank 4 beside a trained BERT, which is frozen, tell whether a review is "
         "kind",
-        data="2,000 reviews of IMDB, 32 words each",
-        attribute="n_words",
-        records=partial(datasets.reviews, "classification"),
+        **REVIEWS,
         model=lora,
         epochs=4,
     ),
     "bert": Recipe(
         title="BERT",
         says="BERT of two blocks of width 32 tells whether a review is kind",
-        data="2,000 reviews of IMDB, 32 words each",
-        attribute="n_words",
-        records=partial(datasets.reviews, "classification"),
+        **REVIEWS,
         model=bert,
         epochs=6,
     ),

@@ -1,36 +1,39 @@
 """What every fast path saves: processor time without it over the time with it, in one run.
 
     python -m benchmarks.speed.fast_paths [--rounds 5] [--restarts 8]
-        [--only replay,products,folded,gram,rank_two,tables]
+        [--only search,replay,products,folded,gram,rank_two,tables]
 
 Both ways take turns on one thread and give the same numbers to rounding (the tests hold that); the
 median ratio of the rounds is printed, which a busy machine disturbs little. A path that saves less
 than a twentieth should go. ``per_sample_speed.py`` has the factors of per-sample gradients.
 
-``folded`` evaluates several restarts of one record folded into one batch, beside one after the
-other and ``vmap``, recorded where that pays. With eight restarts, in ms (one after the other, vmap,
-folded): DLG 43, 13, 11 and in float64 36, 16, 17; three residual blocks 185, 90, 91; ResNet-18
-1,201, 1,062, 267.
+``search`` runs two outer steps of DLG from several starts by our L-BFGS in mixed precision, all
+that it sets up included, and by the released code's loop: ``torch.optim.LBFGS`` on one restart
+after the other in double precision. ``folded`` evaluates several restarts of one record folded into
+one batch, beside one after the other and ``vmap``, recorded where that pays. With eight restarts,
+in ms (one after the other, vmap, folded): DLG 43, 13, 11 and in float64 36, 16, 17; three residual
+blocks 185, 90, 91; ResNet-18 1,201, 1,062, 267.
 """
 
-import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.harness import Work, arguments, in_turn, seen_of, timed
+from benchmarks.harness import Work, arguments, heading, in_turn, line, seen_of
 from benchmarks.nets import resnet18, small_residual
-from benchmarks.speed.reconstruction_speed import scene
 from gradaudit import zoo
+from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching import blocks
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Objective
 from gradaudit.attacks.reconstruction.matching.replay import recorded
+from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.audits.sensitivity import jacobian
 from gradaudit.audits.sensitivity.jacobian import Jacobians
@@ -44,15 +47,57 @@ from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 
-SHAPE = (3, 32, 32)
+SHAPE, OUTER = (3, 32, 32), 2
+Compared = Iterator[tuple[str, Work, Work]]
+"""A path's title, and the work without it and with it."""
 
 
-def tell(title: str, without: Work, with_it: Work, rounds: int) -> None:
-    """Print what a path saves."""
-    times = in_turn({"without": without, "with": with_it}, rounds)
-    ratio = statistics.median(a / b for a, b in zip(*times.values(), strict=True))
-    slow, fast = (1e3 * statistics.median(column) for column in times.values())
-    print(f"{title:66}{slow:10.1f} ms ÷{fast:10.1f} ms ={ratio:7.2f}", flush=True)
+def leaking(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Objective]:
+    """The net of Deep Leakage from Gradients, and DLG's objective of one record."""
+    torch.manual_seed(0)
+    model = zoo.build("deep-leakage", classes=10, init="uniform:0.5").to(dtype)
+    view = seen_of(model, Records(torch.rand(1, *SHAPE), torch.tensor([3])), dtype=dtype)
+    return model, Objective(view, Targets.of(view, None))
+
+
+def inverted(model: nn.Module) -> Objective:
+    """Inverting gradients' objective of one record with a known label."""
+    batch = Records(torch.rand(1, *SHAPE), torch.tensor([3]))
+    view = seen_of(model.eval(), batch, known_labels=True)
+    return Objective(view, Targets.of(view, view.labels), "cosine", 1e-4)
+
+
+def by_optimiser(model: nn.Module, objective: Objective, start: Tensor) -> None:
+    """L-BFGS of torch on every restart in turn, with the evaluation of the released code."""
+    shared, weights = list(objective.view.update.values()), list(model.parameters())
+    length = sum(part.square().sum() for part in shared)
+    for begin in start:
+        point = begin.clone().requires_grad_()
+        optimiser = torch.optim.LBFGS([point], lr=1, line_search_fn="strong_wolfe")
+
+        def closure(point: Tensor = point) -> float:
+            records = point[: objective.view.elements].view(1, *SHAPE)
+            target = point[objective.view.elements :].softmax(dim=0)[None]
+            loss = (target * -F.log_softmax(model(records), dim=1)).sum(dim=1).mean()
+            found = torch.autograd.grad(loss, weights, create_graph=True)
+            gaps = ((a - b).square().sum() for a, b in zip(found, shared, strict=True))
+            gap = sum(gaps, torch.zeros(())) / length
+            (point.grad,) = torch.autograd.grad(gap, point)
+            return float(gap.detach())
+
+        for _ in range(OUTER):
+            optimiser.step(closure)  # type: ignore[no-untyped-call]
+
+
+def search(restarts: int) -> Compared:
+    model, objective = leaking(torch.float64)
+    points = torch.randn(restarts, objective.unknowns, dtype=torch.float64)
+    options = MatchingOptions(iterations=OUTER, precision="mixed")
+
+    def ours() -> object:
+        return DeepLeakage(options).search(objective).minimised(points, 1, lambda units: None)
+
+    yield f"DLG, {restarts} restarts", partial(by_optimiser, model, objective, points), ours
 
 
 def repeated(evaluate: Evaluation, points: Tensor, times: int = 10) -> Work:
@@ -63,24 +108,23 @@ def alone_by(objective: Objective) -> Evaluation:
     return lambda points: blocks._alone(objective, points[0])
 
 
-def replay(given: argparse.Namespace) -> None:
+def replay(restarts: int) -> Compared:
     for dtype in (torch.float32, torch.float64):
-        _, objective = scene(dtype)
+        _, objective = leaking(dtype)
         for count in (1, 4, 8):
             evaluate = blocks._mapped(objective) if count > 1 else alone_by(objective)
             points = torch.randn(count, objective.unknowns, dtype=dtype)
             evaluate(points)
             recording = recorded(evaluate, -points)
             assert recording is not None
-            title = f"replay: DLG, LeNet, {dtype}, points {count}"
-            direct = repeated(evaluate, points)
-            tell(title, direct, repeated(recording, points), given.rounds)
-            cost = timed(partial(recorded, evaluate, -points)) / timed(direct) * 10
-            print(f"    a recording costs {cost:.0f} evaluations")
+            title = f"DLG, LeNet, {dtype}, points {count}"
+            yield title, repeated(evaluate, points), repeated(recording, points)
+            once = partial(recorded, evaluate, -points)
+            yield f"{title}: ten evaluations over a recording", repeated(evaluate, points), once
 
 
-def products(given: argparse.Namespace) -> None:
-    _, objective = scene(torch.float32)
+def products(restarts: int) -> Compared:
+    _, objective = leaking()
     points = torch.randn(1, objective.unknowns)
     with_products = alone_by(objective)
 
@@ -88,24 +132,17 @@ def products(given: argparse.Namespace) -> None:
         with patch.object(blocks, "ConvolutionsAsProducts", nullcontext):
             return with_products(points)
 
-    ways = without, with_products
+    slow, fast = (repeated(way, points) for way in (without, with_products))
+    yield "DLG, LeNet, float32", slow, fast
+    ways = (recorded(way, -points) or way for way in (without, with_products))
     slow, fast = (repeated(way, points) for way in ways)
-    tell("products: DLG, LeNet, float32", slow, fast, given.rounds)
-    slow, fast = (repeated(made, points) for way in ways if (made := recorded(way, -points)))
-    tell("products: the same, recorded", slow, fast, given.rounds)
+    yield "the same, recorded", slow, fast
 
 
-def inverted(model: nn.Module) -> Objective:
-    """Inverting gradients' objective of one record with a known label."""
-    batch = Records(torch.rand(1, *SHAPE), torch.tensor([3]))
-    view = seen_of(model.eval(), batch, known_labels=True)
-    return Objective(view, Targets.of(view, view.labels), "cosine", 1e-4)
-
-
-def folding(given: argparse.Namespace) -> None:
+def folding(restarts: int) -> Compared:
     scenes: dict[str, Callable[[], Objective]] = {
-        "DLG": lambda: scene()[1],
-        "DLG in float64": lambda: scene(torch.float64)[1],
+        "DLG": lambda: leaking()[1],
+        "DLG in float64": lambda: leaking(torch.float64)[1],
         "three residual blocks": lambda: inverted(small_residual()),
         "ResNet-18": lambda: inverted(resnet18(classes=10)),
     }
@@ -113,7 +150,7 @@ def folding(given: argparse.Namespace) -> None:
         objective = made()
         of_one = alone_by(objective)
         assert foldable(objective, of_one), name
-        points = objective.trial_points(given.restarts)
+        points = objective.trial_points(restarts)
         alone = recorded(of_one, -points[:1]) or of_one
         mapped, together = (
             recorded(way, -points) or way for way in (blocks._mapped(objective), folded(objective))
@@ -123,36 +160,29 @@ def folding(given: argparse.Namespace) -> None:
             return [alone(point[None]) for point in points]
 
         at_once = partial(together, points)
-        title = f"folded: {name}, {given.restarts} restarts, over "
-        tell(f"{title}one after the other", in_order, at_once, given.rounds)
-        tell(f"{title}vmap", partial(mapped, points), at_once, given.rounds)
+        yield f"{name}, {restarts} restarts, over one after the other", in_order, at_once
+        yield f"{name}, {restarts} restarts, over vmap", partial(mapped, points), at_once
 
 
-def tangents(positions: int, inputs: int, outputs: int, directions: int) -> Tangents:
-    use = Linear(1, inputs, outputs, (positions, outputs))
+def gram(restarts: int) -> Compared:
+    positions, inputs, outputs, directions = 4, 1152, 256, 16
     base = Factors(
         torch.randn(1, 1, inputs, positions).double(),
         torch.randn(1, 1, outputs, positions).double(),
     )
+    use = Linear(1, inputs, outputs, (positions, outputs))
     seen = {0: torch.randn(1, directions, positions, inputs).double()}
     left = torch.randn(1, 1, directions, outputs, positions).double()
-    return Tangents(base, ((0, use),), seen, left)
-
-
-def gram(given: argparse.Namespace) -> None:
-    some = tangents(4, 1152, 256, 16)
-
-    def by_factors() -> object:
-        return some.norms(["f"])
+    some = Tangents(base, ((0, use),), seen, left)
 
     def formed() -> object:
         with patch.object(Factors, "formed", lambda self, wanted: True):
-            return by_factors()
+            return some.norms(["f"])
 
-    tell("factors: F norms, 1152 → 256 at 4 positions", formed, by_factors, given.rounds)
+    yield "F norms by factors, 1152 → 256 at 4 positions", formed, lambda: some.norms(["f"])
 
 
-def rank_two(given: argparse.Namespace) -> None:
+def rank_two(restarts: int) -> Compared:
     for inputs, outputs in ((400, 120), (4096, 512)):
         a, d = (torch.randn(1, size).double() for size in (inputs, outputs))
         a_dot, d_dot = (torch.randn(1, 16, size).double() for size in (inputs, outputs))
@@ -163,11 +193,11 @@ def rank_two(given: argparse.Namespace) -> None:
             matrices = d[:, None, :, None] * a_dot[:, :, None] + d_dot[..., None] * a[:, None, None]
             return norms_of(matrices, NORMS)
 
-        title = f"rank_two: all norms, {inputs} → {outputs}, 16 directions"
-        tell(title, formed, partial(rank_two_norms, *parts, NORMS), given.rounds)
+        fast = partial(rank_two_norms, *parts, NORMS)
+        yield f"all norms, {inputs} → {outputs}, 16 directions", formed, fast
 
 
-def jacobians() -> Jacobians:
+def tables(restarts: int) -> Compared:
     """Input Jacobians of one float64 record by LeNet of Mo et al. 2022, table III."""
     target = Target(zoo.build("lenet", activation="relu"), CrossEntropy())
     layers = layers_of(target.model)
@@ -175,15 +205,10 @@ def jacobians() -> Jacobians:
     records, labels = torch.rand(1, *SHAPE, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
     trace = Trace.of(FunctionalModel.of(target), names, records, labels)
     batch = Batch(trace, records, records, labels, range(1))
-    return Jacobians(batch, fastest(batch, "point"), "point", layers)
-
-
-def tables(given: argparse.Namespace) -> None:
-    found = jacobians()
-    passes = exact_norms(found.size)
+    found = Jacobians(batch, fastest(batch, "point"), "point", layers)
 
     def tabulated() -> object:
-        return found.norms(passes, lambda units: None)
+        return found.norms(exact_norms(found.size), lambda units: None)
 
     def piecewise() -> object:
         with patch.object(jacobian, "tables_pay", lambda linear, memory: False):
@@ -193,12 +218,12 @@ def tables(given: argparse.Namespace) -> None:
         with patch.object(Jacobians, "_may_be_linear", lambda self, passes: False):
             return tabulated()
 
-    tell("piecewise: exact input Jacobian norms, LeNet", general, piecewise, given.rounds)
-    tell("tables: the same, over piecewise", piecewise, tabulated, given.rounds)
+    yield "exact input Jacobian norms, LeNet, piecewise", general, piecewise
+    yield "the same, over piecewise", piecewise, tabulated
 
 
 PATHS = {
-    **{part.__name__: part for part in (replay, products, gram, rank_two, tables)},
+    **{each.__name__: each for each in (search, replay, products, gram, rank_two, tables)},
     "folded": folding,
 }
 
@@ -206,8 +231,13 @@ PATHS = {
 def main() -> None:
     given = arguments(__doc__)
     torch.manual_seed(0)
+    heading("path", "what", "without, ms", "with, ms", "ratio")
     for name in given.only.split(","):
-        PATHS[name](given)
+        for title, without, with_it in PATHS[name](given.restarts):
+            times = in_turn({"without": without, "with": with_it}, given.rounds)
+            ratio = statistics.median(a / b for a, b in zip(*times.values(), strict=True))
+            slow, fast = (1e3 * statistics.median(column) for column in times.values())
+            line(name, title, f"{slow:.1f}", f"{fast:.1f}", f"{ratio:.2f}")
 
 
 if __name__ == "__main__":

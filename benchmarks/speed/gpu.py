@@ -21,15 +21,14 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.harness import SAMPLES, arguments
+from benchmarks.harness import SAMPLES, arguments, heading, line
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
 from gradaudit.progress import Silent
@@ -64,13 +63,6 @@ DRAWING = {"attack reconstruct", "attack labels", "attack tracing", "attack prop
 """Draw on the device."""
 
 
-class Case(NamedTuple):
-    """A model with its data, and what is asked of it."""
-
-    subject: dict[str, Any]
-    audits: dict[str, Options]
-
-
 class Run(NamedTuple):
     """One audit: seconds, bytes of the device beyond the model, rows, and why it broke off."""
 
@@ -98,50 +90,36 @@ def texts(records: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, labels
 
 
-@contextmanager
-def cases() -> Iterator[dict[str, Case]]:
-    """The models by name."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
-        (Path(folder) / "config.json").write_text(json.dumps(config))
-        of_pictures = {"data": f"{HERE}:pictures", "attribute": ["mark"], "samples": 16}
-        yield {
-            "digits": Case(
-                {
-                    "model": f"{SAMPLES / 'models.py'}:digits_cnn",
-                    "data": "digits",
-                    "attribute": ["slant"],
-                    "samples": 200,
-                },
-                PICTURES,
-            ),
-            "resnet18": Case(
-                {"model": "torchvision:resnet18?num_classes=2", **of_pictures},
-                {name: PICTURES[name] for name in PICTURES if name not in ("copa-metric", "vinfo")},
-            ),
-            "gpt2": Case(
-                {"model": f"hf:{folder}", "data": f"{HERE}:texts", "samples": 2},
-                TEXTS,
-            ),
-        }
+def cases(folder: Path) -> dict[str, tuple[dict[str, Any], dict[str, Options]]]:
+    """By name: the settings of a model with its data, and what is asked of it."""
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    digits = {"model": f"{SAMPLES / 'models.py'}:digits_cnn", "data": "digits"}
+    of_pictures = {"data": f"{HERE}:pictures", "attribute": ["mark"], "samples": 16}
+    resnet = {"model": "torchvision:resnet18?num_classes=2", **of_pictures}
+    asked = {name: PICTURES[name] for name in PICTURES if name not in ("copa-metric", "vinfo")}
+    return {
+        "digits": ({**digits, "attribute": ["slant"], "samples": 200}, PICTURES),
+        "resnet18": (resnet, asked),
+        "gpt2": ({"model": f"hf:{folder}", "data": f"{HERE}:texts", "samples": 2}, TEXTS),
+    }
 
 
 def run(subject: Subject, name: str, options: Options) -> Run:
     """Run one audit to its end, and wait for the device."""
     kind, device = audits()[name], subject.target.device
     gc.collect()
-    held = 0
-    if device.type == "cuda":
+    memory, on_a_gpu = 0, device.type == "cuda"
+    if on_a_gpu:
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
-        held = torch.cuda.memory_allocated(device)
+        memory = -torch.cuda.memory_allocated(device)
     begun = time.perf_counter()
     outcome = measured(subject, kind(kind.Options(**options)), Silent())
-    if device.type == "cuda":
+    if on_a_gpu:
         torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - begun
-    memory = torch.cuda.max_memory_allocated(device) - held if device.type == "cuda" else 0
-    return Run(seconds, memory, list(outcome.part.rows), outcome.fault)
+        memory += torch.cuda.max_memory_allocated(device)
+    return Run(time.perf_counter() - begun, memory, list(outcome.part.rows), outcome.fault)
 
 
 def agree(here: Measurement, there: Measurement, tolerance: float, *, drawing: bool) -> bool:
@@ -156,32 +134,18 @@ def agree(here: Measurement, there: Measurement, tolerance: float, *, drawing: b
     return apart <= sum((high - low) / 2 for low, high in (here.interval, there.interval))
 
 
-def line(name: str, here: Run, there: Run, tolerance: float) -> str:
-    """One line of the table."""
+def compared(name: str, here: Run, there: Run, tolerance: float) -> None:
+    """Print one line of the table."""
     ours = {str(row.key): row for row in there.rows}
     with_numbers = [row for row in here.rows if row.value is not None]
     same = sum(
         str(row.key) in ours and agree(row, ours[str(row.key)], tolerance, drawing=name in DRAWING)
         for row in with_numbers
     )
-    fault = there.fault or here.fault
-    return (
-        f"  {name:<26}{there.seconds:>9.2f}{here.seconds:>9.2f}"
-        f"{here.seconds / max(there.seconds, 1e-9):>8.1f}{there.memory / 2**20:>9.0f}"
-        f"{same:>7}/{len(with_numbers)}" + (f"  {fault}" if fault else "")
-    )
-
-
-def tried(case: Case, device: str, chosen: Sequence[str], tolerance: float) -> Iterator[str]:
-    """The lines of a model."""
-    here = open_subject(SubjectSettings(**case.subject, device="cpu"))
-    there = open_subject(SubjectSettings(**case.subject, device=device))
-    for name, options in case.audits.items():
-        if chosen and name not in chosen:
-            continue
-        if device != "cpu":
-            run(replace(there), name, options)
-        yield line(name, run(here, name, options), run(there, name, options), tolerance)
+    ratio = here.seconds / max(there.seconds, 1e-9)
+    cells = f"{there.seconds:.2f}", f"{here.seconds:.2f}", f"{ratio:.1f}"
+    rows = f"{same} of {len(with_numbers)}"
+    line(name, *cells, f"{there.memory / 2**20:.0f}", rows, there.fault or here.fault or "")
 
 
 def main() -> None:
@@ -190,12 +154,21 @@ def main() -> None:
         sys.exit("there is no GPU that torch can see; --device cpu checks the program alone")
     on = torch.cuda.get_device_name() if asked.device == "cuda" else "the CPU, no GPU"
     print(f"torch {torch.__version__} on {on}; the CPU has {torch.get_num_threads()} threads")
-    with cases() as models:
+    chosen = [name for name in asked.audits.split(",") if name]
+    with tempfile.TemporaryDirectory() as folder:
+        models = cases(Path(folder))
         for model in asked.models.split(","):
-            print(f"{model:<28}{'there s':>9}{'CPU s':>9}{'ratio':>8}{'MiB':>9}{'agree':>9}")
-            chosen = [name for name in asked.audits.split(",") if name]
-            for text in tried(models[model], asked.device, chosen, asked.tolerance):
-                print(text, flush=True)
+            heading(model, "there, s", "CPU, s", "ratio", "MiB", "agree", "fault")
+            settings, audited = models[model]
+            here = open_subject(SubjectSettings(**settings, device="cpu"))
+            there = open_subject(SubjectSettings(**settings, device=asked.device))
+            for name, options in audited.items():
+                if chosen and name not in chosen:
+                    continue
+                if asked.device != "cpu":
+                    run(replace(there), name, options)
+                both = run(here, name, options), run(there, name, options)
+                compared(name, *both, asked.tolerance)
 
 
 if __name__ == "__main__":

@@ -6,75 +6,54 @@ usual allowance of 5 %: the share that it counted itself over all rounds, and ho
 report were left out or read from some of a layer's rows. Observers alternate in each round; medians
 are of the rounds after the first.
 
-    python -m benchmarks.speed.observer_cost [--rounds 7]
+    python -m benchmarks.speed.observer_cost [--rounds 7] [--only '']
 
 It needs ``gradaudit[transformers]``.
 """
 
-import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import arguments, heading, line
+from benchmarks.harness import arguments, entropy, fit, heading, line
+from benchmarks.nets import of_config
 from gradaudit.models.building import load_model
 from gradaudit.observer import Observation, Observer
 from gradaudit.observer.observer import SHARE
 
-GPT2 = {
-    "model_type": "gpt2",
-    "architectures": ["GPT2LMHeadModel"],
-    "n_embd": 128,
-    "n_layer": 4,
-    "n_head": 4,
-    "n_positions": 32,
-    "vocab_size": 2000,
-    "tie_word_embeddings": False,
-}
+LENGTH, VOCABULARY, BATCH = 32, 2000, 32
 
 
 class Client(NamedTuple):
-    """A model, its client's records, and the loss of a batch of them."""
+    """A model and its client's records."""
 
     model: nn.Module
     inputs: Tensor
     labels: Tensor
-    loss: Callable[[Any, Tensor], Tensor]
-    batch: int = 32
 
     def train(self) -> None:
         """One epoch of SGD."""
-        optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        batches = (torch.split(part, self.batch) for part in (self.inputs, self.labels))
-        for inputs, labels in zip(*batches, strict=True):
-            optimiser.zero_grad()
-            torch.autograd.backward(self.loss(self.model(inputs), labels))
-            optimiser.step()
+        sgd = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        batches = torch.split(torch.arange(len(self.inputs)), BATCH)
+        fit(self.model.train(), self.inputs, self.labels, sgd, batches, entropy)
 
 
 def of_pictures(spec: str, records: int) -> Client:
     labels = torch.arange(records) % 10
-    pictures = torch.rand(records, 3, 32, 32)
-    return Client(load_model(spec).train(), pictures, labels, nn.functional.cross_entropy)
+    return Client(load_model(spec), torch.rand(records, 3, 32, 32), labels)
 
 
 def of_texts(records: int) -> Client:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(GPT2))
-        model = load_model(f"hf:{folder}").train()
-    ids = torch.randint(GPT2["vocab_size"], (records, GPT2["n_positions"]))  # type: ignore[call-overload]
-
-    def loss(outputs: Any, wanted: Tensor) -> Tensor:
-        logits = getattr(outputs, "logits", outputs)
-        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), wanted[:, 1:].flatten())
-
-    return Client(model, ids, ids, loss)
+    sizes = {"n_embd": 128, "n_layer": 4, "n_head": 4, "n_positions": LENGTH}
+    sizes |= {"vocab_size": VOCABULARY, "tie_word_embeddings": False}
+    ids = torch.randint(VOCABULARY, (records, LENGTH))
+    labels = ids.roll(-1, dims=1)
+    labels[:, -1] = -100
+    return Client(of_config("gpt2", "GPT2LMHeadModel", **sizes), ids, labels)
 
 
 CLIENTS: dict[str, Callable[[], Client]] = {
@@ -124,11 +103,12 @@ def show(name: str, rounds: int) -> None:
 
 
 def main() -> None:
-    rounds = arguments(__doc__).rounds
+    given = arguments(__doc__)
     torch.manual_seed(0)
     heading("model, a client's round", "training", "all of it", f"within {SHARE:.0%}", "left out")
     for name in CLIENTS:
-        show(name, rounds)
+        if given.only in name:
+            show(name, given.rounds)
 
 
 if __name__ == "__main__":

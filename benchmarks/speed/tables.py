@@ -12,17 +12,16 @@ were chosen on some below 100.
 """
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.harness import arguments, data_file, drawn, fit
-from gradaudit.attacks.reconstruction.base import AttackerView
+from benchmarks.harness import arguments, blurred, data_file, drawn, fit, heading, line
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.attack_table import TableOptions
 from gradaudit.audits.attack_table.base import TableAttack, TableSetting, guessed
@@ -113,23 +112,15 @@ def model_of(records: Records, cell: Cell, seed: int) -> nn.Module:
     return fit(model, records.inputs, records.labels, sgd, batches)
 
 
-def blurred(view: AttackerView, noise: float, seed: int) -> None:
-    """Put noise on an update, in place."""
-    squares = sum(float(part.square().sum()) for part in view.update.values())
-    level = noise * (squares / sum(part.numel() for part in view.update.values())) ** 0.5
-    draws = torch.Generator().manual_seed(seed)
-    for name, part in view.update.items():
-        view.update[name] = part + level * torch.randn(part.shape, generator=draws).to(part)
-
-
-@dataclass(frozen=True)
-class Result:
-    """One batch's scores."""
+class Result(NamedTuple):
+    """One batch's scores, and counts: decoys tried and certified, precisions told and held."""
 
     scores: TableScores
     guess: float
-    decoys: tuple[int, int]
-    precise: tuple[int, int]
+    decoys: int
+    certified_decoys: int
+    precisions: int
+    held: int
     seconds: float
 
 
@@ -147,8 +138,8 @@ def attacked(cell: Cell, seed: int) -> Result | str:
     threat = ThreatModel(target, sharing, target.layers, cell.known_labels)
     view = threat.observed(batch, torch.Generator().manual_seed(seed)).view
     if cell.noise:
-        view = view.in_precision(torch.float64)
-        blurred(view, cell.noise, seed)
+        exact, noise = view.in_precision(torch.float64), torch.Generator().manual_seed(seed)
+        view = blurred(exact, cell.noise, noise)
     columns = TableColumns.of(records, others.inputs)
     tolerance = 0.319 if cell.method == "tableak" else 0.02
     truth = columns.cells(batch.inputs)
@@ -165,67 +156,60 @@ def attacked(cell: Cell, seed: int) -> Result | str:
     guess = guessed(columns, cell.rows).cells
     mode = float((columns.codes(guess)[:, None] == columns.codes(truth)[None]).double().mean())
     facts = answer.facts
-    tried, false = int(str(facts.get("decoys", 0))), int(str(facts.get("decoys_certified", 0)))
+    tried, false = (int(str(facts.get(name, 0))) for name in ("decoys", "decoys_certified"))
     there = columns.alike(answer.cells, truth, 1.0)
     gap = (answer.cells[:, None, columns.numeric] - truth[None, :, columns.numeric]).abs()
     gap = gap.masked_fill(~there[:, :, None], torch.inf).amin(dim=1)
     said = answer.certified[:, None] & gap.isfinite() & answer.spread.isfinite()
     held = said & (gap <= answer.spread.clamp(min=1e-6))
-    return Result(scores, mode, (tried, false), (int(said.sum()), int(held.sum())), seconds)
+    return Result(scores, mode, tried, false, int(said.sum()), int(held.sum()), seconds)
 
 
-def lines(batches: int, first: int, only: str) -> Iterator[str]:
-    """A line a cell."""
-    yield "cell | data | rows | exact | cells | certified | false rows (certified) | decoys | ± | s"
-    for cell in GRID:
-        if only and only != cell.name:
-            continue
-        results = [attacked(cell, seed) for seed in range(first, first + (cell.batches or batches))]
-        done = [result for result in results if isinstance(result, Result)]
-        reasons = [result for result in results if isinstance(result, str)]
-        yield _line(cell, done) if done else f"{cell}: {reasons[0]}"
-        if done and reasons:
-            yield f"  {len(reasons)} refused: {reasons[0]}"
-
-
-def _line(cell: Cell, done: list[Result]) -> str:
+def show(cell: Cell, done: list[Result]) -> None:
+    """Print the line of a cell."""
     scores = [result.scores for result in done]
-    details = [
-        f"width {cell.width}" if cell.width != 100 else "",
-        f"layers {cell.layers}" if cell.layers != 2 else "",
-        cell.dtype if cell.dtype != "float64" else "",
-        f"noise {cell.noise:g}" if cell.noise else "",
-        f"ensemble {cell.ensemble}" if cell.method == "tableak" else "",
-        "labels known" if cell.known_labels else "",
-    ]
+    usual = Cell(cell.name, cell.rows)
+    names = ("width", "layers", "dtype", "noise", "ensemble", "known_labels")
+    details = (f"{n} {getattr(cell, n)}" for n in names if getattr(cell, n) != getattr(usual, n))
     certainty = np.concatenate([s.certainty.ravel() for s in scores])
     right = np.concatenate([s.right.ravel() for s in scores])
-    sure = certainty >= 0.9
-    tried, false = (sum(r.decoys[k] for r in done) for k in (0, 1))
-    numbers, held = (sum(r.precise[k] for r in done) for k in (0, 1))
-    parts = [
-        " ".join(filter(None, [cell.name, *details])),
+    sure, calibrated = certainty >= 0.9, ""
+    if cell.method == "tableak":
+        said, share = (x[sure].mean() if sure.any() else float("nan") for x in (certainty, right))
+        error = calibration_error(certainty, right)
+        calibrated = (
+            f"{int(sure.sum())} cells {said:.3f} sure, {share:.3f} right; error {error:.3f}"
+        )
+    line(
+        " ".join([cell.name, *details]),
         cell.data,
-        str(cell.rows),
+        cell.rows,
         f"{np.mean([s.rows.mean() for s in scores]):.3f}",
         f"{right.mean():.3f} (mode {np.mean([r.guess for r in done]):.2f})",
         f"{np.mean([s.certified.mean() for s in scores]):.3f}",
         f"{sum(s.false for s in scores)} ({sum(s.false_certified for s in scores)})",
-        f"{false} of {tried}",
-        f"{held} of {numbers}",
+        f"{sum(r.certified_decoys for r in done)} of {sum(r.decoys for r in done)}",
+        f"{sum(r.held for r in done)} of {sum(r.precisions for r in done)}",
         f"{np.mean([r.seconds for r in done]):.1f}, most {max(r.seconds for r in done):.1f}",
-    ]
-    if cell.method == "tableak":
-        said, share = (x[sure].mean() if sure.any() else float("nan") for x in (certainty, right))
-        error = calibration_error(certainty, right)
-        parts.append(
-            f"{int(sure.sum())} cells {said:.3f} sure, {share:.3f} right; error {error:.3f}"
-        )
-    return " | ".join(parts)
+        calibrated,
+    )
+
+
+def main() -> None:
+    given = arguments(__doc__)
+    shares = ("exact", "cells", "certified", "false rows (certified)", "decoys", "±", "s", "sure")
+    heading("cell", "data", "rows", *shares)
+    for cell in GRID:
+        if given.only and given.only != cell.name:
+            continue
+        seeds = range(given.first, given.first + (cell.batches or given.batches))
+        results = [attacked(cell, seed) for seed in seeds]
+        reasons = [result for result in results if isinstance(result, str)]
+        if len(reasons) < len(results):
+            show(cell, [result for result in results if isinstance(result, Result)])
+        if reasons:
+            print(f"  {cell}: {len(reasons)} refused: {reasons[0]}")
 
 
 if __name__ == "__main__":
-    given = arguments(__doc__)
-    torch.set_num_threads(1)
-    for line in lines(given.batches, given.first, given.only):
-        print(line, flush=True)
+    main()

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -123,11 +124,10 @@ def truth(world: World, shift: float | None = None) -> tuple[float, dict[str, fl
 
 @cache
 def _shift(world: World) -> float:
-    if world.area == 0.5:
-        return 0.0
-    return float(
-        brentq(lambda at: truth(world, at)[1]["auroc"] - world.area, 0, 8, xtol=1e-3, maxiter=40)
-    )
+    def above(at: float) -> float:
+        return truth(world, at)[1]["auroc"] - world.area
+
+    return 0.0 if world.area == 0.5 else float(brentq(above, 0, 8, xtol=1e-3, maxiter=40))
 
 
 def scored(world: World, seed: int) -> dict[str, Score]:
@@ -150,14 +150,10 @@ def scored(world: World, seed: int) -> dict[str, Score]:
 
 def play(world: World, seed: int) -> Mapping[str, Outcome]:
     scores = scored(world, seed)
-    right = truth(world)[1]
-    nothing = truth(world, 0.0)[1]
+    right, nothing = dict(truth(world)[1]), truth(world, 0.0)[1]
     blind = 1 - max(world.share, 1 - world.share)
-    right = {
-        **right,
-        "auroc_gain": right["auroc"] - 0.5,
-        "advantage_gain": (right["asr"] - nothing["asr"]) / blind,
-    }
+    right["auroc_gain"] = right["auroc"] - 0.5
+    right["advantage_gain"] = (right["asr"] - nothing["asr"]) / blind
     outcomes = {
         name: interval(*score.interval, right[name])
         for name, score in scores.items()
@@ -247,24 +243,22 @@ def _chances(rng: np.random.Generator, number: int, share: float, alike: str) ->
 
 def _cell(plant: str, world: World, **more: str | int | float) -> Cell:
     settings: Settings = {"plant": plant, "records": world.records, "batch": world.size, **more}
-    return Cell(settings, lambda seed: play(world, seed), NOMINAL)
+    return Cell(settings, partial(play, world), NOMINAL)
 
 
 def _worlds(sizes: tuple[int, ...], batches: tuple[int, ...]) -> Iterator[Cell]:
-    for plant, area in AREAS.items():
-        for records in sizes:
-            for size in batches:
-                yield _cell(plant, World(records, size, area))
+    for (plant, area), records, size in product(AREAS.items(), sizes, batches):
+        yield _cell(plant, World(records, size, area))
 
 
 def _crowd(users: int, spread: float) -> Cell:
     settings: Settings = {"game": "user", "users": users, "spread": spread}
-    return Cell(settings, lambda seed: players(users, spread, seed), NOMINAL)
+    return Cell(settings, partial(players, users, spread), NOMINAL)
 
 
 def _shares(number: int, size: int, share: float, alike: str) -> Cell:
     settings: Settings = {"updates": number, "of": size, "missed": share, "records": alike}
-    return Cell(settings, lambda seed: updates(number, size, share, alike, seed), NOMINAL)
+    return Cell(settings, partial(updates, number, size, share, alike), NOMINAL)
 
 
 def quick() -> Iterator[Cell]:
@@ -282,22 +276,17 @@ def full() -> Iterator[Cell]:
             yield _cell(plant, World(160, size, area, trials=200, repeats=1), trials=200, repeats=1)
         for users in (40, 400):
             yield _cell(plant, World(2000, 1, area, users=users), users=users)
-    yield _crowd(30, 0.3)
-    yield _crowd(300, 0.0)
-    yield _crowd(300, 0.3)
-    yield _crowd(300, 0.8)
+    for users, spread in ((30, 0.3), (300, 0.0), (300, 0.3), (300, 0.8)):
+        yield _crowd(users, spread)
     yield from _worlds((20, 50, 100), (1,))
     yield from _worlds((100,), (4, 8))
     for records, size in ((50, 1), (100, 1), (200, 1), (600, 2), (600, 8)):
         yield _cell("plain", World(records, size, PLAIN))
-    for number in (3, 5, 10, 20, 40):
-        for size in (1, 8):
-            for share in (0.02, 0.1, 0.5):
-                for alike in ("independent", "little", "similar", "the same"):
-                    yield _shares(number, size, share, alike)
-    for number in (5, 10, 16, 20, 30, 40):
-        for alike in ("little", "one in 20 apart"):
-            yield _shares(number, 64, TEXT, alike)
+    laws = ("independent", "little", "similar", "the same")
+    for asked in product((3, 5, 10, 20, 40), (1, 8), (0.02, 0.1, 0.5), laws):
+        yield _shares(*asked)
+    for number, alike in product((5, 10, 16, 20, 30, 40), ("little", "one in 20 apart")):
+        yield _shares(number, 64, TEXT, alike)
 
 
 STUDY = Study(

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.signal import lfilter
 
-from benchmarks.coverage.studies.base import Cell, Outcome, Study
+from benchmarks.coverage.studies.base import Cell, Outcome, Study, interval
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.game.missing_noise import verdict_without_trials
 from gradaudit.audits.dp_audit.game.play import (
@@ -78,8 +79,12 @@ class Simulated:
         played = self.draw(trials, sequence(seed, "trials"), lambda units: None)
         if self.state and played.dependent(seed):
             return {"epsilon_lower": Outcome(None)}
-        bound = score(played, decisions, rules)["projection"].bound
-        return {"epsilon_lower": Outcome(bool(bound.value <= self.epsilon()))}
+        scored, truth = score(played, decisions, rules)["projection"], self.epsilon()
+        return {
+            "epsilon_lower": Outcome(bool(scored.bound.value <= truth)),
+            "estimate: epsilon_point not above": Outcome(bool(scored.point.value <= truth)),
+            "estimate: its interval": interval(*scored.point.interval, truth),
+        }
 
 
 def shifted(noise: Callable[[int, Rng], Array], shift: float) -> Callable[[Coins, Rng], Array]:
@@ -90,22 +95,11 @@ def normal(count: int, rng: Rng) -> Array:
     return rng.standard_normal(count)
 
 
-def answers(truthful: float) -> Callable[[Coins, Rng], Array]:
-    return lambda coins, rng: (rng.random(len(coins)) < truthful) == coins
-
-
 def geometric(count: int, rng: Rng, ratio: float = math.exp(-1)) -> Array:
     """Two-sided geometric noise."""
     both = rng.geometric(1 - ratio, (2, count))
     noise: Array = both[0] - both[1]
     return noise
-
-
-def subsampled(rate: float, mu: float) -> Callable[[Coins, Rng], Array]:
-    def make(coins: Coins, rng: Rng) -> Array:
-        return normal(len(coins), rng) + mu * (coins & (rng.random(len(coins)) < rate))
-
-    return make
 
 
 def carried(coefficient: float) -> Callable[[int, Rng], Array]:
@@ -158,8 +152,18 @@ def of_subsampled(rate: float, mu: float) -> float:
     return of_masses(null, (1 - rate) * null + rate * moved)
 
 
-def of_answers(truthful: float) -> float:
-    return math.log((truthful - DELTA) / (1 - truthful))
+def subsampled(rate: float, mu: float) -> Simulated:
+    def make(coins: Coins, rng: Rng) -> Array:
+        return normal(len(coins), rng) + mu * (coins & (rng.random(len(coins)) < rate))
+
+    return Simulated(make, lambda: of_subsampled(rate, mu))
+
+
+def response(truthful: float) -> Simulated:
+    def answers(coins: Coins, rng: Rng) -> Array:
+        return np.asarray((rng.random(len(coins)) < truthful) == coins, float)
+
+    return Simulated(answers, lambda: math.log((truthful - DELTA) / (1 - truthful)))
 
 
 def simulated() -> dict[str, Simulated]:
@@ -179,60 +183,66 @@ def simulated() -> dict[str, Simulated]:
 
         return Simulated(shifted(noise, epsilon), lambda: epsilon + 2 * math.log1p(-DELTA))
 
-    found = {f"Gaussian {mu:g}, its law": gaussian(mu, declared=True) for mu in (0.5, 1, 2, 4)}
-    found |= {f"Gaussian {mu:g}, pilot": gaussian(mu, declared=False) for mu in (0.5, 1, 2, 4)}
-    found |= {f"Laplace {epsilon:g}": laplace(epsilon) for epsilon in (1, 4)}
-    for truthful in (0.6, 0.75, 0.99):
-        answer = Simulated(answers(truthful), partial(of_answers, truthful))
-        found[f"randomised response {truthful:g}"] = answer
-    found["geometric 1"] = Simulated(shifted(geometric, 1), of_geometric)
-    found |= {f"t3 {shift:g}": student(3, shift) for shift in (1, 4)}
-    found |= {f"Cauchy {shift:g}": student(1, shift) for shift in (1, 4)}
-    found["subsampled Gaussian 4, rate .1"] = Simulated(
-        subsampled(0.1, 4), lambda: of_subsampled(0.1, 4)
-    )
-    found["null, pilot"] = Simulated(shifted(normal, 0), lambda: 0.0, state=True)
-    found["null, declared Gaussian 1"] = Simulated(
-        shifted(normal, 0), lambda: 0.0, ProjectionLaw((1.0,), 1.0)
-    )
-    return found
+    nothing, one = shifted(normal, 0), ProjectionLaw((1.0,), 1.0)
+    return {
+        **{f"Gaussian {mu:g}, its law": gaussian(mu, declared=True) for mu in (0.5, 1, 2, 4)},
+        **{f"Gaussian {mu:g}, pilot": gaussian(mu, declared=False) for mu in (0.5, 1, 2, 4)},
+        **{f"Laplace {epsilon:g}": laplace(epsilon) for epsilon in (1, 4)},
+        **{f"randomised response {p:g}": response(p) for p in (0.6, 0.75, 0.99)},
+        "geometric 1": Simulated(shifted(geometric, 1), of_geometric),
+        **{f"t3 {shift:g}": student(3, shift) for shift in (1, 4)},
+        **{f"Cauchy {shift:g}": student(1, shift) for shift in (1, 4)},
+        "subsampled Gaussian 4, rate .1": subsampled(0.1, 4),
+        "null, pilot": Simulated(nothing, lambda: 0.0, state=True),
+        "null, declared Gaussian 1": Simulated(nothing, lambda: 0.0, one),
+    }
 
 
 def stateful() -> dict[str, Simulated]:
+    """By noise that depends on the noise before, of deviation 1 or 1.1284."""
+
+    def truth(shift: float) -> float:
+        return of_shift("norm", shift) if shift else 0.0
+
+    noises = (
+        ("autoregressive .1", carried(0.1), 1.0),
+        ("autoregressive .3", carried(0.3), 1.0),
+        ("autoregressive .99", carried(0.99), 1.0),
+        ("matrix factorisation", factorised, 1.1284),
+    )
     found = {}
-    for mu in (0, 1):
-        for name, noise in (
-            ("autoregressive .1", carried(0.1)),
-            ("autoregressive .3", carried(0.3)),
-            ("autoregressive .99", carried(0.99)),
-            ("matrix factorisation", factorised),
-        ):
-
-            def truth(shift: float = mu, kind: str = name) -> float:
-                scale = 1.1284 if kind.startswith("matrix") else 1.0
-                return of_shift("norm", shift / scale) if shift else 0.0
-
-            found[f"shift {mu}, {name} noise"] = Simulated(shifted(noise, mu), truth, state=True)
+    for mu, (name, noise, scale) in product((0, 1), noises):
+        by = partial(truth, mu / scale)
+        found[f"shift {mu}, {name} noise"] = Simulated(shifted(noise, mu), by, state=True)
     return found
 
 
 # Mechanisms as a user would write them -----------------------------------------------------------
 
 
+Noise = Callable[[torch.Generator], torch.Tensor]
+Release = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
 def noise(generator: torch.Generator, *shape: int) -> torch.Tensor:
     return torch.randn(*(shape or (ELEMENTS,)), generator=generator)
 
 
-def honest(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return gradients.sum(0) + noise(generator)
+def fixed() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def under(draw: Noise) -> Release:
+    """The sum of the gradients under what is drawn."""
+    return lambda gradients, generator: gradients.sum(0) + draw(generator)
 
 
 def rounded(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Noise and gradient on one lattice, as a discrete mechanism has them."""
-    return (50 * honest(gradients, generator)).round() / 50
+    return (50 * under(noise)(gradients, generator)).round() / 50
 
 
-def answers_by(draw: Callable[[int], bytes]) -> "Release":
+def answers_by(draw: Callable[[int], bytes]) -> Release:
     """Randomised response of ε = 9 on randomness that no seed reaches."""
 
     def answer(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -247,42 +257,21 @@ def read_device(size: int) -> bytes:
         return device.read(size)
 
 
-def no_noise(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return gradients.sum(0)
-
-
-def same_noise(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return gradients.sum(0) + noise(torch.Generator().manual_seed(0))
-
-
-def one_number(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return gradients.sum(0) + noise(generator, 1)
-
-
-def of_rank_ten(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    mixed = noise(torch.Generator().manual_seed(0), 10, ELEMENTS)
-    return gradients.sum(0) + noise(generator, 10) @ mixed
-
-
-def on_lattice(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return gradients.sum(0) + (100 * noise(generator)).round() / 100
-
-
-FINITE: Mapping[str, tuple["Release", float]] = {
-    "Gaussian 1 from a file": (honest, epsilon_gaussian(1.0, DELTA)),
+FINITE: Mapping[str, tuple[Release, float]] = {
+    "Gaussian 1 from a file": (under(noise), epsilon_gaussian(1.0, DELTA)),
     "Gaussian 1 from a file, rounded": (rounded, epsilon_gaussian(1.0, DELTA)),
     "randomised response 9, os.getrandom": (answers_by(os.getrandom), 9.0),
     "randomised response 9, /dev/urandom": (answers_by(read_device), 9.0),
 }
-FAULTY: Mapping[str, "Release"] = {
-    "no noise": no_noise,
-    "the same noise again": same_noise,
-    "one number for all elements": one_number,
-    "noise of rank 10": of_rank_ten,
-    "noise on a lattice of .01": on_lattice,
+FAULTY: Mapping[str, Release] = {
+    "no noise": under(lambda generator: torch.zeros(ELEMENTS)),
+    "the same noise again": under(lambda generator: noise(fixed())),
+    "one number for all elements": under(lambda generator: noise(generator, 1)),
+    "noise of rank 10": under(
+        lambda generator: noise(generator, 10) @ noise(fixed(), 10, ELEMENTS)
+    ),
+    "noise on a lattice of .01": under(lambda generator: (100 * noise(generator)).round() / 100),
 }
-
-Release = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
 def audited(function: Release, trials: int, seed: int) -> LowerBound:

@@ -6,6 +6,7 @@ Scores are drawn from the law of Gaussian runs, and of a training whose truth is
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -46,16 +47,17 @@ def judged(scores: np.ndarray, included: np.ndarray, truth: float) -> Mapping[st
     }
 
 
-def largest(outcomes: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
-    """Whether the largest of the bounds holds: none is beyond the truth."""
-    return {"largest of the three": Outcome(all(one.covered for one in outcomes.values()))}
-
-
 def simulated(mu: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
     draws = rng(seed, "one-run")
     included = draws.integers(2, size=canaries).astype(bool)
     scores = draws.standard_normal(canaries) + mu * included
     return judged(scores, included, epsilon_of(mu))
+
+
+def together(mu: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
+    """Whether the largest of the bounds holds: none is beyond the truth."""
+    outcomes = simulated(mu, canaries, seed).values()
+    return {"largest of the three": Outcome(all(one.covered for one in outcomes))}
 
 
 def trained(sigma: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
@@ -121,29 +123,23 @@ def of_records(
 
 
 def cells(canaries: tuple[int, ...], shifts: tuple[float, ...]) -> Iterator[Cell]:
-    for count in canaries:
-        for mu in shifts:
-            settings: dict[str, str | int | float] = {"canaries": count, "mu": mu}
-            yield Cell(settings, partial(simulated, mu, count), HOLDS)
-
-
-def together(mu: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
-    return largest(simulated(mu, canaries, seed))
+    for count, mu in product(canaries, shifts):
+        yield Cell({"canaries": count, "mu": mu}, partial(simulated, mu, count), HOLDS)
 
 
 def full() -> Iterator[Cell]:
     yield from cells((100, 400, 1000), (0.0, 0.5, 1.0, 2.0, 4.0))
     for mu in (0.5, 1.0, 4.0):
-        taken: dict[str, str | int | float] = {"taken together, canaries": 400, "mu": mu}
-        yield Cell(taken, partial(together, mu, 400), ALL_HOLD)
+        yield Cell(
+            {"taken together, canaries": 400, "mu": mu}, partial(together, mu, 400), ALL_HOLD
+        )
     for sigma in (0.05, 0.2):
-        settings: dict[str, str | int | float] = {"training, canaries": 200, "sigma": sigma}
-        yield Cell(settings, partial(trained, sigma, 200), HOLDS)
-    for rate, multiplier, steps in ((0.2, 1.0, 30), (1.0, 5.0, 20)):
-        drawn: dict[str, str | int | float] = {"records, rate": rate, "noise": multiplier}
-        yield Cell(drawn, partial(of_records, rate, multiplier, steps), HOLDS)
-    drawn = {"records, parameters 6154, rate": 0.1, "noise": 1.0, "steps": 100}
-    yield Cell(drawn, partial(of_records, 0.1, 1.0, 100, large=True), HOLDS)
+        yield Cell({"training, canaries": 200, "sigma": sigma}, partial(trained, sigma, 200), HOLDS)
+    for rate, noise, steps in ((0.2, 1.0, 30), (1.0, 5.0, 20)):
+        play = partial(of_records, rate, noise, steps)
+        yield Cell({"records, rate": rate, "noise": noise}, play, HOLDS)
+    large = {"records, parameters 6154, rate": 0.1, "noise": 1.0, "steps": 100}
+    yield Cell(large, partial(of_records, 0.1, 1.0, 100, large=True), HOLDS)
 
 
 STUDY = Study(

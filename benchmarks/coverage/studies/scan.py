@@ -13,7 +13,7 @@ from gradaudit.audits import audits
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
 from gradaudit.judging import fails
-from gradaudit.report import Finding, Report
+from gradaudit.report import Report
 
 MODEL = f"{SAMPLES / 'models.py'}:digits_cnn"
 CHECKPOINT = SAMPLES / "digits" / "round-10.safetensors"
@@ -59,11 +59,8 @@ def play(plant: str, records: int, seed: int) -> Mapping[str, Outcome]:
         return {"no level shown": Outcome(not shown), "the gate passes": Outcome(not fails(report))}
     rows = report.select("attack.auroc")
     strong = any((row.value or 0) >= 0.9 for row in rows if not row.variant)
-    return {"shown high": Outcome(any(map(_is_high, shown)) if strong else None)}
-
-
-def _is_high(finding: Finding) -> bool:
-    return finding.level == "error"
+    high = any(finding.level == "error" for finding in shown)
+    return {"shown high": Outcome(high if strong else None)}
 
 
 def _cells(records: tuple[int, ...]) -> Iterator[Cell]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,21 +115,17 @@ def cell(law: str, records: int, probes: int = 0) -> Cell:
 
 
 def quick() -> Iterator[Cell]:
-    for law in ("gamma 4", "lognormal 2.5"):
-        for records in (10, 50):
-            yield cell(law, records)
+    for law, records in product(("gamma 4", "lognormal 2.5"), (10, 50)):
+        yield cell(law, records)
 
 
 def full() -> Iterator[Cell]:
-    for law in (*LAWS, *DIGITS):
-        for records in RECORDS:
-            yield cell(law, records)
-    for law in ("gamma 4", "lognormal 1.0"):
-        for records in RECORDS:
-            yield cell(law, records, PROBES)
-    for law in ("near 1", "gamma 4", "lognormal 1.0", "lognormal 2.0"):
-        for records, probes in SMALLEST:
-            yield cell(law, records, probes)
+    for law, records in product((*LAWS, *DIGITS), RECORDS):
+        yield cell(law, records)
+    for law, records in product(("gamma 4", "lognormal 1.0"), RECORDS):
+        yield cell(law, records, PROBES)
+    for law, sizes in product(("near 1", "gamma 4", "lognormal 1.0", "lognormal 2.0"), SMALLEST):
+        yield cell(law, *sizes)
 
 
 STUDY = Study(

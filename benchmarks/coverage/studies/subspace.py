@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.coverage.studies.base import Cell, Outcome, Study
+from benchmarks.coverage.studies.base import Cell, Outcome, Settings, Study
 from gradaudit.audits.subspace.comparing import PrincipalAngles
 from gradaudit.audits.subspace.distances import compare_samples
 from gradaudit.audits.subspace.groups import Split, splits_of
@@ -88,13 +88,9 @@ def play(
 
 
 def cell(reading: str, plant: str, records: int, users: int, permuted: str) -> Cell:
-    settings: dict[str, str | int | float] = {
-        "reading": reading,
-        "plant": plant,
-        "records": records,
-    }
+    settings: Settings = {"reading": reading, "plant": plant, "records": records}
     if users:
-        settings |= {"users": users, "permuted": permuted}
+        settings = {**settings, "users": users, "permuted": permuted}
     play_one = partial(
         play,
         reading=reading,

@@ -131,19 +131,14 @@ def oracle(batches: int, auroc: float, seed: int) -> bool:
 
 
 def cell(world: World, repeats: int = REPEATS) -> Cell:
-    settings: dict[str, str | int | float] = {
-        "plant": world.attack,
-        "records": world.records,
-        "batch": world.batch,
-    }
-    if world.share != 0.5:
-        settings["share"] = world.share
-    if world.users:
-        settings["users"] = world.users
-    if world.family != "discriminant":
-        settings["family"] = world.family
+    settings: dict[str, str | int | float] = {"plant": world.attack, "records": world.records}
+    settings["batch"] = world.batch
+    usual = World(world.attack, world.records, world.batch)
+    for name in ("share", "users", "family", "batches"):
+        if getattr(world, name) != getattr(usual, name):
+            settings[name] = getattr(world, name)
     if world.batches != BATCHES:
-        settings |= {"batches": world.batches, "repeats": repeats}
+        settings["repeats"] = repeats
     return Cell(settings, partial(play, world, repeats), (0.93, 1.0))
 
 

@@ -153,9 +153,10 @@ def pooled(readers: Sequence[Guesses], split: GameSplit) -> Guesses:
     Source: Y. Yao et al., "Using stacking to average Bayesian predictive distributions" (2018),
     pseudo-BMA weights.
 
-    ``benchmarks/coverage/pooled_layers.py`` has compared ways to answer from the whole update, by
-    the mean AUROC of six splits: the reader best on held-out batches, all elements read together,
-    this pool, and the layer that is best on average, which no attacker knows.
+    Ways to answer from the whole update were compared by the mean AUROC of six splits (forests and
+    norms; 100 batches, 600 trials, one round; the sample model, and an MLP of 64 and 32 units): the
+    reader best on held-out batches, all elements read together, this pool, and the layer that is
+    best on average, which no attacker knows.
 
     =====================  ======  ========  =====  ==========
     secret                 chosen  together  pool   best layer

@@ -87,7 +87,7 @@ class Floor(Audit[FloorOptions]):
     classes of global Cramér-Rao bounds", 1987): 2α E Hᵢᵢ − α² (E[H Ã H]ᵢᵢ + E (div hᵢ − hᵢᵀz)²) in
     the prior's 64 leading directions i. A trained network gives away much of few records and little
     of most: van Trees alone then lies far below the error of the best attacker
-    (``benchmarks/coverage/bayes_floors.py``).
+    (``benchmarks/coverage/floors.py``).
 
     The gap is what nobody knows of a layer: the mean squared error of the best attack that was
     tried, over tr C, less the floor. The attacks are on ``--attacked`` drawn records, by who knows

@@ -230,13 +230,13 @@ class Sensitivity(Audit[SensitivityOptions]):
     elements of G_l, in units of its range, for a step of length one. From an input number of 1 on,
     such a step exchanges the whole gradient. Another label is a step of length √2 and does so in
     any network, so the label's limits are set where 1 − p_y comes to about a tenth and a
-    thousandth. In ``benchmarks/coverage/sensitivity_levels.py`` (sample models; the zoo's, fresh
-    and after 100 to 5,000 steps of training on digits and diabetes) medians of fresh networks are
-    0.001–2.3 for the input and 0.1–0.9 for the label, of networks that generalise 0.01–4.5 and
-    0.1–200, and of networks that know their records by heart up to 8 and 10⁸. The decile is 1.0–1.6
-    times the median in most layers, and up to thousands of times for the label; its limits are
-    twice the median's. With them 233 of 236 rows have the level that limits of 1 and 10, 10 and
-    1,000 on the mean gave. Shares compare layers and have no limit.
+    thousandth. Of 64 records (sample models; six of the zoo's, fresh and after 100 to 5,000 steps
+    of Adam on digits and diabetes) medians of fresh networks are 0.001–2.3 for the input and
+    0.1–0.9 for the label, of networks that generalise 0.01–4.5 and 0.1–200, and of networks that
+    know their records by heart up to 8 and 10⁸. The decile is 1.0–1.6 times the median in most
+    layers, and up to thousands of times for the label; its limits are twice the median's. With them
+    233 of 236 rows have the level that limits of 1 and 10, 10 and 1,000 on the mean gave. Shares
+    compare layers and have no limit.
     """
 
     name = "sensitivity"

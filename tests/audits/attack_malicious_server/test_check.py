@@ -9,7 +9,7 @@ import torch
 from subjects import seeded
 from torch import Tensor, nn
 
-from benchmarks.malicious_servers import (
+from benchmarks.coverage.malicious_server import (
     Imprint,
     bin_rows,
     fish_for_class,

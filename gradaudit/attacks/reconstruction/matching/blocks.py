@@ -33,7 +33,9 @@ _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 8, 16, 32
 _WIDE, _LONG = 1 << 20, 1000
 """Bytes that an evaluation of a restart makes, and evaluations at most, from which on it pays to
 begin in single precision: with fewer bytes operations cost by their number, which is the same, and
-a second recording costs as much as some 40 evaluations (benchmarks/speed/mixed_precision.py)."""
+a second recording costs as much as some 40 evaluations. In 112 reconstructions each of digits by
+DLG (300 evaluations) a small CNN took 1.0 to 1.2 times as long in mixed as in double precision,
+LeNet as long, the net of Deep Leakage from Gradients .7 to .8 times, with alike median errors."""
 _LARGE = 1 << 20
 """Parameters from which on an evaluation on a CPU is not recorded: its kernels take the time, and
 a recording of ResNet-18 costs some 50 evaluations and saves less than a fifth of each."""

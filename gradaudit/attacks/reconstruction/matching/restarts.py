@@ -4,7 +4,7 @@ Signed Adam takes the sign of the gradient before the averages of Adam (Kingma &
 Geiping et al., "Inverting gradients – how easy is it to break privacy in federated learning?"
 (2020), section 4. The rate falls along half a cosine (I. Loshchilov and F. Hutter, "SGDR", 2017,
 equation 5, without restarts); that of the paper, to a tenth at three milestones, ends 2 dB lower
-(benchmarks/coverage/inverting_settings.py).
+on LeNet and residual nets (CIFAR-10 and faces, 200 iterations, two pictures a net).
 """
 
 from abc import abstractmethod

@@ -8,9 +8,9 @@ without an error in the denominator are therefore left out, which caps the estim
 
 The interval around it treats the threshold as if it had been fixed. Its upper end is below the
 truth wherever that is beyond what N trials can show. Its lower end is wide, resting on very few
-errors, and still exceeds the truth in 7 % of audits of a Laplace mechanism of ε = 5 with 20,000
-trials; choosing the threshold by that end instead makes it 8 to 16 %, on a mechanism of ε = 0 too
-(``benchmarks/coverage/dp_coverage.py``).
+errors, and still exceeds the truth in 7 % of simulated audits of a Laplace mechanism of ε = 5 with
+20,000 trials; choosing the threshold by that end instead makes it 8 to 16 %, on a mechanism of
+ε = 0 too. The study ``dp`` of ``benchmarks/coverage`` plays the estimate and its interval.
 
 Beside it stands a bound on μ, and on epsilon, for mechanisms declared to add Gaussian noise.
 
