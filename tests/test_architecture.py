@@ -90,8 +90,8 @@ LIGHT = (
     "measurement presentation progress report trust view"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
-NOT_LIGHT = {"gradaudit.core.huggingface", "gradaudit.core.user_code"}
-"""Modules of light rooms that load torch: the second opens torchvision, the first uses it."""
+NOT_LIGHT = {"gradaudit.core.huggingface"}
+"""Modules of light rooms that load torch."""
 
 
 PRIVATE = {

@@ -19,8 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-import torch
-
 from gradaudit.core.files import read_file
 from gradaudit.core.parts import without_garbage_collection
 from gradaudit.core.specs import parse_spec, suggest
@@ -131,6 +129,8 @@ def import_torchvision(submodule: str) -> Any:
     try:
         return with_operators(partial(importlib.import_module, f"torchvision.{submodule}"))
     except (ImportError, RuntimeError) as error:
+        import torch
+
         reason = str(error).split("\n")[0]
         raise UsageError(
             f"torchvision cannot be imported ({reason}); install the release that goes with "
@@ -151,8 +151,10 @@ def with_operators(load: Callable[[], T]) -> T:
 
 
 @cache
-def _define_missing_operators() -> torch.library.Library:
+def _define_missing_operators() -> Any:
     """Define operators for the life of the process, as a library object removes its own."""
+    import torch
+
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         library.define(operator + _SCHEMA)  # type: ignore[no-untyped-call]
