@@ -216,3 +216,33 @@ def _names(row: Measurement) -> list[list[str]]:
     found = [row.details.get(key) for key in NAMES] if UNMEASURED in row.variant else []
     given = [[str(name) for name in each] for each in found if isinstance(each, list)]
     return given if len(given) == len(NAMES) else [[], [], []]
+
+
+def dict_of(value: JsonValue) -> dict[str, JsonValue]:
+    """Returns a JSON object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: JsonValue) -> list[JsonValue]:
+    """Returns a JSON array; an empty one for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def texts_of(value: JsonValue) -> list[str]:
+    """Returns the texts of a JSON array; none for anything else."""
+    return [each for each in list_of(value) if isinstance(each, str)]
+
+
+def numbers_of(value: JsonValue) -> list[float]:
+    """Returns the numbers of a JSON array; none for anything else."""
+    return [float(each) for each in list_of(value) if isinstance(each, int | float)]
+
+
+def text_of(value: JsonValue) -> str:
+    """Returns a text; an empty one for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def number_of(value: JsonValue) -> float | None:
+    """Returns a number; None for anything else."""
+    return float(value) if isinstance(value, int | float) else None

@@ -30,6 +30,7 @@ from gradaudit.measurement import (
     Status,
     Variant,
     counted,
+    dict_of,
     estimate,
     key_of,
     marked,
@@ -165,6 +166,16 @@ class Finding(Document):
         return key_of(self.metric, self.layer, self.variant)
 
     @property
+    def limit(self) -> float | None:
+        """The limit, whether upper or lower; None of the demand that a report holds anything."""
+        return self.min if self.max is None else self.max
+
+    @property
+    def about_missing_rows(self) -> bool:
+        """Whether the finding is about rows that the report lacks, not about one that it has."""
+        return self.outcome == "unmeasured" and self.layer is None
+
+    @property
     def says(self) -> Says:
         """Level of the finding at the gate: an error fails it, a warning does not.
 
@@ -237,8 +248,13 @@ class Report(Document):
     @property
     def interrupted(self) -> bool:
         """Whether the command that wrote the report was interrupted."""
-        plan = self.provenance.get("plan")
-        return isinstance(plan, dict) and plan.get("interrupted") is True
+        return dict_of(self.provenance.get("plan")).get("interrupted") is True
+
+    @property
+    def options(self) -> dict[str, dict[str, JsonValue]]:
+        """The options of each audit that was run, by its name."""
+        audits = dict_of(self.provenance.get("audits"))
+        return {name: given for name, given in audits.items() if isinstance(given, dict)}
 
     def by_key(self) -> Mapping[Key, Measurement]:
         """Every row by its key."""

@@ -85,6 +85,12 @@ def row(metric: str, layer: str | None, value: float | None = None, **fields: An
     return Measurement(audit=audit, metric=name, layer=layer, value=value, **fields)
 
 
+def fc1(value: float, *ends: float, **fields: Any) -> Measurement:
+    """Bits that the layer fc1 leaks, with an interval where its two ends are given."""
+    interval = {"interval": ends} if ends else {}
+    return row("leak.bits", "fc1", value, **interval, **fields)
+
+
 def skipped(
     audit: str, metrics: Iterable[str], layers: Iterable[str | None], reason: str
 ) -> list[Measurement]:

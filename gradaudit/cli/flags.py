@@ -19,18 +19,22 @@ from gradaudit.core.text import listed
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.trust import expect_trusted, trust
 
-CONFIG = inspect.Parameter(
+
+def parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
+    """Returns a keyword of a command, which is None where its option or argument is not given."""
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
+
+
+CONFIG = parameter(
     "config",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            help="YAML file of options; flags win over it, and --no-NAME turns off an option that "
-            f"it turns on (default: {FOUND} if it exists).",
-        ),
-    ],
+    Path | None,
+    typer.Option(
+        "--config",
+        help="YAML file of options; flags win over it, and --no-NAME turns off an option that "
+        f"it turns on (default: {FOUND} if it exists).",
+    ),
 )
 
 
@@ -161,12 +165,7 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     option = typer.Option(
         *flags, help=text, rich_help_panel=panel, show_default=False, autocompletion=completes
     )
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, option],
-    )
+    return parameter(name, kind | None, option)
 
 
 def _plain(annotation: Any) -> Any:

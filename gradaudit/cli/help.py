@@ -25,6 +25,7 @@ from gradaudit.core.parts import declared, summaries
 from gradaudit.core.text import printable
 from gradaudit.errors import GradauditError
 from gradaudit.judging import known_metrics
+from gradaudit.measurement import dict_of
 from gradaudit.report import Report
 from gradaudit.zoo import zoo_names
 
@@ -236,10 +237,7 @@ def _layers(ctx: typer.Context) -> Iterator[Completion]:
 
 def _attributes(ctx: typer.Context) -> Iterator[Completion]:
     for report in _reports(ctx):
-        attributes = report.data.get("attributes")
-        yield from (
-            (printable(name), "") for name in (attributes if isinstance(attributes, dict) else ())
-        )
+        yield from ((printable(name), "") for name in dict_of(report.data.get("attributes")))
     data = str(ctx.params.get("data") or "")
     yield from ((name, "") for name in dict.fromkeys((*_bundled(data), *_header(data))))
 

@@ -110,9 +110,8 @@ def metric_of(audit: type[Audit[Any]], asked: str | None) -> str:
 
 def _swept_audit(report: Report) -> type[Audit[Any]]:
     """Returns the audit that a sweep ran."""
-    named = report.provenance.get("audits")
     known = audits()
-    found = [known[name] for name in named if name in known] if isinstance(named, dict) else []
+    found = [known[name] for name in report.options if name in known]
     if not found:
         raise UsageError("the report names no audit that is installed here")
     return found[0]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import JsonValue
@@ -17,7 +17,7 @@ from gradaudit.audits import Audit
 from gradaudit.audits.gathering import AuditRows, incomplete, merge
 from gradaudit.audits.sizes import Size
 from gradaudit.cli.audit import Clock, clock, dealt, parameters, sizes_within
-from gradaudit.cli.flags import read_configuration, read_federation, with_options
+from gradaudit.cli.flags import parameter, read_configuration, read_federation, with_options
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
@@ -50,39 +50,34 @@ _OF_COMMAND = BudgetSettings.model_fields.keys() - SubjectSettings.model_fields
 """Settings of a command that no setting of a sweep varies."""
 
 
-def _option(name: str, kind: Any, flag: str, text: str) -> inspect.Parameter:
-    option = typer.Option(flag, help=text, rich_help_panel="Sweep", show_default=False)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
-    )
+def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
+    option = typer.Option(f"--{name}", help=text, rich_help_panel="Sweep", show_default=False)
+    return parameter(name, kind, option)
 
 
 _OWN = [
     _option(
         "over",
         list[str] | None,
-        "--over",
         "What is varied, NAME=V1,V2,… (or V1|V2|… where values hold commas): an option of the "
         "audit or the subject, or a NAME that other options hold as {NAME}; repeat for a grid.",
     ),
     _option(
         "ladder",
         bool,
-        "--ladder",
         "Climb from the attacker's best case to the federation of --deployment, one change a rung.",
     ),
     _option(
         "extrapolate",
         str | None,
-        "--extrapolate",
         "Predict every metric, with an interval, at a size beyond those measured: KEY=VALUE of an "
         "amount that --over varies (batch-size=512). Refused where the smaller sizes do not "
         "predict the larger ones.",
     ),
-    _option("curves", Path | None, "--curves", CURVES),
-    _option("table", list[Path] | None, "--table", TABLE),
-    _option("relative", bool, "--relative", RELATIVE),
-    _option("metric", str | None, "--metric", METRIC),
+    _option("curves", Path | None, CURVES),
+    _option("table", list[Path] | None, TABLE),
+    _option("relative", bool, RELATIVE),
+    _option("metric", str | None, METRIC),
 ]
 
 
@@ -98,11 +93,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         files = SweepFiles(curves, tables or (), bool(relative))
         metric = metric_of(audit, flags.pop("metric"))
         output = settle(BudgetSettings, {n: flags.get(n) for n in _OF_COMMAND}, plain)
-        sweep = (
-            _up_the_ladder(audit, over, flags, plain, federation)
-            if up
-            else _over_a_grid(audit, over, flags, plain, federation)
-        )
+        sweep = (_up_the_ladder if up else _over_a_grid)(audit, over, flags, plain, federation)
         target = read_target(beyond, sweep.axes) if beyond else None
         axes, left = sweep.axes, clock(output.seconds)
         expect_writable(output, config, plain, flags, [axis.values for axis in axes])
@@ -185,18 +176,18 @@ def _up_the_ladder(
         raise UsageError("--ladder: describe your federation with --deployment FILE")
     if over:
         raise UsageError("--over: the ladder has its own rungs; give either --ladder or --over")
+    runs: dict[tuple[str, ...], tuple[RunSettings, tuple[Size, ...]]] = {}
 
-    def configured(names: Sequence[str]) -> tuple[RunSettings, tuple[Any, ...]]:
+    def configured(names: tuple[str, ...]) -> tuple[RunSettings, tuple[Any, ...]]:
         """What is run, in a form in which equal runs are equal."""
-        settings, sizes = _configured(audit, flags, deployed(plain, federation, names))
+        file = deployed(plain, federation, names)
+        settings, sizes = runs[names] = _configured(audit, flags, file)
         return settings, tuple((x.name, x.audit.options, x.samples, x.layers) for x in sizes)
 
     values = {**federation.of_subject(), **audit.Options.deployed(federation)}
     rungs = ladder(values, configured)
-    names: list[Variant] = [{RUNG: rung.title} for rung in rungs]
-    runs = [_configured(audit, flags, deployed(plain, federation, rung.names)) for rung in rungs]
     axis = Axis(RUNG, tuple(rung.title for rung in rungs))
-    return _Sweep((axis,), tuple((name, *run) for name, run in zip(names, runs, strict=True)))
+    return _Sweep((axis,), tuple(({RUNG: rung.title}, *runs[rung.names]) for rung in rungs))
 
 
 def _fields(audit: type[Audit[Any]]) -> set[str]:

@@ -16,6 +16,8 @@ WHOLE_FROM = 99.95
 DOUBTED = "!"
 DOUBTS = f"{DOUBTED} marks numbers that are imprecise or warned of; the report says why"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+LONGEST_PARAGRAPH = 1000
+"""Most characters of a paragraph or cell of Markdown; longer ones are cut in the middle."""
 _LOG_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
 """Commands that GitHub (``::error::``, ``##[error]``) and Azure (``##vso[…]``) read from logs."""
 _OF_JSON = re.compile(r"::+|##+|[^\x20-\x7e\n]")
@@ -151,6 +153,11 @@ def markdown_escape(text: str) -> str:
     Active characters become entities, which can never be read as markup.
     """
     return _ACTIVE_IN_MARKDOWN.sub(lambda m: f"&#{ord(m[0])};", printable(text, limit=None))
+
+
+def markdown_paragraph(text: str) -> str:
+    """Returns text as ``markdown_escape`` does, of at most ``LONGEST_PARAGRAPH`` characters."""
+    return markdown_escape(printable(text, limit=LONGEST_PARAGRAPH))
 
 
 def markdown_code(name: str) -> str:

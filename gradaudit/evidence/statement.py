@@ -16,7 +16,7 @@ from gradaudit.core.files import expect_file, read_file
 from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import read_commitment
-from gradaudit.judging import Policy, Word, gate, is_known, read_policy, says, verdict
+from gradaudit.judging import Policy, Word, gate, is_known, read_policy, verdict
 from gradaudit.report import Finding, Report
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -77,7 +77,7 @@ def statement_of(files: Mapping[Kind, Path]) -> Json:
     ]
     tests: dict[str, list[JsonValue]] = {name: [] for name in _TESTS.values()}
     for finding in judged.findings:
-        if list_ := _TESTS.get(says(finding)):
+        if list_ := _TESTS.get(finding.says):
             tests[list_].append(_test(finding))
     return {
         "_type": STATEMENT,

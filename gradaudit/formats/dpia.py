@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-from gradaudit.core.text import markdown_escape, markdown_table, printable
+from gradaudit.core.text import markdown_paragraph as _text
+from gradaudit.core.text import markdown_table
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 from gradaudit.view import View, view
-from gradaudit.view.assessment import assessed
+from gradaudit.view.assessment import AssessedRisk, assessed
 from gradaudit.view.gaps import untested
 from gradaudit.view.signoff import sign_off
 
@@ -15,8 +16,6 @@ MOST_QUESTIONS = 2
 """Most untested questions that are named; the page has them all."""
 RESIDUAL = "A low risk means that these audits found little, and does not prove privacy."
 MORE = "The HTML report explains the words of the table and names every question."
-LONGEST = 1000
-"""Most characters of a paragraph or cell; longer ones are cut in the middle."""
 
 
 class Dpia(Format):
@@ -40,7 +39,8 @@ def _lines(shown: View, signed: dict[str, str]) -> Iterator[str]:
     yield from (_text(f"Audited{date}: {first.audited}. Model: {first.model}."), "")
     yield from (f"**{_text(first.word)}.** {_text(f'{first.found} {first.do}')}", "")
     headings = ("what may happen", "likelihood", "severity", "numbers it rests on")
-    yield from markdown_table(headings, [tuple(map(_text, cells)) for cells in _risks(shown)])
+    risks = assessed(shown.concerns, shown.heat_map)
+    yield from markdown_table(headings, [tuple(map(_text, _cells(each))) for each in risks])
     case = f"Setting: {setting}. " if setting else ""
     asked = untested(shown.gaps, most=MOST_QUESTIONS) or "nothing"
     yield from ("", _text(f"{case}Not tested: {asked}. {RESIDUAL}"))
@@ -50,11 +50,6 @@ def _lines(shown: View, signed: dict[str, str]) -> Iterator[str]:
     )
 
 
-def _risks(shown: View) -> Iterator[tuple[str, ...]]:
-    for each in assessed(shown.concerns, shown.heat_map):
-        odds = f". {each.odds[:1].upper()}{each.odds[1:]}." if each.odds else ""
-        yield each.harm.what, f"{each.likelihood}{odds}", each.harm.severity, each.rows
-
-
-def _text(text: str) -> str:
-    return markdown_escape(printable(text, limit=LONGEST))
+def _cells(risk: AssessedRisk) -> tuple[str, ...]:
+    odds = f". {risk.odds[:1].upper()}{risk.odds[1:]}." if risk.odds else ""
+    return risk.harm.what, f"{risk.likelihood}{odds}", risk.harm.severity, risk.rows

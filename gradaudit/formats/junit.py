@@ -1,14 +1,15 @@
 """JUnit XML for CI servers, as Maven Surefire writes it: a test case for each rule and row."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
 from gradaudit.core.text import printable, variant_text
 from gradaudit.formats.base import Format
 from gradaudit.formats.results import policy_name, summary
-from gradaudit.judging import Policy, says, verdict
+from gradaudit.judging import Policy, verdict
 from gradaudit.judging.risk import why, with_findings
+from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
 from gradaudit.view.facts import preparation
 
@@ -66,11 +67,11 @@ def _case(suite: ET.Element, finding: Finding, name: str, seconds: Mapping[str, 
         classname=printable(finding.metric, limit=None),
         time=f"{seconds[_audit(finding)]:.3f}",
     )
-    if says(finding) == "error":
+    if finding.says == "error":
         failure = ET.SubElement(case, "failure", message=message, type=finding.outcome)
         failure.text = f"{message}\n{why(finding.metric)}".strip()
-    elif says(finding) == "warning" or finding.unclear == "pass":
-        ET.SubElement(case, "system-out").text = f"{says(finding)}: {message}"
+    elif finding.says == "warning" or finding.unclear == "pass":
+        ET.SubElement(case, "system-out").text = f"{finding.says}: {message}"
     elif _skipped(finding):
         ET.SubElement(case, "skipped", message=message)
 
@@ -92,10 +93,9 @@ def _audit(finding: Finding) -> str:
 
 def _seconds(judged: Report) -> Counter[str]:
     """Shares each audit's time among its cases."""
-    seconds = judged.provenance.get("seconds")
     cases = Counter(map(_audit, judged.findings))
     shares = Counter[str]()
-    for name, taken in seconds.items() if isinstance(seconds, dict) else ():
+    for name, taken in dict_of(judged.provenance.get("seconds")).items():
         audit = name.split()[0] if name.split() else ""
         if isinstance(taken, int | float) and cases[audit]:
             shares[audit] += taken / cases[audit]  # type: ignore[assignment]
@@ -103,14 +103,14 @@ def _seconds(judged: Report) -> Counter[str]:
 
 
 def _counts(judged: Report) -> dict[str, str]:
-    findings: Iterable[Finding] = judged.findings
+    findings = judged.findings
     return {
-        "tests": str(len(judged.findings)),
+        "tests": str(len(findings)),
         "errors": "0",
         "skipped": str(sum(map(_skipped, findings))),
-        "failures": str(sum(says(finding) == "error" for finding in judged.findings)),
+        "failures": str(sum(finding.says == "error" for finding in findings)),
     }
 
 
 def _skipped(finding: Finding) -> bool:
-    return says(finding) not in ("error", "warning", "passed") and finding.unclear != "pass"
+    return finding.says not in ("error", "warning", "passed") and finding.unclear != "pass"

@@ -3,20 +3,19 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradaudit.core.text import DOUBTED, markdown_code, markdown_escape, markdown_table, printable
+from gradaudit.core.text import DOUBTED, markdown_code, markdown_escape, markdown_table
+from gradaudit.core.text import markdown_paragraph as _text
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy, Word
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
-from gradaudit.view import ArrayLine, Cell, Concern, Gap, LayerLine, MetricColumn, View, view
+from gradaudit.view import ArrayLine, Concern, Gap, LayerLine, MetricColumn, View, view
 from gradaudit.view.cells import MARKS
 from gradaudit.view.gaps import in_brief
 
 MOST_BYTES = 60_000
 """Most bytes of a document; GitHub takes 65,536 characters in a comment."""
 MOST_LAYERS = 10
-LONGEST = 1000
-"""Most characters of a paragraph; longer ones are cut in the middle."""
 _MARKS: dict[Level, str] = {
     "high": "🔴",
     "medium": "🟠",
@@ -97,10 +96,6 @@ class Markdown(Format):
         last = f"**{_text(shown.verdict.sentence)}**"
         blocks = [*_summary(shown), *_details(shown)]
         return "\n\n".join([*filled(blocks, MOST_BYTES - len(last.encode()) - 3), last]) + "\n"
-
-
-def _text(text: str) -> str:
-    return markdown_escape(printable(text, limit=LONGEST))
 
 
 def _summary(shown: View) -> Iterator[Block]:
@@ -198,52 +193,35 @@ def _gap(gap: Gap) -> str:
 def _answers(
     lines: Sequence[LayerLine], questions: Sequence[MetricColumn]
 ) -> tuple[list[str], list[str]]:
+    """Returns a table with the numbers, and below each the one for a permuted attribute."""
     headings = [f"{x.heading}<br>{markdown_code(x.metric)}" for x in questions]
     rows = [
-        [markdown_code(line.name), f"{_sign(line)} {line.risk}", *map(_answer, line.answers)]
+        [
+            markdown_code(line.name),
+            f"{_MARKS[line.sign] if line.sign else _NO_SIGN} {line.risk}",
+            *(f"{x.full}<br>permuted {x.floor}" if x.floor else x.full for x in line.answers),
+        ]
         for line in lines
     ]
     return _table(["layer", "risk", *headings], rows)
-
-
-def _sign(line: LayerLine) -> str:
-    return _MARKS[line.sign] if line.sign else _NO_SIGN
-
-
-def _answer(cell: Cell) -> str:
-    """Formats the number with its interval, and the one for a permuted attribute below."""
-    return f"{cell.full}<br>permuted {cell.floor}" if cell.floor else cell.full
 
 
 def _metrics(
     lines: Sequence[LayerLine], columns: Sequence[MetricColumn]
 ) -> tuple[list[str], list[str]]:
     headings = ["layer", "risk", "kind", "parameters", *(markdown_code(x.metric) for x in columns)]
-    rows = [
-        [
-            markdown_code(x.name),
-            x.risk,
-            markdown_escape(x.kind),
-            x.size,
-            *(cell.full for cell in x.cells),
-        ]
-        for x in lines
-    ]
+    rows = []
+    for x in lines:
+        numbers = (cell.full for cell in x.cells)
+        rows.append([markdown_code(x.name), x.risk, markdown_escape(x.kind), x.size, *numbers])
     return _table(headings, rows, right=3)
 
 
 def _arrays(lines: Sequence[ArrayLine]) -> tuple[list[str], list[str]]:
-    rows = [
-        [
-            markdown_code(x.key),
-            markdown_escape(x.kind),
-            x.before,
-            x.after,
-            x.noise,
-            markdown_escape(x.says),
-        ]
-        for x in lines
-    ]
+    rows = []
+    for x in lines:
+        kind, says = map(markdown_escape, (x.kind, x.says))
+        rows.append([markdown_code(x.key), kind, x.before, x.after, x.noise, says])
     return _table(["array", "type", "norm before", "after", "noise", "what leaves"], rows)
 
 

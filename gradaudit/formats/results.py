@@ -8,7 +8,6 @@ from pathlib import Path, PurePath
 from gradaudit.core.files import read_file
 from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
-from gradaudit.judging import says
 from gradaudit.judging.risk import BEYOND, OPEN, why
 from gradaudit.report import Finding, Report
 from gradaudit.view.model import view
@@ -34,7 +33,7 @@ class Result:
     @property
     def says(self) -> str:
         """``error``, ``warning``, ``unclear``, ``known`` or ``ignored``."""
-        return says(self.finding)
+        return self.finding.says
 
     @property
     def rule(self) -> str:
@@ -64,11 +63,7 @@ def results(judged: Report) -> Iterator[Result]:
     for findings in by_row(judged):
         gravest = gravest_of(findings)
         if gravest.outcome in BEYOND | OPEN:
-            errors = [
-                finding
-                for finding in findings
-                if finding.level == "error" and says(finding) == "unclear"
-            ]
+            errors = [x for x in findings if x.level == "error" and x.says == "unclear"]
             yield Result(gravest, errors if gravest.level == "warning" else ())
 
 
@@ -92,14 +87,13 @@ def by_row(judged: Report) -> Iterator[Sequence[Finding]]:
     """Groups findings by row; a finding about missing rows is a group of its own."""
     rows: dict[object, list[Finding]] = {}
     for place, finding in enumerate(judged.findings):
-        nowhere = finding.outcome == "unmeasured" and finding.layer is None
-        rows.setdefault(place if nowhere else finding.key, []).append(finding)
+        rows.setdefault(place if finding.about_missing_rows else finding.key, []).append(finding)
     yield from rows.values()
 
 
 def gravest_of(found: Sequence[Finding]) -> Finding:
     """Returns the gravest findings of one row; an error hides its own warning."""
-    return min(found, key=lambda each: GRAVEST.index(says(each)))
+    return min(found, key=lambda each: GRAVEST.index(each.says))
 
 
 def summary(judged: Report) -> str:

@@ -36,6 +36,7 @@ from gradaudit.formats.results import (
 )
 from gradaudit.judging import Policy, is_known, known_metrics, verdict
 from gradaudit.judging.risk import with_findings
+from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
 from gradaudit.view.facts import preparation
 
@@ -127,8 +128,7 @@ def _level(metric: Metric | None, findings: Sequence[Finding]) -> str:
 
 def _invocation(report: Report) -> Json:
     ran = report.provenance
-    broken = ran.get("broken")
-    faults = broken if isinstance(broken, dict) else {}
+    faults = dict_of(ran.get("broken"))
     invocation: Json = {
         "executionSuccessful": not faults and not report.interrupted,
         "toolExecutionNotifications": [
@@ -184,8 +184,7 @@ def _results(judged: Report, rules: list[str]) -> Iterator[Json]:
 
 def _gone(judged: Report) -> list[Finding] | None:
     """Returns findings that only the baseline has; None where there was no baseline."""
-    known = judged.provenance.get("baseline")
-    absent = known.get("absent") if isinstance(known, dict) else None
+    absent = dict_of(judged.provenance.get("baseline")).get("absent")
     return [Finding.model_validate(x) for x in absent] if isinstance(absent, list) else None
 
 

@@ -1,11 +1,6 @@
 """Judging: policies, findings, baselines and risk levels; it judges reports, never measures."""
 
-from gradaudit.judging.judge import (
-    differences,
-    gate,
-    is_known,
-    refuse_another_model,
-)
+from gradaudit.judging.judge import differences, gate, is_known, refuse_another_model
 from gradaudit.judging.policy import (
     Ignore,
     Policy,
@@ -16,7 +11,7 @@ from gradaudit.judging.policy import (
     read_policy,
 )
 from gradaudit.judging.risk import Risk, layer_risks
-from gradaudit.judging.verdict import Word, fails, passed, says, verdict
+from gradaudit.judging.verdict import Word, fails, passed, verdict
 
 __all__ = [
     "Ignore",
@@ -35,6 +30,5 @@ __all__ = [
     "passed",
     "read_policy",
     "refuse_another_model",
-    "says",
     "verdict",
 ]

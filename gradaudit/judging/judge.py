@@ -24,6 +24,7 @@ from gradaudit.judging.policy import (
     read_policy,
 )
 from gradaudit.judging.verdict import missing_evidence, verdict
+from gradaudit.measurement import texts_of
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
@@ -74,7 +75,7 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
 def worse(now: Measurement, before: Measurement, rule: Finding) -> bool:
     """Whether a row is worse than the earlier one, in the direction of the finding's limit."""
     value, was = now.number, before.number
-    limit = rule.min if rule.max is None else rule.max
+    limit = rule.limit
     if value is None or was is None or limit is None:
         return True
     room = 0.0
@@ -249,8 +250,8 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
                 outcome, words = _unmet(rule, glob, report)
                 findings.append(_finding(number, rule, None, outcome, words))
         for row in rows:
-            verdict = verdicts.get((number, row.key))
-            findings.append(verdict or _without_value(number, rule, row))
+            found = verdicts.get((number, row.key))
+            findings.append(found or _finding(number, rule, row, *_without_value(row)))
     return findings
 
 
@@ -260,12 +261,17 @@ def _nothing(message: str) -> Finding:
 
 
 def _verdict(case: Case, policy: Policy) -> Finding:
-    """Returns the finding of a case; exceptions accept what is failed or unclear."""
+    """Returns the finding of a case; exceptions accept what is failed or unclear.
+
+    What becomes of an unclear row is the rule's or the policy's word; unset, a guarantee fails.
+    """
     words: str = case.words
     outcome: Outcome = case.outcome
     more: dict[str, Any] = {"ends": case.ends} if case.corrected else {}
     if outcome == "unclear":
-        more |= {"unclear": _of_unclear(case, policy), "times": case.times}
+        guarded = "unclear" not in policy.model_fields_set and _promised(case.row)
+        effect: Unclear = case.rule.unclear or ("fail" if guarded else policy.unclear)
+        more |= {"unclear": effect, "times": case.times}
     if outcome != "passed" and case.ignore:
         until = f" until {case.ignore.until}" if case.ignore.until else ""
         words += f"; ignored{until}: {case.ignore.reason}"
@@ -278,21 +284,15 @@ def _verdict(case: Case, policy: Policy) -> Finding:
     return _finding(case.number, case.rule, case.row, outcome, words, **more)
 
 
-def _of_unclear(case: Case, policy: Policy) -> Unclear:
-    """Effect of an unclear row: the rule's or the policy's; unset, a guarantee fails."""
-    silent = "unclear" not in policy.model_fields_set
-    return case.rule.unclear or ("fail" if silent and _promised(case.row) else policy.unclear)
-
-
 def _promised(row: Measurement) -> bool:
     metric = known_metrics().get(row.id)
     return metric is not None and metric.guarantee
 
 
-def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
+def _without_value(row: Measurement) -> tuple[Outcome, str]:
     if row.status == "skipped" and not row.left_out and not _promised(row):
-        return _finding(number, rule, row, "not-applicable", f"not applicable: {row.reason}")
-    return _finding(number, rule, row, "unmeasured", f"could not be measured: {row.reason}")
+        return "not-applicable", f"not applicable: {row.reason}"
+    return "unmeasured", f"could not be measured: {row.reason}"
 
 
 def _finding(
@@ -316,8 +316,7 @@ def _finding(
 def _unmet(rule: Rule, glob: str, report: Report) -> tuple[Outcome, str]:
     """Returns outcome and reason of a rule whose glob matches no layer with a row."""
     shown = [layer.name for layer in report.target.layers]
-    hidden = report.provenance.get("hidden")
-    kept = [str(name) for name in hidden] if isinstance(hidden, list) else []
+    kept = texts_of(report.provenance.get("hidden"))
     fits = partial(layer_matches, glob=glob)
     if any(map(fits, kept)) and not any(map(fits, [*shown, None])):
         return "not-applicable", f"not applicable: what matches {glob!r} is hidden, never shared"

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gradaudit.judging.policy import known_metrics
-from gradaudit.report import Finding, Report, Says
+from gradaudit.measurement import texts_of
+from gradaudit.report import Finding, Report
 
 Word = Literal["passed", "failed", "undecided", "measured"]
 ANSWERED = frozenset({"passed", "failed", "unclear", "ignored", "known"})
@@ -42,12 +43,7 @@ def fails(judged: Report) -> bool:
     It does where a finding says ``error``: an error rule is shown, could not be measured, is
     unclear where the policy lets that fail, or the evidence for it is missing.
     """
-    return not judged.findings or any(says(finding) == "error" for finding in judged.findings)
-
-
-def says(finding: Finding) -> Says:
-    """Level of a finding at the gate: an error fails it, a warning does not."""
-    return finding.says
+    return not judged.findings or any(finding.says == "error" for finding in judged.findings)
 
 
 def open_findings(judged: Report) -> list[Finding]:
@@ -56,10 +52,7 @@ def open_findings(judged: Report) -> list[Finding]:
         finding
         for finding in judged.findings
         if finding.level == "error"
-        and (
-            finding.outcome == "unmeasured"
-            or (finding.outcome == "unclear" and finding.unclear != "pass")
-        )
+        and (finding.outcome == "unmeasured" or finding.unclear in ("warn", "fail"))
     ]
 
 
@@ -95,9 +88,8 @@ def missing_evidence(judged: Report) -> dict[str, str]:
 
 def _subjects(finding: Finding, judged: Report) -> Sequence[str]:
     """Names what a finding is about: the named attribute, attacks, or neither."""
-    names = judged.provenance.get("attributes")
+    named = texts_of(judged.provenance.get("attributes"))
     metric = known_metrics().get(finding.metric)
-    named = [str(name) for name in names] if isinstance(names, list) else []
     about = named and metric is not None and metric.question == "attribute"
     attribute = [f"the attribute {', '.join(named)}"] if about else []
     return attribute + (["attacks"] if finding.metric.startswith(f"{ATTACK}.") else [])

@@ -14,7 +14,7 @@ from gradaudit.attacks.reading.base import linear_of, size_of
 from gradaudit.audits.observe import Observe
 from gradaudit.audits.observe.measure import rows_of
 from gradaudit.audits.rows import Rows
-from gradaudit.judging import Word, fails, says, verdict
+from gradaudit.judging import Word, fails, verdict
 from gradaudit.report import LayerRecord, Report, TargetRecord
 from gradaudit.sharing.named import NamedUpdate
 
@@ -62,7 +62,7 @@ class Verdict:
         """The verdict of a judged report."""
         outcomes = [finding.outcome for finding in judged.findings]
         left_out = {row.key for row in judged.rows if row.left_out}
-        errors = [finding for finding in judged.findings if says(finding) == "error"]
+        errors = [finding for finding in judged.findings if finding.says == "error"]
         unseen = [f.outcome == "unmeasured" and f.key in left_out for f in errors]
         return cls(
             word=verdict(judged),

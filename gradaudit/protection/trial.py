@@ -324,7 +324,7 @@ def _excess(judged: Report) -> float | None:
 
 
 def _beyond(finding: Finding, value: float) -> float:
-    limit = finding.min if finding.max is None else finding.max
+    limit = finding.limit
     assert limit is not None  # as of every rule
     sign = -1 if finding.max is None else 1
     excess = sign * (value - limit) / (abs(limit) or 1.0)

@@ -24,7 +24,7 @@ def expect_table(path: Path) -> None:
     """Check before the work that a table can be written to a path.
 
     Raises:
-        UsageError: the suffix is of no markdown_table, or the folder is missing.
+        UsageError: the suffix is that of no table, or the folder is missing.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: tables of a sweep are written as {', '.join(SUFFIXES)}")
@@ -55,9 +55,14 @@ def write_table(path: Path, report: Report, metric: str) -> None:
         [*(str(row.variant[name]) for name in names), row.layer or "whole model", *_value(row)]
         for row in rows
     ]
-    headings = [*names, "layer", metric, f"{_confidence(rows)} interval"]
-    render = _markdown if path.suffix.lower() == ".md" else _latex
-    write_atomically(path, "".join(f"{line}\n" for line in render(headings, lines)).encode())
+    share = next((row.confidence for row in rows if row.confidence is not None), 0.95)
+    headings = [*names, "layer", metric, f"{share:.0%} interval"]
+    if path.suffix.lower() == ".md":
+        heads, *cells = (list(map(markdown_escape, line)) for line in (headings, *lines))
+        written = markdown_table(heads, cells)
+    else:
+        written = _latex(headings, lines)
+    write_atomically(path, "".join(f"{line}\n" for line in written).encode())
 
 
 def _tidy(report: Report, names: Sequence[str]) -> str:
@@ -84,17 +89,6 @@ def _value(row: Measurement) -> tuple[str, str]:
         return number(row.number), ""
     low, high = row.interval
     return number(row.number), f"[{number(low)}, {'∞' if row.unbounded else number(high)}]"
-
-
-def _confidence(rows: Sequence[Measurement]) -> str:
-    share = next((row.confidence for row in rows if row.confidence is not None), 0.95)
-    return f"{share:.0%}"
-
-
-def _markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    return markdown_table(
-        list(map(markdown_escape, headings)), [list(map(markdown_escape, line)) for line in lines]
-    )
 
 
 def _latex(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:

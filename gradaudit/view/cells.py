@@ -9,6 +9,7 @@ from gradaudit.audits import Metric
 from gradaudit.audits.base import Question
 from gradaudit.core.text import DOUBTED, number
 from gradaudit.judging.risk import Level, sign_of
+from gradaudit.measurement import dict_of, number_of, numbers_of
 from gradaudit.report import CLOSED_FORM, Key, Measurement, estimate, marked
 from gradaudit.view.facts import abridged
 
@@ -32,7 +33,13 @@ class PermutationFloor(NamedTuple):
 
 def permuted(row: Measurement, rows: Mapping[Key, Measurement]) -> PermutationFloor | None:
     """Returns the number for a permuted attribute, from the row's details or a row of its own."""
-    return _from_details(row.details.get("permuted")) or _from_row(row, rows)
+    told = dict_of(row.details.get("permuted"))
+    if (value := number_of(told.get("value"))) is not None:
+        ends = numbers_of(told.get("interval"))
+        return PermutationFloor(value, (ends[0], ends[1]) if len(ends) == 2 else None)
+    key = row.id, row.layer, json.dumps({**row.variant, PERMUTED: True}, sort_keys=True)
+    own = rows.get(key)
+    return PermutationFloor(own.value, own.interval) if own and own.value is not None else None
 
 
 def floor_of(row: Measurement, rows: Mapping[Key, Measurement], known: Metric | None) -> str:
@@ -42,27 +49,6 @@ def floor_of(row: Measurement, rows: Mapping[Key, Measurement], known: Metric | 
     if known is not None and known.chance is not None:
         return f"chance {known.chance:.10g}"
     return ""
-
-
-def _from_details(given: object) -> PermutationFloor | None:
-    if not isinstance(given, dict) or not isinstance(value := given.get("value"), int | float):
-        return None
-    ends = given.get("interval")
-    if not isinstance(ends, list) or len(ends) != 2:
-        return PermutationFloor(float(value))
-    low, high = ends
-    both = isinstance(low, int | float) and isinstance(high, int | float)
-    return PermutationFloor(float(value), (float(low), float(high)) if both else None)
-
-
-def _from_row(row: Measurement, rows: Mapping[Key, Measurement]) -> PermutationFloor | None:
-    key = row.id, row.layer, json.dumps({**row.variant, PERMUTED: True}, sort_keys=True)
-    permuted = rows.get(key)
-    return (
-        PermutationFloor(permuted.value, permuted.interval)
-        if permuted and permuted.value is not None
-        else None
-    )
 
 
 SKIPPED = "–"

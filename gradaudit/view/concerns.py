@@ -9,7 +9,7 @@ from gradaudit.core.text import number, variant_text
 from gradaudit.judging.case import ends_of, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
-from gradaudit.judging.verdict import open_findings, says
+from gradaudit.judging.verdict import open_findings
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import Place, clause, named
@@ -20,21 +20,21 @@ _WEAK = ", but of a linear adversary alone"
 
 def beyond(finding: Finding, known: Metric | None, place: Place) -> str:
     """Formats a finding: ``"usable information about the attribute" is above 0.35 in fc1``."""
-    side, limit = ("below", finding.min) if finding.max is None else ("above", finding.max)
-    return f"{named(finding.metric, known)} is {side} {limit:.10g} in {place}"
+    side = "below" if finding.max is None else "above"
+    return f"{named(finding.metric, known)} is {side} {finding.limit:.10g} in {place}"
 
 
 def number_of(finding: Finding, row: Measurement, place: Place) -> str:
     """Formats evidence: ``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
     where = f" in {Place((finding.layer,))}" if finding.layer and place.several else ""
-    most = finding.max is not None
-    limit = f"limit {finding.max if most else finding.min:.10g}"
-    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}{_corrected(finding)}"
+    most, limit = finding.max is not None, f"limit {finding.limit:.10g}"
+    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}"
+    if finding.ends is not None:
+        low, high = map(number, finding.ends)
+        value += f", corrected to [{low}, {high}]"
     if finding.outcome == "unclear":
-        inside = _holds(finding, row)
-        return f"{value}, " + (
-            f"{limit} inside the interval" if inside else f"within {limit}{_WEAK}"
-        )
+        inside = f"{limit} inside the interval"
+        return f"{value}, {inside if _holds(finding, row) else f'within {limit}{_WEAK}'}"
     side = "above" if most else "below"
     if row.interval is None or row.infinite:
         counted = f", n = {row.n:,}" if row.n else ""
@@ -44,17 +44,8 @@ def number_of(finding: Finding, row: Measurement, place: Place) -> str:
 
 def _holds(finding: Finding, row: Measurement) -> bool:
     """Whether the limit lies inside the judged interval."""
-    limit = finding.min if finding.max is None else finding.max
     low, high = finding.ends or ends_of(row, row.number or 0.0)
-    return limit is not None and low <= limit <= high
-
-
-def _corrected(finding: Finding) -> str:
-    """Formats the judged interval where it differs from the row's."""
-    if finding.ends is None:
-        return ""
-    low, high = finding.ends
-    return f", corrected to [{number(low)}, {number(high)}]"
+    return finding.limit is not None and low <= finding.limit <= high
 
 
 def _played(row: Measurement) -> str:
@@ -159,7 +150,7 @@ def concerns_of(judged: Report) -> tuple[Concern, ...]:
     """Returns the concerns of a judged report, the gravest first."""
     groups: dict[tuple[str, Level, str, Level | None], list[Finding]] = {}
     for finding, possible in _gravest(judged):
-        about = finding.message if _is_general(finding) else finding.outcome
+        about = finding.message if finding.about_missing_rows else finding.outcome
         key = (finding.metric, _level(finding), about, possible)
         groups.setdefault(key, []).append(finding)
     facts = _Facts.of(judged)
@@ -171,7 +162,7 @@ def questions_of(judged: Report) -> tuple[Concern, ...]:
     """Returns a concern for each question that error rules leave undecided, the gravest first."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in open_findings(judged):
-        about = finding.message if _is_general(finding) else finding.outcome
+        about = finding.message if finding.about_missing_rows else finding.outcome
         groups.setdefault((finding.metric, about), []).append(finding)
     facts = _Facts.of(judged)
     asked = sorted((_concern(found, None, facts) for found in groups.values()), key=_gravity)
@@ -230,7 +221,7 @@ def _gravest(judged: Report) -> Iterator[tuple[Finding, Level | None]]:
     by_place: dict[tuple[str, str | None] | int, list[Finding]] = {}
     for i, finding in enumerate(judged.findings):
         if finding.outcome in BEYOND | OPEN:
-            place = i if _is_general(finding) else (finding.metric, finding.layer)
+            place = i if finding.about_missing_rows else (finding.metric, finding.layer)
             by_place.setdefault(place, []).append(finding)
     for findings in by_place.values():
         least = min(map(_rank, findings))
@@ -247,11 +238,6 @@ def _level(finding: Finding) -> Level:
     return "unknown" if finding.outcome == "unmeasured" else level_of(finding)
 
 
-def _is_general(finding: Finding) -> bool:
-    """Whether the finding is about rows that the report lacks, not about one that it has."""
-    return finding.outcome == "unmeasured" and finding.layer is None
-
-
 def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts) -> Concern:
     worst = _worst(facts.rows, findings)
     first = worst or findings[0]
@@ -266,7 +252,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     return Concern(
         level=_level(first),
         shown=first.outcome != "unclear",
-        fails=any(says(finding) == "error" for finding in findings),
+        fails=any(finding.says == "error" for finding in findings),
         possible=possible,
         accepted=first.outcome in _ACCEPTED or first.unclear == "pass",
         proxy=proxy,

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gradaudit.measurement import text_of
 from gradaudit.report import Report
 
 MOST_EXAMPLES = 8
@@ -109,11 +110,5 @@ def _files(report: Report, suffix: str, most: int) -> Iterator[tuple[str, Path]]
 
 def _folders(report: Report) -> dict[Path, str]:
     """Returns the folders that attacks wrote examples to, each with the audit."""
-    audits = report.provenance.get("audits")
-    named = [
-        (given.get("save_examples"), audit)
-        for audit, given in (audits.items() if isinstance(audits, dict) else ())
-        if isinstance(given, dict)
-    ]
-    folders = {Path(name): audit for name, audit in named if isinstance(name, str) and name}
-    return {folder: audit for folder, audit in folders.items() if folder.is_dir()}
+    named = {text_of(given.get("save_examples")): name for name, given in report.options.items()}
+    return {Path(name): audit for name, audit in named.items() if name and Path(name).is_dir()}

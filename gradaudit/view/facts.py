@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits import Metric
 from gradaudit.core.text import listed, number
+from gradaudit.measurement import dict_of, number_of, text_of, texts_of
 from gradaudit.report import Measurement, Report
 
 WHOLE_UPDATE = "the whole update"
@@ -61,9 +62,13 @@ def clause(metric: str, known: Metric | None, row: Measurement | None, place: Pl
         "{secret}": secret_of(row) or WHAT_IS_PRIVATE,
         "{records}": _records(batch_size(details)),
     }
-    text = known.says
+    return filled_in(known.says, words)
+
+
+def filled_in(text: str, words: Mapping[str, str]) -> str:
+    """Returns a text with the words in place of their placeholders, whatever braces they hold."""
     for placeholder, word in words.items():
-        text = word.join(text.split(placeholder))
+        text = text.replace(placeholder, word)
     return text
 
 
@@ -80,14 +85,12 @@ def uncapitalised(title: str) -> str:
 def secret_of(row: Measurement | None) -> str:
     """Returns the secret or attribute that a row names as attacked; empty where it names none."""
     details = row.details if row else {}
-    named = details.get("secret") or details.get("attribute")
-    return named if isinstance(named, str) else ""
+    return text_of(details.get("secret") or details.get("attribute"))
 
 
 def batch_size(details: Mapping[str, JsonValue]) -> int | None:
     """Returns the number of records of an attacked update, where details have it."""
-    known = details.get("knowledge")
-    size = details.get("batch_size", known.get("batch_size") if isinstance(known, dict) else None)
+    size = details.get("batch_size", dict_of(details.get("knowledge")).get("batch_size"))
     return size if isinstance(size, int) else None
 
 
@@ -133,9 +136,9 @@ def data_facts(report: Report) -> str:
     """Formats the data set, its size, and the model's accuracy on it."""
     records = report.data.get("records")
     return joined(
-        _text(report.data.get("adapter")),
+        text_of(report.data.get("adapter")),
         f"{records:,} records" if isinstance(records, int) else "",
-        _accuracy(report.data.get("accuracy"), records),
+        _accuracy(dict_of(report.data.get("accuracy")), records),
     )
 
 
@@ -144,11 +147,10 @@ def checkpoint_notes(report: Report) -> tuple[str, ...]:
 
     Files are named if there are several.
     """
-    of_model = report.provenance.get("model_notes")
     noted = [checkpoint for checkpoint in report.target.checkpoints if checkpoint.notes]
     named = len(report.target.checkpoints) > 1
     return (
-        *map(_text, of_model if isinstance(of_model, list) else ()),
+        *texts_of(report.provenance.get("model_notes")),
         *(
             (f"{checkpoint.file}: " if named else "") + "; ".join(checkpoint.notes)
             for checkpoint in noted
@@ -158,19 +160,10 @@ def checkpoint_notes(report: Report) -> tuple[str, ...]:
 
 def warnings(report: Report) -> tuple[str, ...]:
     """Returns the warnings about the numbers."""
-    accuracy = report.data.get("accuracy")
-    of_accuracy = _text(accuracy.get("warning")) if isinstance(accuracy, dict) else ""
-    noted = report.provenance.get("warnings")
-    plan = report.provenance.get("plan")
-    return tuple(
-        warning
-        for warning in (
-            of_accuracy,
-            *map(_text, noted if isinstance(noted, list) else ()),
-            _shortened(plan) if isinstance(plan, dict) else "",
-        )
-        if warning
-    )
+    of_accuracy = text_of(dict_of(report.data.get("accuracy")).get("warning"))
+    of_plan = _shortened(dict_of(report.provenance.get("plan")))
+    noted = texts_of(report.provenance.get("warnings"))
+    return tuple(filter(None, (of_accuracy, *noted, of_plan)))
 
 
 def _shortened(plan: Mapping[str, JsonValue]) -> str:
@@ -178,15 +171,11 @@ def _shortened(plan: Mapping[str, JsonValue]) -> str:
     said = [
         f"{listed(names)} {'was' if len(names) == 1 else 'were'} {how}"
         for key, how in _SHORTENED.items()
-        if (names := [name for name in _list(plan.get(key)) if isinstance(name, str)])
+        if (names := texts_of(plan.get(key)))
     ]
     if plan.get("interrupted") is True:
         return "; ".join(["this report is incomplete, the command was interrupted", *said])
     return f"there was little time: {'; '.join(said)} (--budget gives more)" if said else ""
-
-
-def _list(value: JsonValue) -> list[JsonValue]:
-    return value if isinstance(value, list) else []
 
 
 def provenance_facts(report: Report) -> str:
@@ -200,8 +189,8 @@ def provenance_facts(report: Report) -> str:
         f"{words} intervals" if levels else "",
         _named("samples", provenance),
         _named("seed", provenance),
-        _text(provenance.get("device")),
-        _text(provenance.get("finished")),
+        text_of(provenance.get("device")),
+        text_of(provenance.get("finished")),
     )
 
 
@@ -210,21 +199,15 @@ def _named(key: str, values: Mapping[str, JsonValue]) -> str:
     return f"{key} {value}" if isinstance(value, int) else ""
 
 
-def _accuracy(facts: JsonValue, records: JsonValue) -> str:
-    if not isinstance(facts, dict):
-        return ""
-    value, chance = facts.get("value"), facts.get("chance")
-    if not isinstance(value, int | float):
+def _accuracy(facts: Mapping[str, JsonValue], records: JsonValue) -> str:
+    value, chance = number_of(facts.get("value")), number_of(facts.get("chance"))
+    if value is None:
         return ""
     name = "R²" if facts.get("metric") == "r2" else "task accuracy"
-    beside = [f"chance {number(chance)}"] if isinstance(chance, int | float) and chance else []
+    beside = [f"chance {number(chance)}"] if chance else []
     n = facts.get("n")
     beside += [f"on {n:,} of them"] if isinstance(n, int) and n != records else []
     return f"{name} {number(value)}" + (f" ({', '.join(beside)})" if beside else "")
-
-
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def joined(*parts: str) -> str:
@@ -281,8 +264,7 @@ _UNSAID = {"numeric", "vocabulary"}
 
 def preparation(report: Report) -> str:
     """Says how the data was prepared, a clause for each note of its adapter."""
-    notes = report.data.get("notes")
-    return "; ".join(_clauses(notes)) if isinstance(notes, dict) else ""
+    return "; ".join(_clauses(dict_of(report.data.get("notes"))))
 
 
 def _clauses(notes: Mapping[str, JsonValue]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradaudit.measurement import text_of
 from gradaudit.report import Report
 from gradaudit.view.concerns import Concern
 from gradaudit.view.facts import Place
@@ -83,9 +84,9 @@ def first_screen_of(
         layers: of it.
     """
     more = tuple(_more(verdict, concerns))
-    finished = report.provenance.get("finished")
+    also = [f"{each.sentence} ({each.word} risk)" for each in more]
+    day = text_of(report.provenance.get("finished"))[:16].replace("T", " ")
     private = NOTHING if scope.private == NOTHING else f"private attribute {scope.private}"
-    day = finished[:16].replace("T", " ") if isinstance(finished, str) else ""
     return FirstScreen(
         title=TITLE,
         date=f"{day} UTC" if day else "",
@@ -93,7 +94,7 @@ def first_screen_of(
         audited="; ".join(filter(None, (scope.shared, private, scope.sizes))),
         word=verdict.word,
         found=_found(verdict),
-        also=_sentences([_also(more)]),
+        also=_sentences(["also: " + "; ".join(also)] if also else []),
         likely=_likely(verdict, more, scope),
         do=_do(verdict, layers),
     )
@@ -106,10 +107,6 @@ def _more(verdict: ReportVerdict, concerns: Sequence[Concern]) -> Iterator[Conce
         if each.shown and each.number and not each.accepted and each.question not in named:
             named.add(each.question)
             yield each
-
-
-def _also(more: Sequence[Concern]) -> str:
-    return "also: " + "; ".join(f"{x.sentence} ({x.word} risk)" for x in more) if more else ""
 
 
 def _found(verdict: ReportVerdict) -> str:

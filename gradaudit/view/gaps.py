@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gradaudit.audits import audits
 from gradaudit.audits.gathering import member_of
+from gradaudit.measurement import text_of
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import LayerLine
 from gradaudit.view.facts import BETWEEN, abridged
@@ -81,27 +82,20 @@ def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:
     """Returns everything that was not measured, the widest gaps first."""
     measured = {_member(row) for row in report.rows if row.status == "measured"}
     return (
-        *_attributes(report),
-        *_layers(lines),
+        *_of_layers_and_attributes(report, lines),
         *_rows(report, measured, whole=True),
         *_unasked(report),
         *_rows(report, measured, whole=False),
     )
 
 
-def _attributes(report: Report) -> Iterator[Gap]:
+def _of_layers_and_attributes(report: Report, lines: Sequence[LayerLine]) -> Iterator[Gap]:
+    """Yields the attributes and the layers that no audit attacked."""
     if names := not_attacked(report):
         yield Gap(f"attribute {abridged(names, MOST_LAYERS)}", NOT_ASKED)
-
-
-def _layers(lines: Sequence[LayerLine]) -> Iterator[Gap]:
-    """Layers that no audit attacked."""
-    idle = [line.name for line in lines if line.level == "not tested"]
-    if idle:
-        what = "layers" if len(idle) > 1 else "layer"
-        yield Gap(
-            f"{what} {abridged(idle, MOST_LAYERS)}", "no audit attacked the gradient by itself"
-        )
+    if idle := [line.name for line in lines if line.level == "not tested"]:
+        what = f"{'layers' if len(idle) > 1 else 'layer'} {abridged(idle, MOST_LAYERS)}"
+        yield Gap(what, "no audit attacked the gradient by itself")
 
 
 def _unasked(report: Report) -> Iterator[Gap]:
@@ -120,7 +114,8 @@ def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:
     groups: dict[tuple[str, str, bool], list[Measurement]] = {}
     for row in report.rows:
         member = _member(row)
-        if row.status != "measured" and (member not in measured) is whole and not _sub(row):
+        beside_headline = row.variant.keys() - {row.audit}  # whose gap is listed already
+        if row.status != "measured" and (member not in measured) is whole and not beside_headline:
             key = member, row.reason or "", row.status == "failed"
             groups.setdefault(key, []).append(row)
     every = {layer.name for layer in report.target.layers}
@@ -134,10 +129,5 @@ def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:
 
 def _member(row: Measurement) -> str:
     """Returns the audit that a row comes from; a merged headline's is in its details."""
-    named = row.details.get(row.audit)
-    return f"{row.audit} {named}" if isinstance(named, str) and not row.variant else member_of(row)
-
-
-def _sub(row: Measurement) -> bool:
-    """Whether a row stands beside a headline whose gap is already listed."""
-    return bool(row.variant.keys() - {row.audit})
+    named = text_of(row.details.get(row.audit))
+    return f"{row.audit} {named}" if named and not row.variant else member_of(row)

@@ -11,6 +11,7 @@ from gradaudit.core.text import number
 from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import BEYOND, LEVELS, Level, Risk, level_of, risks_of
 from gradaudit.judging.verdict import ANSWERED
+from gradaudit.measurement import number_of
 from gradaudit.report import Finding, Key, Measurement, Report
 from gradaudit.view.cells import HEADINGS, Cell, LayerLine, MetricColumn, permuted
 
@@ -40,29 +41,19 @@ class ArrayLine:
 
 def arrays_of(report: Report) -> tuple[ArrayLine, ...]:
     """Returns the arrays that a report is about; those that leave unchanged come first."""
-    lines = [_line(row) for row in _rows(report)]
+    lines = [
+        _array_line(row)
+        for row in report.select("dp-audit.untouched")
+        if row.variant.keys() == {"key"} and row.status == "measured"
+    ]
     return tuple(sorted(lines, key=lambda line: not line.open))
 
 
-def _rows(report: Report) -> Iterator[Measurement]:
-    for row in report.select("dp-audit.untouched"):
-        if row.variant.keys() == {"key"} and row.status == "measured":
-            yield row
-
-
-def _line(row: Measurement) -> ArrayLine:
-    details = row.details
-    before, after, noise = (_number(details.get(k)) for k in ("norm_before", "norm_after", "noise"))
-    key, kind, says = (
-        str(row.variant["key"]),
-        str(details.get("kind", "")),
-        str(details.get("says", "")),
-    )
-    return ArrayLine(key, kind, before, after, noise, says, open=row.value == 1)
-
-
-def _number(value: object) -> str:
-    return number(value) if isinstance(value, int | float) else ""
+def _array_line(row: Measurement) -> ArrayLine:
+    kind, says = (str(row.details.get(key, "")) for key in ("kind", "says"))
+    sizes = (number_of(row.details.get(key)) for key in ("norm_before", "norm_after", "noise"))
+    before, after, noise = ("" if size is None else number(size) for size in sizes)
+    return ArrayLine(str(row.variant["key"]), kind, before, after, noise, says, row.value == 1)
 
 
 UNMEASURED = "no audit measured single layers"
@@ -87,9 +78,9 @@ class Lookup:
         limits: dict[str, set[tuple[Level, float]]] = {}
         for finding in judged.findings:
             findings.setdefault((finding.metric, finding.layer), []).append(finding)
-            limit = finding.min if finding.max is None else finding.max
-            if limit is not None:
-                limits.setdefault(finding.metric, set()).add((level_of(finding), limit))
+            if finding.limit is not None:
+                limit = level_of(finding), finding.limit
+                limits.setdefault(finding.metric, set()).add(limit)
         headlines = [row for row in judged.rows if not row.variant]
         return cls(
             rows={(row.id, row.layer): row for row in headlines},

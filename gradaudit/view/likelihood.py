@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 from gradaudit.audits import Metric
 from gradaudit.core.text import number
+from gradaudit.measurement import numbers_of
 from gradaudit.report import Finding, Measurement
-from gradaudit.view.facts import WHAT_IS_PRIVATE, secret_of, uncapitalised
+from gradaudit.view.facts import WHAT_IS_PRIVATE, filled_in, secret_of, uncapitalised
 
 INDICATED = "an indicator says so; no attack was carried out"
 HINTED = "an indicator leaves it open; no attack was carried out"
@@ -35,10 +36,7 @@ def likelihood(finding: Finding, row: Measurement, known: Metric | None, *, prox
         "{factor}": number(math.exp(min(row.number, 700.0))),
         "{secret}": secret_of(row) or WHAT_IS_PRIVATE,
     }
-    text = known.odds
-    for placeholder, word in words.items():
-        text = word.join(text.split(placeholder))
-    return text
+    return filled_in(known.odds, words)
 
 
 def beyond_guessing(
@@ -71,10 +69,8 @@ def _tried(finding: Finding, row: Measurement) -> tuple[int, int] | None:
 
     Those whose update showed nothing were tried, too. None where the row lists no records.
     """
-    answers = row.details.get("answers")
-    numbers = answers if isinstance(answers, list) else []
-    found = [float(answer) for answer in numbers if isinstance(answer, int | float)]
-    sign, limit = (1, finding.max) if finding.min is None else (-1, finding.min)
+    found = numbers_of(row.details.get("answers"))
+    sign, limit = 1 if finding.min is None else -1, finding.limit
     beyond = [answer for answer in found if limit is not None and sign * (answer - limit) > 0]
     refused = row.details.get("updates_refused")
     tried = len(found) + (refused if isinstance(refused, int) else 0)
@@ -101,12 +97,12 @@ def _in_100(
 
 def _beside_limit(finding: Finding, row: Measurement, known: Metric | None) -> str:
     """``epsilon: 7 (with 95 % confidence 5 to 9), where the policy allows at most 5``."""
-    side, limit = ("least", finding.min) if finding.max is None else ("most", finding.max)
+    side = "least" if finding.max is None else "most"
     title = uncapitalised(known.title) if known else finding.metric
     low, high = map(number, row.interval or (0.0, 0.0))
     ends = f" ({_confident(row)}{low} to {high})" if row.interval else ""
     value = "–" if row.number is None else number(row.number)
-    return f"{title}: {value}{ends}, where the policy allows at {side} {limit:.10g}"
+    return f"{title}: {value}{ends}, where the policy allows at {side} {finding.limit:.10g}"
 
 
 def _confident(row: Measurement) -> str:

@@ -8,6 +8,7 @@ from gradaudit.audits.gathering import members
 from gradaudit.core.text import variant_text
 from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
+from gradaudit.measurement import text_of
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.charts.bracket import Bracket, brackets_of
@@ -137,8 +138,7 @@ def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]
     can be compared.
     """
     with_headline = {row.audit for row in report.rows if not row.variant}
-    audits = report.provenance.get("audits")
-    compared = isinstance(audits, dict) and len(audits) == 1 and "sweep" not in report.provenance
+    compared = len(report.options) == 1 and "sweep" not in report.provenance
     rows: dict[int, Measurement] = {}
     for row in report.rows:
         if row.layer is not None or row.status != "measured":
@@ -152,7 +152,6 @@ def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]
 
 
 def _model_line(row: Measurement, lookup: Lookup) -> ModelLine:
-    remark = row.details.get("remark")
     known = known_metrics().get(row.id)
     question = known.question if known else None
     cell = lookup.cell_of(row, question)
@@ -162,5 +161,5 @@ def _model_line(row: Measurement, lookup: Lookup) -> ModelLine:
         variant=variant_text(row.variant),
         value=cell.full,
         brief=cell.brief,
-        remark=remark if isinstance(remark, str) else "",
+        remark=text_of(row.details.get("remark")),
     )

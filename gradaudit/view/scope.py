@@ -8,6 +8,7 @@ from pydantic import JsonValue
 from gradaudit.audits.gathering import member_of
 from gradaudit.core.text import listed, number
 from gradaudit.judging import known_metrics
+from gradaudit.measurement import dict_of, list_of, text_of, texts_of
 from gradaudit.references import COMPARED, Standing
 from gradaudit.report import LEARNERS, Measurement, Report
 from gradaudit.view.facts import (
@@ -105,19 +106,13 @@ def attacked(report: Report) -> tuple[str, ...]:
     """Returns the attacked attributes: those asked for, and those that rows name."""
     offered = _offered(report)
     named = [secret_of(row) for row in report.rows if row.status == "measured"]
-    asked = report.provenance.get("attributes")
-    return tuple(
-        dict.fromkeys(
-            name
-            for name in (*(asked if isinstance(asked, list) else ()), *named)
-            if isinstance(name, str) and name and (name in offered or not _speaks_of(name, offered))
-        )
-    )
+    asked = texts_of(report.provenance.get("attributes"))
 
+    def names_no_other(secret: str) -> bool:
+        """Whether a secret is an attribute, or not about one, as the share that has it is."""
+        return secret in offered or not any(name in secret for name in offered)
 
-def _speaks_of(secret: str, offered: Iterable[str]) -> bool:
-    """Whether a secret concerns an attribute of the data, such as the share that has it."""
-    return any(name in secret for name in offered)
+    return tuple(dict.fromkeys(filter(names_no_other, filter(None, (*asked, *named)))))
 
 
 def not_attacked(report: Report) -> tuple[str, ...]:
@@ -127,14 +122,13 @@ def not_attacked(report: Report) -> tuple[str, ...]:
 
 
 def _offered(report: Report) -> dict[str, JsonValue]:
-    offered = report.data.get("attributes")
-    return offered if isinstance(offered, dict) else {}
+    return dict_of(report.data.get("attributes"))
 
 
 def _values(counts: JsonValue) -> str:
     """Formats an attribute's values, `` (left, right)``; empty where there are many or none."""
-    few = isinstance(counts, dict) and 0 < len(counts) <= 4
-    return f" ({listed(counts)})" if few and isinstance(counts, dict) else ""
+    values = dict_of(counts)
+    return f" ({listed(values)})" if 0 < len(values) <= 4 else ""
 
 
 def _by_size(report: Report) -> dict[int, dict[str, None]]:
@@ -168,15 +162,17 @@ def _few(names: Iterable[str]) -> str:
 
 def _named(row: Measurement) -> str:
     """Returns ``property`` for ``attack property``; for a headline, the attack behind it."""
-    member = row.details.get(row.audit)
-    return str(member) if isinstance(member, str) else member_of(row).removeprefix("attack ")
+    return text_of(row.details.get(row.audit)) or member_of(row).removeprefix("attack ")
 
 
 def _shared(report: Report) -> str:
-    hidden = _texts(report.provenance.get("hidden"))
+    hidden = texts_of(report.provenance.get("hidden"))
+    algorithms = dict.fromkeys(filter(None, map(_algorithm, _options(report))))
+    layers = len(report.target.layers)
+    count = "one layer" if layers == 1 else f"{layers:,} layers"
     return "; ".join(
         (
-            f"{_algorithms(report)} of {_count(report)}",
+            f"{' and '.join(algorithms) or 'gradients'} of {count}",
             _defended(report),
             f"never shared: {abridged(hidden)}" if hidden else "no layer hidden",
         )
@@ -185,9 +181,8 @@ def _shared(report: Report) -> str:
 
 def _varied(report: Report) -> str:
     """``batch-size (1, 4) and defense (sign, prune:0.9)``; empty for what is no sweep."""
-    axes = report.provenance.get("sweep")
-    named = axes.items() if isinstance(axes, dict) else ()
-    return " and ".join(f"{name} ({abridged(_texts(values))})" for name, values in named)
+    axes = dict_of(report.provenance.get("sweep"))
+    return " and ".join(f"{name} ({abridged(texts_of(at))})" for name, at in axes.items())
 
 
 BEST = "the attacker's best case (diagnostic)"
@@ -211,16 +206,15 @@ def _families(report: Report) -> str:
     """``logistic (linear), fitted on 64 batches (vinfo)``; empty where no adversary learns."""
     named: dict[str, dict[str, None]] = {}
     for row in report.rows:
-        families = row.details.get(LEARNERS)
-        if isinstance(families, dict) and families and not row.variant.keys() - {row.audit}:
+        families = dict_of(row.details.get(LEARNERS))
+        if families and not row.variant.keys() - {row.audit}:
             named.setdefault(_learning(families, row.details), {})[_named(row)] = None
     return "; ".join(f"{said} ({_few(names)})" for said, names in named.items())
 
 
 def _learning(families: Mapping[str, JsonValue], details: Mapping[str, JsonValue]) -> str:
     """Formats the predictive families, their sizes, and the batches that they are fitted on."""
-    roles = details.get("batches")
-    batches = roles[0] if isinstance(roles, list) and roles else details.get("shadow_batches")
+    batches, *_ = list_of(details.get("batches")) or [details.get("shadow_batches")]
     fitted = f", fitted on {batches:,} batches" if isinstance(batches, int) else ""
     return (
         ", ".join(f"{name} ({size})" if size else name for name, size in families.items()) + fitted
@@ -263,42 +257,28 @@ def _stands(row: Measurement, value: float, stands: Standing, kind: str | None) 
     return f"{row.id} {number(value)}{where} {side} that of {of}{layers}"
 
 
-def _count(report: Report) -> str:
-    layers = len(report.target.layers)
-    return "one layer" if layers == 1 else f"{layers:,} layers"
-
-
-def _algorithms(report: Report) -> str:
-    """Says what clients shared in the audits: a gradient where no option says otherwise."""
-    words = dict.fromkeys(_algorithm(options) for options in _options(report))
-    return " and ".join(filter(None, words)) or "gradients"
-
-
 def _algorithm(options: dict[str, JsonValue]) -> str:
-    name = options.get("algorithm")
+    """Says what clients shared in an audit; empty where no option says it."""
+    name, epochs = options.get("algorithm"), options.get("epochs")
     if name == "fedsgd":
         return "FedSGD gradients"
     if name == "fedavg":
-        return joined("FedAvg differences", _times(options.get("epochs")))
-    return str(name) if isinstance(name, str) else ""
-
-
-def _times(epochs: JsonValue) -> str:
-    return f"{epochs} local epochs" if isinstance(epochs, int) and epochs > 1 else ""
+        several = isinstance(epochs, int) and epochs > 1
+        return joined("FedAvg differences", f"{epochs} local epochs" if several else "")
+    return text_of(name)
 
 
 def _options(report: Report) -> Iterator[dict[str, JsonValue]]:
     """Yields the options of the audits, but of attacks that measured nothing."""
-    audits = report.provenance.get("audits")
     attacks = {row.variant.get("attack") for row in report.rows}
     idle = attacks - {row.variant.get("attack") for row in report.rows if row.status == "measured"}
-    for name, options in (audits if isinstance(audits, dict) else {}).items():
-        if isinstance(options, dict) and name.partition(" ")[2] not in idle:
+    for name, options in report.options.items():
+        if name.partition(" ")[2] not in idle:
             yield options
 
 
 def _defended(report: Report) -> str:
-    defenses = _texts(report.provenance.get("defenses"))
+    defenses = texts_of(report.provenance.get("defenses"))
     if not defenses:
         return "no defense"
     without = dict.fromkeys(
@@ -308,7 +288,3 @@ def _defended(report: Report) -> str:
     )
     exempt = f" (not applied by: {', '.join(without)})" if without else ""
     return f"defended by {' then '.join(defenses)}{exempt}"
-
-
-def _texts(value: JsonValue) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from gradaudit.core.text import listed, number
 from gradaudit.judging.policy import known_metrics
+from gradaudit.measurement import dict_of, numbers_of, text_of
 from gradaudit.report import Measurement, Report, estimate
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ def sign_off(report: Report, shown: View) -> dict[str, str]:
         report: as it is saved, so that its hash is that of the JSON file.
         shown: its view.
     """
-    verdict = shown.verdict
+    verdict, provenance = shown.verdict, report.provenance
+    sha256 = f", SHA-256 of its rules {verdict.sha256}" if verdict.sha256 else ""
     return {
         "verdict": verdict.sentence,
-        "policy": f"{verdict.policy}{_hash(verdict.sha256)}",
+        "policy": f"{verdict.policy}{sha256}",
         "report": f"SHA-256 of the JSON {hashlib.sha256(report.to_json().encode()).hexdigest()}",
-        "policy fixed": _fixed(report),
+        "policy fixed": text_of(dict_of(provenance.get("policy")).get("fixed")) or UNFIXED,
         "recipient, and what they know": _recipient(report),
         "unit of privacy, neighbours": unit_of(_measured(report)),
         "rounds and composition": _rounds(report),
@@ -48,30 +50,16 @@ def sign_off(report: Report, shown: View) -> dict[str, str]:
     }
 
 
-def _fixed(report: Report) -> str:
-    """Says whether the policy was fixed before the numbers, as ``gate --commitment`` found."""
-    by = report.provenance.get("policy")
-    fixed = by.get("fixed") if isinstance(by, dict) else None
-    return fixed if isinstance(fixed, str) else UNFIXED
-
-
-def _hash(sha256: str) -> str:
-    return f", SHA-256 of its rules {sha256}" if sha256 else ""
-
-
 def _recipient(report: Report) -> str:
     """Says who receives the updates and what attackers were given."""
-    known: dict[str, None] = {}
-    for row in _measured(report):
-        known |= dict.fromkeys(given(row))
+    known = dict.fromkeys(fact for row in _measured(report) for fact in given(row))
     return f"the server, which knows {'; '.join(known)}" if known else "the server"
 
 
 def given(row: Measurement) -> Iterator[str]:
     """Yields what the attacker behind a row was given."""
     details = row.details
-    knowledge = details.get("knowledge")
-    facts: Mapping[str, JsonValue] = knowledge if isinstance(knowledge, dict) else details
+    facts: Mapping[str, JsonValue] = dict_of(details.get("knowledge")) or details
     if isinstance(model := facts.get("model"), str):
         yield model
     labels = facts.get("labels", details.get("labels_of_the_batch"))
@@ -111,12 +99,10 @@ def worst_record(rows: Iterable[Measurement]) -> str:
     """Returns the riskiest record of the rows that list a number for each record, or nothing."""
     said, known = [], known_metrics()
     for row in rows:
-        answers, metric = row.details.get("answers"), known.get(row.id)
-        if isinstance(answers, list) and metric and metric.question and not row.variant:
-            numbers = [float(x) for x in answers if isinstance(x, int | float)]
-            if numbers:
-                worst = min(numbers) if metric.riskier == "lower" else max(numbers)
-                said.append(f"{row.id} {number(worst)} beside {estimate(row)}")
+        numbers, metric = numbers_of(row.details.get("answers")), known.get(row.id)
+        if numbers and metric and metric.question and not row.variant:
+            worst = min(numbers) if metric.riskier == "lower" else max(numbers)
+            said.append(f"{row.id} {number(worst)} beside {estimate(row)}")
     return "; ".join(said)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gradaudit.judging.policy import DEFAULT
 from gradaudit.judging.risk import OPEN, risks_of
 from gradaudit.judging.verdict import Word, accepted, verdict
+from gradaudit.measurement import dict_of
 from gradaudit.report import Report
 from gradaudit.view.concerns import Concern, questions_of
 from gradaudit.view.layers import Layers
@@ -80,7 +81,8 @@ def _behind(outcome: Word, judged: Report, concerns: Sequence[Concern]) -> Seque
     if outcome == "undecided":
         return questions_of(judged)[:MOST_QUESTIONS]
     shown = [concern for concern in concerns if concern.shown]
-    return _two([x for x in shown if _breaks(x)] if outcome == "failed" else shown)
+    errors = [each for each in shown if each.level == "high" and not each.accepted]
+    return _two(errors if outcome == "failed" else shown)
 
 
 def _worst(outcome: Word, judged: Report, behind: Sequence[Concern], layers: Layers) -> str:
@@ -92,11 +94,6 @@ def _worst(outcome: Word, judged: Report, behind: Sequence[Concern], layers: Lay
     if outcome == "failed":
         return said
     return "; ".join(filter(None, (said or _within(judged, layers), _accepted(judged))))
-
-
-def _breaks(concern: Concern) -> bool:
-    """Whether an error rule shows the concern."""
-    return concern.level == "high" and not concern.accepted
 
 
 def _questions(asked: Sequence[Concern], count: int) -> str:
@@ -129,9 +126,8 @@ def policy_of(judged: Report) -> tuple[str, str]:
     """Name and SHA-256 of the policy that judged a report; the hash is empty where nobody knows."""
     if not judged.findings:
         return NO_POLICY, ""
-    by = judged.provenance.get("policy")
-    name, sha256 = (by.get("name"), by.get("sha256")) if isinstance(by, dict) else ("", "")
-    return str(name or UNNAMED), str(sha256 or "")
+    by = dict_of(judged.provenance.get("policy"))
+    return str(by.get("name") or UNNAMED), str(by.get("sha256") or "")
 
 
 def _amount(report: Report) -> str:

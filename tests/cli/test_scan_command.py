@@ -14,7 +14,7 @@ from gradaudit.cli.commands.scan import sample_folder
 from gradaudit.cli.perform import why_idle
 from gradaudit.config import SubjectSettings
 from gradaudit.core.parts import discover
-from gradaudit.judging import gate, passed, read_policy, says
+from gradaudit.judging import gate, passed, read_policy
 from gradaudit.report import Report
 from gradaudit.run.opening import load
 from gradaudit.subject import Subject
@@ -153,7 +153,7 @@ def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(
     report = Report.model_validate_json(done.out)
     assert report.select("counting.count", layer="output")[0].left_out
     judged = gate(report, read_policy(policy))
-    assert {each.layer for each in judged.findings if says(each) == "error"} == {"output"}
+    assert {each.layer for each in judged.findings if each.says == "error"} == {"output"}
     warning = "there was little time: counting was cut short (--budget gives more)"
     assert warning in warnings(report)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from report_builder import failed_row, infinite_row, make_report, row, skipped_row
+from report_builder import failed_row, fc1, infinite_row, make_report, row, skipped_row
 
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, differences, gate, passed, refuse_another_model
@@ -17,131 +17,44 @@ def limit(**fields: Any) -> Policy:
     return Policy.model_validate({"rules": [{"metric": M, **fields}]})
 
 
+UP, LOW, DOWN = {"max": 1.0}, {"max": -4.0}, {"min": 5.0}
+SKIPPED, BROKEN = skipped_row(M, "fc1", "no"), failed_row(M, "fc1", "x")
+ENDLESS = infinite_row(M, "fc1")
 CASES: list[tuple[str, Measurement, Measurement, dict[str, float], str]] = [
-    ("equal", row(M, "fc1", 3.0), row(M, "fc1", 3.0), {"max": 1}, "known"),
-    ("better", row(M, "fc1", 3.0), row(M, "fc1", 2.0), {"max": 1}, "known"),
-    ("within a hundredth", row(M, "fc1", 3.0), row(M, "fc1", 3.03), {"max": 1}, "known"),
-    ("beyond a hundredth", row(M, "fc1", 3.0), row(M, "fc1", 3.04), {"max": 1}, "failed"),
-    ("negative", row(M, "fc1", -3.0), row(M, "fc1", -2.98), {"max": -4}, "known"),
-    ("negative and worse", row(M, "fc1", -3.0), row(M, "fc1", -2.96), {"max": -4}, "failed"),
-    (
-        "within its interval",
-        row(M, "fc1", 3.0, interval=(2, 4)),
-        row(M, "fc1", 3.9, interval=(1.1, 9)),
-        {"max": 1},
-        "known",
-    ),
-    (
-        "shown where it was unclear",
-        row(M, "fc1", 3.0, interval=(0, 9)),
-        row(M, "fc1", 2.9, interval=(2, 4)),
-        {"max": 1},
-        "failed",
-    ),
-    (
-        "unclear where it was within",
-        row(M, "fc1", 0.5, interval=(0.4, 0.6)),
-        row(M, "fc1", 0.5, interval=(0, 2)),
-        {"max": 1},
-        "unclear, fail",
-    ),
-    (
-        "unclear where it was unclear",
-        row(M, "fc1", 0.5, interval=(0, 2)),
-        row(M, "fc1", 1.5, interval=(0, 3)),
-        {"max": 1},
-        "unclear, pass",
-    ),
-    (
-        "unclear where it was shown",
-        row(M, "fc1", 3.0, interval=(2, 4)),
-        row(M, "fc1", 3.0, interval=(0, 6)),
-        {"max": 1},
-        "unclear, pass",
-    ),
-    (
-        "unclear and perhaps worse",
-        row(M, "fc1", 0.5, interval=(0, 2)),
-        row(M, "fc1", 2.5, interval=(0, 5)),
-        {"max": 1},
-        "unclear, pass",
-    ),
-    (
-        "beyond its interval",
-        row(M, "fc1", 3.0, interval=(2, 4)),
-        row(M, "fc1", 4.5, interval=(4.01, 5)),
-        {"max": 1},
-        "failed",
-    ),
-    (
-        "beyond its value, in an interval that overlaps",
-        row(M, "fc1", 3.0, interval=(2, 4)),
-        row(M, "fc1", 4.5, interval=(3.99, 5)),
-        {"max": 1},
-        "known",
-    ),
-    (
-        "apart on the better side",
-        row(M, "fc1", 8.0, interval=(7, 9)),
-        row(M, "fc1", 3.0, interval=(2, 4)),
-        {"max": 1},
-        "known",
-    ),
-    (
-        "an interval that holds what had none",
-        row(M, "fc1", 3.0),
-        row(M, "fc1", 4.0, interval=(2.9, 5)),
-        {"max": 1},
-        "known",
-    ),
-    (
-        "an interval beyond what had none",
-        row(M, "fc1", 3.0),
-        row(M, "fc1", 4.0, interval=(3.01, 5)),
-        {"max": 1},
-        "failed",
-    ),
-    ("as far from its limit", row(M, "fc1", 1e-15), row(M, "fc1", 3.8e-16), {"min": 0.1}, "known"),
-    ("nearer the limit, worse", row(M, "fc1", 0.09), row(M, "fc1", 0.089), {"min": 0.1}, "failed"),
-    ("far beyond zero", row(M, "fc1", 1e-9), row(M, "fc1", 0.009), {"max": -1}, "known"),
-    ("farther beyond zero", row(M, "fc1", 1e-9), row(M, "fc1", 0.011), {"max": -1}, "failed"),
-    (
-        "below its interval",
-        row(M, "fc1", 3.0, interval=(2, 4)),
-        row(M, "fc1", 1.9),
-        {"min": 5},
-        "failed",
-    ),
-    (
-        "lower limit, within",
-        row(M, "fc1", 3.0, interval=(2, 4)),
-        row(M, "fc1", 2.1),
-        {"min": 5},
-        "known",
-    ),
-    ("lower limit, tolerance", row(M, "fc1", 3.0), row(M, "fc1", 2.97), {"min": 5}, "known"),
-    ("lower limit, worse", row(M, "fc1", 3.0), row(M, "fc1", 2.96), {"min": 5}, "failed"),
-    ("new", row(M, "fc1", 0.5), row(M, "fc1", 3.0), {"max": 1}, "failed"),
-    ("other layer failed", row(M, "fc2", 9.0), row(M, "fc1", 3.0), {"max": 1}, "failed"),
-    (
-        "other variant failed",
-        row(M, "fc1", 9.0, variant={"round": 1}),
-        row(M, "fc1", 3.0),
-        {"max": 1},
-        "failed",
-    ),
-    ("infinite as before", infinite_row(M, "fc1"), infinite_row(M, "fc1"), {"max": 1}, "known"),
-    ("infinite now", row(M, "fc1", 3.0), infinite_row(M, "fc1"), {"max": 1}, "failed"),
-    ("finite again", infinite_row(M, "fc1"), row(M, "fc1", 3.0), {"max": 1}, "known"),
-    ("skipped before", skipped_row(M, "fc1", "no"), row(M, "fc1", 3.0), {"max": 1}, "failed"),
-    (
-        "broken as before",
-        failed_row(M, "fc1", "x"),
-        failed_row(M, "fc1", "x"),
-        {"max": 1},
-        "unmeasured",
-    ),
-    ("fine now", row(M, "fc1", 3.0), row(M, "fc1", 0.5), {"max": 1}, "passed"),
+    ("equal", fc1(3), fc1(3), UP, "known"),
+    ("better", fc1(3), fc1(2), UP, "known"),
+    ("within a hundredth", fc1(3), fc1(3.03), UP, "known"),
+    ("beyond a hundredth", fc1(3), fc1(3.04), UP, "failed"),
+    ("negative", fc1(-3), fc1(-2.98), LOW, "known"),
+    ("negative and worse", fc1(-3), fc1(-2.96), LOW, "failed"),
+    ("within its interval", fc1(3, 2, 4), fc1(3.9, 1.1, 9), UP, "known"),
+    ("shown where it was unclear", fc1(3, 0, 9), fc1(2.9, 2, 4), UP, "failed"),
+    ("unclear where it was within", fc1(0.5, 0.4, 0.6), fc1(0.5, 0, 2), UP, "unclear, fail"),
+    ("unclear where it was unclear", fc1(0.5, 0, 2), fc1(1.5, 0, 3), UP, "unclear, pass"),
+    ("unclear where it was shown", fc1(3, 2, 4), fc1(3, 0, 6), UP, "unclear, pass"),
+    ("unclear and perhaps worse", fc1(0.5, 0, 2), fc1(2.5, 0, 5), UP, "unclear, pass"),
+    ("beyond its interval", fc1(3, 2, 4), fc1(4.5, 4.01, 5), UP, "failed"),
+    ("beyond its value, overlapping", fc1(3, 2, 4), fc1(4.5, 3.99, 5), UP, "known"),
+    ("apart on the better side", fc1(8, 7, 9), fc1(3, 2, 4), UP, "known"),
+    ("an interval that holds what had none", fc1(3), fc1(4, 2.9, 5), UP, "known"),
+    ("an interval beyond what had none", fc1(3), fc1(4, 3.01, 5), UP, "failed"),
+    ("as far from its limit", fc1(1e-15), fc1(3.8e-16), {"min": 0.1}, "known"),
+    ("nearer the limit, worse", fc1(0.09), fc1(0.089), {"min": 0.1}, "failed"),
+    ("far beyond zero", fc1(1e-9), fc1(0.009), {"max": -1}, "known"),
+    ("farther beyond zero", fc1(1e-9), fc1(0.011), {"max": -1}, "failed"),
+    ("below its interval", fc1(3, 2, 4), fc1(1.9), DOWN, "failed"),
+    ("lower limit, within", fc1(3, 2, 4), fc1(2.1), DOWN, "known"),
+    ("lower limit, tolerance", fc1(3), fc1(2.97), DOWN, "known"),
+    ("lower limit, worse", fc1(3), fc1(2.96), DOWN, "failed"),
+    ("new", fc1(0.5), fc1(3), UP, "failed"),
+    ("other layer failed", row(M, "fc2", 9.0), fc1(3), UP, "failed"),
+    ("other variant failed", fc1(9, variant={"round": 1}), fc1(3), UP, "failed"),
+    ("infinite as before", ENDLESS, ENDLESS, UP, "known"),
+    ("infinite now", fc1(3), ENDLESS, UP, "failed"),
+    ("finite again", ENDLESS, fc1(3), UP, "known"),
+    ("skipped before", SKIPPED, fc1(3), UP, "failed"),
+    ("broken as before", BROKEN, BROKEN, UP, "unmeasured"),
+    ("fine now", fc1(3), fc1(0.5), UP, "passed"),
 ]
 
 
@@ -161,20 +74,18 @@ def test_a_failure_is_known_where_it_is_no_worse(
 
 
 def test_what_has_no_value_is_worse_and_excuses_nothing() -> None:
-    value, none = row(M, "fc1", 3.0), skipped_row(M, "fc1", "no")
-    pairs = [(value, none), (none, value), (none, none)]
-    limits = ({"max": 1.0}, {"min": 5.0})
+    value = fc1(3)
+    pairs = [(value, SKIPPED), (SKIPPED, value), (SKIPPED, SKIPPED)]
     rules = [
-        Finding(rule=1, metric=M, level="error", outcome="failed", message="", **x) for x in limits
+        Finding(rule=1, metric=M, level="error", outcome="failed", message="", **limit)
+        for limit in (UP, DOWN)
     ]
     assert all(worse(*pair, rule) for pair in pairs for rule in rules)
     assert not any(worse(value, value, rule) for rule in rules)
 
 
 def test_the_message_says_what_it_was() -> None:
-    judged = gate(
-        make_report(row(M, "fc1", 3.0)), limit(max=1), baseline=make_report(row(M, "fc1", 4.0))
-    )
+    judged = gate(make_report(fc1(3)), limit(max=1), baseline=make_report(fc1(4)))
     assert judged.findings[0].message == "3 exceeds the max of 1; known: 4 in the baseline"
 
 
@@ -187,9 +98,7 @@ def test_each_rule_is_excused_by_itself() -> None:
     policy = Policy.model_validate(
         {"rules": [{"metric": M, "max": 1, "level": "warning"}, {"metric": M, "max": 3}]}
     )
-    judged = gate(
-        make_report(row(M, "fc1", 3.01)), policy, baseline=make_report(row(M, "fc1", 3.0))
-    )
+    judged = gate(make_report(fc1(3.01)), policy, baseline=make_report(fc1(3)))
     assert [f.outcome for f in judged.findings] == ["known", "failed"]
 
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from report_builder import failed_row, infinite_row, make_report, row, skipped_row
+from report_builder import failed_row, fc1, infinite_row, make_report, row, skipped_row
 
 from gradaudit.audits import Metric
 from gradaudit.judging import Policy, default_policy, fails, gate, passed
 from gradaudit.report import RISKIEST_BY, Finding, Measurement, Report
 
 M = "leak.bits"
+TODAY = date(2026, 5, 1)
 REMARK = {"imprecise": True, "imprecise_because": "12 disjoint batches for a value"}
 
 
@@ -19,26 +20,32 @@ def policy(*rules: dict[str, Any], **fields: Any) -> Policy:
     return Policy.model_validate({"rules": list(rules), **fields})
 
 
+def judged_row(measured: Measurement, rule: dict[str, Any], **fields: Any) -> Finding:
+    """The finding of a single rule about a single row."""
+    (finding,) = gate(make_report(measured), policy(rule, **fields), today=TODAY).findings
+    return finding
+
+
 def outcomes(report: Report) -> list[tuple[str | None, str]]:
     return [(finding.layer, finding.outcome) for finding in report.findings]
 
 
 ONE_ROW: list[tuple[str, Measurement, dict[str, Any], str]] = [
-    ("value below max", row(M, "fc1", 0.9), {"max": 1}, "passed"),
-    ("value at max", row(M, "fc1", 1.0), {"max": 1}, "passed"),
-    ("value above max", row(M, "fc1", 1.1), {"max": 1}, "failed"),
-    ("all above max", row(M, "fc1", 1.2, interval=(1.01, 9)), {"max": 1}, "failed"),
-    ("max inside, value within", row(M, "fc1", 0.9, interval=(0.7, 1.1)), {"max": 1}, "unclear"),
-    ("max inside, value beyond", row(M, "fc1", 1.1, interval=(0.9, 9)), {"max": 1}, "unclear"),
-    ("max at the lower end", row(M, "fc1", 1.1, interval=(1, 9)), {"max": 1}, "unclear"),
-    ("upper end below max", row(M, "fc1", 0.9, interval=(-9, 1)), {"max": 1}, "passed"),
-    ("value above min", row(M, "fc1", 1.1), {"min": 1}, "passed"),
-    ("value at min", row(M, "fc1", 1.0), {"min": 1}, "passed"),
-    ("value below min", row(M, "fc1", 0.9), {"min": 1}, "failed"),
-    ("all below min", row(M, "fc1", 0.9, interval=(-9, 0.99)), {"min": 1}, "failed"),
-    ("min inside", row(M, "fc1", 1.1, interval=(0.9, 9)), {"min": 1}, "unclear"),
-    ("min at the upper end", row(M, "fc1", 0.9, interval=(0.5, 1)), {"min": 1}, "unclear"),
-    ("lower end above min", row(M, "fc1", 1.5, interval=(1, 9)), {"min": 1}, "passed"),
+    ("value below max", fc1(0.9), {"max": 1}, "passed"),
+    ("value at max", fc1(1.0), {"max": 1}, "passed"),
+    ("value above max", fc1(1.1), {"max": 1}, "failed"),
+    ("all above max", fc1(1.2, 1.01, 9), {"max": 1}, "failed"),
+    ("max inside, value within", fc1(0.9, 0.7, 1.1), {"max": 1}, "unclear"),
+    ("max inside, value beyond", fc1(1.1, 0.9, 9), {"max": 1}, "unclear"),
+    ("max at the lower end", fc1(1.1, 1, 9), {"max": 1}, "unclear"),
+    ("upper end below max", fc1(0.9, -9, 1), {"max": 1}, "passed"),
+    ("value above min", fc1(1.1), {"min": 1}, "passed"),
+    ("value at min", fc1(1.0), {"min": 1}, "passed"),
+    ("value below min", fc1(0.9), {"min": 1}, "failed"),
+    ("all below min", fc1(0.9, -9, 0.99), {"min": 1}, "failed"),
+    ("min inside", fc1(1.1, 0.9, 9), {"min": 1}, "unclear"),
+    ("min at the upper end", fc1(0.9, 0.5, 1), {"min": 1}, "unclear"),
+    ("lower end above min", fc1(1.5, 1, 9), {"min": 1}, "passed"),
     ("infinite above every max", infinite_row(M, "fc1"), {"max": 1e308}, "failed"),
     (
         "infinite above a finite interval",
@@ -47,23 +54,13 @@ ONE_ROW: list[tuple[str, Measurement, dict[str, Any], str]] = [
         "failed",
     ),
     ("infinite above every min", infinite_row(M, "fc1"), {"min": 1e308}, "passed"),
-    (
-        "remarked, within",
-        row(M, "fc1", 0.1, interval=(0, 0.2), details=REMARK),
-        {"max": 1},
-        "passed",
-    ),
-    (
-        "remarked, beyond",
-        row(M, "fc1", 9.0, interval=(8, 10), details=REMARK),
-        {"max": 1},
-        "failed",
-    ),
-    ("remarked, without width", row(M, "fc1", 0.0, details=REMARK), {"max": 1}, "passed"),
+    ("remarked, within", fc1(0.1, 0, 0.2, details=REMARK), {"max": 1}, "passed"),
+    ("remarked, beyond", fc1(9.0, 8, 10, details=REMARK), {"max": 1}, "failed"),
+    ("remarked, without width", fc1(0.0, details=REMARK), {"max": 1}, "passed"),
     ("not applicable", skipped_row(M, "fc1", "no rank"), {"max": 1}, "not-applicable"),
     ("broken", failed_row(M, "fc1", "NaN"), {"max": 1}, "unmeasured"),
-    ("negative limit", row(M, "fc1", -0.5), {"max": -1}, "failed"),
-    ("zero min", row(M, "fc1", -0.5), {"min": 0}, "failed"),
+    ("negative limit", fc1(-0.5), {"max": -1}, "failed"),
+    ("zero min", fc1(-0.5), {"min": 0}, "failed"),
 ]
 
 
@@ -114,10 +111,8 @@ def test_a_guarantee_must_be_shown_unless_the_policy_says_otherwise(
 ) -> None:
     near = row("floor.mse_share", "fc1", 0.5, interval=(0.4, 0.7))
     rule = {"metric": "floor.mse_share", "min": 0.45}
-    (of_policy,) = gate(make_report(near), policy(rule, **said)).findings
-    (of_rule,) = gate(make_report(near), policy(rule | said)).findings
-    assert (of_policy.outcome, of_policy.unclear) == ("unclear", effect)
-    assert (of_rule.outcome, of_rule.unclear) == ("unclear", effect)
+    for finding in (judged_row(near, rule, **said), judged_row(near, rule | said)):
+        assert (finding.outcome, finding.unclear) == ("unclear", effect)
 
 
 def test_a_row_that_is_not_there_is_missed_for_the_reason_of_the_others() -> None:
@@ -133,7 +128,7 @@ def test_what_becomes_of_the_unclear(
 ) -> None:
     rule = {"metric": M, "max": 1, **({"unclear": of_rule} if of_rule else {})}
     rules = policy(rule, **({"unclear": of_policy} if of_policy else {}))
-    report = make_report(row(M, "fc1", 0.5, interval=(0, 2)))
+    report = make_report(fc1(0.5, 0, 2))
     (finding,) = gate(report, rules).findings
     assert (finding.outcome, finding.unclear) == ("unclear", effect)
     assert passed(gate(report, rules)) == (effect == "pass")
@@ -143,11 +138,11 @@ def test_what_becomes_of_the_unclear(
 
 def test_a_headline_that_stands_for_several_is_judged_by_each() -> None:
     """The riskiest value shows nothing here, and the next one does."""
-    wide = row(M, "fc1", 1.6, interval=(0.5, 2.7), variant={"leak": "b"})
-    sure = row(M, "fc1", 1.5, interval=(1.3, 1.7), variant={"leak": "a"})
-    low = row(M, "fc1", 0.1, interval=(0, 0.2), variant={"leak": "c"})
+    wide = fc1(1.6, 0.5, 2.7, variant={"leak": "b"})
+    sure = fc1(1.5, 1.3, 1.7, variant={"leak": "a"})
+    low = fc1(0.1, 0, 0.2, variant={"leak": "c"})
     away = skipped_row(M, "fc1", "no", variant={"leak": "d"})
-    deeper = row(M, "fc1", 9, variant={"leak": "a", "round": 1})
+    deeper = fc1(9, variant={"leak": "a", "round": 1})
     headline = wide.model_copy(update={"variant": {}, "details": {RISKIEST_BY: ["leak"]}})
     judged = gate(
         make_report(headline, sure, wide, low, away, deeper), policy({"metric": M, "max": 1})
@@ -162,11 +157,11 @@ def test_a_headline_that_stands_for_several_is_judged_by_each() -> None:
 def test_headlines_of_headlines_are_judged_by_what_they_stand_for() -> None:
     by_round = {RISKIEST_BY: ["round"]}
     rows = [
-        row(M, "fc1", 3, details={RISKIEST_BY: ["leak"]}),
-        row(M, "fc1", 3, variant={"leak": "a"}, details=by_round),
-        row(M, "fc1", 2, variant={"leak": "b"}),
-        row(M, "fc1", 3, variant={"leak": "a", "round": 1}),
-        row(M, "fc1", 1, variant={"leak": "a", "round": 2}),
+        fc1(3, details={RISKIEST_BY: ["leak"]}),
+        fc1(3, variant={"leak": "a"}, details=by_round),
+        fc1(2, variant={"leak": "b"}),
+        fc1(3, variant={"leak": "a", "round": 1}),
+        fc1(1, variant={"leak": "a", "round": 2}),
     ]
     judged = gate(make_report(*rows), policy({"metric": M, "max": 9}))
     assert [f.variant for f in judged.findings] == [rows[i].variant for i in (3, 4, 2)]
@@ -219,7 +214,7 @@ UNMET: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("rule", "message"), [c[1:] for c in UNMET], ids=[c[0] for c in UNMET])
 def test_a_rule_that_meets_no_row_fails(rule: dict[str, Any], message: str) -> None:
-    report = make_report(row(M, "fc1", 0.1), row("leak.note", "fc1", 1, variant={"round": 1}))
+    report = make_report(fc1(0.1), row("leak.note", "fc1", 1, variant={"round": 1}))
     judged = gate(report, policy({"max": 1, **rule}))
     assert [(f.outcome, f.message) for f in judged.findings] == [("unmeasured", message)]
     assert not passed(judged)
@@ -233,7 +228,7 @@ def test_no_other_name_is_proposed_for_a_metric_that_exists(two_audits: None) ->
 
 def test_every_glob_of_a_list_must_meet_a_row() -> None:
     judged = gate(
-        make_report(row(M, "fc1", 0.1)), policy({"metric": M, "layers": ["conv1", "fc*"], "max": 1})
+        make_report(fc1(0.1)), policy({"metric": M, "layers": ["conv1", "fc*"], "max": 1})
     )
     assert outcomes(judged) == [(None, "unmeasured"), ("fc1", "passed")]
     assert not passed(judged)
@@ -297,10 +292,9 @@ def test_a_report_that_no_default_limit_speaks_of_never_passes(two_audits: None)
 
 
 def test_a_report_that_was_not_judged_has_not_passed() -> None:
-    assert not passed(make_report(row(M, "fc1", 0.1)))
+    assert not passed(make_report(fc1(0.1)))
 
 
-TODAY = date(2026, 5, 1)
 IGNORES: list[tuple[str, dict[str, Any], str, str]] = [
     ("without end", {}, "ignored", "3 exceeds the max of 1; ignored: accepted"),
     (
@@ -325,23 +319,15 @@ IGNORES: list[tuple[str, dict[str, Any], str, str]] = [
 )
 def test_ignores(fields: dict[str, Any], outcome: str, message: str) -> None:
     ignore = {"metric": M, "layers": "fc*", "reason": "accepted", **fields}
-    judged = gate(
-        make_report(row(M, "fc1", 3.0)),
-        policy({"metric": M, "max": 1}, ignore=[ignore]),
-        today=TODAY,
-    )
-    assert [(f.outcome, f.message) for f in judged.findings] == [(outcome, message)]
-    assert passed(judged) == (outcome == "ignored")
+    finding = judged_row(fc1(3), {"metric": M, "max": 1}, ignore=[ignore])
+    assert (finding.outcome, finding.message) == (outcome, message)
 
 
 def test_an_ignore_in_force_counts_beside_one_that_is_over() -> None:
     over = {"metric": M, "reason": "old", "until": "2026-01-01"}
-    judged = gate(
-        make_report(row(M, "fc1", 3.0)),
-        policy({"metric": M, "max": 1}, ignore=[over, {"metric": M, "reason": "new"}]),
-        today=TODAY,
-    )
-    assert judged.findings[0].message == "3 exceeds the max of 1; ignored: new"
+    ignores = [over, {"metric": M, "reason": "new"}]
+    finding = judged_row(fc1(3), {"metric": M, "max": 1}, ignore=ignores)
+    assert finding.message == "3 exceeds the max of 1; ignored: new"
 
 
 def test_what_could_not_be_measured_cannot_be_ignored() -> None:
@@ -353,28 +339,19 @@ def test_what_could_not_be_measured_cannot_be_ignored() -> None:
 
 
 def test_an_ignore_leaves_what_passes_alone() -> None:
-    judged = gate(
-        make_report(row(M, "fc1", 0.5)),
-        policy({"metric": M, "max": 1}, ignore=[{"metric": M, "reason": "accepted"}]),
-    )
-    assert [(f.outcome, f.message) for f in judged.findings] == [
-        ("passed", "0.500 is within the max of 1")
-    ]
+    accepted = [{"metric": M, "reason": "accepted"}]
+    finding = judged_row(fc1(0.5), {"metric": M, "max": 1}, ignore=accepted)
+    assert (finding.outcome, finding.message) == ("passed", "0.500 is within the max of 1")
 
 
 def test_a_lower_bound_within_a_max_says_what_it_does_not_show() -> None:
     bound = row("dp-audit.epsilon_lower", None, 0.5, n=1000)
-    (passed_,) = gate(
-        make_report(bound), policy({"metric": "dp-audit.epsilon_lower", "max": 1})
-    ).findings
-    (failed,) = gate(
-        make_report(bound), policy({"metric": "dp-audit.epsilon_lower", "max": 0.1})
-    ).findings
-    assert passed_.outcome == "passed"
-    assert passed_.message == (
+    within, beyond = (judged_row(bound, {"metric": bound.id, "max": most}) for most in (1, 0.1))
+    assert within.outcome == "passed"
+    assert within.message == (
         "0.500 is within the max of 1; it is a lower bound, and the truth may be larger"
     )
-    assert failed.message == "0.500 exceeds the max of 0.1"
+    assert beyond.message == "0.500 exceeds the max of 0.1"
 
 
 WEAK = {"learners": {"logistic": "linear"}}
@@ -450,8 +427,7 @@ def test_messages(
         "leak.played": PLAYED,
     }
     monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: known)
-    judged = gate(make_report(measurement), policy({"metric": measurement.id, **limit}))
-    assert [f.message for f in judged.findings] == [message]
+    assert judged_row(measurement, {"metric": measurement.id, **limit}).message == message
 
 
 LINEAR_ONLY: list[tuple[dict[str, str], float, str]] = [
@@ -476,9 +452,9 @@ def test_a_linear_adversary_shows_no_value_within_a_limit(
             row(name, "l", sign * value, interval=tuple(ends), details=details)
             for name in ("leak.played", M)
         )
-        (finding,) = gate(make_report(played), policy({"metric": "leak.*", **limit})).findings
+        finding = judged_row(played, {"metric": "leak.*", **limit})
         assert (finding.outcome, finding.times) == (outcome, None)
-        (finding,) = gate(make_report(other), policy({"metric": M, **limit})).findings
+        finding = judged_row(other, {"metric": M, **limit})
         assert finding.outcome == ("passed" if outcome == "unclear" else outcome)
 
 
@@ -495,32 +471,27 @@ TIMES: list[tuple[float, tuple[float, float], float | None]] = [
 def test_how_much_more_would_settle_it(
     value: float, interval: tuple[float, float], times: float | None
 ) -> None:
-    judged = gate(
-        make_report(row(M, "l", value, interval=interval)), policy({"metric": M, "max": 1})
-    )
-    assert [f.times for f in judged.findings] == [times]
-    turned = row(M, "l", -value, interval=(-interval[1], -interval[0]))
-    judged = gate(make_report(turned), policy({"metric": M, "min": -1}))
-    assert [f.times for f in judged.findings] == [times]
+    low, high = interval
+    assert judged_row(fc1(value, low, high), {"metric": M, "max": 1}).times == times
+    assert judged_row(fc1(-value, -high, -low), {"metric": M, "min": -1}).times == times
 
 
 def test_so_much_more_settles_it() -> None:
     """The half-width shrinks with the root of the number: at ``times`` the limit is its end."""
     value, (low, high) = 0.8, (0.3, 1.3)
-    report = make_report(row(M, "l", value, interval=(low, high)))
-    times = gate(report, policy({"metric": M, "max": 1})).findings[0].times
+    rule = {"metric": M, "max": 1}
+    times = judged_row(fc1(value, low, high), rule).times
     assert times is not None
     for share, outcome in ((0.95, "unclear"), (1.1, "passed")):
         half = (high - low) / 2 / (share * times) ** 0.5
-        more = make_report(row(M, "l", value, interval=(value - half, value + half)))
-        assert outcomes(gate(more, policy({"metric": M, "max": 1}))) == [("l", outcome)]
+        assert judged_row(fc1(value, value - half, value + half), rule).outcome == outcome
 
 
 @pytest.mark.parametrize("until", [None, "2026-05-01", "2026-04-30"])
 def test_an_ignore_lets_the_unclear_pass_and_leaves_it_unclear(until: str | None) -> None:
     ignore = {"metric": M, "reason": "accepted", **({"until": until} if until else {})}
     judged = gate(
-        make_report(row(M, "fc1", 0.5, interval=(0, 2))),
+        make_report(fc1(0.5, 0, 2)),
         policy({"metric": M, "max": 1}, ignore=[ignore], unclear="fail"),
         today=TODAY,
     )
@@ -533,7 +504,7 @@ def test_an_ignore_lets_the_unclear_pass_and_leaves_it_unclear(until: str | None
 
 
 def test_findings_name_the_rule_and_follow_the_order_of_rules_and_rows() -> None:
-    report = make_report(row(M, "fc2", 3.0), row(M, "fc1", 0.5), skipped_row(M, "conv1", "x"))
+    report = make_report(row(M, "fc2", 3.0), fc1(0.5), skipped_row(M, "conv1", "x"))
     judged = gate(report, policy({"metric": M, "min": 0}, {"metric": M, "max": 1}))
     assert [(f.rule, f.layer, f.max, f.min) for f in judged.findings] == [
         (rule, layer, limit, 0.0 if limit is None else None)
@@ -545,7 +516,7 @@ def test_findings_name_the_rule_and_follow_the_order_of_rules_and_rows() -> None
 
 
 def test_judging_again_replaces_the_findings() -> None:
-    report = make_report(row(M, "fc1", 0.5))
+    report = make_report(fc1(0.5))
     strict, mild = policy({"metric": M, "max": 0}), policy({"metric": M, "max": 1})
     assert gate(gate(report, strict), mild) == gate(report, mild)
 

@@ -10,14 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 import gradaudit.cli.deferred as deferred
-from gradaudit.cli.reports import (
-    OptionalShape,
-    Output,
-    Quiet,
-    Verbose,
-    remark,
-    writers,
-)
+from gradaudit.cli.reports import OptionalShape, Output, Quiet, Verbose, remark, writers
 from gradaudit.core.files import FOUND
 from gradaudit.core.text import variant_text
 from gradaudit.errors import UsageError
@@ -42,10 +35,10 @@ from gradaudit.judging import (
     passed,
     read_policy,
     refuse_another_model,
-    says,
 )
 from gradaudit.judging import gate as judge
 from gradaudit.judging import verdict as word
+from gradaudit.measurement import dict_of
 from gradaudit.presentation import shape_of
 from gradaudit.report import Report
 
@@ -197,8 +190,8 @@ def print_verdict(judged: Report, console: Console) -> None:
 
 def _policy_order(judged: Report) -> list[str]:
     """Returns whether the policy was fixed before the numbers; empty without a commitment."""
-    by = judged.provenance.get("policy")
-    return [f"policy {by['fixed']}"] if isinstance(by, dict) and "fixed" in by else []
+    by = dict_of(judged.provenance.get("policy"))
+    return [f"policy {by['fixed']}"] if "fixed" in by else []
 
 
 def verdict(judged: Report) -> str:
@@ -210,7 +203,7 @@ def tally(judged: Report) -> str:
     """Counts of rows by outcome: ``2 failed, 1 unclear``."""
     gravest = [gravest_of(findings) for findings in by_row(judged)]
     counts = Counter[str](
-        finding.outcome if says(finding) == "error" else says(finding) for finding in gravest
+        finding.outcome if finding.says == "error" else finding.says for finding in gravest
     )
     words = {
         "failed": "failed",

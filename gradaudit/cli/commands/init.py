@@ -2,26 +2,26 @@
 
 import ast
 import csv
-import inspect
 import math
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 import yaml
 
 import gradaudit.cli.deferred as deferred
-from gradaudit.cli.flags import options_of, with_options
+from gradaudit.cli.flags import options_of, parameter, with_options
 from gradaudit.cli.perform import opened, stdout_for_the_report
 from gradaudit.config import ScanSettings, SubjectSettings, settle
 from gradaudit.core.files import FOUND
 from gradaudit.core.text import listed, printable
 from gradaudit.errors import UsageError
 from gradaudit.judging import default_policy_yaml
+from gradaudit.measurement import dict_of
 from gradaudit.report import Report
 from gradaudit.trust import trust
 from gradaudit.view.facts import data_facts, preparation, title, warnings
@@ -121,17 +121,15 @@ def configuration(
         name = key.replace("-", "_")
         about = [*_about(name, found, report), *(seen if name == "data" else ())]
         blocks.append(_entry(key, given.get(name), examples, about))
-    blocks += [_entry(key, given[key], [], _about(key, found, report)) for key in _others(given)]
+    fields = SubjectSettings.model_fields
+    blocks += [
+        _entry(key, given[key], [], _about(key, found, report))
+        for key in ("prefix", "state_dict", "partial", "loss", "mode")  # which are rarely needed
+        if given.get(key, fields[key].default) != fields[key].default
+    ]
     if job := given.get("job"):
         blocks.append(_entry("job", job, [], ["The job that `gradaudit job` and scans audit too."]))
     return "\n\n".join(blocks) + "\n"
-
-
-def _others(given: Mapping[str, Any]) -> list[str]:
-    """Names rarely needed settings that differ from their defaults."""
-    fields = SubjectSettings.model_fields
-    rare = ("prefix", "state_dict", "partial", "loss", "mode")
-    return [name for name in rare if given.get(name, fields[name].default) != fields[name].default]
 
 
 def policy(*, with_job: bool) -> str:
@@ -178,12 +176,11 @@ def _about(name: str, found: SpecCandidates, report: Report | None) -> list[str]
 
 
 def _attributes(report: Report | None) -> dict[str, Any]:
-    attributes = report.data.get("attributes") if report else None
-    return attributes if isinstance(attributes, dict) else {}
+    return dict_of(report.data.get("attributes")) if report else {}
 
 
 def _counts(counts: Any) -> str:
-    items = list(counts.items()) if isinstance(counts, dict) else []
+    items = list(dict_of(counts).items())
     shown = ", ".join(f"{value} ({count:,})" for value, count in items[:6])
     return shown + (f" and {len(items) - 6} more values" if len(items) > 6 else "")
 
@@ -223,17 +220,7 @@ def _comment(paragraphs: Iterable[str]) -> str:
 
 
 POLICY, FEDERATION = Path("policy.yaml"), Path("federation.yaml")
-_LOOKED_AT = (
-    "model",
-    "checkpoint",
-    "prefix",
-    "weights",
-    "partial",
-    "data",
-    "attribute",
-    "loss",
-    "mode",
-)
+_LOOKED_AT = {"model", "checkpoint", "prefix", "partial", "data", "attribute", "loss", "mode"}
 
 
 def _init(**flags: Any) -> None:
@@ -253,8 +240,10 @@ def _init(**flags: Any) -> None:
         if path.exists() or path.is_symlink():
             raise UsageError(f"{path}: is there already, and init overwrites nothing; rename it")
     settings = settle(SubjectSettings, flags, {})
-    begun = _begun(folder, settings.model) if folder else None
-    if begun is not None:
+    begun: JobBeginning | None = None
+    if folder:
+        with stdout_for_the_report():
+            begun = deferred.starting.beginning(folder, settings.model)
         settings = settings.model_copy(update={"model": begun.model})
     report, seen = None, list[str]()
     if settings.model and settings.data:
@@ -272,11 +261,6 @@ def _init(**flags: Any) -> None:
         typer.echo(printable(f"not found: {sentence}", limit=None))
     for line in _next(report is not None, list(written)):
         typer.echo(line)
-
-
-def _begun(folder: Path, model: str | None) -> "JobBeginning":
-    with stdout_for_the_report():
-        return deferred.starting.beginning(folder, model)
 
 
 def _looked_at(settings: SubjectSettings) -> tuple[SubjectSettings, Report, list[str]]:
@@ -308,26 +292,21 @@ def _next(looked: bool, written: list[Path]) -> list[str]:
     ]
 
 
-FROM = inspect.Parameter(
+FROM = parameter(
     "source",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            help="Folder of a Flower app or an NVFlare job from which model and federation are "
-            "read.",
-            show_default=False,
-        ),
-    ],
+    Path | None,
+    typer.Option(
+        "--from",
+        help="Folder of a Flower app or an NVFlare job from which model and federation are read.",
+        show_default=False,
+    ),
 )
 init = with_options(
     _init,
     [
         FROM,
         *options_of(
-            SubjectSettings, "Subject", without=set(SubjectSettings.model_fields) - set(_LOOKED_AT)
+            SubjectSettings, "Subject", without=set(SubjectSettings.model_fields) - _LOOKED_AT
         ),
     ],
 )

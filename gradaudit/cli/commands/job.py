@@ -1,16 +1,15 @@
 """``gradaudit job`` audits what leaves the clients of a whole federated job."""
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits.job import Job, JobOptions
-from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
+from gradaudit.cli.flags import CONFIG, configured, options_of, parameter, with_options
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
@@ -22,19 +21,16 @@ from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, sectio
 from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.executors.stopping import TimeIsUp, time_limit
+from gradaudit.measurement import dict_of, list_of
 from gradaudit.report import Measurement, Report
 
 _OF_COMMAND = ("budget", "dry_run", *OutputSettings.model_fields)
-FOLDER = inspect.Parameter(
+FOLDER = parameter(
     "place",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="JOB", help="Folder of an NVFlare job or a Flower app.", show_default=False
-        ),
-    ],
+    Path | None,
+    typer.Argument(
+        metavar="JOB", help="Folder of an NVFlare job or a Flower app.", show_default=False
+    ),
 )
 
 
@@ -119,10 +115,8 @@ def summary(report: Report) -> Iterator[str]:
 
 
 def _chain(row: Measurement) -> str:
-    links = row.details.get("links")
-    names = (
-        [str(x["name"]) for x in links if isinstance(x, dict)] if isinstance(links, list) else []
-    )
+    links = map(dict_of, list_of(row.details.get("links")))
+    names = [str(link["name"]) for link in links if link]
     scope = f" (scope {row.variant['scope']})" if "scope" in row.variant else ""
     return f"{row.variant['task']}{scope}: training -> {' -> '.join([*names, 'server'])}"
 

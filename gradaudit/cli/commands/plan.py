@@ -10,7 +10,7 @@ from rich.text import Text
 
 import gradaudit.cli.deferred as deferred
 from gradaudit.cli.commands.gate import verdict
-from gradaudit.cli.commands.scan import choose_audits, sample_settings
+from gradaudit.cli.commands.scan import choose_audits, of_sample_unless_named
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
@@ -68,11 +68,7 @@ def _plan(**flags: Any) -> None:
             "writes one to begin with)"
         )
     policy = read_policy(settings.policy)
-    if not (settings.model or settings.data or settings.checkpoint):
-        sample = sample_settings()
-        if settings.attribute:
-            del sample["attribute"]
-        settings = settings.model_copy(update=sample)
+    settings = of_sample_unless_named(settings)
     ladders = choose_audits(settings, file)
     expect_writable(settings, config, settings)
     if settings.dry_run:

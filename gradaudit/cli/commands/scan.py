@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
 import typer
 
@@ -15,7 +14,7 @@ import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
 from gradaudit.audits.job import Job
 from gradaudit.audits.sizes import Size
-from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
+from gradaudit.cli.flags import CONFIG, configured, options_of, parameter, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
     expect_writable,
@@ -53,11 +52,7 @@ def _scan(**flags: Any) -> None:
     left = time_left(settings.seconds)
     if folder is not None:
         settings, file = with_job(settings, file, folder)
-    if not (settings.model or settings.data or settings.checkpoint):
-        sample = sample_settings()
-        if settings.attribute:
-            del sample["attribute"]
-        settings = settings.model_copy(update=sample)
+    settings = of_sample_unless_named(settings)
     chosen, passed_over = reading_update(choose_audits(settings, file), settings.update)
     policy = read_policy(settings.policy) if settings.policy else None
     read = [size.audit.options for sizes in chosen for size in sizes]
@@ -71,20 +66,16 @@ def _scan(**flags: Any) -> None:
         raise typer.Exit(GATE_FAILED)
 
 
-JOB = inspect.Parameter(
+JOB = parameter(
     "job",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        Path | None,
-        typer.Option(
-            "--job",
-            help="Folder of a Flower app or an NVFlare job that is audited too; its model is "
-            "audited where --model names none.",
-            rich_help_panel="Scan",
-            show_default=False,
-        ),
-    ],
+    Path | None,
+    typer.Option(
+        "--job",
+        help="Folder of a Flower app or an NVFlare job that is audited too; its model is "
+        "audited where --model names none.",
+        rich_help_panel="Scan",
+        show_default=False,
+    ),
 )
 scan = with_options(
     _scan,
@@ -174,6 +165,7 @@ def _named(asked: str, known: Mapping[str, type[Audit[Any]]]) -> list[str]:
 
 
 FOLDER = "sample_models"
+S = TypeVar("S", bound=SubjectSettings)
 
 
 def sample_folder() -> Path:
@@ -195,12 +187,18 @@ def sample_folder() -> Path:
     raise UsageError("the sample models are not installed; name --model and --data")
 
 
-def sample_settings() -> dict[str, Any]:
-    """Settings that audit the bundled digits model after its last round."""
+def of_sample_unless_named(settings: S) -> S:
+    """Returns settings that audit the bundled digits model after its last round.
+
+    Settings that name a model, data or a checkpoint stay as they are; a named attribute stays too.
+    """
+    if settings.model or settings.data or settings.checkpoint:
+        return settings
     folder = sample_folder()
-    return {
+    sample = {
         "model": f"{folder / 'models.py'}:digits_cnn",
         "checkpoint": (max((folder / "digits").glob("round-*.safetensors")),),
         "data": "digits",
-        "attribute": ("slant",),
+        "attribute": settings.attribute or ("slant",),
     }
+    return settings.model_copy(update=sample)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from markupsafe import Markup
-from pydantic import JsonValue
 
 from gradaudit.core.text import number, printable
+from gradaudit.measurement import number_of
 from gradaudit.report import Measurement, Report
 
 METRIC = "floor.gap"
@@ -44,7 +44,9 @@ def brackets_of(report: Report) -> tuple[Bracket, ...]:
 
 def _bracket(row: Measurement, rebuilt: float | None) -> Bracket:
     layer = row.layer or WHOLE
-    ends = [_real(row.details.get(key)) for key in ("floor", "attack", "attack_low", "attack_high")]
+    ends = [
+        number_of(row.details.get(key)) for key in ("floor", "attack", "attack_low", "attack_high")
+    ]
     floor, attack, low, high = ends
     if floor is None or attack is None or low is None or high is None:
         return Bracket(layer, Markup(""), row.reason or "void")
@@ -82,10 +84,6 @@ def _at(share: float) -> float:
     return 2 + 96 * min(1.0, max(0.0, share))
 
 
-def _real(value: JsonValue) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _rebuilt(report: Report) -> float | None:
     """Returns what attack reconstruct left of the data's records, on the same axis.
 
@@ -95,14 +93,12 @@ def _rebuilt(report: Report) -> float | None:
     floors = [row for row in report.select("floor.mse_share") if not row.variant]
     whole = next((row for row in floors if row.layer is None and row.value), None)
     attack = next((row for row in report.select("attack.mse") if not row.variant), None)
-    audits = report.provenance.get("audits")
-    options = audits if isinstance(audits, dict) else {}
-    floor, rebuilding = (options.get(name) for name in ("floor", "attack reconstruct"))
-    if not isinstance(floor, dict) or not isinstance(rebuilding, dict) or whole is None:
+    floor, rebuilding = (report.options.get(name) for name in ("floor", "attack reconstruct"))
+    if floor is None or rebuilding is None or whole is None:
         return None
     alike = floor.get("batch_size") == rebuilding.get("batch_size") and not floor.get("sigma")
     plain = rebuilding.get("algorithm") == "fedsgd" and not rebuilding.get("update")
-    error = _real(whole.details.get("mse"))
+    error = number_of(whole.details.get("mse"))
     if not (alike and plain and error) or attack is None or attack.value is None:
         return None
     return attack.value * (whole.value or 0.0) / error

@@ -8,6 +8,7 @@ from gradaudit.audits.base import Question
 from gradaudit.core.text import number
 from gradaudit.judging.policy import proxies
 from gradaudit.judging.risk import LEVELS, Level, Risk, risks_of
+from gradaudit.measurement import texts_of
 from gradaudit.report import Report
 from gradaudit.view.cells import FAILED, Cell, MetricColumn
 from gradaudit.view.layers import Layers, Lookup
@@ -183,12 +184,11 @@ def heat_map_of(judged: Report, layers: Layers, lookup: Lookup) -> HeatMap:
     cells = _cells(WHOLE, None, answers, shown)
     worst = lines[layers.ranks[0]].risk if lines else None
     risky = worst is not None and (worst.level in ("high", "medium") or worst.possible)
-    hidden = judged.provenance.get("hidden")
     return HeatMap(
         lines=lines,
         whole=None if all(cell.alone for cell in cells) else HeatLine(WHOLE, "", whole, cells),
         worst=layers.ranks[0] if risky else None,
-        hidden=tuple(map(str, hidden)) if isinstance(hidden, list) else (),
+        hidden=tuple(texts_of(judged.provenance.get("hidden"))),
     )
 
 

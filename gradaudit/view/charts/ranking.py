@@ -1,10 +1,9 @@
 """How well the best reader of a private attribute ranks batches, beside a permuted attribute."""
 
-from collections.abc import Mapping, Sequence
-
-from pydantic import JsonValue
+from collections.abc import Iterable, Mapping, Sequence
 
 from gradaudit.judging.policy import known_metrics
+from gradaudit.measurement import dict_of, list_of, numbers_of
 from gradaudit.report import Measurement, Report
 from gradaudit.view.charts.sweep import CurvePanel, CurvePoint, Curves
 
@@ -22,10 +21,11 @@ def rankings_of(report: Report) -> tuple[Curves, ...]:
         return ()
     row = max(rows, key=lambda each: each.value or 0.0)
     known = known_metrics().get(row.id)
-    null = row.details.get("permuted")
-    sides = {MEASURED: row.details, PERMUTED: null if isinstance(null, dict) else {}}
-    rocs = {name: _pairs(side.get("roc")) for name, side in sides.items()}
-    ranks = {name: _ordered(side.get("aurocs")) for name, side in sides.items()}
+    sides = {MEASURED: row.details, PERMUTED: dict_of(row.details.get("permuted"))}
+    rocs = {name: map(numbers_of, list_of(side.get("roc"))) for name, side in sides.items()}
+    ranks = {
+        name: enumerate(sorted(numbers_of(side.get("aurocs"))), 1) for name, side in sides.items()
+    }
     title = known.title if known else row.id
     drawn = (
         _curves(row, "ROC: true positive rate", "false positive rate", title, rocs),
@@ -39,24 +39,12 @@ def _curves(
     name: str,
     axis: str,
     title: str,
-    lines: Mapping[str, Sequence[CurvePoint]],
+    lines: Mapping[str, Iterable[Sequence[float]]],
 ) -> Curves:
-    kept = {side: points for side, points in lines.items() if points}
+    """Returns a panel with a line through each side's pairs of numbers."""
+    points = {
+        side: [CurvePoint(pair[0], pair[1], pair[1], pair[1]) for pair in pairs if len(pair) == 2]
+        for side, pairs in lines.items()
+    }
+    kept = {side: line for side, line in points.items() if line}
     return Curves(name, title, axis, {}, [CurvePanel(row.layer or "whole update", kept)])
-
-
-def _pairs(given: JsonValue) -> list[CurvePoint]:
-    pairs = given if isinstance(given, list) else []
-    return [
-        CurvePoint(float(x), float(y), float(y), float(y))
-        for pair in pairs
-        if isinstance(pair, list) and len(pair) == 2
-        for x, y in [pair]
-        if isinstance(x, int | float) and isinstance(y, int | float)
-    ]
-
-
-def _ordered(given: JsonValue) -> list[CurvePoint]:
-    values = given if isinstance(given, list) else []
-    numbers = sorted(float(value) for value in values if isinstance(value, int | float))
-    return [CurvePoint(float(i), y, y, y) for i, y in enumerate(numbers, 1)]

@@ -7,7 +7,8 @@ from gradaudit.core.text import variant_text
 from gradaudit.judging import Policy, gate
 from gradaudit.judging.policy import DEFAULT, known_metrics
 from gradaudit.judging.verdict import Word, verdict
-from gradaudit.report import Measurement, Report, Variant
+from gradaudit.measurement import dict_of
+from gradaudit.report import Measurement, Report
 from gradaudit.view.concerns import concerns_of
 
 MOST_CURVES = 3
@@ -64,13 +65,13 @@ def sweep_of(report: Report, policy: Policy | None) -> SweepView | None:
 
     Each setting is judged as if its rows were a report of their own.
     """
-    axes = report.provenance.get("sweep")
-    names = list(axes) if isinstance(axes, dict) else []
+    names = list(dict_of(report.provenance.get("sweep")))
     swept: dict[str, list[Measurement]] = {}
     found = [row for row in report.rows if names and row.variant.keys() == set(names)]
     for row in found:
         if not row.extrapolated:
-            swept.setdefault(variant_text(_ordered(row, names)), []).append(row)
+            ordered = {name: row.variant[name] for name in names}
+            swept.setdefault(variant_text(ordered), []).append(row)
     if not swept:
         return None
     first = list(swept.items())[:MOST_SETTINGS]
@@ -79,10 +80,6 @@ def sweep_of(report: Report, policy: Policy | None) -> SweepView | None:
     return SweepView(
         policy.name or "its policy" if policy else DEFAULT, lines, tuple(_curves(every, names))
     )
-
-
-def _ordered(row: Measurement, names: Sequence[str]) -> Variant:
-    return {name: row.variant[name] for name in names}
 
 
 def _line(
