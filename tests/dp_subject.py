@@ -1,10 +1,12 @@
 """A small table and model for the tests of the dp-audit: every kind of column, quick to audit."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from gradaudit.audits.dp_audit.game.domain import PrivateColumn
+from gradaudit.audits.dp_audit.game.domain import Domain, DomainName, PrivateColumn
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.game.sensitivity import (
     RecordGradients,
@@ -12,8 +14,9 @@ from gradaudit.audits.dp_audit.game.sensitivity import (
     cosine_distance,
     squared_gap,
 )
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.core.noise_laws import NoisePlace
+from gradaudit.core.noise_laws import Noise, NoisePlace
 from gradaudit.data.records import Attribute, Feature, Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -94,12 +97,30 @@ def clip(gradients: Tensor, bound: float) -> Tensor:
     return gradients / (lengths / bound).clamp(min=1)
 
 
-def sums_under_loud_noise(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+Release = Callable[[Tensor, Generator], Tensor]
+
+
+def from_file(function: Release, noise: Noise | None = None) -> FileMechanism:
+    """A mechanism as a user's file has it, with the law of its noise declared or not."""
+    return FileMechanism(function, "f.py:m", noise)
+
+
+def domain(attribute: str = "sex", name: DomainName = "feasible") -> Domain:
+    """The domain of the table's records."""
+    return Domain.of(table(), PrivateColumn.of(table(), attribute), name)
+
+
+def deaf(gradients: Tensor, generator: Generator) -> Tensor:
+    """Noise alone."""
+    return torch.randn(gradients.shape[1], generator=generator)
+
+
+def sums_under_loud_noise(gradients: Tensor, generator: Generator) -> Tensor:
     """Noise far above the gradients."""
     return clip(gradients, 5).sum(0) + 50 * torch.randn(gradients.shape[1], generator=generator)
 
 
-def noise_that_no_seed_reaches(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def noise_that_no_seed_reaches(gradients: Tensor, generator: Generator) -> Tensor:
     """Noise that no seed reaches."""
     fresh = np.random.default_rng().normal(size=gradients.shape[1])
     return clip(gradients, 1).sum(0) + 0.05 * torch.from_numpy(fresh).float()

@@ -16,8 +16,8 @@ from torch import nn
 
 from benchmarks.coverage.studies.base import Cell, Outcome, Study
 from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
+from gradaudit.audits.dp_audit.law.one_run_bounds import one_run_bounds
 from gradaudit.audits.dp_audit.law.theory import epsilon_composed, epsilon_gaussian
-from gradaudit.audits.dp_audit.one_run import one_run_bounds
 from gradaudit.core.randomness import rng
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +23,7 @@ from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.fates import key_rows
-from gradaudit.audits.dp_audit.one_run import of_a_run, one_run_rows, recorded_scores
-from gradaudit.audits.dp_audit.record_run import record_scores
+from gradaudit.audits.dp_audit.one_run import one_run_rows, scores_of_run
 from gradaudit.audits.rows import Rows
 from gradaudit.core.drawing import expect_picture, picture
 from gradaudit.errors import NotApplicable, UsageError
@@ -47,13 +46,14 @@ _PASSES_A_STEP = 4.0
 _BINS = 60
 _WIDE = 8
 """Settings that span such a factor are drawn on a logarithmic axis."""
-_OF_RECORDS = {
-    "companions": "a client sends its update alone",
-    "replacement": "a client's update is played against one other",
+_NOT_OF = {
+    "client": {
+        "companions": "a client sends its update alone",
+        "replacement": "a client's update is played against one other",
+    },
+    "record": {"unsent": "gradients of records are one vector (--hide leaves out layers)"},
 }
-_OF_CLIENTS = {
-    "unsent": "gradients of records are one vector (--hide leaves out layers)",
-}
+"""Options that say nothing of neighbours of a mechanism's unit, with the reasons."""
 
 
 def cost(audit: DpAudit, subject: Subject) -> AuditCost:
@@ -61,9 +61,8 @@ def cost(audit: DpAudit, subject: Subject) -> AuditCost:
     options = audit.options
     if options.mode == "one-run":
         steps = options.steps if options.mechanism and options.steps else 0
-        return AuditCost(
-            passes=steps * options.sampling_rate * len(subject.records), seconds=1.0 + 0.02 * steps
-        )
+        passes = steps * options.sampling_rate * len(subject.records)
+        return AuditCost(passes=passes, seconds=1.0 + 0.02 * steps)
     if options.mechanism is None:
         return AuditCost()
     if not subject.attributes:
@@ -82,16 +81,20 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     """
     options, layers = audit.options, [layer.name for layer in subject.layers]
     if options.mode == "one-run":
-        own = options.mechanism is not None
-        scores = record_scores(subject, options, progress) if own else recorded_scores(options)
-        yield from one_run_rows(options, scores, Rows(type(audit)))
-        yield from key_rows((), layers, (), Rows(type(audit)).of({}, of_a_run(scores)))
+        scores = scores_of_run(subject, options, progress)
+        rows = Rows(type(audit), facts={"unit": scores.unit, "relation": "remove"})
+        yield from one_run_rows(options, scores, rows)
+        yield from key_rows((), layers, (), rows)
         return
     mechanism = _mechanism(subject, options)
-    facts = {"unit": mechanism.unit, "relation": options.relation}
-    rows = Rows(type(audit), facts=facts)
+    rows = Rows(type(audit), facts={"unit": mechanism.unit, "relation": options.relation})
     swept = list(settings(mechanism, options.sweep_clip, options.sweep_sigma))
-    names, columns = _secrets(subject, mechanism), len(subject.records.features)
+    # the secrets of the games: the attributes, or clients' updates
+    names = (UPDATE,) if mechanism.unit == "client" else subject.attributes
+    if not names:
+        raise NotApplicable(
+            "no private attribute is named; name a column of the inputs with --attribute"
+        )
     rules = Rules(
         options.trials,
         options.delta,
@@ -101,28 +104,31 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
         memory=subject.memory,
         statistic=options.statistic,
     )
-    games = {name: _play(subject, name, mechanism, options, rules, progress) for name in names}
-    bounds = {name: game.epsilon_lower for name, game in games.items()}
-    at_least = {name: -math.inf if bound is None else bound for name, bound in bounds.items()}
-    best = max(names, key=lambda name: at_least[name])
-    yield from game_rows(games[best], options, rows)
-    yield from theory_rows(games[best], options, columns, rows)
+
+    def play(name: str, mechanism: Mechanism) -> Game:
+        if isinstance(mechanism, Middleware):
+            return play_between_clients(subject, mechanism, options, rules, progress)
+        return play_on(subject, name, mechanism, options, rules, progress)
+
+    def bound(name: str) -> float:
+        lower = games[name].epsilon_lower
+        return -math.inf if lower is None else lower
+
+    games, columns = {name: play(name, mechanism) for name in names}, len(subject.records.features)
+    best = max(names, key=bound)
+    yield from game_rows(games[best], rows)
+    yield from theory_rows(games[best], columns, rows)
     yield from composition_rows(mechanism, options, rows)
-    yield from key_rows(
-        games[best].fates,
-        layers,
-        [layer.name for layer in layers_of(subject.target.model)],
-        rows,
-    )
+    every_layer = [layer.name for layer in layers_of(subject.target.model)]
+    yield from key_rows(games[best].fates, layers, every_layer, rows)
     for name in names if len(names) > 1 else ():
-        yield from game_rows(games[name], options, rows.of({"attribute": name}))
+        yield from game_rows(games[name], rows.of({"attribute": name}))
     _draw_histogram(games[best], options)
     curves: dict[str, dict[float, Game]] = {}
     for setting, at, other in swept:
-        game = _play(subject, best, other, options, rules, progress)
-        at_setting = rows.of({setting: at})
-        yield from game_rows(game, options, at_setting)
-        yield from theory_rows(game, options, columns, at_setting)
+        game, at_setting = play(best, other), rows.of({setting: at})
+        yield from game_rows(game, at_setting)
+        yield from theory_rows(game, columns, at_setting)
         if game.score is not None:
             curves.setdefault(setting, {})[at] = game
     _draw_curves(curves, options)
@@ -139,15 +145,19 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
         )
     declared = None if options.noise == "unknown" else options.noise
     mechanism = load_mechanism(options.mechanism, declared)
-    _expect_fitting(mechanism, options)
+    for name, reason in _NOT_OF[mechanism.unit].items():
+        if getattr(options, name) != DpAuditOptions.model_fields[name].default:
+            raise UsageError(f"--{name}: leave it out for {mechanism.description}: {reason}")
+    if mechanism.unit == "record" and options.relation == "remove":
+        _expect_removable(mechanism, options)
     for path in (options.picture, options.curves):
         if path is not None:
             expect_picture(path)
     if options.curves is not None and not (options.sweep_clip or options.sweep_sigma):
         raise UsageError("--curves draws what --sweep-clip and --sweep-sigma play; give one")
     known = mechanism.deterministic or mechanism.law(records=1) is not None
-    for option, given in (("--clip", options.clip is not None), ("--noise", declared is not None)):
-        if known and given:
+    for option, given in (("--clip", options.clip), ("--noise", declared)):
+        if known and given is not None:
             raise UsageError(
                 f"{option} declares what a mechanism from a file does; --mechanism "
                 f"{mechanism.description} says it itself: leave {option} out"
@@ -156,16 +166,6 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
     if left_out:
         log.warning(_UNDEFENDED, " ".join(left_out))
     return mechanism
-
-
-def _expect_fitting(mechanism: Mechanism, options: DpAuditOptions) -> None:
-    """Refuse options that say nothing of neighbours of the mechanism's unit."""
-    wrong = _OF_RECORDS if mechanism.unit == "client" else _OF_CLIENTS
-    for name, reason in wrong.items():
-        if getattr(options, name) != DpAuditOptions.model_fields[name].default:
-            raise UsageError(f"--{name}: leave it out for {mechanism.description}: {reason}")
-    if mechanism.unit == "record" and options.relation == "remove":
-        _expect_removable(mechanism, options)
 
 
 def _expect_removable(mechanism: Mechanism, options: DpAuditOptions) -> None:
@@ -181,31 +181,6 @@ def _expect_removable(mechanism: Mechanism, options: DpAuditOptions) -> None:
         raise UsageError("--replacement: leave it out, as a removed record has no other value")
 
 
-def _secrets(subject: Subject, mechanism: Mechanism) -> tuple[str, ...]:
-    """Name the secrets of the games: the attributes, or clients' updates."""
-    if mechanism.unit == "client":
-        return (UPDATE,)
-    if not subject.attributes:
-        raise NotApplicable(
-            "no private attribute is named; name a column of the inputs with --attribute"
-        )
-    return subject.attributes
-
-
-def _play(
-    subject: Subject,
-    name: str,
-    mechanism: Mechanism,
-    options: DpAuditOptions,
-    rules: Rules,
-    progress: Progress,
-) -> Game:
-    """Play the game of the mechanism's unit: records of an attribute, or clients."""
-    if isinstance(mechanism, Middleware):
-        return play_between_clients(subject, mechanism, options, rules, progress)
-    return play_on(subject, name, mechanism, options, rules, progress)
-
-
 def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
     """Draw the trials' histogram; note that there is none where no trials were needed."""
     if options.picture is None:
@@ -217,11 +192,9 @@ def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
     scores = game.result.scores
     with picture(options.picture, len(scores)) as panels:
         for axes, (name, score) in zip(panels, scores.items(), strict=True):
-            edges = np.histogram_bin_edges(np.concatenate([score.null, score.alternative]), _BINS)
-            for label, sample in (
-                ("H0: own value", score.null),
-                ("H1: another", score.alternative),
-            ):
+            samples = {"H0: own value": score.null, "H1: another": score.alternative}
+            edges = np.histogram_bin_edges(np.concatenate([*samples.values()]), _BINS)
+            for label, sample in samples.items():
                 counts = np.histogram(sample, edges)[0]
                 axes.stairs(counts, edges, fill=True, alpha=0.6, label=label)
             for at, label in zip(score.bound.thresholds, ("threshold", "_hidden"), strict=True):
@@ -251,17 +224,15 @@ def _draw_curves(curves: dict[str, dict[float, Game]], options: DpAuditOptions) 
                 axes.set_xticks([], minor=True)
 
 
-def _curves(axes: Axes, at: Sequence[float], games: Sequence[Game]) -> None:
+def _curves(axes: Axes, at: list[float], games: list[Game]) -> None:
     promises = [game.promise() for game in games]
     scores = [game.score for game in games if game.score is not None]
-    theory = [np.nan if promise is None else promise.epsilon for promise in promises]
-    pairs = [np.nan if game.pair is None else game.pair for game in games]
     for label, style, values in (
-        ("theory, replace", "k.--", theory),
-        ("exact for the pair", "k.:", pairs),
+        ("theory, replace", "k.--", [None if each is None else each.epsilon for each in promises]),
+        ("exact for the pair", "k.:", [game.pair for game in games]),
         ("lower bound", "o-", [score.bound.value for score in scores]),
     ):
-        axes.plot(at, values, style, label=label, markersize=4)
+        axes.plot(at, np.array(values, float), style, label=label, markersize=4)
     middle = np.array([score.point.value for score in scores])
     ends = np.array([score.point.interval for score in scores]).T
     errors = np.maximum(np.abs(ends - middle), 0)

@@ -58,15 +58,17 @@ def rows_of(about: Subject, **options: Any) -> list[Measurement]:
     return rows
 
 
-def report_of(about: Subject, **options: Any) -> Report:
-    return run(about, [DpAudit(DpAudit.Options(**{**SMALL, **options}))])
-
-
 SENT = {"unsent": ("position_ids",), "mechanism": LOUD, "claimed_epsilon": 10}
 
 
-def test_a_sensitivity_below_the_clip_is_refuted_and_the_untouched_array_named() -> None:
-    report = report_of(subject(Scaled(), mode="train"), **SENT)
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return run(subject(Scaled(), mode="train"), [DpAudit(DpAudit.Options(**{**SMALL, **SENT}))])
+
+
+def test_a_sensitivity_below_the_clip_is_refuted_and_the_untouched_array_named(
+    report: Report,
+) -> None:
     rows = report.measurements
     lower = one(rows, "epsilon_lower")
     assert lower.infinite
@@ -83,34 +85,24 @@ def test_a_sensitivity_below_the_clip_is_refuted_and_the_untouched_array_named()
         assert row.details["relation"] == row.variant.get("relation", "replace")
 
 
-def test_every_array_has_a_row_below_its_layer() -> None:
-    rows = rows_of(subject(Scaled(), mode="train"), **SENT)
+def test_every_array_has_a_row_below_its_layer(report: Report) -> None:
+    rows = report.measurements
     owners = {
         row.variant["key"]: row.layer
         for row in rows
         if row.metric == "untouched" and row.variant.keys() == {"key"}
     }
-    assert owners == {
-        "linear.weight": "linear",
-        "linear.bias": "linear",
-        "norm.weight": "norm",
-        "norm.bias": "norm",
-        "norm.running_mean": "norm",
-        "norm.running_var": "norm",
-        "norm.num_batches_tracked": "norm",
-        "logit_scale": "(model)",
-    }
+    arrays = {key: "(model)" if key == "logit_scale" else key.split(".")[0] for key in ARRAYS}
+    assert owners == arrays
     headlines = {layer: one(rows, "untouched", layer) for layer in ("linear", "norm", "(model)")}
-    assert {layer: row.value for layer, row in headlines.items()} == {
-        "linear": 0,
-        "norm": 1,
-        "(model)": 1,
-    }
+    assert [row.value for row in headlines.values()] == [0, 1, 1]
     assert headlines["norm"].details["key"] == "norm.num_batches_tracked"
 
 
-def test_formats_show_every_array() -> None:
-    report = report_of(subject(Scaled(), mode="train"), **SENT)
+ARRAYS = [key for key in Scaled().state_dict() if key != "position_ids"]
+
+
+def test_formats_show_every_array(report: Report) -> None:
     for text in (
         Table().render(report),
         Markdown().render(report),
@@ -122,24 +114,17 @@ def test_formats_show_every_array() -> None:
 
 
 @pytest.mark.slow
-def test_an_honest_sensitivity_is_never_refuted() -> None:
+def test_an_honest_sensitivity_is_never_refuted_and_its_seed_gives_the_same_numbers() -> None:
     exact = epsilon_gaussian(2 / (2 * math.sqrt(2 * math.log(1.25 / 1e-5))), 1e-5)
-    for seed in range(2):
-        rows = rows_of(
-            subject(model(), seed=seed), mechanism=HONEST, claimed_epsilon=1, domain="free"
-        )
-        assert one(rows, "epsilon_lower").value <= 1
-        assert one(rows, "epsilon_pair").value == pytest.approx(exact, rel=1e-3)
-        assert one(rows, "epsilon_theory").value == pytest.approx(exact)
-        gap = one(rows, "canary_gap")
-        assert gap.value == pytest.approx(2, rel=1e-3)
-        assert gap.details["alternative_value"] == "its opposite"
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_numbers() -> None:
-    rows = [rows_of(subject(model(), seed=3), mechanism=HONEST) for _ in range(2)]
-    assert rows[0] == rows[1]
+    given = {"mechanism": HONEST, "claimed_epsilon": 1, "domain": "free"}
+    rows, again = (rows_of(subject(model(), seed=1), **given) for _ in range(2))
+    assert rows == again
+    assert one(rows, "epsilon_lower").value <= 1
+    assert one(rows, "epsilon_pair").value == pytest.approx(exact, rel=1e-3)
+    assert one(rows, "epsilon_theory").value == pytest.approx(exact)
+    gap = one(rows, "canary_gap")
+    assert gap.value == pytest.approx(2, rel=1e-3)
+    assert gap.details["alternative_value"] == "its opposite"
 
 
 MINE = """
@@ -164,23 +149,18 @@ def noisy(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 def test_unknown_middleware_is_told_by_its_releases_alone(noisy: str) -> None:
-    rows = rows_of(subject(model()), mechanism=noisy, noise="gaussian", domain="free", trials=1000)
+    rows = rows_of(subject(model()), mechanism=noisy, domain="free")
     lower, gap = one(rows, "epsilon_lower"), one(rows, "canary_gap")
     assert lower.value >= 0.9 * one(rows, "epsilon_ceiling").value
     assert gap.details["measured_by"] == "the release with common noise"
-    assert 0.8 * gap.value / 0.5 < one(rows, "mu_lower").value < gap.value / 0.5
     assert one(rows, "epsilon_theory").status == "skipped"
 
 
 def test_an_update_is_played_against_none(noisy: str) -> None:
     rows = rows_of(subject(model()), mechanism=noisy, relation="remove", record="2")
-    gap = one(rows, "canary_gap")
-    assert [gap.details[f"{name}_value"] for name in ("null", "alternative")] == [
-        "client 2",
-        "no update",
-    ]
-    assert gap.details["relation"] == "remove"
-    assert one(rows, "epsilon_lower").details["relation"] == "remove"
+    pair = {"null_value": "client 2", "alternative_value": "no update", "relation": "remove"}
+    for metric in ("canary_gap", "epsilon_lower"):
+        assert pair.items() <= one(rows, metric).details.items()
 
 
 def test_what_is_not_sent_is_not_looked_at() -> None:
@@ -204,10 +184,6 @@ def test_what_is_not_sent_is_not_looked_at() -> None:
         ({"mechanism": HONEST, "replacement": "uniform"}, "--replacement: leave it out"),
         ({"mechanism": HONEST, "record": "4"}, "of which the last is 3"),
         ({"mechanism": HONEST, "noise": "gaussian"}, "says it itself: leave --noise out"),
-        (
-            {"mechanism": "dp:clip=1,sigma=1", "relation": "remove"},
-            "remove: leave it out",
-        ),
     ],
 )
 def test_options_that_do_not_fit_the_unit_are_refused(options: dict[str, Any], said: str) -> None:

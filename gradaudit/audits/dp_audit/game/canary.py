@@ -7,7 +7,7 @@ random record and the one nearest to the crafted.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, cycle, islice
@@ -20,7 +20,6 @@ from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.domain import Domain
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses
 from gradaudit.audits.dp_audit.game.sensitivity import (
-    Distance,
     Objective,
     RecordSensitivity,
     between_two_values,
@@ -116,10 +115,9 @@ def choose_canary(
     by_kind = {"random": ordinary[0]}
     if options.restarts:
         starts = _starts(ordinary, options.restarts)
-        first, labels = (
-            torch.stack([getattr(start, name) for start in starts]) for name in ("inputs", "label")
-        )
-        crafted = craft(sensitivity, domain, first, labels, options.iterations, advance, workers)[0]
+        begin = torch.stack([start.inputs for start in starts])
+        labels = torch.stack([start.label for start in starts])
+        crafted = craft(sensitivity, domain, begin, labels, options.iterations, advance, workers)[0]
         near = int(domain.apart(inputs.to(torch.float64), crafted.inputs).argmin())
         by_kind |= {"nearest": held("nearest", [near])[0], "crafted": crafted}
     if index is not None:
@@ -184,26 +182,23 @@ def craft(
     share in the distances.
     """
     inputs = sensitivity.gradients.view.cast(starts).clone()
-    shares, steps = [*_shares(sensitivity, len(starts))], iterations // STAGES
+    parts = torch.arange(len(starts)).tensor_split(len(sensitivity.distances))
+    shares = [
+        (distance, rows, int(rows[0] - part[0]))
+        for distance, part in zip(sensitivity.distances, parts, strict=True)
+        for rows in (torch.split(part, sensitivity.records_at_once(2)) if len(part) else ())
+    ]
+    steps = iterations // STAGES
     for stage in range(STAGES):
         begun = time.monotonic()
         pairs = _largest_pairs(sensitivity.gaps(inputs, labels))[0]
         seconds = _STEP * steps * (time.monotonic() - begun)
-        tasks = [
-            partial(
-                _ascend_some,
-                sensitivity,
-                domain,
-                distance,
-                inputs[rows],
-                pairs[rows],
-                labels[rows],
-                steps,
-            )
-            for distance, rows in shares
-        ]
+        tasks = []
+        for distance, rows, first in shares:
+            objective = sensitivity.objective(distance, pairs[rows], labels[rows])
+            tasks.append(partial(_ascend_some, objective, domain, inputs[rows], steps, first))
         reached = workers.on("stage", stage).share(tasks, advance, seconds)
-        for (_, rows), some in zip(shares, reached, strict=True):
+        for (_, rows, _), some in zip(shares, reached, strict=True):
             inputs[rows] = some
     pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))
     inputs = inputs.cpu()
@@ -212,30 +207,16 @@ def craft(
 
 
 def _ascend_some(
-    sensitivity: RecordSensitivity,
-    domain: Domain,
-    distance: Distance,
-    inputs: Tensor,
-    pairs: Tensor,
-    labels: Tensor,
-    steps: int,
-    advance: Advance,
+    objective: Objective, domain: Domain, inputs: Tensor, steps: int, first: int, advance: Advance
 ) -> Tensor:
-    objective = sensitivity.objective(distance, pairs, labels)
-    reached = ascend(objective, domain, inputs, steps)
+    reached = ascend(objective, domain, inputs, steps, first)
     advance(len(inputs))
     return reached
 
 
-def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Distance, Tensor]]:
-    """Divide the starts among the distances to maximise, in chunks that fit the memory."""
-    shares = torch.arange(starts).tensor_split(len(sensitivity.distances))
-    for distance, share in zip(sensitivity.distances, shares, strict=True):
-        for rows in torch.split(share, sensitivity.records_at_once(2)) if len(share) else ():
-            yield distance, rows
-
-
-def ascend(objective: Objective, domain: Domain, starts: Tensor, iterations: int) -> Tensor:
+def ascend(
+    objective: Objective, domain: Domain, starts: Tensor, iterations: int, first: int = 0
+) -> Tensor:
     """Maximise an objective from every start at once; no record ends worse than it began.
 
     Adam (Kingma and Ba 2015) with a step size of its own for each start, as the best one differs
@@ -244,18 +225,19 @@ def ascend(objective: Objective, domain: Domain, starts: Tensor, iterations: int
     that categories are switched too; a category's positions share their second moment. The
     objective, (records, positions) to (records,), is evaluated ``iterations`` times with its
     gradient. Starts (records, positions) are in the domain; of each the best that it came by is
-    returned.
+    returned. ``first`` is the number of the first of them among all that the step sizes are dealt
+    out to.
     """
     domain = domain.to(starts)
-    rates = torch.tensor(RATES)[torch.arange(len(starts)) % len(RATES), None].to(starts)
-    steps = rates * domain.unit
+    dealt = torch.arange(first, first + len(starts)) % len(RATES)
+    steps = torch.tensor(RATES)[dealt, None].to(starts) * domain.unit
     moving, best = starts, starts
     value, slope = _value_and_slope(objective, starts)
-    first, second = torch.zeros_like(starts), torch.zeros_like(starts)
+    slopes, second = torch.zeros_like(starts), torch.zeros_like(starts)
     for iteration in range(1, iterations + 1):
-        first = torch.lerp(slope, first, _DECAYS[0])
+        slopes = torch.lerp(slope, slopes, _DECAYS[0])
         second = torch.lerp(slope.square(), second, _DECAYS[1])
-        mean = first / (1 - _DECAYS[0] ** iteration)
+        mean = slopes / (1 - _DECAYS[0] ** iteration)
         deviation = (domain.share(second) / (1 - _DECAYS[1] ** iteration)).sqrt()
         moving = domain.confine(moving + steps * mean / (deviation + _TINY))
         record = domain.project(moving)
@@ -291,20 +273,14 @@ def without_record(
     Raises:
         AuditError: the mechanism fails, as on one record less.
     """
-    played = canaries.played
-    values = torch.stack([hypotheses.null, hypotheses.alternatives[0]])
-    moved = _moved(CommonNoise(mechanism, seed), values, hypotheses.companions)
-    best = int(moved.argmax())
-    held = (played.null, played.alternative)[best]
-    pair = replace(played, null=held, alternative=-1, gap=float(moved[best]))
-    found = Hypotheses(values[best], torch.zeros_like(values[:1]), hypotheses.companions, True)
-    return replace(canaries, played=pair), found
-
-
-def _moved(common: CommonNoise, values: Tensor, companions: Tensor) -> Tensor:
-    """Compute how far each gradient (values, elements) moves the companions' release."""
-    moved = values
+    played, companions = canaries.played, hypotheses.companions
+    moved = values = torch.stack([hypotheses.null, hypotheses.alternatives[0]])
+    common = CommonNoise(mechanism, seed)
     if common.repeats(companions):
         moved = common(values, companions) - common.of(companions)
-    lengths: Tensor = torch.linalg.vector_norm(moved, dim=1)
-    return lengths
+    gaps = torch.linalg.vector_norm(moved, dim=1)
+    best = int(gaps.argmax())
+    held = (played.null, played.alternative)[best]
+    pair = replace(played, null=held, alternative=-1, gap=float(gaps[best]))
+    found = Hypotheses(values[best], torch.zeros_like(values[:1]), companions, removed=True)
+    return replace(canaries, played=pair), found

@@ -1,6 +1,5 @@
 """Clients' updates, and which two of them are neighbours in the game."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -14,7 +13,7 @@ from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.canary import CanaryPairs, Pair
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise
 from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, owner_of
+from gradaudit.audits.dp_audit.middleware.payload import Layout, owner_of
 from gradaudit.core.randomness import Seed, number, rng, sequence
 from gradaudit.core.specs import suggest
 from gradaudit.core.text import listed
@@ -33,30 +32,21 @@ _FACTORS = (1.0, 10.0, 100.0, 1e3, 1e4)
 _ENOUGH = 0.999
 
 
-@dataclass(frozen=True)
-class TrainedClients:
-    """Updates of clients that trained the model that they received.
-
-    Attributes:
-        layout: the arrays received, but those that are never sent.
-        updates: (clients, elements) float64, in the order of the layout.
-    """
-
-    layout: Layout
-    updates: Tensor
-
-
 def train_clients(
     subject: Subject, options: DpAuditOptions, seed: Seed, advance: Advance
-) -> TrainedClients:
-    """Train each client for one local step, starting at the newest checkpoint's weights.
+) -> tuple[Layout, Tensor]:
+    """Train each client for one step of plain SGD, starting at the newest checkpoint's weights.
 
     Every client has as many records as the others, drawn at random, and no two the same one, so
     that counts (of batches) are alike. ``advance`` is called for every client.
 
+    Returns:
+        The arrays received but those that are never sent, and updates (clients, elements) float64
+        in the order of that layout.
+
     Raises:
-        UsageError: there are too few records for two clients.
-        AuditError: the training diverges, or there is nothing to send.
+        UsageError: there are too few records for two clients, or nothing is left to send.
+        AuditError: the training diverges.
     """
     size, found = options.client_records, len(subject.records)
     count = min(options.clients, found // size)
@@ -73,24 +63,15 @@ def train_clients(
     updates = []
     for index in range(count):
         records = subject.records.take(np.sort(order[index * size :][:size]).astype(np.int64))
-        trained = _step(workplace, Client(index, records), state)
+        gradient = workplace.gradient(Client(index, records), state, 0).update
+        with torch.no_grad():
+            for name, parameter in workplace.shared.items():
+                parameter.sub_(training.rate * gradient[name])
+        trained = Layout.of(workplace.target.model.state_dict()).received
         moved = [trained[key].astype(float) - array for key, array in layout.received.items()]
         updates.append(torch.from_numpy(np.concatenate([each.ravel() for each in moved])))
         advance(1)
-    return TrainedClients(layout, torch.stack(updates))
-
-
-def _step(workplace: Workplace, client: Client, state: Mapping[str, Tensor]) -> Arrays:
-    """Compute the state dict after a client's step of plain SGD on all its records.
-
-    Raises:
-        AuditError: the loss is not finite.
-    """
-    gradient = workplace.gradient(client, state, 0).update
-    with torch.no_grad():
-        for name, parameter in workplace.shared.items():
-            parameter.sub_(workplace.options.rate * gradient[name])
-    return Layout.of(workplace.target.model.state_dict()).received
+    return layout, torch.stack(updates)
 
 
 def _sent(subject: Subject, unsent: tuple[str, ...], keys: list[str]) -> list[str]:
@@ -134,28 +115,25 @@ class Pool:
     crafted: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, clients: TrainedClients, options: DpAuditOptions) -> Self:
-        """Make the pool of a relation of neighbours, with crafted updates where allowed."""
-        count, removed = len(clients.updates), options.relation == "remove"
-        updates, names = list(clients.updates), [f"client {index}" for index in range(count)]
+    def of(cls, layout: Layout, clients: Tensor, options: DpAuditOptions) -> Self:
+        """Make the pool of a relation of neighbours, with crafted updates where allowed.
+
+        Crafted ones are the longest, by a factor, except for its whole-number arrays.
+        """
+        count, removed = len(clients), options.relation == "remove"
+        updates, names = list(clients), [f"client {index}" for index in range(count)]
         ordinary, crafted = list(combinations(range(count), 2)), []
         if removed:
             updates, names = [*updates, torch.zeros_like(updates[0])], [*names, NONE]
             ordinary = [(index, count) for index in range(count)]
+        longest = clients[torch.linalg.vector_norm(clients, dim=1).argmax()]
+        real = layout.where(layout.real)
         for factor in _FACTORS if options.domain == "free" else ():
-            there, back = _longest(clients, factor), _longest(clients, -factor)
-            others = [] if removed else [back]
             crafted.append((len(updates), count if removed else len(updates) + 1))
-            updates += [there, *others]
-            names += [f"the longest update, {factor:g} times", *(OPPOSITE for _ in others)]
+            signs = (1,) if removed else (1, -1)
+            updates += [torch.where(real, sign * factor * longest, longest) for sign in signs]
+            names += [f"the longest update, {factor:g} times", OPPOSITE][: len(signs)]
         return cls(torch.stack(updates), tuple(names), ordinary, crafted)
-
-
-def _longest(clients: TrainedClients, factor: float) -> Tensor:
-    """Scale the longest update by a factor, except for its whole-number arrays."""
-    lengths = torch.linalg.vector_norm(clients.updates, dim=1)
-    update, real = clients.updates[lengths.argmax()], clients.layout.where(clients.layout.real)
-    return torch.where(real, factor * update, update)
 
 
 def choose_clients(
@@ -176,11 +154,18 @@ def choose_clients(
     common = CommonNoise(mechanism, sequence(seed, "common noise"))
     steady = common.repeats(pool.updates[:1])
     released = common(pool.updates, pool.updates[:0]) if steady else pool.updates
-    typical = _gaps(released, pool.ordinary)
-    every = [*pool.ordinary, *pool.crafted]
+
+    def gaps(pairs: list[tuple[int, int]]) -> Tensor:
+        return torch.stack([torch.linalg.vector_norm(released[i] - released[j]) for i, j in pairs])
+
+    def largest(kind: str, pairs: list[tuple[int, int]]) -> Pair:
+        apart = gaps(pairs)
+        best = int((apart >= _ENOUGH * apart.max()).nonzero()[0])
+        return Pair(kind, *pairs[best], gap=float(apart[best]))
+
     pairs = {
-        "random": _pair("random", released, pool.ordinary[:1]),
-        "crafted": _pair("crafted", released, every),
+        "random": largest("random", pool.ordinary[:1]),
+        "crafted": largest("crafted", [*pool.ordinary, *pool.crafted]),
     }
     if options.record not in pairs:
         mine = [pair for pair in pool.ordinary if str(pair[0]) == options.record]
@@ -191,18 +176,6 @@ def choose_clients(
                 f"--record {options.record}: write random, crafted or the index of a client, of "
                 f"which the last is {last}"
             )
-        pairs[options.record] = _pair(options.record, released, mine)
+        pairs[options.record] = largest(options.record, mine)
     words = "the release with common noise" if steady else "the updates, before the middleware"
-    return CanaryPairs(pairs, pairs[options.record], typical.sort().values), words
-
-
-def _pair(kind: str, released: Tensor, pairs: list[tuple[int, int]]) -> Pair:
-    """Find the pair with the largest distance, the first of equal ones."""
-    gaps = _gaps(released, pairs)
-    best = int((gaps >= _ENOUGH * gaps.max()).nonzero()[0])
-    return Pair(kind, *pairs[best], gap=float(gaps[best]))
-
-
-def _gaps(released: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
-    """Compute the distances (pairs,) between releases."""
-    return torch.stack([torch.linalg.vector_norm(released[i] - released[j]) for i, j in pairs])
+    return CanaryPairs(pairs, pairs[options.record], gaps(pool.ordinary).sort().values), words

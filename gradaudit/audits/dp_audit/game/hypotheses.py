@@ -1,12 +1,12 @@
 """The gradients under each hypothesis, and statistics that tell the hypotheses' releases apart."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
-from typing import ClassVar, Protocol
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,13 +16,15 @@ from torch import Generator, Tensor
 from gradaudit.audits.dp_audit.law.decision import DistanceLaw, Laws, ProjectionLaw
 from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, ReleaseLaw
-from gradaudit.core.randomness import Seed, number, sequence, torch_rng
+from gradaudit.core.randomness import Seed, Word, number, sequence, torch_rng
 from gradaudit.errors import AuditError
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.functional import drawing_from
 from gradaudit.progress import Advance
 
 IntArray = NDArray[np.intp]
+Further = Callable[[Tensor, FloatArray], FloatArray]
+"""A statistic (count,) of releases (count, elements) and of their projection and distance."""
 
 _QUICK_BYTES = 1 << 20
 """Releases of a chunk on the CPU: what its caches hold."""
@@ -36,8 +38,7 @@ or ten times as much as it is to bring the gradients to a worker."""
 _SECONDS_A_NUMBER = 5e-9
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
-PILOT_SHARE = 4
-"""One pilot release for so many trials."""
+
 _CANCELLED = 1e-9
 """A mean shift below this share of the largest is rounding."""
 
@@ -102,6 +103,7 @@ def _chunks(
         yield start, min(rows, count - start)
 
 
+@dataclass(frozen=True)
 class CommonNoise:
     """A mechanism with fixed randomness: the same seed for every release.
 
@@ -109,9 +111,8 @@ class CommonNoise:
     mechanism is.
     """
 
-    def __init__(self, mechanism: Mechanism, seed: Seed) -> None:
-        self.mechanism = mechanism
-        self.seed = seed
+    mechanism: Mechanism
+    seed: Seed
 
     def __call__(self, record: Tensor, companions: Tensor) -> Tensor:
         """Release the record's variants (…, elements) with the same noise, in float64."""
@@ -183,30 +184,28 @@ class Hypotheses:
         return [self.batch(self.null), *([self.companions.float()] if self.removed else others)]
 
 
-class ReleaseScorer(Protocol):
-    """A scorer that computes statistics of releases."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the statistics."""
-
-    def scores(self, releases: Tensor) -> FloatArray:
-        """Statistics (names, count) of releases (count, elements)."""
-
-
 @dataclass(frozen=True)
 class Ruler:
-    """Projects releases on the direction from one hypothesis to the other.
+    """Computes statistics of releases: the projection, the distance, and further ones by name.
 
     ``centre`` is the release under the null hypothesis without noise, (elements,), ``towards``
     leads from there to the (mean) release under the alternative and is not zero, and ``laplace`` is
     the scale of Laplace noise, where that is known to be the noise.
     """
 
-    names: ClassVar[tuple[str, ...]] = ("projection", "distance")
     centre: Tensor
     towards: Tensor
     laplace: float | None = None
+    further: Mapping[str, Further] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rows of ``scores``."""
+        return ("projection", "distance", *self.further)
+
+    def only(self, name: str) -> Self:
+        """Keep one of the further statistics, or none."""
+        return replace(self, further={k: v for k, v in self.further.items() if k == name})
 
     def projection(self, offsets: Tensor) -> Tensor:
         """Project centred releases: the likelihood ratio, (count, elements) to (count,).
@@ -220,7 +219,7 @@ class Ruler:
         return offsets @ (self.towards / length)
 
     def scores(self, releases: Tensor) -> FloatArray:
-        """Projection and distance of releases (count, elements), as an array (2, count).
+        """Compute every statistic, (statistics, count), of releases (count, elements).
 
         Those in float32 are scored in blocks of float32 with float64 sums: subtracting a centre is
         exact where a release is near it, and what the centre's own rounding moves the projection
@@ -231,19 +230,21 @@ class Ruler:
         and squares of very large or small distances are beyond float32: those are taken in float64.
         """
         if self.laplace is not None or releases.dtype != torch.float32:
-            return _as_array(self._exactly(releases))
-        scores = _as_array(self._in_blocks(releases))
-        least, most = _IN_RANGE
-        if (beyond := ~((scores[1] > least) & (scores[1] < most))).any():
-            scores[:, beyond] = _as_array(self._exactly(releases[torch.from_numpy(beyond)]))
-        return scores
+            scores = self._exactly(releases)
+        else:
+            scores = self._in_blocks(releases)
+            least, most = _IN_RANGE
+            if (beyond := ~((scores[1] > least) & (scores[1] < most))).any():
+                scores[:, beyond] = self._exactly(releases[torch.from_numpy(beyond)])
+        more = [statistic(releases, scores) for statistic in self.further.values()]
+        return np.stack([*scores, *more])
 
-    def _exactly(self, releases: Tensor) -> Tensor:
+    def _exactly(self, releases: Tensor) -> FloatArray:
         offsets = releases.to(self.centre.dtype, copy=True).sub_(self.centre)
         distance = torch.linalg.vector_norm(offsets, dim=1)
-        return torch.stack([self.projection(offsets), distance])
+        return np.asarray(torch.stack([self.projection(offsets), distance]).cpu())
 
-    def _in_blocks(self, releases: Tensor) -> Tensor:
+    def _in_blocks(self, releases: Tensor) -> FloatArray:
         ways, centres, moved = self._blocks
         parts = []
         for block, way, centre in zip(
@@ -255,7 +256,7 @@ class Ruler:
             parts.append(torch.stack([projected, lengths]))
         projections, lengths = torch.stack(parts).to(torch.float64).unbind(dim=1)
         distance = torch.linalg.vector_norm(lengths, dim=0)
-        return torch.stack([projections.sum(dim=0) + moved, distance])
+        return np.asarray(torch.stack([projections.sum(dim=0) + moved, distance]).cpu())
 
     @cached_property
     def _blocks(self) -> tuple[Sequence[Tensor], Sequence[Tensor], float]:
@@ -264,11 +265,6 @@ class Ruler:
         way, centre = direction.float(), self.centre.float()
         moved = float((centre.double() - self.centre.double()) @ direction.double())
         return torch.split(way, _BLOCK), torch.split(centre, _BLOCK), moved
-
-
-def _as_array(scores: Tensor) -> FloatArray:
-    array: FloatArray = scores.cpu().numpy()
-    return array
 
 
 def shifts(law: ReleaseLaw, hypotheses: Hypotheses) -> Tensor:
@@ -313,11 +309,6 @@ def way(moved: Tensor, hypotheses: Hypotheses) -> Tensor:
     raise ValueError("the gradients of a game do not differ")
 
 
-def pilot_releases(trials: int) -> int:
-    """Choose how many pilot releases under each hypothesis set a threshold, or a direction."""
-    return -(-trials // PILOT_SHARE)
-
-
 def pilot_ruler(
     mechanism: Mechanism, hypotheses: Hypotheses, pilots: int, seed: Seed, memory: int
 ) -> Ruler:
@@ -328,32 +319,32 @@ def pilot_ruler(
     where that is nothing.
     """
     null, *others = hypotheses.batches
-    centre = _mean(mechanism, null, pilots, sequence(seed, "null"), memory)
-    common = CommonNoise(mechanism, sequence(seed, "common noise"))
+
+    def mean(batch: Tensor, count: int, *words: Word) -> Tensor:
+        total = torch.zeros(batch.shape[1], dtype=torch.float64, device=batch.device)
+        order = np.zeros(count, np.intp)
+        with reproducible(sequence(seed, *words), batch.device) as generator:
+            for _, chunk in releases_interleaved(mechanism, [batch], order, generator, memory):
+                total += chunk.to(torch.float64).sum(dim=0)
+        return total / count
+
+    centre, common = (
+        mean(null, pilots, "null"),
+        CommonNoise(mechanism, sequence(seed, "common noise")),
+    )
     if common.repeats(null):
         still = common.of(null)
-        return Ruler(centre, way(torch.stack([common.of(b) - still for b in others]), hypotheses))
-    count = -(-pilots // len(others))
-    means = [
-        _mean(mechanism, batch, count, sequence(seed, "value", index), memory)
-        for index, batch in enumerate(others)
-    ]
-    return Ruler(centre, way(torch.stack(means) - centre, hypotheses))
-
-
-def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: int) -> Tensor:
-    total = torch.zeros(batch.shape[1], dtype=torch.float64, device=batch.device)
-    with reproducible(seed, batch.device) as generator:
-        order = np.zeros(count, np.intp)
-        for _, chunk in releases_interleaved(mechanism, [batch], order, generator, memory):
-            total += chunk.to(torch.float64).sum(dim=0)
-    return total / count
+        moved = [common.of(batch) - still for batch in others]
+    else:
+        count = -(-pilots // len(others))
+        moved = [mean(batch, count, "value", i) - centre for i, batch in enumerate(others)]
+    return Ruler(centre, way(torch.stack(moved), hypotheses))
 
 
 def score_releases(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    scorer: ReleaseScorer,
+    ruler: Ruler,
     order: IntArray,
     seed: Seed,
     *,
@@ -368,13 +359,11 @@ def score_releases(
     """
     drawn = mechanism.elements_drawn(*batches[0].shape)
     size = len(order) if mechanism.foreign else max(_LEAST_RELEASES, _PORTION // drawn)
-    portions = enumerate(np.split(order, range(size, len(order), size)))
-    seeded = (
-        (part, sequence(seed, "portion", number) if number else seed) for number, part in portions
-    )
+    portions = np.split(order, range(size, len(order), size))
+    seeds = [seed, *(sequence(seed, "portion", number) for number in range(1, len(portions)))]
     tasks = [
-        partial(_score_portion, mechanism, batches, scorer, part, own, memory)
-        for part, own in seeded
+        partial(_score_portion, mechanism, batches, ruler, part, own, memory)
+        for part, own in zip(portions, seeds, strict=True)
     ]
     found = workers.share(tasks, advance, _SECONDS_A_NUMBER * len(order) * drawn)
     return np.concatenate(found, axis=1)
@@ -383,15 +372,15 @@ def score_releases(
 def _score_portion(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    scorer: ReleaseScorer,
+    ruler: Ruler,
     order: IntArray,
     seed: Seed,
     memory: int,
     advance: Advance,
 ) -> FloatArray:
-    scored = np.empty((len(scorer.names), len(order)))
+    scored = np.empty((len(ruler.names), len(order)))
     with reproducible(seed, batches[0].device) as generator:
         for which, chunk in releases_interleaved(mechanism, batches, order, generator, memory):
-            scored[:, which] = scorer.scores(chunk)
+            scored[:, which] = ruler.scores(chunk)
             advance(len(chunk))
     return scored

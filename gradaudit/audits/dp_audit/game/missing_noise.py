@@ -21,14 +21,20 @@ prove.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, Ruler, reproducible, shifts
+from gradaudit.audits.dp_audit.game.hypotheses import (
+    Further,
+    Hypotheses,
+    Ruler,
+    reproducible,
+    shifts,
+)
 from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.core.randomness import Seed, sequence
@@ -189,35 +195,8 @@ def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Degene
     return DegenerateVerdict(reason, math.inf if apart else 0.0)
 
 
-Further = Callable[[Tensor, FloatArray], FloatArray]
-"""A statistic (count,) of releases (count, elements) and of their projection and distance."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Projection, distance and further statistics of the same releases, by name."""
-
-    ruler: Ruler
-    further: Mapping[str, Further]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the rows of ``scores``."""
-        return (*self.ruler.names, *self.further)
-
-    def scores(self, releases: Tensor) -> FloatArray:
-        """Compute every statistic (statistics, count) of releases (count, elements)."""
-        first = self.ruler.scores(releases)
-        more = [statistic(releases, first) for statistic in self.further.values()]
-        return np.stack([*first, *more])
-
-    def only(self, name: str) -> "Panel":
-        """Keep one of the further statistics, or none."""
-        return Panel(self.ruler, {k: v for k, v in self.further.items() if k == name})
-
-
-def panel_of(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: Seed) -> Panel:
-    """Choose the statistics that pilot releases of a mechanism from a file suggest.
+def with_further(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: Seed) -> Ruler:
+    """Add the statistics that pilot releases of a mechanism from a file suggest.
 
     Raises:
         AuditError: the mechanism fails, or its batched form repeats its noise within a batch.
@@ -236,11 +215,11 @@ def panel_of(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: S
     further: dict[str, Further] = {
         "distance from the null hypothesis's mean": lambda _, scores: farther * scores[1],
         "cosine with the mean difference": lambda _, scores: cosine(scores, length),
-        "projection onto the direction of least noise": _Direction.of(looks, alternatives, ruler),
+        "projection onto the direction of least noise": least_noise(looks, alternatives, ruler),
     }
     if (found := lattice_statistic(looks, alternatives, ruler.towards)) is not None:
         further["phase on the lattice of the noise"] = lambda releases, _: found(releases)
-    return Panel(ruler, further)
+    return replace(ruler, further=further)
 
 
 def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tensor:
@@ -286,34 +265,24 @@ def cosine(scores: FloatArray, length: float) -> FloatArray:
     return np.asarray(ahead / np.sqrt(np.maximum(square, ahead**2 + np.finfo(float).tiny)))
 
 
-@dataclass(frozen=True)
-class _Direction:
-    """Fisher's discriminant: the projection that noise of this covariance hides least."""
+def least_noise(null: Tensor, other: Tensor, ruler: Ruler) -> Further:
+    """Make Fisher's discriminant: the projection that noise of this covariance hides least.
 
-    centre: Tensor
-    weights: Tensor
-
-    @classmethod
-    def of(cls, null: Tensor, other: Tensor, ruler: Ruler) -> "_Direction":
-        """Build the panel from releases, (count, elements) each, and the ruler's mean difference.
-
-        With R the looks less their hypothesis's mean, each element over its deviation, and g the
-        mean difference in the same units, the weights are (RᵀR/n + λ)⁻¹ g, by the singular values
-        of R. Where R spans no more than a part of the space they lead to what is outside of it.
-        """
-        null, other = null.double(), other.double()
-        residuals = torch.cat([null - null.mean(dim=0), other - other.mean(dim=0)])
-        rounding = torch.finfo(torch.float32).eps * (null[0].abs() + other[0].abs())
-        scale = torch.maximum(residuals.square().mean(dim=0).sqrt(), rounding)
-        scale = torch.where(scale > 0, scale, 1.0)
-        gap = ruler.towards.double() / scale
-        _, values, directions = torch.linalg.svd(residuals / scale, full_matrices=False)
-        inside = directions @ gap
-        outside = gap - directions.T @ inside
-        shares = _RIDGE / (values.square() / len(residuals) + _RIDGE)
-        weights = (outside + directions.T @ (shares * inside)) / scale
-        return cls(null.mean(dim=0), weights / torch.linalg.vector_norm(weights))
-
-    def __call__(self, releases: Tensor, scores: FloatArray) -> FloatArray:
-        projected: FloatArray = ((releases.double() - self.centre) @ self.weights).cpu().numpy()
-        return projected
+    Of releases, (count, elements) each. With R the looks less their hypothesis's mean, each element
+    over its deviation, and g the ruler's mean difference in the same units, the weights are
+    (RᵀR/n + λ)⁻¹ g, by the singular values of R. Where R spans no more than a part of the space
+    they lead to what is outside of it.
+    """
+    null, other = null.double(), other.double()
+    residuals = torch.cat([null - null.mean(dim=0), other - other.mean(dim=0)])
+    rounding = torch.finfo(torch.float32).eps * (null[0].abs() + other[0].abs())
+    scale = torch.maximum(residuals.square().mean(dim=0).sqrt(), rounding)
+    scale = torch.where(scale > 0, scale, 1.0)
+    gap = ruler.towards.double() / scale
+    _, values, directions = torch.linalg.svd(residuals / scale, full_matrices=False)
+    inside = directions @ gap
+    outside = gap - directions.T @ inside
+    shares = _RIDGE / (values.square() / len(residuals) + _RIDGE)
+    weights = (outside + directions.T @ (shares * inside)) / scale
+    weights, centre = weights / torch.linalg.vector_norm(weights), null.mean(dim=0)
+    return lambda releases, _: np.asarray(((releases.double() - centre) @ weights).cpu())

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from gradaudit.audits.dp_audit.game.hypotheses import (
     Hypotheses,
-    ReleaseScorer,
+    Ruler,
     known_ruler,
     laws_of,
-    pilot_releases,
     pilot_ruler,
     score_releases,
 )
-from gradaudit.audits.dp_audit.game.missing_noise import Panel, panel_of
+from gradaudit.audits.dp_audit.game.missing_noise import with_further
 from gradaudit.audits.dp_audit.law.bounds import LowerBound, guesses_ceiling
 from gradaudit.audits.dp_audit.law.decision import (
     Decision,
@@ -52,7 +51,8 @@ from gradaudit.statistics.serial import depends
 
 Mode = Literal["implementation", "exact"]
 
-MIN_TRIALS = 100
+MIN_TRIALS, PILOT_SHARE = 100, 4
+"""Fewest trials; and one pilot release for so many of them."""
 GAUSSIAN_TRIALS = 1000
 """Fewer let a Laplace or logistic law pass for the declared Gaussian one (in 15 to 89 % of runs of
 100 to 200)."""
@@ -90,6 +90,11 @@ class Rules:
     def alpha(self) -> float:
         """The error probability of the game's bound."""
         return (1 - self.confidence) / self.comparisons
+
+    @property
+    def pilots(self) -> int:
+        """Number of pilot releases under each hypothesis that set a threshold, or a direction."""
+        return -(-self.trials // PILOT_SHARE)
 
     def alpha_of(self, statistic: Statistic) -> float:
         """Compute the error probability of one statistic's bound."""
@@ -153,13 +158,6 @@ class TrialSeries:
         series = self.statistics[name]
         return series[~self.coins], series[self.coins]
 
-    def reading(self, name: str) -> "TrialSeries":
-        """Replace the projection by another statistic; unchanged where none is given."""
-        kept: dict[str, FloatArray] = {k: v for k, v in self.statistics.items() if k in STATISTICS}
-        return TrialSeries(
-            self.coins, kept | ({"projection": self.statistics[name]} if name else {})
-        )
-
     def dependent(self, seed: Seed) -> bool:
         """Whether releases depend on those before them (a false alarm in a thousand)."""
         return depends(list(self.statistics.values()), self.coins, rng(seed, "dependence"))
@@ -172,21 +170,21 @@ Draw = Callable[[int, Seed, Advance], TrialSeries]
 def trials_of_releases(
     mechanism: Mechanism,
     hypotheses: Hypotheses,
-    scorer: ReleaseScorer,
+    ruler: Ruler,
     memory: int,
+    workers: Workers,
     trials: int,
     seed: Seed,
     advance: Advance,
-    workers: Workers = ALONE,
 ) -> TrialSeries:
     """Play trials: release under the null hypothesis, or with a random alternative value."""
     coins = fair_coins(2 * trials, rng(seed, "coins"))
     values = len(hypotheses.alternatives)
     others = rng(seed, "values").integers(1, values + 1, len(coins))
-    game = mechanism, hypotheses.batches, scorer, np.where(coins, others, 0)
+    game = mechanism, hypotheses.batches, ruler, np.where(coins, others, 0)
     of_releases = sequence(seed, "releases")
     scores = score_releases(*game, of_releases, memory=memory, advance=advance, workers=workers)
-    return TrialSeries(coins, dict(zip(scorer.names, scores, strict=True)))
+    return TrialSeries(coins, dict(zip(ruler.names, scores, strict=True)))
 
 
 def trials_of_laws(laws: Laws, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
@@ -227,36 +225,32 @@ def play(
         AuditError: a mechanism from a file fails.
     """
     law = expect_law(mechanism, hypotheses.records, rules.mode)
-    pilots = pilot_releases(rules.trials)
     if law is not None:
-        ruler, spent = known_ruler(law, hypotheses), 0
+        ruler, pilots = known_ruler(law, hypotheses), 0
     else:
-        of_ruler = sequence(seed, "ruler")
+        of_ruler, pilots = sequence(seed, "ruler"), rules.pilots
         ruler = pilot_ruler(mechanism, hypotheses, pilots, of_ruler, rules.memory)
-        spent = pilots
     laws = laws_of(law, hypotheses, ruler)
     known = bool(laws) and (rules.mode == "exact" or not mechanism.foreign)
-    panel = Panel(ruler, {})
-    if mechanism.foreign and not known:
-        panel = panel_of(mechanism, hypotheses, ruler, sequence(seed, "looks"))
 
-    def draw(panel: Panel, on: str) -> Draw:
-        return partial(
-            trials_of_releases, mechanism, hypotheses, panel, rules.memory, workers=workers.on(on)
-        )
+    def draw(ruler: Ruler, on: str) -> Draw:
+        game = mechanism, hypotheses, ruler, rules.memory, workers.on(on)
+        return partial(trials_of_releases, *game)
 
     if known:
         reads, decisions = "", decide_by_law(laws, rules)
     else:
-        reads, decisions = choose_statistics(draw(panel, "pilot"), rules, seed)
-    trials: Draw = partial(trials_of_laws, laws)
-    if rules.mode != "exact":
-        trials = draw(panel.only(reads), "releases")
+        pilots += rules.pilots
+        if mechanism.foreign:
+            ruler = with_further(mechanism, hypotheses, ruler, sequence(seed, "looks"))
+        reads, decisions = choose_statistics(draw(ruler, "pilot"), rules, seed)
+    exact = rules.mode == "exact"
+    trials = partial(trials_of_laws, laws) if exact else draw(ruler.only(reads), "releases")
     series = trials(rules.trials, sequence(seed, "trials"), advance)
     return TrialsResult(
-        scores=score(series.reading(reads), decisions, rules),
+        scores=score(series, decisions, rules, reads),
         gaussian=_gaussian(mechanism, hypotheses, series.samples("projection"), rules),
-        pilots=spent if known else spent + pilots,
+        pilots=pilots,
         decided_by="law" if known else "pilot",
         dependent=mechanism.foreign and not known and series.dependent(seed),
         reads=reads,
@@ -298,26 +292,28 @@ def choose_statistics(
     Returns:
         The name of the further statistic, or "", and the decisions.
     """
-    pilot = draw(pilot_releases(rules.trials), sequence(seed, "pilot"), lambda units: None)
+    pilot = draw(rules.pilots, sequence(seed, "pilot"), lambda units: None)
     laws = {name: PilotLaw(*pilot.samples(name)) for name in pilot.statistics}
     decisions = decide_by_law({name: laws[name] for name in STATISTICS if name in laws}, rules)
-    further = [name for name in laws if name not in STATISTICS]
     alpha, best = rules.alpha_of("projection"), ""
-    for name in further:
+    least = _CLEARLY * decisions["projection"].expected + _MORE
+    for name in [name for name in laws if name not in STATISTICS]:
         found = best_decision(laws[name], rules.trials, delta=rules.delta, alpha=alpha)
-        least = _CLEARLY * decisions["projection"].expected + _MORE
-        if found.expected > (decisions["projection"].expected if best else least):
-            best, decisions["projection"] = name, found
+        if found.expected > least:
+            best, decisions["projection"], least = name, found, found.expected
     return best, decisions
 
 
 def score(
-    series: TrialSeries, decisions: Mapping[Statistic, Decision], rules: Rules
+    series: TrialSeries, decisions: Mapping[Statistic, Decision], rules: Rules, reads: str = ""
 ) -> dict[Statistic, StatisticResult]:
-    """Bound epsilon by each statistic, under the decisions made before the trials."""
+    """Bound epsilon by each statistic, under the decisions made before the trials.
+
+    ``reads`` names the statistic that takes the projection's place, if any.
+    """
     results = {}
     for name, decision in decisions.items():
-        samples = series.samples(name)
+        samples = series.samples(reads if reads and name == "projection" else name)
         bound = decision.bound(*samples, delta=rules.delta, alpha=rules.alpha_of(name))
         point = epsilon_point(*samples, delta=rules.delta, confidence=rules.confidence)
         results[name] = StatisticResult(*samples, bound, point)

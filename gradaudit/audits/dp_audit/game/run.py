@@ -12,7 +12,6 @@ from gradaudit.audits.dp_audit.game.canary import (
     NO_RECORD,
     POOL,
     STAGES,
-    Canary,
     CanaryPairs,
     Pair,
     choose_canary,
@@ -30,10 +29,7 @@ from gradaudit.audits.dp_audit.game.play import (
     expect_law,
     play,
 )
-from gradaudit.audits.dp_audit.game.sensitivity import (
-    RecordGradients,
-    RecordSensitivity,
-)
+from gradaudit.audits.dp_audit.game.sensitivity import RecordGradients, RecordSensitivity
 from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, Promise
 from gradaudit.audits.dp_audit.middleware import Middleware
@@ -53,24 +49,28 @@ Setting = tuple[Swept, float, Mechanism]
 class Game:
     """A game that was played, or decided without trials.
 
-    ``result`` is a verdict that needed no trials, or what the trials said; ``pair`` is the exact
-    epsilon of the pair (the largest of a mixture's), None where no law is known, and ``gaps_from``
-    says how gaps were measured. ``names`` are what neighbours hold, in words: values of the
-    attribute, which is None where clients play, or updates. ``fates`` say what becomes of each
-    array of a client's update.
+    ``result`` is a verdict that needed no trials, or what the trials said, and ``gaps_from`` says
+    how gaps were measured. ``names`` are what neighbours hold, in words: values of the attribute,
+    which is None where clients play, or updates. ``fates`` say what becomes of each array of a
+    client's update.
     """
 
+    options: DpAuditOptions
+    rules: Rules
+    mechanism: Mechanism
     attribute: str | None
     names: tuple[str, ...]
-    relation: Relation
     canaries: CanaryPairs[Pair]
     hypotheses: Hypotheses
-    result: DegenerateVerdict | TrialsResult
-    pair: float | None
     gaps_from: str
-    mechanism: Mechanism
-    rules: Rules
+    result: DegenerateVerdict | TrialsResult
     fates: Sequence[Fate] = ()
+
+    @property
+    def pair(self) -> float | None:
+        """The exact epsilon of the pair, the largest of a mixture's; None without a known law."""
+        verdict = self.result if isinstance(self.result, DegenerateVerdict) else None
+        return pair_epsilon(self.mechanism, self.hypotheses, self.rules.delta, verdict)
 
     @property
     def score(self) -> StatisticResult | None:
@@ -106,8 +106,7 @@ class Game:
 
         The relation is the game's own where none is asked for.
         """
-        batch = self.hypotheses
-        relation = relation or self.relation
+        batch, relation = self.hypotheses, relation or self.options.relation
         return self.mechanism.promise(relation, batch.records, batch.elements, self.rules.delta)
 
 
@@ -155,23 +154,28 @@ def play_on(
                 pool=subject.samples or POOL,
             )
         kept.units.keep(canaries)
-    hypotheses = _hypotheses(sensitivity, canaries.played, mixture=options.replacement == "uniform")
-    names = column.names
+    names, null, others = column.names, canaries.played.null, [canaries.played.alternative]
+    if options.replacement == "uniform":
+        others = [i for i in range(len(column)) if i != null]
+    variants = column.variants(canaries.played.inputs[None])[0, [null, *others]]
+    with torch.no_grad():
+        label = canaries.played.label
+        values = gradients(variants, label.expand(len(variants), *label.shape))
+    hypotheses = Hypotheses(values[0], values[1:], sensitivity.companions)
     if options.relation == "remove":
         of_removal, names = sequence(seed, "removal"), (*names, NO_RECORD)
         canaries, hypotheses = without_record(mechanism, canaries, hypotheses, of_removal)
     verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
+        options,
+        rules,
+        mechanism,
         attribute,
         names,
-        options.relation,
         canaries,
         hypotheses,
-        verdict or played(mechanism, hypotheses, rules, seed, workers, progress),
-        pair_epsilon(mechanism, hypotheses, rules.delta, verdict),
-        sensitivity.measured_by,
-        mechanism,
-        rules,
+        gaps_from=sensitivity.measured_by,
+        result=verdict or _trials(mechanism, hypotheses, rules, seed, workers, progress),
     )
 
 
@@ -191,31 +195,30 @@ def play_between_clients(
     expect_law(mechanism, 1, rules.mode)
     seed = sequence(subject.seed, "dp-audit", "clients")
     with progress.task("clients", options.clients) as advance:
-        clients = train_clients(subject, options, sequence(seed, "training"), advance)
-    mechanism = mechanism.receiving(clients.layout)
-    pool = Pool.of(clients, options)
+        layout, updates = train_clients(subject, options, sequence(seed, "training"), advance)
+    mechanism = mechanism.receiving(layout)
+    pool = Pool.of(layout, updates, options)
     canaries, measured_by = choose_clients(pool, mechanism, options, seed)
     null, other = pool.updates[[canaries.played.null, canaries.played.alternative]]
     hypotheses = Hypotheses(null, other[None], null[None][:0])
-    looked = fates(mechanism, clients.updates[0], sequence(seed, "fates"))
+    looked = fates(mechanism, updates[0], sequence(seed, "fates"))
     verdict = verdict_of_untouched(mechanism, hypotheses, looked)
     verdict = verdict or verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
+        options,
+        rules,
+        mechanism,
         None,
         pool.names,
-        options.relation,
         canaries,
         hypotheses,
-        verdict or played(mechanism, hypotheses, rules, seed, ALONE, progress),
-        pair_epsilon(mechanism, hypotheses, rules.delta, verdict),
-        measured_by,
-        mechanism,
-        rules,
-        looked,
+        gaps_from=measured_by,
+        result=verdict or _trials(mechanism, hypotheses, rules, seed, ALONE, progress),
+        fates=looked,
     )
 
 
-def played(
+def _trials(
     mechanism: Mechanism,
     hypotheses: Hypotheses,
     rules: Rules,
@@ -223,12 +226,6 @@ def played(
     workers: Workers,
     progress: Progress,
 ) -> TrialsResult:
-    """The results of the trials, which are played at the first call.
-
-    Raises:
-        UsageError: as ``play``.
-        AuditError: as ``play``.
-    """
     kept = workers.on("trials")
     result: TrialsResult | None = kept.units.kept()
     if result is None:
@@ -264,13 +261,11 @@ def settings(
     Raises:
         UsageError: the mechanism has no clip and sigma to change, or a value is out of range.
     """
-    swept: tuple[tuple[Swept, Sequence[float]], ...] = (("clip", clips), ("sigma", sigmas))
-    for name, values in swept:
-        for value in values:
+    swept: dict[Swept, Sequence[float]] = {"clip": clips, "sigma": sigmas}
+    for name, values in swept.items():
+        for value in dict.fromkeys(values):
             if not 0 < value < math.inf:
                 raise UsageError(f"--sweep-{name} {value:g}: not a positive number")
-    for name, values in swept:
-        for value in dict.fromkeys(values):
             other = mechanism.resized(**{name: value})
             if other is None:
                 raise UsageError(
@@ -278,14 +273,3 @@ def settings(
                     "to change; name it as dp:clip=C,sigma=S"
                 )
             yield name, value, other
-
-
-def _hypotheses(sensitivity: RecordSensitivity, played: Canary, *, mixture: bool) -> Hypotheses:
-    column = sensitivity.column
-    others = [i for i in range(len(column)) if i != played.null]
-    values = [played.null, *(others if mixture else [played.alternative])]
-    variants = column.variants(played.inputs[None])[0, values]
-    with torch.no_grad():
-        labels = played.label.expand(len(variants), *played.label.shape)
-        gradients = sensitivity.gradients(variants, labels)
-    return Hypotheses(gradients[0], gradients[1:], sensitivity.companions)

@@ -33,6 +33,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import JsonValue
 from scipy.special import fdtr, gammainccinv, gammaincinv, ndtr
 
 from gradaudit.audits.dp_audit.law.bounds import Direction, epsilon_of_rates
@@ -131,6 +132,12 @@ class GaussianBound:
     mu_estimate: float
     normality_p: float
     equal_variance_p: float
+
+    @property
+    def agreement(self) -> dict[str, JsonValue]:
+        """The estimate and both p-values, for a report."""
+        names = ("mu_estimate", "normality_p", "equal_variance_p")
+        return {name: getattr(self, name) for name in names}
 
 
 def gaussian_bound(

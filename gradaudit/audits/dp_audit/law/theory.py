@@ -13,7 +13,6 @@ dp-accounting, an optional dependency.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal, overload
 
 import numpy as np
@@ -118,23 +117,14 @@ def epsilon_laplace(l1_distance: float, scale: float) -> float:
     return l1_distance / scale if scale else math.inf
 
 
-@dataclass(frozen=True)
-class ClassicalEpsilon:
-    """The textbook value, and whether its theorem covers it (only up to ε = 1)."""
-
-    value: float
-    in_range: bool
-
-
-def epsilon_classical(mu: float, delta: float) -> ClassicalEpsilon:
+def epsilon_classical(mu: float, delta: float) -> float:
     """ε = √(2 ln(1.25/δ)) · S/σ (Dwork and Roth 2014, theorem A.1), proved only for ε ≤ 1.
 
     ``mu`` is S/σ, of which Li24 takes S = Δ; 0 < δ < 1.
     """
     if mu < 0 or not 0 < delta < 1:
         raise ValueError("epsilon_classical needs mu >= 0 and 0 < delta < 1")
-    value = math.sqrt(2 * math.log(1.25 / delta)) * mu
-    return ClassicalEpsilon(value, in_range=value <= 1)
+    return math.sqrt(2 * math.log(1.25 / delta)) * mu
 
 
 def epsilon_composed(

@@ -1,10 +1,8 @@
 """A Flower client mod, run on messages as Flower's clients send them."""
 
-import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,6 +14,7 @@ from gradaudit.audits.dp_audit.middleware import (
     accepts_positions,
     instantiate,
     named_object,
+    quiet,
 )
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
 from gradaudit.core.noise_laws import Noise
@@ -103,7 +102,7 @@ class FlowerMod(Middleware):
         context = app.Context(
             run_id=1, node_id=2, node_config={}, state=app.RecordDict(), run_config={}
         )
-        with _silent():
+        with quiet():
             answer = self.mod(self._asked(received), context, self._client(given))
         if not isinstance(answer, app.Message):
             raise AuditError(
@@ -190,15 +189,3 @@ _LAWS: Mapping[str, Callable[[Any], ClippedGaussian | None]] = {
     f"flwr.{side}.mod.localdp_mod.LocalDpMod": _local_dp for side in ("clientapp", "client")
 }
 """The laws of the mods whose source was read."""
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Silence the lines that mods log for every message."""
-    log = logging.getLogger("flwr")
-    before = log.disabled
-    log.disabled = True
-    try:
-        yield
-    finally:
-        log.disabled = before

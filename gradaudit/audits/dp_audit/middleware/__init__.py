@@ -233,7 +233,12 @@ class Middleware(Mechanism):
                 f"{named}: fails on a client that changes nothing, which is what no update is: "
                 f"{words}; play --relation replace"
             )
-        culprits = [f"{key} ({self.kind(key)})" for key in self._culprits(update)]
+        odd = [key for key in self.layout.received if key not in self.layout.real]
+        culprits = [
+            f"{key} ({self.kind(key)})"
+            for key in (odd if self._works_with(odd, update) else [])
+            if not self._works_with([other for other in odd if other != key], update)
+        ]
         if not culprits:
             return f"{named}: fails with {words}"
         return (
@@ -242,16 +247,9 @@ class Middleware(Mechanism):
         )
 
     def kind(self, key: str) -> str:
-        """Type and shape of an array, in words."""
+        """Describe an array's type and shape."""
         array = self.layout.received[key]
         return f"{array.dtype} {'×'.join(map(str, array.shape)) or '0-d'}"
-
-    def _culprits(self, update: Tensor) -> list[str]:
-        """Find arrays without real numbers that make the middleware fail."""
-        odd = [key for key in self.layout.received if key not in self.layout.real]
-        if not self._works_with(odd, update):
-            return []
-        return [key for key in odd if not self._works_with([k for k in odd if k != key], update)]
 
     def _works_with(self, real: list[str], update: Tensor) -> bool:
         """Whether the middleware works where these arrays hold real numbers."""

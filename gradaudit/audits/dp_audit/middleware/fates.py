@@ -40,6 +40,7 @@ class Fate:
         noise: deviation of the noise in an element, the root of its mean square.
         sent: whether it leaves at all.
         untouched: whether it leaves bit for bit as training made it, in every look.
+        looks: messages that were looked at.
     """
 
     key: str
@@ -49,13 +50,12 @@ class Fate:
     noise: float
     sent: bool
     untouched: bool
+    looks: int = LOOKS
 
     @property
     def ratio(self) -> float | None:
         """The share of the array's norm that is left; None where training changed nothing."""
         return self.after / self.before if self.before else None
-
-    looks: int = LOOKS
 
     @property
     def carries_on(self) -> bool:
@@ -68,7 +68,7 @@ class Fate:
         if not self.sent:
             return "does not leave"
         if self.before == 0:
-            return "training changed nothing in it"
+            return NOT_TRAINED
         if self.untouched:
             return "leaves as training made it"
         clip = "clipped" if self.clipped else "not clipped"
@@ -94,8 +94,11 @@ def fates(mechanism: Middleware, update: Tensor, seed: Seed, looks: int = LOOKS)
     with reproducible(sequence(seed, "looks"), update.device):
         sent = [mechanism.sent(update.float()) for _ in range(looks)]
     released = torch.stack([layout.update(one) for one in sent]).double()
-    deviation = released.std(dim=0)
-    left = _left(mechanism, update, released, sequence(seed, "left"))
+    deviation, left = released.std(dim=0), released.mean(dim=0)
+    common = CommonNoise(mechanism, sequence(seed, "left"))
+    if common.repeats(update[None]):
+        there, back = common(torch.stack([update, -update]), update[None][:0])
+        left = (there - back) / 2
     given = layout.payload(update.float(), mechanism.form)
     return [
         Fate(
@@ -148,20 +151,8 @@ def verdict_of_untouched(
     return DegenerateVerdict(reason, np.inf)
 
 
-def _left(mechanism: Middleware, update: Tensor, released: Tensor, seed: Seed) -> Tensor:
-    common = CommonNoise(mechanism, seed)
-    if not common.repeats(update[None]):
-        return released.mean(dim=0)
-    there, back = common(torch.stack([update, -update]), update[None][:0])
-    left: Tensor = (there - back) / 2
-    return left
-
-
 def key_rows(
-    fates: Sequence[Fate],
-    layers: Sequence[str],
-    every_layer: Sequence[str],
-    rows: Rows,
+    fates: Sequence[Fate], layers: Sequence[str], every_layer: Sequence[str], rows: Rows
 ) -> Iterator[Measurement]:
     """Make a row of each array under its layer; the riskiest array's is the layer's headline.
 
@@ -177,22 +168,19 @@ def key_rows(
     owned = {fate.key: owner_of(fate.key, every_layer) for fate in fates}
     shown = [fate for fate in fates if owned[fate.key] in (None, *layers)]
     for layer in layers:
-        yield from _headlines([fate for fate in shown if owned[fate.key] == layer], layer, rows)
+        own = [fate for fate in shown if owned[fate.key] == layer]
+        if not own:
+            yield from rows.skipped("no array of it is sent (--hide, --unsent)", BY_KEY, [layer])
+            continue
+        gravest = max(own, key=lambda fate: (fate.carries_on, fate.ratio or 0.0))
+        for row in _rows_of(gravest, layer, rows):
+            more: Details = {RISKIEST_BY: ["key"]} if row.status == "measured" else {}
+            yield row.with_details(more)
     for fate in shown:
-        yield from _of(fate, owned[fate.key], rows.of({"key": fate.key}))
+        yield from _rows_of(fate, owned[fate.key], rows.of({"key": fate.key}))
 
 
-def _headlines(fates: list[Fate], layer: str, rows: Rows) -> Iterator[Measurement]:
-    if not fates:
-        yield from rows.skipped("no array of it is sent (--hide, --unsent)", BY_KEY, [layer])
-        return
-    graver = sorted(fates, key=lambda fate: (fate.carries_on, fate.ratio or 0.0), reverse=True)
-    for row in _of(graver[0], layer, rows):
-        more: Details = {} if row.status != "measured" else {RISKIEST_BY: ["key"]}
-        yield row.with_details(more)
-
-
-def _of(fate: Fate, layer: str | None, rows: Rows) -> Iterable[Measurement]:
+def _rows_of(fate: Fate, layer: str | None, rows: Rows) -> Iterable[Measurement]:
     details: dict[str, JsonValue] = {
         "key": fate.key,
         "kind": fate.kind,

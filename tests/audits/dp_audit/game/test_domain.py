@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dp_subject import FEATURES, expect_feasible, table
+from dp_subject import domain as domain_of
+from dp_subject import expect_feasible, table
 
 from gradaudit.audits.dp_audit.game.domain import MAX_VALUES, Domain, PrivateColumn
 from gradaudit.data.records import Attribute, Feature, Records
@@ -38,16 +39,6 @@ def test_a_number_can_be_what_was_observed() -> None:
     assert PrivateColumn.of(records, "hours").names == ("low", "mid", "high")
 
 
-def test_many_numbers_are_represented_with_their_extremes() -> None:
-    records = table(300)
-    column = PrivateColumn.of(records, "age")
-    ages = records.inputs[:, 0].double()
-    assert len(column) == MAX_VALUES
-    assert column.values.min() == ages.min()
-    assert column.values.max() == ages.max()
-    assert torch.isin(column.values[:, 0], ages).all()
-
-
 def test_what_is_no_input_column_is_not_applicable() -> None:
     with pytest.raises(NotApplicable, match=r"'income' is not a column of the inputs.*age, sex"):
         PrivateColumn.of(table(), "income")
@@ -56,9 +47,6 @@ def test_what_is_no_input_column_is_not_applicable() -> None:
         PrivateColumn.of(codes, "sex")
     with pytest.raises(NotApplicable, match=r"'sex' is not a column of the inputs.*none"):
         PrivateColumn.of(replace(codes, features=()), "sex")
-
-
-def test_a_single_value_cannot_be_replaced() -> None:
     records = table()
     records.inputs[:, 0] = 1
     with pytest.raises(NotApplicable, match="'age' has one value only"):
@@ -66,10 +54,10 @@ def test_a_single_value_cannot_be_replaced() -> None:
 
 
 def test_projection_lands_on_feasible_records_and_leaves_them() -> None:
-    records = table()
-    domain = Domain.of(records, PrivateColumn.of(records, "sex"), "feasible")
+    records, domain = table(), domain_of()
     wild = 5 * torch.randn(50, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     wild[:, 1:3] = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    expect_feasible(records.inputs.double(), records)
     landed = domain.project(wild)
     expect_feasible(landed, records)
     assert torch.equal(domain.project(landed), landed)
@@ -78,26 +66,15 @@ def test_projection_lands_on_feasible_records_and_leaves_them() -> None:
 
 
 def test_the_free_domain_is_everywhere() -> None:
-    records = table()
-    domain = Domain.of(records, PrivateColumn.of(records, "sex"), "free")
+    domain = domain_of(name="free")
     wild = 1e6 * torch.ones(1, 11, dtype=torch.float64)
     assert torch.equal(domain.project(wild), wild)
     assert domain.unit[[1, 2]].tolist() == [0, 0]
     assert (domain.unit[[0, 3, *range(4, 11)]] > 0).all()
 
 
-def test_pictures_stay_between_black_and_white() -> None:
-    feature = Feature("flag", (0,), (0.0, 1.0))
-    pixels = torch.rand(6, 1, 3, 3, generator=torch.Generator().manual_seed(0)) * 0.5
-    records = Records(pixels, torch.zeros(6, dtype=torch.int64), features=(feature,))
-    domain = Domain.of(records, PrivateColumn.of(records, "flag"), "feasible")
-    wild = torch.tensor([[0.2, *[-1.0] * 4, *[3.0] * 4]], dtype=torch.float64)
-    assert domain.project(wild)[0, 1:].tolist() == [0.0] * 4 + [1.0] * 4
-
-
 def test_distance_to_a_record_is_counted_in_units_without_the_private_column() -> None:
-    records = table()
-    domain = Domain.of(records, PrivateColumn.of(records, "sex"), "feasible")
+    records, domain = table(), domain_of()
     here = records.inputs[:2].double()
     there = here.clone()
     there[0, 1:3] = 1 - there[0, 1:3]
@@ -109,14 +86,8 @@ def test_distance_to_a_record_is_counted_in_units_without_the_private_column() -
     assert domain.unit[0].item() == pytest.approx(records.inputs[:, 0].std(correction=0).item())
 
 
-def test_the_table_of_the_tests_is_feasible_itself() -> None:
-    expect_feasible(table().inputs.double(), table())
-    assert sum(len(feature.positions) for feature in FEATURES) == 11
-
-
 def test_what_moves_is_confined_to_ranges_and_within_one_of_the_largest_score() -> None:
-    records = table()
-    domain = Domain.of(records, PrivateColumn.of(records, "sex"), "feasible")
+    records, domain = table(), domain_of()
     low, high = records.inputs.double().amin(0), records.inputs.double().amax(0)
     scores = torch.tensor([9.0, 0, 1, -9, 0.5, 2, -3, 7, 7, 6.5, 0], dtype=torch.float64)
     found = domain.confine(scores)
@@ -128,13 +99,12 @@ def test_what_moves_is_confined_to_ranges_and_within_one_of_the_largest_score() 
 
 
 def test_the_moments_of_a_category_are_its_largest() -> None:
-    records = table()
-    domain = Domain.of(records, PrivateColumn.of(records, "race"), "feasible")
+    domain = domain_of("race")
     moments = torch.arange(11.0)
     shared = domain.share(moments)
     assert shared.tolist() == [0, 2, 2, 3, 4, 5, 6, 10, 10, 10, 10]
     assert moments.tolist() == [*range(11)]
-    free = Domain.of(records, PrivateColumn.of(records, "race"), "free")
+    free = domain_of("race", "free")
     assert torch.equal(free.share(moments), moments)
     assert torch.equal(free.confine(1e9 * moments), 1e9 * moments)
 
@@ -159,6 +129,10 @@ def test_pictures_have_the_range_of_pictures(
     low, high = (torch.full((9,), end).double() for end in ends or (0, 0))
     assert torch.equal(domain.low, low if ends else seen.amin(0))
     assert torch.equal(domain.high, high if ends else seen.amax(0))
+    wild = torch.tensor([[0.2, *[-1.0] * 4, *[3.0] * 4]], dtype=torch.float64)
+    assert torch.equal(
+        domain.project(wild)[0, 1:], torch.where(wild > 1, domain.high, domain.low)[0, 1:]
+    )
 
 
 def test_values_are_spread_over_the_ranks() -> None:
@@ -166,6 +140,7 @@ def test_values_are_spread_over_the_ranks() -> None:
     records.inputs[:, 0] = torch.arange(200).flip(0) / 8
     column = PrivateColumn.of(records, "age")
     ranks = [round(place * 199 / 63) for place in range(64)]
+    assert len(column) == MAX_VALUES
     assert column.values[:, 0].tolist() == [rank / 8 for rank in ranks]
     assert column.names[:2] == ("0", "0.375")
     assert len(PrivateColumn.of(table(64), "age")) == 64

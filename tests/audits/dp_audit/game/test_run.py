@@ -8,14 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from dp_subject import clip, hypotheses, sensitivity, subject, table
+from dp_subject import (
+    Release,
+    deaf,
+    from_file,
+    hypotheses,
+    sensitivity,
+    subject,
+    sums_under_loud_noise,
+    table,
+)
 
 from gradaudit.audits.dp_audit import DpAuditOptions
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game, pair_epsilon, play_on, settings
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
-from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
+from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
 from gradaudit.executors.units import Units
@@ -96,26 +106,10 @@ def test_the_statistic_that_is_asked_for_is_the_score() -> None:
     assert dependent.epsilon_lower is None
 
 
-def test_a_verdict_takes_the_place_of_trials() -> None:
-    game, told = played(ClippedNoise(clip=0.5, sigma=0), restarts=0, record="random")
-    assert isinstance(game.result, DegenerateVerdict)
-    assert game.score is None
-    assert game.epsilon_lower == game.pair == math.inf
-    assert list(told.tasks) == ["canaries for race"]
-
-
-def deaf(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(gradients.shape[1], generator=generator)
-
-
-def constant(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return 0 * gradients[0] + 1
-
-
-@pytest.mark.parametrize("function", [deaf, constant])
-def test_a_pair_with_equal_releases_can_test_no_claim(function: object) -> None:
+@pytest.mark.parametrize("function", [deaf, lambda gradients, generator: 0 * gradients[0] + 1])
+def test_a_pair_with_equal_releases_can_test_no_claim(function: Release) -> None:
     """Whether noise is added to them or not, they say nothing of any other pair."""
-    game, _ = played(FileMechanism(function, "f.py:m"), restarts=0, record="random")  # type: ignore[arg-type]
+    game, _ = played(from_file(function), restarts=0, record="random")
     assert game.canaries.played.gap == 0
     assert game.untestable == "releases with common noise are the same with either value"
     assert game.epsilon_lower is None
@@ -135,17 +129,19 @@ def test_a_law_that_hides_the_pair_can_test_no_claim_and_any_other_can() -> None
     assert (silent.untestable, silent.epsilon_lower) == ("", 0.0), "a gap that the trials missed"
 
 
-def test_what_is_promised_is_for_the_batch_of_the_game() -> None:
-    game, _ = played(
-        ClippedNoise(clip=0.5, sigma=0, per="record"), restarts=0, record="1", companions=3
-    )
+def test_what_is_promised_is_for_the_batch_of_the_game_and_a_verdict_needs_no_trials() -> None:
+    quiet = ClippedNoise(clip=0.5, sigma=0, per="record")
+    game, told = played(quiet, restarts=0, record="1", companions=3)
+    assert isinstance(game.result, DegenerateVerdict)
+    assert game.score is None
+    assert game.epsilon_lower == game.pair == math.inf
+    assert list(told.tasks) == ["canaries for race"]
     noisy = replace(game, mechanism=ClippedNoise(clip=0.5, sigma=0.3, per="record"))
-    promise = noisy.promise("remove")
-    assert promise is not None
-    assert promise.mu == pytest.approx(0.5 / (0.3 * 2))
+    promise, replaced = noisy.promise("remove"), noisy.promise()
     assert promise == noisy.mechanism.promise("remove", 4, 114, DELTA)
-    replaced = noisy.promise()
+    assert promise is not None
     assert replaced is not None
+    assert promise.mu == pytest.approx(0.5 / (0.3 * 2))
     assert replaced.mu == pytest.approx(2 * promise.mu)
 
 
@@ -160,11 +156,8 @@ def test_finished_work_is_taken_up_but_not_of_foreign_code(tmp_path: Path) -> No
     _, told = played(ClippedNoise(clip=0.5, sigma=0.4), kept)
     assert len(told.tasks) == 2
 
-    def foreign(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return clip(gradients, 1).sum(0) + torch.randn(gradients.shape[1], generator=generator)
-
     for _ in range(2):
-        _, told = played(FileMechanism(foreign, "f.py:m"), kept, restarts=0, record="random")
+        _, told = played(from_file(sums_under_loud_noise), kept, restarts=0, record="random")
         assert list(told.tasks) == ["canaries for race", "releases"]
 
 
@@ -178,15 +171,39 @@ def test_what_cannot_be_played_is_told_before_anything_is_computed() -> None:
         played(record="60")
 
 
-def test_the_pair_of_equal_gradients_is_known_without_a_law() -> None:
-    file = FileMechanism(lambda gradients, generator: gradients[0], "f.py:m")
-    assert pair_epsilon(file, hypotheses(0.0), DELTA) == 0
-    assert pair_epsilon(file, hypotheses(1.0), DELTA) is None
-    known = pair_epsilon(ClippedNoise(clip=5, sigma=0.5), hypotheses(1.0, companions=3), DELTA)
-    assert known == pytest.approx(epsilon_gaussian(2.0, DELTA))
+LAPLACE = ClippedNoise(clip=50, sigma=1.0, noise="laplace")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "pair", "epsilon"),
+    [
+        (from_file(deaf), hypotheses(0.0), 0),
+        (from_file(deaf), hypotheses(1.0), None),
+        (ClippedNoise(clip=1, sigma=0), hypotheses(1.0), math.inf),
+        (
+            ClippedNoise(clip=5, sigma=0.5),
+            hypotheses(1.0, companions=3),
+            epsilon_gaussian(2.0, DELTA),
+        ),
+        (
+            ClippedNoise(clip=5, sigma=1),
+            hypotheses(0.4, values=3),
+            epsilon_gaussian(1.2, DELTA),
+        ),
+        (
+            LAPLACE,
+            hypotheses(1.0),
+            float((hypotheses(1.0).alternatives[0] - hypotheses(1.0).null).abs().sum()),
+        ),
+    ],
+)
+def test_the_pairs_own_epsilon_is_that_of_its_law_the_largest_of_a_mixture(
+    mechanism: Mechanism, pair: Hypotheses, epsilon: float | None
+) -> None:
+    found = pair_epsilon(mechanism, pair, DELTA)
+    assert found == (None if epsilon is None else pytest.approx(epsilon))
 
 
 def test_a_mechanism_without_clip_and_sigma_is_not_swept() -> None:
-    file = FileMechanism(lambda gradients, generator: gradients[0], "f.py:m")
     with pytest.raises(UsageError, match=r"f\.py:m has no clip and sigma to change"):
-        next(settings(file, [1.0], []))
+        list(settings(from_file(deaf), [1.0], []))

@@ -5,24 +5,29 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cases import CASES, Case
 from dp_subject import (
+    from_file,
     noise_that_no_seed_reaches,
     sensitivity,
     starts,
     sums_under_loud_noise,
     table,
 )
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.sensitivity import (
+    RecordGradients,
     RecordSensitivity,
     between_two_values,
     cosine_distance,
 )
-from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, FileMechanism, Mechanism
+from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.errors import AuditError, UsageError
+from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 
 PLACES = ("sum", "release")
 
@@ -35,18 +40,11 @@ def test_gaps_are_distances_of_noiseless_releases(per: str) -> None:
     mechanism = ClippedNoise(clip=0.5, sigma=1, per=per)
     for record in range(4):
         variants = ground.column.variants(inputs)[record]
-        releases = [
-            mechanism.mean(
-                torch.cat(
-                    [ground.gradients(row[None], labels[record : record + 1]), ground.companions]
-                )
-            )
-            for row in variants
-        ]
-        for i in range(3):
-            for j in range(3):
-                expected = (releases[i] - releases[j]).norm().item()
-                assert found[record, i, j].item() == pytest.approx(expected, rel=1e-9, abs=1e-15)
+        rows = ground.gradients(variants, labels[record].expand(3))
+        batches = [torch.cat([row[None], ground.companions]) for row in rows]
+        releases = torch.stack([mechanism.mean(batch) for batch in batches])
+        expected = (releases[:, None] - releases).norm(dim=2)
+        torch.testing.assert_close(found[record], expected, rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["gap", "cosine"])
@@ -130,11 +128,11 @@ def rounded(gradients: Tensor, generator: Generator) -> Tensor:
     ("mechanism", "clip", "words", "guesses"),
     [
         (ClippedNoise(clip=0.3, sigma=1), None, "the noiseless release", [0.3]),
-        (FileMechanism(sums_under_loud_noise, "f.py:m"), 0.2, "common noise", [5.0, math.inf]),
-        (FileMechanism(rounded, "f.py:m"), 0.2, "common noise", [0.2, math.inf]),
-        (FileMechanism(rounded, "f.py:m"), None, "common noise", [math.inf, math.inf]),
-        (FileMechanism(noise_that_no_seed_reaches, "f.py:m"), 0.2, "the declared clip", [0.2]),
-        (FileMechanism(noise_that_no_seed_reaches, "f.py:m"), None, "nothing clips", [math.inf]),
+        (from_file(sums_under_loud_noise), 0.2, "common noise", [5.0, math.inf]),
+        (from_file(rounded), 0.2, "common noise", [0.2, math.inf]),
+        (from_file(rounded), None, "common noise", [math.inf, math.inf]),
+        (from_file(noise_that_no_seed_reaches), 0.2, "the declared clip", [0.2]),
+        (from_file(noise_that_no_seed_reaches), None, "nothing clips", [math.inf]),
     ],
 )
 def test_what_is_measured_and_what_is_climbed(
@@ -186,3 +184,95 @@ def test_the_elements_of_a_gradient_are_those_of_its_parameters() -> None:
     assert list(gradients.sizes.values()) == [88, 8, 16, 2]
     assert gradients.elements == 114
     assert gradients.batched
+
+
+REAL = [case for case in CASES if case.inputs.is_floating_point()]
+
+
+def one_by_one(case: Case, target: Target) -> Tensor:
+    """Every trainable parameter's gradient of each record by autograd."""
+    model = target.model
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rows = []
+    for record, label in zip(case.inputs, case.labels, strict=True):
+        loss = case.loss.per_record(model(record[None]), label[None]).sum()
+        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        rows.append(torch.cat([gradient.flatten() for gradient in found]))
+    return torch.stack(rows)
+
+
+def gradients_of(case: Case, target: Target) -> RecordGradients:
+    return RecordGradients.of(target, case.inputs, case.labels)
+
+
+@pytest.mark.parametrize("case", REAL, ids=str)
+def test_gradients_and_their_slopes_are_those_of_autograd(case: Case) -> None:
+    """The slopes along a random direction, against finite differences."""
+    target = case.target()
+    gradients, inputs = gradients_of(case, target), case.inputs.flatten(1)
+    found = gradients(inputs, case.labels)
+    assert found.shape == (len(case.inputs), gradients.elements)
+    torch.testing.assert_close(found, one_by_one(case, target), rtol=1e-9, atol=1e-11)
+    weights = torch.randn(gradients.elements, generator=Generator().manual_seed(0))
+    aside = torch.randn(inputs.shape, generator=Generator().manual_seed(1)).double()
+    leaf = inputs.clone().requires_grad_()
+    score = gradients(leaf, case.labels) @ weights.double()
+    (slope,) = torch.autograd.grad(score.sum(), leaf)
+    with torch.no_grad():
+        ahead, behind = (gradients(inputs + s * 1e-6 * aside, case.labels) for s in (1, -1))
+    difference = (ahead - behind) @ weights.double() / 2e-6
+    torch.testing.assert_close((slope * aside).sum(dim=1), difference, rtol=1e-4, atol=1e-6)
+
+
+class Branching(nn.Module):
+    """Python control flow on a value, which vmap cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scale = 2.0 if float(inputs.sum().detach()) > 0 else 1.0
+        return self.inner(inputs) * scale
+
+
+def test_a_model_that_vmap_cannot_follow_is_looped_over() -> None:
+    target = Target(Branching().double(), CrossEntropy())
+    inputs = torch.tensor([[1.0, 2, 3]], dtype=torch.float64)
+    labels = torch.tensor([1])
+    gradients = RecordGradients.of(target, inputs, labels)
+    assert not gradients.batched
+    both = torch.cat([inputs, -inputs])
+    found = gradients(both, labels.expand(2))
+    for row, record in zip(found, both, strict=True):
+        alone = RecordGradients.of(target, record[None], labels)(record[None], labels)
+        torch.testing.assert_close(row, alone[0])
+    leaf = inputs.clone().requires_grad_()
+    gradients(leaf, labels).square().sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.abs().sum() > 0
+
+
+def test_hidden_layers_do_not_count_nor_do_their_biases() -> None:
+    case = next(case for case in REAL if case.id == "mlp-tanh")
+    target = case.target()
+    *hidden, last = (layer.name for layer in target.layers)
+    gradients = RecordGradients.of(target, case.inputs, case.labels, hidden)
+    module = dict(target.model.named_modules())[last]
+    assert gradients.elements == sum(parameter.numel() for parameter in module.parameters())
+    found = gradients(case.inputs.flatten(1), case.labels)
+    torch.testing.assert_close(found, one_by_one(case, target)[:, -gradients.elements :])
+
+
+def test_coupled_records_have_no_gradients_of_their_own() -> None:
+    case = next(case for case in REAL if case.id == "batch-norm")
+    target = Target(case.make_model(), case.loss, mode="train")
+    with pytest.raises(NotApplicable, match="--model-mode eval"):
+        gradients_of(case, target)
+
+
+def test_dropout_hides_a_record() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).double()
+    target = Target(model, CrossEntropy(), mode="train")
+    with pytest.raises(NotApplicable, match="draws random numbers"):
+        RecordGradients.of(target, torch.randn(2, 3), torch.tensor([0, 1]))

@@ -3,9 +3,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
-from scipy.stats import chi2, ncx2, norm
+from scipy.stats import chi2, kstest, ncx2, norm
 
 from gradaudit.audits.dp_audit.law.bounds import (
+    epsilon_ceiling,
     epsilon_lower,
     epsilon_of_guesses,
     guesses_ceiling,
@@ -42,12 +43,11 @@ def test_tails_are_the_best_of_all_pairs(mu):
 
 
 @pytest.mark.parametrize(("mu", "least"), LEAST.items())
-@pytest.mark.parametrize("alpha", [0.05, 0.045])
-def test_power(mu, least, alpha):
+def test_power(mu, least):
     law, rng = ProjectionLaw((mu,), 1.0), np.random.default_rng(3)
-    decision = best_decision(law, TRIALS, delta=DELTA, alpha=alpha)
+    decision = best_decision(law, TRIALS, delta=DELTA, alpha=0.045)
     assert decision.method == "two-tailed guesses"
-    values = [_play(law, decision, rng, alpha) for _ in range(100)]
+    values = [_play(law, decision, rng, 0.045) for _ in range(100)]
     assert np.mean(values) >= least
 
 
@@ -71,6 +71,9 @@ def test_far_apart_hypotheses_are_told_in_the_middle():
     tails = best_tails(ProjectionLaw((100.0,), 1.0), 1000, delta=DELTA)
     assert 10 < tails.low <= tails.high < 90
     assert tails.expected == guesses_ceiling(2000, delta=DELTA, alpha=0.05)
+    single = best_threshold(ProjectionLaw((100.0,), 1.0), 1000, delta=DELTA)
+    assert single.low == pytest.approx(50, abs=1)
+    assert single.expected == epsilon_ceiling(1000, delta=DELTA, alpha=0.05)
 
 
 def test_of_two_bounds_the_better_is_decided_for():
@@ -85,22 +88,20 @@ def test_a_pilot_of_two_values():
     decision = best_decision(PilotLaw(null, alternative), 1000, delta=DELTA)
     assert decision.method == "two-tailed guesses"
     assert 0 < decision.low <= decision.high <= 1
+    assert 0 < best_threshold(PilotLaw(null, alternative), 1000, delta=0).low <= 1
 
 
-def test_candidates_are_an_even_grid_over_both_hypotheses():
-    np.testing.assert_array_equal(
-        ProjectionLaw((-1.0, 3.0), 0.5).candidates(), np.linspace(-1 - 4, 3 + 4, 1025)
-    )
-    np.testing.assert_array_equal(
-        ProjectionLaw((2.0,), 0.5).candidates(), np.linspace(0 - 4, 2 + 4, 1025)
-    )
-    far = np.hypot(0.5 * 20, 6)
-    np.testing.assert_allclose(
-        DistanceLaw((1.0, 6.0), 0.5, 400).candidates(), np.linspace(10 - 4, far + 4, 1025)
-    )
-    np.testing.assert_allclose(
-        DistanceLaw((3.0,), 0.5, 64).candidates(), np.linspace(0, 5 + 4, 1025)
-    )
+@pytest.mark.parametrize(
+    ("law", "low", "high"),
+    [
+        (ProjectionLaw((-1.0, 3.0), 0.5), -1 - 4, 3 + 4),
+        (ProjectionLaw((2.0,), 0.5), 0 - 4, 2 + 4),
+        (DistanceLaw((1.0, 6.0), 0.5, 400), 10 - 4, np.hypot(0.5 * 20, 6) + 4),
+        (DistanceLaw((3.0,), 0.5, 64), 0, 5 + 4),
+    ],
+)
+def test_candidates_are_an_even_grid_over_both_hypotheses(law, low, high):
+    np.testing.assert_allclose(law.candidates(), np.linspace(low, high, 1025))
 
 
 def test_candidates_of_a_pilot_are_what_it_saw_and_a_grid_beyond():
@@ -275,3 +276,64 @@ def test_rates_of_projections_are_those_of_normal_laws():
     np.testing.assert_allclose(positives, norm.sf(taus, scale=0.4), rtol=1e-12)
     misses = [norm.cdf(taus, shift, 0.4) for shift in (0.5, 2.0)]
     np.testing.assert_allclose(negatives, np.mean(misses, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        ProjectionLaw((0.5, 4.0), 0.7),
+        DistanceLaw((0.5, 2.0), 0.4, 7),
+        DistanceLaw((2.0,), 1.0, 1),
+    ],
+)
+def test_samples_follow_the_rates(law):
+    null, alternative = law.sample(20_000, np.random.default_rng(11))
+    assert kstest(null, lambda tau: 1 - law.error_rates(tau)[0]).pvalue > 0.01
+    assert kstest(alternative, lambda tau: law.error_rates(tau)[1]).pvalue > 0.01
+
+
+def test_distance_drowns_in_high_dimension():
+    small, large = (DistanceLaw((6.4,), 1.0, elements) for elements in (10, 100_000))
+    assert best_threshold(small, TRIALS, delta=DELTA).expected > 6
+    assert best_threshold(large, TRIALS, delta=DELTA).expected < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mu", [1.0, 6.4])
+def test_recommended_threshold_is_near_the_best_one(mu):
+    law, rng = ProjectionLaw((mu,), 1.0), np.random.default_rng(17)
+    chosen = best_threshold(law, TRIALS, delta=DELTA)
+
+    def mean_bound(tau):
+        counts = [rng.binomial(TRIALS, rate, 4000) for rate in law.error_rates(tau)]
+        return float(np.mean(epsilon_lower(*counts, TRIALS, delta=DELTA, alpha=0.05)))
+
+    best = max(mean_bound(tau) for tau in np.linspace(mu / 2, mu / 2 + 4, 81))
+    assert mean_bound(chosen.low) == pytest.approx(best, abs=0.03)
+    assert chosen.expected == pytest.approx(best, abs=0.1)
+
+
+def test_pilot_sees_less_noise_than_claimed_where_the_claimed_law_is_blind():
+    claimed, real = ProjectionLaw((1.0,), 1.0), ProjectionLaw((1.0,), 1 / 8)
+    rng = np.random.default_rng(29)
+    pilot = PilotLaw(*real.sample(200, rng))
+    bounds = [
+        lower_bound(
+            *real.sample(TRIALS, rng), best_threshold(law, TRIALS, delta=DELTA).low, delta=DELTA
+        ).value
+        for law in (claimed, pilot)
+    ]
+    assert bounds[0] == 0
+    assert bounds[1] > 7
+
+
+def test_pilot_without_variation():
+    law = PilotLaw(np.zeros(10), np.ones(10))
+    chosen = best_threshold(law, 1000, delta=0)
+    assert 0 < chosen.low <= 1
+    assert chosen.expected == epsilon_ceiling(1000, delta=0, alpha=0.05)
+
+
+def test_distance_far_beyond_computable_tails_recommends_something():
+    chosen = best_threshold(DistanceLaw((1e6,), 1.0, 30_000), 1000, delta=DELTA)
+    assert 173 < chosen.low < 1e6

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
-from gradaudit.audits.dp_audit.one_run import (
+from gradaudit.audits.dp_audit.law.one_run_bounds import (
     CanaryGuesses,
     certain_count,
     certain_guesses,
@@ -23,6 +22,7 @@ from gradaudit.audits.dp_audit.one_run import (
     one_run_ceiling,
     p_value,
 )
+from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.errors import NotApplicable
 
 ORACLE = json.loads((Path(__file__).parent / "one_run_oracle.json").read_text(encoding="utf-8"))

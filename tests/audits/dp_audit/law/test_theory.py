@@ -11,7 +11,6 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from gradaudit.audits.dp_audit.law.theory import (
-    ClassicalEpsilon,
     epsilon_classical,
     epsilon_composed,
     epsilon_gaussian,
@@ -55,7 +54,7 @@ def test_epsilon_is_the_root_of_delta(mu, delta):
 
 
 def test_the_papers_setting():
-    assert epsilon_classical(2 / 0.1, 1e-5).value == pytest.approx(96.90, abs=5e-3)
+    assert epsilon_classical(2 / 0.1, 1e-5) == pytest.approx(96.90, abs=5e-3)
     one_sided = mu_of_mechanism(2, 0.1, relation="remove")
     assert epsilon_gaussian(one_sided, 1e-5) == pytest.approx(284.39, abs=5e-3)
     assert epsilon_gaussian(mu_of_mechanism(2, 0.1), 1e-5) == pytest.approx(969.65, abs=5e-3)
@@ -134,13 +133,6 @@ def test_laplace_pair():
         epsilon_laplace(-1.0, 1.0)
 
 
-def test_classical_formula_says_where_its_theorem_ends():
-    assert epsilon_classical(0.1, 1e-5).in_range
-    assert not epsilon_classical(20, 1e-5).in_range
-    too_small = epsilon_classical(20, 1e-5).value
-    assert too_small < epsilon_gaussian(20.0, 1e-5)
-
-
 @pytest.mark.parametrize(("relation", "sensitivity"), [("remove", 1), ("replace", 2)])
 def test_full_batches_compose_exactly(relation, sensitivity):
     ours = epsilon_composed(20.0, 100, 1e-5, relation=relation)
@@ -193,11 +185,10 @@ def test_the_classical_formula_refuses_values_out_of_range(mu, delta):
         epsilon_classical(mu, delta)
 
 
-def test_the_classical_theorem_covers_one_and_nothing_beyond():
-    edge = 1 / math.sqrt(2 * math.log(1.25 / 0.2))
-    assert epsilon_classical(edge * (1 - 1e-9), 0.2).in_range
-    assert not epsilon_classical(edge * (1 + 1e-9), 0.2).in_range
-    assert epsilon_classical(0.0, 0.2) == ClassicalEpsilon(0.0, in_range=True)
+def test_the_classical_formula_is_too_small_beyond_one() -> None:
+    assert epsilon_classical(1 / math.sqrt(2 * math.log(1.25 / 0.2)), 0.2) == pytest.approx(1)
+    assert epsilon_classical(0.0, 0.2) == 0
+    assert epsilon_classical(20, 1e-5) < epsilon_gaussian(20.0, 1e-5)
 
 
 def test_ends_of_ranges_are_allowed():

@@ -130,6 +130,17 @@ def test_a_mechanism_is_read_from_its_spec() -> None:
     assert {"dp", "opacus"} <= set(mechanisms())
 
 
+def test_a_defense_releases_the_defended_mean() -> None:
+    given = gradients(4)
+    mechanism = load_mechanism("prune:0.9").laid_out({"fc.weight": 27, "fc.bias": 10})
+    released, mean = mechanism.release(given, seeded()), given.mean(dim=0)
+    for part, whole in zip(released.split([27, 10]), mean.split([27, 10]), strict=True):
+        kept = part != 0
+        assert kept.sum() == len(part) - round(0.9 * len(part))
+        torch.testing.assert_close(part[kept], whole[kept])
+        assert whole[kept].abs().min() >= whole[~kept].abs().max()
+
+
 def test_a_mechanism_from_a_file_works_on_its_own_copy(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -205,4 +216,4 @@ def test_a_sweep_changes_one_number_at_a_time_to_each_that_differs() -> None:
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_a_sweep_over_what_is_not_a_positive_number_is_refused(value: float) -> None:
     with pytest.raises(UsageError, match=r"--sweep-sigma \S+: not a positive number"):
-        next(settings(ClippedNoise(clip=1.5, sigma=0.7), [1.0], [value]))
+        list(settings(ClippedNoise(clip=1.5, sigma=0.7), [1.0], [value]))

@@ -1,6 +1,7 @@
 """Flower's mods and NVFlare's filters, as they are installed, on messages of small models."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -128,19 +129,6 @@ def test_noise_on_whole_numbers_is_cut_off_and_follows_no_known_law() -> None:
     assert verdict_of_untouched(mechanism, game, looked) is None
 
 
-def test_a_law_is_known_only_where_the_formula_gives_noise() -> None:
-    none = load_mechanism(LOCAL.format(1, 1).replace("delta=1e-5", "delta=1.25"))
-    assert none.law(1) is None
-    assert load_mechanism(LOCAL.format(1, 1)).law(1) is not None
-
-
-@pytest.mark.parametrize("of", [(0, 1e-5), (1, 0), (1, 2)])
-def test_options_that_give_a_mod_no_noise_are_named(of: tuple[float, float]) -> None:
-    text = LOCAL.format(1, of[0]).replace("delta=1e-5", f"delta={of[1]}")
-    with pytest.raises(UsageError, match=f"for epsilon={of[0]} and delta={of[1]}: give epsilon"):
-        load_mechanism(text)
-
-
 @pytest.mark.parametrize("zero", [False, True], ids=["random", "zero"])
 def test_no_update_is_played_as_one_next_to_nothing_where_the_law_is_known(zero: bool) -> None:
     of = layout()
@@ -155,11 +143,6 @@ def test_no_update_is_played_as_one_next_to_nothing_where_the_law_is_known(zero:
     noisy = sent[~of.where(["logit_scale", "norm.num_batches_tracked"])]
     assert noisy.std() == pytest.approx(sigma, rel=4 / math.sqrt(2 * len(noisy)))
     assert noisy.mean() == pytest.approx(0, abs=4 * sigma / math.sqrt(len(noisy)))
-
-
-def test_a_mod_of_no_known_law_that_fails_on_no_update_says_what_to_play() -> None:
-    with pytest.raises(AuditError, match=r"changes nothing.*play --relation replace"):
-        installed(FIXED.format(1)).sent(torch.zeros(layout().elements))
 
 
 @pytest.mark.parametrize(("relation", "moved"), [("remove", 1.0), ("replace", 2.0)])
@@ -185,49 +168,35 @@ def test_every_array_of_a_local_dp_message_is_told() -> None:
     for key, fate in found.items():
         if fate.untouched:
             assert (fate.ratio, fate.noise, fate.clipped) == (pytest.approx(1), 0, False)
-            assert (fate.carries_on, fate.words) == (True, "leaves as training made it")
+            assert (fate.carries_on, fate.words) == (True, UNTOUCHED)
         else:
             assert fate.ratio == pytest.approx(float(factor), rel=1e-3), key
             assert fate.noise == pytest.approx(spread(1e-4, 10), rel=0.3)
             assert (fate.clipped, fate.words) == (True, "clipped, under noise")
 
 
+PERCENTILE = FILTERS + "percentile_privacy:PercentilePrivacy?gamma=0.01"
+SVT = FILTERS + "svt_privacy:SVTPrivacy?fraction=0.5&gamma=0.1&epsilon=1"
+EXCLUDE = FILTERS + "exclude_vars:ExcludeVars?exclude_vars="
+UNTOUCHED = "leaves as training made it"
+
+
 @pytest.mark.parametrize(
     ("text", "key", "words"),
     [
         (FIXED.format(0.5), "linear.weight", "clipped, no noise"),
-        (FIXED.format(0.5), "logit_scale", "leaves as training made it"),
-        (FIXED.format(50), "linear.weight", "leaves as training made it"),
-        (
-            "flower:flwr.clientapp.mod:arrays_size_mod",
-            "linear.weight",
-            "leaves as training made it",
-        ),
-        (FILTERS + "exclude_vars:ExcludeVars?exclude_vars=norm", "norm.weight", "does not leave"),
-        (
-            FILTERS + "exclude_vars:ExcludeVars?exclude_vars=nothing",
-            "norm.weight",
-            "leaves as training made it",
-        ),
-        (
-            FILTERS + "percentile_privacy:PercentilePrivacy?gamma=0.01",
-            "linear.weight",
-            "clipped, no noise",
-        ),
-        (
-            FILTERS + "percentile_privacy:PercentilePrivacy?gamma=0.01",
-            "logit_scale",
-            "leaves as training made it",
-        ),
-        (
-            FILTERS + "svt_privacy:SVTPrivacy?fraction=0.5&gamma=0.1&epsilon=1",
-            "logit_scale",
-            "leaves as training made it",
-        ),
+        (FIXED.format(0.5), "logit_scale", UNTOUCHED),
+        (FIXED.format(50), "linear.weight", UNTOUCHED),
+        (SIZES, "linear.weight", UNTOUCHED),
+        (EXCLUDE + "norm", "norm.weight", "does not leave"),
+        (EXCLUDE + "nothing", "norm.weight", UNTOUCHED),
+        (PERCENTILE, "linear.weight", "clipped, no noise"),
+        (PERCENTILE, "logit_scale", UNTOUCHED),
+        (SVT, "logit_scale", UNTOUCHED),
         (
             FILTERS + "convert_weights:ConvertWeights?direction=diff_to_weights",
             "norm.weight",
-            "leaves as training made it",
+            UNTOUCHED,
         ),
     ],
 )
@@ -296,6 +265,13 @@ def leaving(message, context, call_next):
 """
 
 
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("mods") / "mine.py"
+    file.write_text(MINE)
+    return f"flower:{file}:"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -306,23 +282,45 @@ def leaving(message, context, call_next):
         ("empty", "leaves no arrays in the message"),
         ("silent", "returns a NoneType; a mod returns"),
         ("leaving", "fails with SystemExit: no time"),
+        (FIXED.partition("?")[0], "refuses: fixedclipping_mod requires .*clipping_norm"),
+        (
+            LOCAL.format(2, 1),
+            r"fails on position_ids \(int64 1×4\): .*; leave out what is no weight with --unsent",
+        ),
     ],
 )
-def test_a_message_that_cannot_be_looked_at_is_told(name: str, said: str, tmp_path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(MINE)
-    mechanism = installed(f"flower:{file}:{name}")
+def test_a_message_that_cannot_be_looked_at_is_told(name: str, said: str, mine: str) -> None:
+    text = name if ":" in name else mine + name
+    mechanism = installed(text, ids=text.startswith(LOCAL.partition("?")[0]))
     with pytest.raises(AuditError, match=said) as caught:
-        mechanism.sent(update(mechanism.layout, 1.0))
+        mechanism.sent(update(mechanism.layout, 5.0))
     assert "\n" not in str(caught.value)
+
+
+def test_a_mod_of_no_known_law_that_fails_on_no_update_says_what_to_play() -> None:
+    with pytest.raises(AuditError, match=r"changes nothing.*play --relation replace"):
+        installed(FIXED.format(1)).sent(torch.zeros(layout().elements))
+
+
+def local(epsilon: float | str, delta: float = 1e-5, sensitivity: float = 1) -> str:
+    return LOCAL.format(sensitivity, epsilon).replace("delta=1e-5", f"delta={delta}")
+
+
+def test_a_law_is_known_only_where_the_formula_gives_noise() -> None:
+    assert load_mechanism(local(1, delta=1.25)).law(1) is None
+    assert load_mechanism(local(1)).law(1) is not None
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (local(0), "for epsilon=0 and delta=1e-05: give epsilon above 0 and delta above 0"),
+        (local(1, delta=0), "for epsilon=1 and delta=0: give epsilon"),
+        (local(1, delta=2), "for epsilon=1 and delta=2: give epsilon"),
+        (local(1, sensitivity=-1), "The sensitivity should be a non-negative value"),
+        (local("x"), "epsilon='x' is not a number"),
+        ("number?sigma=1", "makes a float, which is no mod"),
         ("flower:flwr.clientapp.mod:LocalDpMod", "'clipping_norm' is missing"),
-        (LOCAL.format(-1, 1), "The sensitivity should be a non-negative value"),
-        (LOCAL.format(1, "x"), "epsilon='x' is not a number"),
         ("flower:flwr.clientapp.mod:LocalDp", "did you mean 'LocalDpMod'"),
         ("flower:nowhere.at_all:mod", "No module named 'nowhere'"),
         ("flower:", "--mechanism flower: names nothing; write flower:MODULE:NAME"),
@@ -331,44 +329,20 @@ def test_a_message_that_cannot_be_looked_at_is_told(name: str, said: str, tmp_pa
         ("nvflare:nvflare.app_common.filters.svt_privacy:SVT", "it defines: SVTPrivacy"),
     ],
 )
-def test_wrong_middleware_is_told_in_one_line(text: str, said: str) -> None:
+def test_wrong_middleware_is_told_in_one_line(text: str, said: str, mine: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        load_mechanism(text)
+        load_mechanism(mine + text if text.startswith("number") else text)
     assert str(caught.value).startswith("--mechanism ")
     assert "\n" not in str(caught.value)
 
 
-def test_what_makes_no_mod_is_told(tmp_path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(MINE)
-    with pytest.raises(UsageError, match="makes a float, which is no mod"):
-        load_mechanism(f"flower:{file}:number?sigma=1")
-
-
-def test_a_mod_that_fails_on_whole_numbers_names_the_array() -> None:
-    mechanism = installed(LOCAL.format(2, 1), ids=True)
-    said = r"fails on position_ids \(int64 1×4\): .*; leave out what is no weight with --unsent"
-    with pytest.raises(AuditError, match=said):
-        mechanism.sent(update(mechanism.layout, 5.0))
-
-
-def test_a_refusal_is_told_with_its_reason() -> None:
-    mechanism = installed("flower:flwr.clientapp.mod:fixedclipping_mod")
-    with pytest.raises(AuditError, match=r"refuses: fixedclipping_mod requires .*clipping_norm"):
-        mechanism.sent(update(mechanism.layout, 1.0))
-
-
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [
-        ("flower", r"flwr is not installed; install gradaudit\[flower\]"),
-        ("nvflare", r"nvflare is not installed; install gradaudit\[nvflare\]"),
-    ],
-)
+@pytest.mark.parametrize(("extra", "package"), [("flower", "flwr"), ("nvflare", "nvflare")])
 def test_a_missing_framework_is_told_with_its_extra(
-    module: str, said: str, monkeypatch: pytest.MonkeyPatch
+    extra: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("flwr.app", "nvflare.apis.filter"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
-    with pytest.raises(UsageError, match=said):
-        load_mechanism(f"{module}:some.module:Name")
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        UsageError, match=rf"{package} is not installed; install gradaudit\[{extra}\]"
+    ):
+        load_mechanism(f"{extra}:some.module:Name")

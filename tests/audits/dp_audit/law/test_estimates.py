@@ -1,9 +1,82 @@
+"""The point estimate over all thresholds, and the bound for Gaussian noise, by their textbooks."""
+
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import f, nct, normaltest
 
-from gradaudit.audits.dp_audit.law.estimates import gaussian_bound, mu_lower, noncentrality_lower
+from gradaudit.audits.dp_audit.law.estimates import (
+    epsilon_point,
+    gaussian_bound,
+    mu_lower,
+    noncentrality_lower,
+)
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
+from gradaudit.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
+
+DELTA = 1e-3
+
+
+def _by_hand(null, alternative, delta):
+    """Every threshold, both formulas, one by one."""
+    trials, best = len(null), (0.0, None)
+    for tau in sorted({*null, *alternative}):
+        positive = sum(value >= tau for value in null) / trials
+        negative = sum(value < tau for value in alternative) / trials
+        for denominator, other in ((positive, negative), (negative, positive)):
+            if denominator and 1 - delta - other > 0:
+                best = max(best, (math.log((1 - delta - other) / denominator), tau))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("decimals", [1, 12])
+def test_estimate_is_the_largest_over_all_thresholds(seed, decimals):
+    null, alternative = np.random.default_rng(seed).normal(size=(2, 80)).round(decimals)
+    estimate = epsilon_point(null, alternative + 1, delta=DELTA)
+    value, threshold = _by_hand(list(null), list(alternative + 1), DELTA)
+    assert (estimate.value, estimate.threshold) == (pytest.approx(value), threshold)
+
+
+@pytest.mark.parametrize(
+    ("null", "alternative", "direction", "errors"),
+    [
+        ((90, 10), (40, 60), "false positives", (10, 40)),
+        ((60, 40), (10, 90), "false negatives", (40, 10)),
+        ((90, 10), (20, 30), "false positives", (10, 20)),
+        ((60, 40), (10, 190), "false negatives", (40, 10)),
+    ],
+)
+def test_value_and_interval_are_the_formula_at_both_rates_and_at_their_ends(
+    null, alternative, direction, errors
+):
+    """Of as many trials under each hypothesis, or of unequal numbers."""
+    samples = np.repeat([0, 1], null), np.repeat([0, 1], alternative)
+    estimate = epsilon_point(*samples, delta=DELTA, confidence=0.9)
+    assert (estimate.direction, estimate.threshold) == (direction, 1)
+    assert (estimate.false_positives, estimate.false_negatives) == errors
+    counts = list(zip(errors, (sum(null), sum(alternative)), strict=True))
+    denominator, other = counts if direction == "false positives" else counts[::-1]
+    value = math.log((1 - DELTA - other[0] / other[1]) / (denominator[0] / denominator[1]))
+    assert estimate.value == pytest.approx(value)
+    ends = [
+        math.log((1 - DELTA - limit(*other, 0.05)) / limit(*denominator, 0.05))
+        for limit in (clopper_pearson_upper, clopper_pearson_lower)
+    ]
+    assert estimate.interval == pytest.approx(ends, rel=1e-9)
+    assert estimate.confidence == 0.9
+
+
+def test_estimate_is_finite_where_the_formula_is_not():
+    estimate = epsilon_point(np.arange(50), 100 + np.arange(50), delta=0)
+    assert estimate.value == pytest.approx(math.log(50))
+    assert estimate.interval[0] <= estimate.value <= estimate.interval[1] < math.inf
+
+
+def test_refuses_a_hypothesis_without_trials():
+    with pytest.raises(ValueError, match="both hypotheses"):
+        epsilon_point([1], [], delta=0)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +99,6 @@ def test_bound_does_not_depend_on_location_and_scale():
     bound = mu_lower(null, alternative + 1, alpha=0.05)
     moved = mu_lower(3 + 0.01 * null, 3 + 0.01 * (alternative + 1), alpha=0.05)
     assert moved == pytest.approx(float(bound), rel=1e-9)
-
-
-def test_bound_is_never_negative():
-    null, alternative = np.random.default_rng(2).normal(size=(2, 100))
     assert mu_lower(null, alternative - 5, alpha=0.05) == 0
 
 
@@ -102,11 +171,8 @@ def test_checks_and_estimate_are_the_textbooks():
     for groups in ((null, alternative), (alternative, null)):
         bound = gaussian_bound(*groups, delta=1e-3, alpha=0.2)
         ratio = groups[1].var(ddof=1) / groups[0].var(ddof=1)
-        tails = (
-            f.cdf(ratio, len(groups[1]) - 1, len(groups[0]) - 1),
-            f.sf(ratio, len(groups[1]) - 1, len(groups[0]) - 1),
-        )
-        assert bound.equal_variance_p == pytest.approx(2 * min(tails))
+        law = f(len(groups[1]) - 1, len(groups[0]) - 1)
+        assert bound.equal_variance_p == pytest.approx(2 * min(law.cdf(ratio), law.sf(ratio)))
         left = np.concatenate([group - group.mean() for group in groups])
         assert bound.normality_p == pytest.approx(normaltest(left).pvalue)
         pooled = sum((group - group.mean()) @ (group - group.mean()) for group in groups) / 108
