@@ -81,14 +81,9 @@ def test_other_clusters_have_the_interval_that_always_holds(shares: np.ndarray) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "share", "dependence"),
-    [
-        *((3, 0.02, 0.0), (3, 0.86, 1 / 16), (3, 0.02, 2 / 5), (3, 0.86, 1.0)),
-        *((7, 0.86, 2 / 5), (7, 0.02, 1.0)),
-        *((12, 0.86, 0.0), (12, 0.02, 1 / 16), (12, 0.86, 2 / 5), (12, 0.02, 1.0)),
-    ],
-)
+@pytest.mark.parametrize("number", [3, 12])
+@pytest.mark.parametrize("share", [0.02, 0.86])
+@pytest.mark.parametrize("dependence", [0.0, 1 / 16, 2 / 5, 1.0])
 def test_shares_of_few_clusters_cover(number: int, share: float, dependence: float) -> None:
     random, found = np.random.default_rng(7), []
     for _ in range(200):

@@ -96,15 +96,12 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> AuditCost:
 
 
 def _fit_seconds(audit: InferenceAttack[Any], features: int) -> float:
-    """About how long the adversary's fits on so many features take."""
     options = audit.options
     if isinstance(audit, AttackUser):
         return Encoder.seconds(options.batches, features)
     values = options.bins if isinstance(audit, AttackDistribution) else 2
-    fits = (
-        family(name).seconds_ordered(options.batches, features, values) for name in options.family
-    )
-    return sum(fits)
+    families = map(family, options.family)
+    return sum(each.seconds_ordered(options.batches, features, values) for each in families)
 
 
 def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:

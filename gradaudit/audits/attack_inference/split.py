@@ -176,7 +176,7 @@ def split_parts(secret: Secret, design: Design, seed: np.random.SeedSequence) ->
 
 
 def _expect_enough(parts: Mapping[str, IntArray], secret: Secret, design: Design) -> None:
-    """Raise a UsageError that names the remedies where a value has too few records."""
+    """Name --merge-rare too among the remedies where a value has too few records."""
     size, values = design.batch_size, secret.values
     try:
         expect_enough(parts, secret.codes, values, size, secret.name)

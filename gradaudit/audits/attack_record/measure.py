@@ -1,6 +1,6 @@
 """Scores records' presence in updates, layer by layer and in the whole update."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,6 @@ from pydantic import JsonValue
 from gradaudit.audits.attack_record import AttackRecord
 from gradaudit.audits.attack_record.likelihood_ratio import (
     RIDGES,
-    Placed,
     PresenceScores,
     auroc_of_pairs,
 )
@@ -83,18 +82,14 @@ def run(audit: AttackRecord, subject: Subject, progress: Progress) -> Iterator[M
             yield from rows.scores(layer.name, each[-1])
             advance(1)
     assert whole is not None
-    tried = [PresenceScores.chosen(whole, game.placed), _summed(normal, game.placed), *each]
-    together = PresenceScores.best(tried)
+    total = np.sum([layer.scores for layer in normal], axis=0)
+    words: dict[str, JsonValue] = {"statistic": "sum of layers'"}
+    summed = PresenceScores(total, words, auroc_of_pairs(total, game.placed.shadow))
+    together = PresenceScores.best([PresenceScores.chosen(whole, game.placed), summed, *each])
     yield from rows.scores(None, together)
     yield from rows.not_seen()
     yield from rows.certificates()
     yield from rows.given({None: together, **dict(zip(rows.names, each, strict=True))})
-
-
-def _summed(each: Sequence[PresenceScores], placed: Placed) -> PresenceScores:
-    total = np.sum([layer.scores for layer in each], axis=0)
-    words: dict[str, JsonValue] = {"statistic": "sum of layers'"}
-    return PresenceScores(total, words, auroc_of_pairs(total, placed.shadow))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -92,24 +93,21 @@ class InactiveUnits:
     Attributes:
         ends: the layers before and after the local steps.
         space: of the first layer's update.
-        live: the units that some record sent something back through.
         edge: the largest singular value of rounding or noise.
     """
 
     ends: tuple[TwoLayers, TwoLayers]
     space: GradientRowSpace
-    live: Tensor
     edge: float
 
-    @classmethod
-    def of(
-        cls, ends: tuple[TwoLayers, TwoLayers], space: GradientRowSpace, edge: float
-    ) -> InactiveUnits:
-        """With singular values up to an edge taken for rounding or noise."""
-        live = (space.left * space.values).norm(dim=1) > edge
-        return cls(ends, space, live.nonzero()[:, 0], edge)
+    @cached_property
+    def live(self) -> Tensor:
+        """The units that some record sent something back through."""
+        sent = (self.space.left * self.space.values).norm(dim=1)
+        live: Tensor = (sent > self.edge).nonzero()[:, 0]
+        return live
 
-    @property
+    @cached_property
     def left(self) -> Tensor:
         """The left singular vectors by unit, (live, rank)."""
         return self.space.left[self.live]
@@ -248,8 +246,7 @@ class LocalRows:
             two_layers(after_steps(view, steps).model, self.test.columns, view.update)
             for steps in (0, local_steps(view))
         )
-        edge = self.peeling.precision.edges[0]
-        units = InactiveUnits.of((one, two), self.test.first, edge)
+        units = InactiveUnits((one, two), self.test.first, self.peeling.precision.edges[0])
         return list(self._told_apart(units, self._directions(units, advance)))
 
     def _directions(self, units: InactiveUnits, advance: Advance) -> Tensor:
@@ -298,14 +295,15 @@ class LocalRows:
         whole row there, and if the units that sent nothing back are off for it.
         """
         every, missing = torch.arange(len(known)), units.space.rank - len(known)
+        entered = self.test.layers.entered
         blurred = _BLURRED * float(units.rounding(known).amax()) if len(known) else 0.0
         for place, direction in enumerate(known):
             space = units.dual(known[every != place])
             cells = self._whole(space)
-            cells = cells[units.along(direction, self._entered(cells)).abs() > self.accept]
+            cells = cells[units.along(direction, entered(cells)).abs() > self.accept]
             codes = self.test.columns.codes(cells)
             if len(cells) and bool((codes == codes[0]).all()) and units.agrees(direction, cells[0]):
-                term = units.term(direction, self._entered(cells[:1]))
+                term = units.term(direction, entered(cells[:1]))
                 yield self._round(space, term, cells[:1], blurred, certain=missing == 0)
         space = units.dual(known)
         rest = self._whole(space) if 0 < missing <= _FEW else known[:0]
@@ -334,9 +332,6 @@ class LocalRows:
         once = cells.new_ones(len(cells))
         residual = inside.residuals(cells) if certain else torch.full_like(once, torch.inf)
         return PeelingRound(inside, cells, labels, once, residual, spread)
-
-    def _entered(self, cells: Tensor) -> Tensor:
-        return self.test.layers.entered(cells)
 
     def _ranked(self, advance: Advance) -> list[PeelingRound]:
         """Rank the whole rows of the first span by their misfit at the second layer.

@@ -235,7 +235,8 @@ def pool(columns: TableColumns, relaxed: AttackerView, found: Candidates) -> Poo
     members = torch.stack([front.cells(rows) for rows in found.inputs[usable].double()])
     scores, labels = found.scores[usable], found.labels[usable].double()
     best = members[int(scores.argmin())]
-    orders = [_order(best, member) for member in members]
+    distances = [torch.cdist(best, member).square().numpy() for member in members]
+    orders = [torch.from_numpy(linear_sum_assignment(each)[1]) for each in distances]
     cells = torch.stack([m[o] for m, o in zip(members, orders, strict=True)])
     labels = torch.stack([m[o] for m, o in zip(labels, orders, strict=True)])
     pooled, agreement = best.clone(), []
@@ -251,11 +252,6 @@ def pool(columns: TableColumns, relaxed: AttackerView, found: Candidates) -> Poo
     one = labels.reshape(*labels.shape[:2], -1)[:, :, 0]
     voted = one.mode(dim=0).values if relaxed.classes else one.median(dim=0).values
     return Pooled(pooled, voted, torch.stack(agreement, dim=1), float(scores.min()))
-
-
-def _order(best: Tensor, member: Tensor) -> Tensor:
-    distance = torch.cdist(best, member).square()
-    return torch.from_numpy(linear_sum_assignment(distance.numpy())[1])
 
 
 def calibrated(columns: TableColumns, scores: Tensor, right: Tensor, asked: Tensor) -> Tensor:

@@ -210,7 +210,6 @@ def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measure
 
 
 def _unit(metric: str, repetitions: Sequence[UsableInformation]) -> float:
-    """Return the divisor of information: one, or the prior's entropy."""
     return repetitions[0].entropy if metric == "vinfo_fraction" else 1.0
 
 

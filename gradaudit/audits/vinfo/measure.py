@@ -252,9 +252,16 @@ class _Latent:
         sensitivities: Sensitivities,
         progress: Progress,
     ) -> Iterator[Measurement]:
-        """Yield an attribute's rows in one round."""
         options, title = self.options, f"{Vinfo.name} {case.attribute}"
-        work = self._layerwise(case, target, rows.variant)
+        work = Layerwise(
+            partial(self._interceptor, target),
+            self.subject.layers,
+            parse_reduction(options.reduce),
+            self._sharing.others,
+            case.seed,
+            self.subject.jobs,
+            self.subject.units.of(str(rows.variant)),
+        )
         adversary = Estimator(options.members, options.prior, options.paper, curve=True)
         real = work.usable(case.real, adversary, progress, title)
         permuted = work.usable(case.permuted, adversary, progress, f"{title}, permuted")
@@ -281,19 +288,7 @@ class _Latent:
     def _sharing(self) -> SharingProtocol:
         return self.options.sharing(self.subject.defenses, self.subject.hidden)
 
-    def _layerwise(self, case: AttributeCase, target: Target, variant: Variant) -> Layerwise:
-        return Layerwise(
-            partial(self._interceptor, target),
-            self.subject.layers,
-            parse_reduction(self.options.reduce),
-            self._sharing.others,
-            case.seed,
-            self.subject.jobs,
-            self.subject.units.of(str(variant)),
-        )
-
     def _interceptor(self, target: Target, layers: Sequence[Layer]) -> Interceptor:
-        """Make the interceptor of some layers of a round."""
         subject = self.subject
         of = target, self.records
         return Interceptor(
@@ -307,7 +302,6 @@ class _Latent:
         )
 
     def _facts(self, case: AttributeCase, work: Layerwise) -> dict[str, JsonValue]:
-        """Collect the facts in every row of a case."""
         first = case.real[0]
         facts: dict[str, JsonValue] = {
             "attribute": case.attribute,

@@ -237,7 +237,6 @@ class _Levels:
         )
 
     def _counts(self, at: int) -> dict[str, JsonValue]:
-        """Collect the threshold, failed restarts, refused members, and the best guesses."""
         kind = int(self.tally.kinds[at])
         guessed: dict[str, JsonValue] = {
             "kind": KINDS[kind],
@@ -354,7 +353,6 @@ class _Attacks:
         yield from threshold_rows(rows, layer, rebuilt, guessed, self.options.threshold)
 
     def _facts(self, chosen: tuple[Layer, ...]) -> dict[str, JsonValue]:
-        """Collect the facts in every row of a set of layers."""
         knowledge = dict(self.campaign.observed[0].view.knowledge)
         informed = [text for text, method in self.methods.items() if not method.searches_labels]
         labels = (

@@ -133,7 +133,7 @@ def test_auroc_is_that_of_two_normal_laws_whose_means_are_apart() -> None:
 
 @pytest.mark.parametrize(
     ("records", "outside", "share", "shift"),
-    [(90, 40, 0.01, 1.0), (300, 90, 0.001, 1.0), (300, 125, 0.001, 2.0)],
+    [(90, 40, 0.01, 1.0), (300, 125, 0.001, 2.0)],
 )
 def test_the_intervals_hold_the_truth(
     records: int, outside: int, share: float, shift: float

@@ -33,7 +33,7 @@ def directions_of(rate: float = 0.05) -> tuple[InactiveUnits, Tensor, Tensor, Te
     cells = columns.cells(batch.inputs)
     extended = with_one(layers.entered(cells))
     dual = torch.linalg.pinv(extended @ space.rows.T / space.values)
-    return InactiveUnits.of((layers, after), space, edge), cells, extended, dual.T
+    return InactiveUnits((layers, after), space, edge), cells, extended, dual.T
 
 
 def test_units_that_are_off_tell_a_direction_that_takes_all_other_rows_to_nothing() -> None:

@@ -1,6 +1,5 @@
 """Rows from row spaces: the parts against dense computations, and batches of many models back."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -137,29 +136,23 @@ def weighted(classes: int) -> Loss:
     return WeightedCrossEntropy(nn.CrossEntropyLoss(torch.tensor(WEIGHTS[:classes])), "weighted")
 
 
-Given = tuple[Records, nn.Module, Loss | None, int]
-CASES: dict[str, Callable[[], Given]] = {
-    "one logit": lambda: (table(), chain(17, 40, 40, 1), BinaryCrossEntropy(), COUNT),
-    "regression": lambda: (real(table()), chain(17, 40, 40, 1), MeanSquaredError(), COUNT),
-    "two weights": lambda: (table(), chain(17, 40, 40, 2), weighted(2), COUNT),
-    "three weights": lambda: (table(classes=3), chain(17, 40, 40, 3), weighted(3), COUNT),
-    "three layers, ten classes": lambda: (
-        *(table(classes=10), chain(17, 40, 40, 40, 10), None, COUNT),
-    ),
-    "codes in embeddings": lambda: (table(coded=True), Lookups().double(), None, COUNT),
-    "one layer": lambda: (table(), chain(17, 40, 2), None, 4),
-    **{
-        kind.__name__: lambda kind=kind: (
-            *(table(), chain(17, 40, 40, 2, activation=kind), None, COUNT),
-        )
-        for kind in (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU)
-    },
+CASES: dict[str, tuple[Records, nn.Module, Loss, int]] = {
+    "one logit": (table(), chain(17, 40, 40, 1), BinaryCrossEntropy(), COUNT),
+    "regression": (real(table()), chain(17, 40, 40, 1), MeanSquaredError(), COUNT),
+    "two weights": (table(), chain(17, 40, 40, 2), weighted(2), COUNT),
+    "three weights": (table(classes=3), chain(17, 40, 40, 3), weighted(3), COUNT),
+    "three layers": (table(classes=10), chain(17, 40, 40, 40, 10), CrossEntropy(), COUNT),
+    "codes in embeddings": (table(coded=True), Lookups().double(), CrossEntropy(), COUNT),
+    "one layer": (table(), chain(17, 40, 2), CrossEntropy(), 4),
 }
+for kind in (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU):
+    layers = chain(17, 40, 40, 2, activation=kind)
+    CASES[kind.__name__] = table(), layers, CrossEntropy(), COUNT
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_batch_comes_back_whole_and_certified(case: str) -> None:
-    records, model, loss, count = CASES[case]()
+    records, model, loss, count = CASES[case]
     answer, scores = rebuilt(seen_of(records, model, count, loss))
     assert bool(scores.rows.all())
     assert bool(scores.certified.all())

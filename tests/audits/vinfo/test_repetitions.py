@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,27 +31,23 @@ def records_of(repetition: Repetition) -> list[set[int]]:
     return [set(batches.indices.ravel().tolist()) for batches in repetition.batches]
 
 
-def test_no_record_is_in_two_sets_of_batches() -> None:
-    for each in repetitions(question()):
-        sets = records_of(each)
+@pytest.mark.parametrize("each_has", [1, 5])
+def test_no_record_or_user_is_in_two_sets_of_batches(each_has: int) -> None:
+    users = np.array([f"u{i // each_has}" for i in range(300)])
+    for each in repetitions(question(users=users)):
+        sets = [set(users[list(own)]) for own in records_of(each)]
         assert len(sets) == 4
         assert not any(one & other for one, other in combinations(sets, 2))
         assert [len(batches.labels) for batches in each.batches] == [12, 12, 12, 48]
         assert [len(part) for part in each.parts] == [70, 70, 70, 90]
 
 
-def test_batches_share_the_value_that_their_label_says() -> None:
-    asked = question(values=3)
+def test_batches_share_the_value_that_their_label_says_and_are_of_the_pool_alone() -> None:
+    asked = question(values=3, pool=np.arange(100, 250))
     for each in repetitions(asked):
+        assert set().union(*records_of(each)) <= set(asked.pool.tolist())
         for batches in each.batches:
             assert (asked.codes[batches.indices] == batches.labels[:, None]).all()
-
-
-def test_no_user_is_in_two_sets_of_batches() -> None:
-    users = np.array([f"u{i // 5}" for i in range(300)])
-    for each in repetitions(question(users=users)):
-        names = [set(users[list(own)]) for own in records_of(each)]
-        assert not any(one & other for one, other in combinations(names, 2))
 
 
 def test_every_repetition_splits_anew_and_depends_on_its_number_alone() -> None:
@@ -59,12 +56,6 @@ def test_every_repetition_splits_anew_and_depends_on_its_number_alone() -> None:
         np.testing.assert_array_equal(first.parts[0], again.parts[0])
         np.testing.assert_array_equal(first.batches[3].indices, again.batches[3].indices)
     assert not np.array_equal(three[0].parts[0], three[1].parts[0])
-
-
-def test_only_the_pool_is_used() -> None:
-    pool = np.arange(100, 250)
-    for each in repetitions(question(pool=pool)):
-        assert set().union(*records_of(each)) <= set(pool.tolist())
 
 
 def test_the_adversary_has_as_many_records_as_it_is_given() -> None:
@@ -138,11 +129,16 @@ def test_values_that_do_not_occur_are_left_out() -> None:
     assert set(each.batches[0].labels) == {0, 1}
 
 
-def test_one_value_is_refused() -> None:
-    with pytest.raises(NotApplicable, match=r"trait: every record .* 'a'.* at least 2 values"):
-        list(repetitions(question(codes=np.zeros(300, dtype=np.int64))))
-
-
-def test_too_few_records_are_refused() -> None:
-    with pytest.raises(NotApplicable, match=r"of trait, .* are needed, 10 in each set"):
-        list(repetitions(question(records=60)))
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"codes": np.zeros(300, dtype=np.int64)},
+            r"trait: every record .* 'a'.* at least 2 values",
+        ),
+        ({"records": 60}, r"of trait, .* are needed, 10 in each set"),
+    ],
+)
+def test_one_value_or_too_few_records_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotApplicable, match=words):
+        list(repetitions(question(**settings)))

@@ -80,7 +80,7 @@ def test_logistic_regression_recovers_the_information_of_gaussians(
     assert high - low < 0.05
 
 
-@pytest.mark.parametrize("nats", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("nats", [0.1, 0.5])
 def test_planted_nats_come_out(nats: float) -> None:
     shift = float(brentq(lambda shift: information(shift) - nats, 0.1, 10))
     found = [told(gaussian_sets(shift, seed, 600), *MEMBERS, seed=seed) for seed in range(2)]
@@ -88,16 +88,7 @@ def test_planted_nats_come_out(nats: float) -> None:
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_a_perfect_predictor_has_the_entropy(member: str) -> None:
-    found = told(gaussian_sets(60.0, 0, 400), member)
-    assert found.information == pytest.approx(np.log(2), abs=0.003)
-    assert found.information <= found.entropy == pytest.approx(np.log(2))
-    assert found.auroc == 1
-    assert found.family == found.ranker == member
-
-
-@pytest.mark.parametrize("member", MEMBERS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_perfect_predictor_of_four_values_has_their_entropy(member: str, seed: int) -> None:
     """But for its doubt, λ = 1/(2(n + 1)) of the prior; a second column would mislead trees."""
     prior = np.array([0.4, 0.3, 0.2, 0.1])
@@ -109,7 +100,7 @@ def test_a_perfect_predictor_of_four_values_has_their_entropy(member: str, seed:
     lost = -(prior * np.log(1 - doubt * (1 - prior))).sum()
     assert found.entropy == pytest.approx(-(prior * np.log(prior)).sum())
     assert found.information == pytest.approx(found.entropy - lost, abs=1e-5)
-    assert found.auroc == 1
+    assert (found.auroc, found.family, found.ranker) == (1, member, member)
 
 
 def test_what_score_batches_say_has_no_part_in_the_choice() -> None:
@@ -137,7 +128,7 @@ def test_no_fold_chooses_among_members_that_were_fitted_on_it() -> None:
 
 
 def test_of_nothing_little_is_lost() -> None:
-    found = [told(gaussian_sets(0.0, seed), *MEMBERS, seed=seed) for seed in range(6)]
+    found = [told(gaussian_sets(0.0, seed), *MEMBERS, seed=seed) for seed in range(4)]
     values = np.array([each.information for each in found])
     assert -0.02 < values.mean() < 0.01
     assert np.abs(values).max() < 0.05

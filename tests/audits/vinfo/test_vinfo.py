@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions, measure
 from gradaudit.audits.vinfo.attribute import LayerPoint, correlation_rows, crossed_rows
-from gradaudit.audits.vinfo.cases import why_no_correlation
+from gradaudit.audits.vinfo.cases import drawn_cases, why_no_correlation
 from gradaudit.audits.vinfo.v_information import UsableInformation
 from gradaudit.cli.commands.scan import sample_folder
 from gradaudit.data.records import Attribute, Records
@@ -81,6 +81,14 @@ def subject_of(
     return Subject((target,) * targets, records, target.layers, attributes=names, **settings)
 
 
+def trait(
+    records: int = 400, *, shift: float = 6.0, values: int = 2, seed: int = 0, **settings: Any
+) -> Subject:
+    """A subject with the planted attribute, which is called so."""
+    inputs, codes = planted(records, shift=shift, values=values, seed=seed)
+    return subject_of(inputs, {"trait": codes}, **settings)
+
+
 def right_of(subject: Subject) -> Subject:
     """Of which the right half alone is looked at."""
     return replace(subject, layers=subject.layers[1:])
@@ -92,8 +100,7 @@ rows_of = rows_by(Vinfo, **QUICK)
 @pytest.fixture(scope="module")
 def plain() -> list[Measurement]:
     """Rows of the planted attribute."""
-    inputs, codes = planted()
-    return rows_of(subject_of(inputs, {"trait": codes}), repeats=8)
+    return rows_of(trait(), repeats=5)
 
 
 def test_what_one_layer_holds_is_found_in_that_layer_only(plain: list[Measurement]) -> None:
@@ -117,18 +124,6 @@ def test_rare_values_are_merged_where_that_is_asked_for() -> None:
     assert row.details["merged_values"] == ["value 0", "value 2", "value 3"]
     assert row.details["values"] == 2
     assert row.value == pytest.approx(np.log(2), abs=0.1)
-
-
-def test_the_information_of_gaussian_records_is_found() -> None:
-    inputs, codes = planted(1500, shift=1.5)
-    rows = rows_of(subject_of(inputs, {"trait": codes}), batch_size=1, batches=200, repeats=4)
-    grid = np.linspace(-10, 12, 20_001)
-    densities = np.exp(-((grid[:, None] - [0, 1.5]) ** 2) / 2) / np.sqrt(2 * np.pi)
-    terms = densities * np.log(densities / densities.mean(axis=1, keepdims=True))
-    truth = float(terms.mean(axis=1).sum() * (grid[1] - grid[0]))
-    row = one(rows, "vinfo", "right")
-    assert row.interval is not None
-    assert row.interval[0] - 0.01 <= truth <= row.interval[1] + 0.01
 
 
 def test_a_permuted_attribute_stands_beside_every_row_and_is_nothing(
@@ -176,10 +171,9 @@ def test_the_value_is_the_mean_of_repetitions_or_nought() -> None:
 
 
 def test_the_same_seed_gives_the_same_rows_whatever_the_workers() -> None:
-    inputs, codes = planted(200)
     options = {"family": ("forest",), "repeats": 2, "batches": 10}
     alone, together, other = (
-        rows_of(right_of(subject_of(inputs, {"trait": codes}, **settings)), **options)
+        rows_of(right_of(trait(200, **settings)), **options)
         for settings in ({}, {"jobs": 2}, {"seed": 1})
     )
     assert alone == together
@@ -204,13 +198,6 @@ def test_of_several_attributes_each_has_its_own_numbers_and_the_headline_is_the_
     assert len(keys) == len(rows)
 
 
-def test_more_than_two_values_work_directly() -> None:
-    inputs, codes = planted(600, shift=8.0, values=3)
-    row = one(rows_of(subject_of(inputs, {"trait": codes})), "vinfo", "right")
-    assert row.value == pytest.approx(np.log(3), abs=0.1)
-    assert row.details["values"] == 3
-
-
 def test_the_empirical_prior_has_less_to_tell() -> None:
     inputs, _ = planted(600, shift=0)
     codes = (np.arange(600) % 5 == 0).astype(np.int64)
@@ -222,8 +209,7 @@ def test_the_empirical_prior_has_less_to_tell() -> None:
 
 
 def test_the_papers_softmax_says_its_ceiling() -> None:
-    inputs, codes = planted()
-    rows = rows_of(subject_of(inputs, {"trait": codes}), paper=True, family=(), repeats=2)
+    rows = rows_of(trait(), paper=True, family=(), repeats=2)
     row = one(rows, "vinfo", "right")
     assert row.value is not None
     assert 0.3 < row.value <= ceiling(2)
@@ -241,44 +227,30 @@ def test_membership_is_asked_about_where_no_attribute_is() -> None:
 
 
 def test_older_checkpoints_are_rounds() -> None:
-    inputs, codes = planted(200)
-    rows = rows_of(subject_of(inputs, {"trait": codes}, targets=2))
+    rows = rows_of(trait(200, targets=2))
     assert one(rows, "vinfo", "right").value == one(rows, "vinfo", "right", round=1).value
 
 
 def test_users_are_kept_together() -> None:
-    """Each user has a mark of its own in the inputs, which tells nothing of other users."""
-    rng = np.random.default_rng(0)
-    user = np.repeat(np.arange(60), 20)
-    marks = rng.normal(size=(60, 6)) * 5
-    inputs = torch.tensor(marks[user] + rng.normal(size=(1200, 6)), dtype=torch.float32)
-    codes = rng.permutation(np.arange(60) % 2)[user]
-    names = np.array([f"u{u}" for u in user])
-    options = {"batch_size": 1, "batches": 140, "family": ("forest",), "repeats": 2}
-    together, apart = (
-        one(rows_of(right_of(audited), **options), "auroc", "right")
-        for audited in (
-            subject_of(inputs, {"trait": codes}, users=names),
-            subject_of(inputs, {"trait": codes}),
-        )
-    )
-    assert together.value is not None
-    assert apart.value is not None
-    assert together.value < 0.65
-    assert apart.value > 0.85
+    users = np.array([f"u{i // 10}" for i in range(1200)])
+    records = trait(1200, users=users).records
+    ((case,), _) = drawn_cases(records, VinfoOptions(**QUICK), 0, keep=True)
+    for each in (*case.real, *case.permuted, *case.independent):
+        names = [set(users[part]) for part in each.parts]
+        assert sum(map(len, names)) == len(set.union(*names))
+    kept, measured = (set(users[each.adversary]) for each in (case.independent[0], case.real[0]))
+    assert not kept & measured
 
 
 def test_few_repetitions_are_warned_of(plain: list[Measurement]) -> None:
-    inputs, codes = planted(200)
-    rows = rows_of(subject_of(inputs, {"trait": codes}), repeats=4)
+    rows = rows_of(trait(200), repeats=4)
     assert "only 4 repetitions" in str(one(rows, "vinfo", "right").details["warning"])
     assert "warning" not in one(plain, "vinfo", "right").details
 
 
 def test_the_interval_is_that_for_new_records() -> None:
     """Wider than the one over repetitions by Nadeau and Bengio's factor."""
-    inputs, codes = planted(400, shift=1.5)
-    row = one(rows_of(subject_of(inputs, {"trait": codes}), repeats=6), "vinfo", "right")
+    row = one(rows_of(trait(400, shift=1.5), repeats=6), "vinfo", "right")
     assert row.interval is not None
     low, high = row.details["interval_over_repetitions"]  # type: ignore[misc,union-attr]
     scored, fitted = 120, 280
@@ -292,8 +264,7 @@ def test_the_interval_is_that_for_new_records() -> None:
 
 
 def test_few_disjoint_batches_widen_the_interval_and_are_judged() -> None:
-    inputs, codes = planted(200)
-    row = one(rows_of(subject_of(inputs, {"trait": codes}), batch_size=8), "auroc", "right")
+    row = one(rows_of(trait(200), batch_size=8), "auroc", "right")
     assert not row.imprecise
     assert row.interval is not None
     quantile, trials = float(stats.t.ppf(0.975, 23)), 1.9 * 12.5
@@ -323,7 +294,7 @@ def test_correlation_follows_an_independent_attack() -> None:
     half[:, 2] += torch.from_numpy(1.0 * codes).float()
     random = np.random.default_rng(3).integers(0, 2, len(inputs))
     subject = subject_of(half, {"random": random, "trait": codes}, targets=2)
-    rows = rows_of(subject, sensitivities=True, correlation=True, repeats=2)
+    rows = rows_of(subject, sensitivities=True, correlation=True, repeats=2, batches=10)
     row = one(rows, "correlation", None)
     assert row.value is not None
     assert row.value > 0.8
@@ -361,15 +332,13 @@ def test_the_independent_attack_sees_noise_of_its_own(monkeypatch: pytest.Monkey
 
 
 def test_too_few_points_have_no_correlation() -> None:
-    inputs, codes = planted(200)
-    row = one(rows_of(subject_of(inputs, {"trait": codes})), "correlation", None)
+    row = one(rows_of(trait(200)), "correlation", None)
     assert row.status == "skipped"
     assert row.reason == "2 points of layers, checkpoints and attributes; 5 are needed"
 
 
 def test_too_few_records_for_an_attack_of_their_own_measure_all_the_same() -> None:
-    inputs, codes = planted(110)
-    subject = subject_of(inputs, {"trait": codes}, targets=3)
+    subject = trait(110, targets=3)
     rows = rows_of(subject, correlation=True)
     assert one(rows, "vinfo", "right").status == "measured"
     assert "do not suffice" in str(one(rows, "correlation", None).reason)
@@ -403,24 +372,20 @@ def test_a_hopeless_attribute_does_not_stop_the_others() -> None:
 
 
 def test_an_adversary_with_all_records_is_refused() -> None:
-    inputs, codes = planted(200)
     with pytest.raises(UsageError, match="--shadow 200: only 200 records"):
-        rows_of(subject_of(inputs, {"trait": codes}), shadow=200)
+        rows_of(trait(200), shadow=200)
 
 
 def test_original_information_is_of_pictures() -> None:
-    inputs, codes = planted(200)
     with pytest.raises(NotApplicable, match=r"--original.*no pictures"):
-        rows_of(subject_of(inputs, {"trait": codes}), original=True)
+        rows_of(trait(200), original=True)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("repeats", 1), ("batches", 9), ("batch_size", 0), ("shadow", 1)),
-        *(("family", "tree"), ("prior", "flat"), ("reduce", "half")),
-    ],
-)
+WRONG: dict[str, object] = {"repeats": 1, "batches": 9, "batch_size": 0, "shadow": 1}
+WRONG |= {"family": "tree", "prior": "flat", "reduce": "half"}
+
+
+@pytest.mark.parametrize(("option", "value"), WRONG.items())
 def test_wrong_options_are_refused(option: str, value: object) -> None:
     with pytest.raises(ValidationError, match=option):
         VinfoOptions(**{option: value})
@@ -432,8 +397,7 @@ def test_families_may_be_separated_by_commas() -> None:
 
 def test_the_estimate_of_the_costs_grows_with_what_is_asked() -> None:
     """Principal components take a pass for every repetition, and the others one for eight."""
-    inputs, codes = planted(200)
-    subject = subject_of(inputs, {"trait": codes})
+    subject = trait(200)
 
     def passes(audited: Subject, **options: Any) -> float:
         return Vinfo(VinfoOptions(**options)).cost(audited).passes
@@ -441,12 +405,11 @@ def test_the_estimate_of_the_costs_grows_with_what_is_asked() -> None:
     assert passes(subject, repeats=20) == 200 * 30 / 8
     assert passes(subject, repeats=20, reduce="pca:2") == 200 * 30
     assert 0 < passes(subject, repeats=5) < 200 * 30 / 8
-    assert passes(subject_of(inputs, {"trait": codes}, asked=())) == 0
+    assert passes(trait(200, asked=())) == 0
 
 
 def test_the_estimate_counts_the_attacks_fits_where_there_is_an_attack() -> None:
-    inputs, codes = planted(200)
-    few, enough = (subject_of(inputs, {"trait": codes}, targets=n) for n in (2, 3))  # 4 and 6
+    few, enough = (trait(200, targets=n) for n in (2, 3))  # 4 and 6
     options = {"family": ("forest",), "repeats": 5}
     cost, alone = (
         [Vinfo(VinfoOptions(**options, correlation=c)).cost(each).seconds for each in (few, enough)]
@@ -468,7 +431,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Bundled:
     done = run(
         *("vinfo", "-m", f"{folder / 'models.py'}:diabetes_mlp", "-d", "diabetes?scale=standard"),
         *("-c", folder / "diabetes" / "round-20.safetensors", "-a", "sex", "-o", report),
-        *("--repeats", 5, "--batches", 30, "--family", "forest"),
+        *("--repeats", 3, "--batches", 30, "--family", "forest"),
     )
     assert done.status == 0, done.err
     return done, json.loads(report.read_text())["measurements"]
@@ -528,10 +491,3 @@ def test_one_attributes_information_is_set_against_the_attack_on_another() -> No
         assert row.value == pytest.approx(expected, abs=1e-12)
         assert row.n == 12
     assert not list(crossed_rows(points[:4]))
-
-
-def test_the_command_says_which_attributes_there_are() -> None:
-    folder = sample_folder()
-    done = run("vinfo", "-m", f"{folder / 'models.py'}:diabetes_mlp", "-d", "diabetes")
-    assert done.status == 3
-    assert "name one with --attribute: sex" in done.err
