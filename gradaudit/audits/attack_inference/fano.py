@@ -99,10 +99,11 @@ def _of_round(
     scopes: list[str | None] = [*noisy, None]
     if not any(noisy.values()):
         return {scope: Leak(None, reason=NO_NOISE) for scope in scopes}
-    samples: dict[str | None, _Samples] = {}
-    for layer in layers:
-        if (place := noisy[layer.name]) is not None:
-            samples[layer.name] = _before_noise(observation, split, layer, *place)
+    samples: dict[str | None, _Samples] = {
+        layer.name: _before_noise(observation, split, layer, *place)
+        for layer in layers
+        if (place := noisy[layer.name]) is not None
+    }
     if len(samples) == len(layers) and len({len(s.labels) for s in samples.values()}) == 1:
         samples[None] = _Samples(
             np.sum([s.gram for s in samples.values()], axis=0),
@@ -142,16 +143,10 @@ def _before_noise(
     trials = len(split.observed.labels)
     order = rng(observation.seed, "trials").permutation(trials)[:most]
     labels = split.observed.labels[order]
-    ((_, gradients),) = (
-        replace(observation, sharing=sharing, reduce="none")
-        .interceptor((layer,))
-        .features(
-            split.observed.indices[order],
-            fit=split.parts.shadow,
-            seed=observation.seed,
-            values=labels,
-        )
-    )
+    interceptor = replace(observation, sharing=sharing, reduce="none").interceptor((layer,))
+    batches, shadow = split.observed.indices[order], split.parts.shadow
+    looked = interceptor.features(batches, fit=shadow, seed=observation.seed, values=labels)
+    ((_, gradients),) = looked
     sigma = noise_scale(dp.options.per, dp.options.sigma, split.size)
     scaled = gradients.cpu() / sigma
     centred = scaled - scaled.mean(dim=0)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from gradaudit.attacks.reconstruction.base import Candidates
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.audits.attack_table import AttackTable, TableOptions, tableak
+from gradaudit.audits.attack_table import AttackTable, TableOptions, peeling, tableak
 from gradaudit.audits.attack_table.base import TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.measure import imputed
@@ -247,6 +247,7 @@ def test_cells_are_optimised_where_no_row_is_named_behind_noise(
 ) -> None:
     """The spans are full of noise, and so is each own update that the certainty is learnt from."""
     monkeypatch.setattr(tableak, "_OWN_BATCHES", 1)
+    monkeypatch.setattr(peeling, "_PATIENCE", 3)
     subject = subject_of(table(), chain(17, 40, 40, 2))
     noisy = replace(subject, defenses=(parse_defense("dp:clip=100,sigma=0.02"),))
     how = {"batch_size": 4, "batches": 1, "ensemble": 1, "iterations": 100, "tolerance": 0.3}
