@@ -64,7 +64,6 @@ def _known() -> set[str]:
 
 
 def _digest(path: Path) -> str:
-    """Returns a digest of where a file lies and what it holds."""
     return hashlib.sha256(bytes(path.resolve()) + b"\0" + read_file(path, MAX_BYTES)).hexdigest()
 
 

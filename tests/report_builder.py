@@ -1,6 +1,7 @@
 """Reports for the tests of judging and showing, and audits that declare their metrics."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,13 @@ def fc1(value: float, *ends: float, **fields: Any) -> Measurement:
     """Bits that the layer fc1 leaks, with an interval where its two ends are given."""
     interval = {"interval": ends} if ends else {}
     return row("leak.bits", "fc1", value, **interval, **fields)
+
+
+def saved(folder: Path, *rows: Any, name: str = "report.json", **fields: Any) -> Path:
+    """A file with a report of these rows."""
+    path = folder / name
+    path.write_text(make_report(*rows, **fields).to_json())
+    return path
 
 
 def skipped(

@@ -110,7 +110,6 @@ _HELP_ALL = "gradaudit.help_all"
 
 
 def _help_all(ctx: Any, _: object, value: bool) -> None:
-    """Print the help with every option, and exit."""
     if value and not ctx.resilient_parsing:
         ctx.meta[_HELP_ALL] = True
         typer.echo(ctx.get_help())
@@ -171,7 +170,6 @@ def _help_of_argument(command: Any, name: str) -> str | None:
 
 
 def _commands(group: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields heading, name and summary of each command of a group."""
     listed = {n: c for n, c in getattr(group, "commands", {}).items() if not c.hidden}
     for name, command in listed.items():
         summary = (command.help or "").split("\n\n")[0]

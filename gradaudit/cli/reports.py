@@ -109,7 +109,6 @@ def metric_of(audit: type[Audit[Any]], asked: str | None) -> str:
 
 
 def _swept_audit(report: Report) -> type[Audit[Any]]:
-    """Returns the audit that a sweep ran."""
     known = audits()
     found = [known[name] for name in report.options if name in known]
     if not found:

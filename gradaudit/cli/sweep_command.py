@@ -210,7 +210,6 @@ def _print_sweep_expected(sweep: _Sweep) -> None:
 
 
 def _swept(sweep: _Sweep, left: Clock, units: Units, progress: Progress) -> Report:
-    """Merges the reports of all settings into one."""
     done, parts, count = [], [], len(sweep.runs)
     with stdout_for_the_report(), progress.task("sweep, settings", count) as advance:
         for number, (variant, subject, (*_, size)) in enumerate(sweep.opened(), 1):

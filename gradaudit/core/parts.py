@@ -126,7 +126,6 @@ def _loaded(package: str, besides: Collection[str] = ()) -> Iterator[tuple[Entry
 
 
 def _of_group(package: str) -> Any:
-    """Returns the entry points of a package's group."""
     return _entry_points(tuple(sys.path)).select(group=_GROUPS.get(package, package))
 
 

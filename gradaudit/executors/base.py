@@ -58,7 +58,6 @@ class Cluster(ABC):
         """Cancel running work as soon as possible; ``open`` then starts anew."""
 
     def _refused(self, error: Exception) -> UsageError:
-        """Returns the error of a cluster that does not answer."""
         return UsageError(f"--executor {self}: cannot be reached ({error}); is it running?")
 
 

@@ -53,8 +53,6 @@ class Ray(Cluster):
 
 
 class _RayExecutor(Executor):
-    """Ray's tasks as futures."""
-
     def __init__(self, ray: Any) -> None:
         self.ray = ray
         self.running: set[Any] = set()

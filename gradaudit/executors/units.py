@@ -119,7 +119,6 @@ NOTHING_KEPT = Units()
 
 
 def _signature(path: Path, content: bytes) -> bytes:
-    """Returns the signature of a unit's name and content by the user's key."""
     return hmac.digest(_key(), path.name.encode() + content, "sha256")
 
 

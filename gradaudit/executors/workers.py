@@ -336,7 +336,6 @@ class _Shared:
         self.units[number] = 0
 
     def _expect_workers(self, cluster: Cluster) -> None:
-        """Raise an error where a task's worker was lost too often."""
         for errors in self.lost.values():
             if len(errors) >= TRIES:
                 raise AuditError(

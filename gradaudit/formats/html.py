@@ -281,7 +281,6 @@ class Html(Format):
 
 
 def _columns(shown: View) -> Iterator[MetricColumn]:
-    """Yields the columns of the heat map's cells."""
     whole = shown.heat_map.whole
     for line in (*shown.heat_map.lines, *([whole] if whole else ())):
         yield from (answer.column for each in line.cells for answer in each.answers)

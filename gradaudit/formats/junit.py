@@ -92,7 +92,6 @@ def _audit(finding: Finding) -> str:
 
 
 def _seconds(judged: Report) -> Counter[str]:
-    """Shares each audit's time among its cases."""
     cases = Counter(map(_audit, judged.findings))
     shares = Counter[str]()
     for name, taken in dict_of(judged.provenance.get("seconds")).items():

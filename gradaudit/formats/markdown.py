@@ -66,7 +66,6 @@ def filled(blocks: Sequence[Block], most: int) -> Iterator[str]:
 
 
 def _fitting(block: Block, room: int) -> list[str]:
-    """Returns the lines of a block with as many rows as fit."""
     used = sum(map(_size, (*block.opening, *block.closing)))
     rows: list[str] = []
     for row in block.rows:
@@ -134,7 +133,6 @@ def _summary(shown: View) -> Iterator[Block]:
 
 
 def _legend(shown: View) -> Iterator[str]:
-    """Explains the marks behind numbers."""
     printed = "".join(cell.full for line in shown.layers.lines for cell in line.answers)
     printed += "".join(line.value for line in shown.model)
     return (said for mark, said in MARKS.items() if mark in printed)
@@ -150,7 +148,6 @@ def _riskiest(shown: View) -> Block:
 
 
 def _details(shown: View) -> Iterator[Block]:
-    """Yields all details, folded away."""
     more = shown.concerns[len(shown.findings) :]
     yield _folded(f"{len(more)} more findings", [], list(map(_concern, more)))
     layers = shown.layers

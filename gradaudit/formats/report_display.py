@@ -10,7 +10,7 @@ from gradaudit.core.parts import library
 from gradaudit.core.text import printable, variant_text
 from gradaudit.formats import format_for
 from gradaudit.formats.results import summary
-from gradaudit.judging.risk import LEVELS, Risk, risks_of, sign_of, with_findings
+from gradaudit.judging.risk import LEVELS, Risk, risks_of, with_findings
 from gradaudit.report import Measurement, Report
 
 if TYPE_CHECKING:
@@ -61,16 +61,12 @@ def notebook(report: Report) -> str:
     """Returns subject, verdict and every layer as HTML without style sheets or scripts."""
     rows = "".join(
         f"<tr><th scope='row' style='text-align:left'>{escape(name)}</th>"
-        f"<td style='text-align:left;color:{_colour(risk)}'>"
+        f"<td style='text-align:left;color:{_COLOURS.get(risk.sign or '', _GREY)}'>"
         f"{escape(str(risk))}</td></tr>"
         for name, risk in _riskiest(report)
     )
     said = "".join(f"<p>{escape(line)}</p>" for line in (_title(report), *_facts(report)))
     return f"<div>{said}<table><tbody>{rows}</tbody></table></div>"
-
-
-def _colour(risk: Risk) -> str:
-    return _COLOURS.get(sign_of(risk.level, risk.possible) or "", _GREY)
 
 
 def _title(report: Report) -> str:

@@ -172,7 +172,10 @@ class Case:
         """Compares the row with its limit in words that claim no more than the interval shows."""
         kind = "max" if self.rule.sign > 0 else "min"
         limit = f"the {kind} of {self.rule.limit:.10g}"
-        measured = f"{estimate(self.row)}{self._correction}"
+        measured = estimate(self.row)
+        if self.corrected:
+            low, high = map(number, self.ends)
+            measured += f", corrected to [{low}, {high}],"
         if self.outcome != "unclear":
             relations = ("is within", "exceeds") if self.rule.sign > 0 else ("reaches", "is below")
             rest = self._margin if self.outcome == "failed" else self._unproven
@@ -194,16 +197,9 @@ class Case:
         return self.ends[1 if self.rule.sign > 0 else 0]
 
     @property
-    def _correction(self) -> str:
-        if not self.corrected:
-            return ""
-        low, high = self.ends
-        return f", corrected to [{number(low)}, {number(high)}],"
-
-    @property
     def _margin(self) -> str:
         """Formats by how much a failed end exceeds the limit where three digits do not show it."""
-        if self.outcome != "failed" or f"{self._nearer:.3g}" != f"{self.rule.limit:.3g}":
+        if f"{self._nearer:.3g}" != f"{self.rule.limit:.3g}":
             return ""
         return f" by {abs(self._nearer - self.rule.limit):.2g}"
 
@@ -261,7 +257,12 @@ def correct(cases: Sequence[Case]) -> list[Case]:
     neither are cases that the policy excuses, and cases without an interval or with one that
     states no confidence: that is a bound, not an estimate.
     """
-    judged = [number for number, case in enumerate(cases) if _makes_claims(case)]
+    judged = [
+        i
+        for i, case in enumerate(cases)
+        if case.ignore is None and case.row.value is not None
+        if case.row.interval is not None and case.row.confidence is not None
+    ]
     within = corrected_ends([_claim(cases[i], cases[i].rule.sign) for i in judged])
     beyond = corrected_ends([_claim(cases[i], -cases[i].rule.sign) for i in judged])
     corrected = list(cases)
@@ -269,12 +270,6 @@ def correct(cases: Sequence[Case]) -> list[Case]:
         ends = (-outer, inner) if cases[i].rule.sign > 0 else (-inner, outer)
         corrected[i] = replace(cases[i], ends=ends)
     return corrected
-
-
-def _makes_claims(case: Case) -> bool:
-    row = case.row
-    estimated = row.value is not None and row.interval is not None and row.confidence is not None
-    return estimated and case.ignore is None
 
 
 def _claim(case: Case, sign: int) -> Claim:

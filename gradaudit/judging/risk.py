@@ -65,15 +65,10 @@ def with_findings(report: Report, policy: Policy | None = None) -> Report:
     Without a policy a report stays as it is, too, that the default policy has no rule for: nobody
     asked for more than its numbers. One that was interrupted, or broke, never does.
     """
-    if policy is None and (report.findings or _beyond_rules(report)):
+    whole = not report.interrupted and incomplete(report) is None
+    if policy is None and (report.findings or (whole and not default_policy(report).rules)):
         return report
     return gate(report, policy)
-
-
-def _beyond_rules(report: Report) -> bool:
-    """Whether a complete report holds nothing that the default policy has a rule for."""
-    whole = not report.interrupted and incomplete(report) is None
-    return whole and not default_policy(report).rules
 
 
 def risks_of(judged: Report) -> dict[str | None, Risk]:

@@ -81,7 +81,7 @@ def open_subject(
     else:
         model, notes = unwrapped(model)
     if not isinstance(records, Records):
-        records = _records_for(model, settings) if records is None else _from_memory(model, records)
+        records = _records_for(model, settings, records)
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),
@@ -90,7 +90,9 @@ def open_subject(
         parts=records.parts,
         notes=notes,
     )
-    untrained = replace(untrained, precision=_precision(settings.dtype, untrained.device))
+    named = {"float32": torch.float32, "float64": torch.float64}
+    precision = named.get(settings.dtype) or usual_precision(untrained.device)
+    untrained = replace(untrained, precision=precision)
     records = with_fitting_labels(records, untrained.loss)
     untrained = replace(untrained, loss=with_fitting_loss(untrained.loss, records))
     defenses = (*map(parse_defense, settings.defense), *defenses)
@@ -122,8 +124,11 @@ def open_subject(
     )
 
 
-def _records_for(model: nn.Module, settings: SubjectSettings) -> Records:
-    """Returns the records that ``--data`` names, in the form that the model takes."""
+def _records_for(model: nn.Module, settings: SubjectSettings, data: object | None) -> Records:
+    """Returns data in memory, or what ``--data`` names, in the form that the model takes."""
+    if data is not None:
+        records = records_of(data, "data", ItemLayout(takes=positional_arguments(model)))
+        return replace(records, adapter=records.adapter or "memory")
     spec = _needed(settings.data, "--data")
     expect_data_of(model, spec)
     records = load_records(
@@ -133,11 +138,6 @@ def _records_for(model: nn.Module, settings: SubjectSettings) -> Records:
         takes=positional_arguments(model),
     )
     return records if "classes=" in spec else _in_order_of(class_names(model), records, spec)
-
-
-def _from_memory(model: nn.Module, data: object) -> Records:
-    records = records_of(data, "data", ItemLayout(takes=positional_arguments(model)))
-    return replace(records, adapter=records.adapter or "memory")
 
 
 def with_fitting_labels(records: Records, loss: Loss) -> Records:
@@ -183,12 +183,6 @@ def _with_weights(target: Target, path: Path, how: Fit, weights: str | None) -> 
     loaded = as_named_here(load_checkpoint(path, weights), model)
     record = apply_checkpoint(model, with_private_part(loaded, model), how)
     return replace(target, model=model, checkpoint=record)
-
-
-def _precision(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return usual_precision(device)
-    return torch.float32 if name == "float32" else torch.float64
 
 
 def choose_device(name: str) -> torch.device:

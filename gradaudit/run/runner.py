@@ -3,7 +3,7 @@
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -118,7 +118,7 @@ def measured(
         UsageError: its options name something that does not exist.
         CheckpointError: or a file that is refused.
     """
-    spent = _stopwatch()
+    begun = time.perf_counter()
     work, key = subject, fingerprint(subject, audit) if units else ""
     trial = _Trial(audit, subject)
     took: float | None = None
@@ -130,11 +130,11 @@ def measured(
             if kept := done.kept():
                 trial.rows[:], took = kept
             else:
-                left = None if seconds is None else seconds - spent()
+                left = None if seconds is None else seconds - (time.perf_counter() - begun)
                 threads = one_thread() if audit.one_thread else nullcontext()
                 with time_limit(left), full_single_precision(), threads:
                     trial.rows.extend(audit.run(work, progress))
-                took = spent()
+                took = time.perf_counter() - begun
                 done.keep((trial.rows, took))
         precision, work = work.target.precision, smaller or work
     rows: Sequence[Measurement] = trial.rows
@@ -142,7 +142,8 @@ def measured(
         rows = [row.with_details({"dtype": _named(precision)}) for row in rows]
     rows = with_references(with_setting(rows, audit, subject), audit, subject)
     part = AuditRows.of(audit, rows)
-    return Outcome(part, spent() if took is None else took, trial.fault, trial.whole)
+    took = time.perf_counter() - begun if took is None else took
+    return Outcome(part, took, trial.fault, trial.whole)
 
 
 def _with_less(subject: Subject, audit: Audit[Any]) -> Subject | None:
@@ -159,12 +160,6 @@ def _with_less(subject: Subject, audit: Audit[Any]) -> Subject | None:
 
 def _named(precision: torch.dtype) -> str:
     return str(precision).removeprefix("torch.")
-
-
-def _stopwatch() -> Callable[[], float]:
-    """Yields a function of the seconds since now."""
-    begun = time.perf_counter()
-    return lambda: time.perf_counter() - begun
 
 
 @dataclass
@@ -191,10 +186,8 @@ class Run:
 
     def report(self, provenance: Mapping[str, JsonValue] | None = None) -> Report:
         """Returns the report of the finished audits."""
-        subject, audits = (
-            self.subject,
-            {outcome.part.audit.name: outcome for outcome in self.outcomes},
-        )
+        subject = self.subject
+        audits = {outcome.part.audit.name: outcome for outcome in self.outcomes}
         return Report(
             tool={"name": "gradaudit", "version": __version__},
             target=_describe_target(subject),
@@ -214,9 +207,7 @@ class Run:
                 "started": self.started,
                 "finished": utc_now(),
                 "seconds": {name: round(outcome.seconds, 3) for name, outcome in audits.items()},
-                "broken": {
-                    name: outcome.fault for name, outcome in audits.items() if outcome.fault
-                },
+                "broken": {name: done.fault for name, done in audits.items() if done.fault},
                 "audits": {
                     name: outcome.part.audit.options.model_dump(mode="json")
                     for name, outcome in audits.items()
@@ -280,7 +271,6 @@ class _Trial:
     def _fill(
         self, status: Status, reason: str, details: Mapping[str, JsonValue] | None = None
     ) -> None:
-        """Add rows with a reason for everything that has no headline yet."""
         self.rows += _instead(self.audit, self.subject, self._singles, status, reason, details)
 
 

@@ -52,13 +52,10 @@ class ScalingTrial:
         if self.accuracy is None:
             return f"{columns}, on which the model gives no finite outputs"
         layer = f"outputs of layer {self.layer} with root mean square {number(self.spread)}"
-        return f"{columns}, {layer}, {_spelled(self.accuracy)}"
-
-
-def _spelled(found: TaskAccuracy) -> str:
-    if found.value is None:
-        return "with no accuracy to compare"
-    return f"{'R²' if found.metric == 'r2' else 'task accuracy'} {number(found.value)}"
+        if self.accuracy.value is None:
+            return f"{columns}, {layer}, with no accuracy to compare"
+        what = "R²" if self.accuracy.metric == "r2" else "task accuracy"
+        return f"{columns}, {layer}, {what} {number(self.accuracy.value)}"
 
 
 def scaling_trials(settings: SubjectSettings) -> list[ScalingTrial]:
@@ -145,7 +142,6 @@ class _FirstLayer:
 
 @contextmanager
 def _first_layer(model: nn.Module) -> Iterator[_FirstLayer]:
-    """Record the outputs of the first layer that the model calls."""
     first = _FirstLayer()
     handles = [
         module.register_forward_hook(lambda _, __, out, name=name: first.add(name, out))

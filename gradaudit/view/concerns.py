@@ -43,7 +43,6 @@ def number_of(finding: Finding, row: Measurement, place: Place) -> str:
 
 
 def _holds(finding: Finding, row: Measurement) -> bool:
-    """Whether the limit lies inside the judged interval."""
     low, high = finding.ends or ends_of(row, row.number or 0.0)
     return finding.limit is not None and low <= finding.limit <= high
 

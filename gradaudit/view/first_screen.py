@@ -166,5 +166,4 @@ def _in_words(advice: str) -> str:
 
 
 def _sentences(parts: Iterable[str]) -> str:
-    """Joins clauses as sentences."""
     return " ".join(f"{x[:1].upper()}{x[1:].rstrip('.')}." for x in parts if x)

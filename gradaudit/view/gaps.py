@@ -90,7 +90,6 @@ def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:
 
 
 def _of_layers_and_attributes(report: Report, lines: Sequence[LayerLine]) -> Iterator[Gap]:
-    """Yields the attributes and the layers that no audit attacked."""
     if names := not_attacked(report):
         yield Gap(f"attribute {abridged(names, MOST_LAYERS)}", NOT_ASKED)
     if idle := [line.name for line in lines if line.level == "not tested"]:

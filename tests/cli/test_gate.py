@@ -6,19 +6,13 @@ from typing import Any
 
 import pytest
 from command_line import Result, run
-from report_builder import failed_row, make_report, row, skipped_row
+from report_builder import failed_row, row, saved, skipped_row
 
 from gradaudit.report import Report
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
 M = "leak.bits"
-
-
-def saved(folder: Path, *rows: Any, name: str = "report.json", **fields: Any) -> Path:
-    path = folder / name
-    path.write_text(make_report(*rows, **fields).to_json())
-    return path
 
 
 def policy(folder: Path, text: str) -> Path:
@@ -244,20 +238,9 @@ def test_the_policy_of_the_configuration_judges(
 def test_the_default_policy_is_printed(tmp_path: Path) -> None:
     done = run("gate", "--print-default-policy")
     assert done.status == 0
-    assert (
-        run(
-            "gate",
-            saved(
-                tmp_path,
-                row(M, "fc1", 0.5),
-                row("leak.effort", "fc1", 11),
-                row("leak.total", None, -1),
-            ),
-            "--policy",
-            policy(tmp_path, done.out),
-        ).status
-        == 0
-    )
+    rows = row(M, "fc1", 0.5), row("leak.effort", "fc1", 11), row("leak.total", None, -1)
+    judged = run("gate", saved(tmp_path, *rows), "--policy", policy(tmp_path, done.out))
+    assert judged.status == 0
 
 
 def test_a_name_is_no_markup_on_the_terminal(tmp_path: Path) -> None:

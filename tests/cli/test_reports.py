@@ -4,11 +4,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import HANGS, Result, expect_light, invoke_raw, run
-from report_builder import make_report, row, skipped_row
+from report_builder import make_report, row, saved, skipped_row
 
 from gradaudit.cli import build
 from gradaudit.cli.commands.listing import KINDS, SCHEMAS, schema_of
@@ -17,12 +16,6 @@ from gradaudit.formats import format_named
 pytestmark = pytest.mark.usefixtures("two_audits")
 
 M = "leak.bits"
-
-
-def saved(folder: Path, *rows: Any, name: str = "report.json", **fields: Any) -> Path:
-    path = folder / name
-    path.write_text(make_report(*rows, **fields).to_json())
-    return path
 
 
 def test_render_prints_the_table(tmp_path: Path) -> None:

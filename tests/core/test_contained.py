@@ -58,12 +58,12 @@ def test_the_end_of_work_is_an_error_in_words(work: Callable[[], object], words:
     assert str(caught.value) == words
 
 
-@pytest.mark.parametrize("work", [spin, lambda: time.sleep(99)], ids=["busy", "idle"])
-def test_work_without_end_is_ended(
-    work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("work", "waiting"), [(spin, 99), (lambda: time.sleep(99), 1)])
+def test_work_without_end_is_ended_by_its_processor_time_or_by_the_clock(
+    work: Callable[[], None], waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SECONDS", 1)
-    monkeypatch.setattr(module, "_WAITING", 2)
+    monkeypatch.setattr(module, "_WAITING", waiting)
     with pytest.raises(ContainedError, match="it takes more than 1 seconds"):
         contained(work)
 

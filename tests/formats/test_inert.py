@@ -8,7 +8,7 @@ import pytest
 from command_line import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_builder import failed_row, make_report, row
+from report_builder import failed_row, make_report, row, saved
 
 from gradaudit.core.text import inert_json, printable
 from gradaudit.formats import formats
@@ -124,16 +124,15 @@ def test_annotations_of_every_kind() -> None:
 
 
 def test_a_report_goes_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = tmp_path / "report.json"
-    saved.write_text(make_report(row(M, "fc1", 1.5)).to_json())
-    piped = run("render", saved, "-o", "-")
-    assert json.loads(piped.out) == json.loads(saved.read_text())
-    assert run("render", "-", given=piped.out) == run("render", saved)
+    report = saved(tmp_path, row(M, "fc1", 1.5))
+    piped = run("render", report, "-o", "-")
+    assert json.loads(piped.out) == json.loads(report.read_text())
+    assert run("render", "-", given=piped.out) == run("render", report)
     judged = run("gate", "-", "-o", "-", given=piped.out)
     assert judged.status == 0
     assert json.loads(judged.out)["provenance"]["verdict"] == "passed"
     assert run("gate", "-", "-o", "-", "-f", "sarif", given=piped.out).out == (
-        run("gate", saved, "-f", "sarif").out
+        run("gate", report, "-f", "sarif").out
     )
     nothing = run("gate", "-")
     assert (nothing.status, nothing.out) == (2, "")
@@ -144,12 +143,11 @@ def test_a_report_goes_through_a_pipe(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("shape", ["sarif", "junit", "github", "markdown"])
 def test_a_format_is_the_same_shown_and_written(tmp_path: Path, shape: str) -> None:
-    saved = tmp_path / "report.json"
-    saved.write_text(make_report(row(M, "fc1", 3)).to_json())
+    report = saved(tmp_path, row(M, "fc1", 3))
     kind = formats()[shape]
     for end in (kind.suffix, *kind.aliases):
         written = tmp_path / f"judged{end}"
-        shown = run("gate", saved, "-f", shape, "-o", written)
+        shown = run("gate", report, "-f", shape, "-o", written)
         assert shown.status == 1
         assert shown.out == written.read_text()
         assert "failed" in shown.out.lower()

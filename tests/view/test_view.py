@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 import pytest
-from report_builder import failed_row, make_report, row, skipped_row
+from report_builder import failed_row, fc1, make_report, row, skipped_row
 
 from gradaudit.audits import Metric
 from gradaudit.judging import Policy, gate
@@ -30,13 +30,7 @@ def concerns(*rows: Any, **rule: Any) -> tuple[Concern, ...]:
         (3.0, (2.5, 3.5), {"max": 2}, "leak.bits 3 [2.50, 3.50], lower end above limit 2", True),
         (1.0, (0.5, 1.5), {"min": 2}, "leak.bits 1 [0.500, 1.50], upper end below limit 2", True),
         (3.0, None, {"max": 2.5}, "leak.bits 3, above limit 2.5 (no interval, n = 40)", True),
-        (
-            3.0,
-            (1.5, 4.5),
-            {"max": 2},
-            "leak.bits 3 [1.50, 4.50], limit 2 inside the interval",
-            False,
-        ),
+        (3, (1.5, 4.5), {"max": 2}, "leak.bits 3 [1.50, 4.50], limit 2 inside the interval", False),
         (1.0, (0.5, 1.5), {"max": 2}, "", False),
     ],
 )
@@ -69,9 +63,8 @@ def test_a_limit_is_said_to_lie_where_it_lies(
     monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: {"leak.bits": played})
     weak = {"learners": {"logistic": "linear"}}
     measured = row("leak.bits", "fc1", 0.5, interval=interval, details=weak)
-    report = make_report(measured)
     rules = Policy.model_validate({"rules": [{"metric": "leak.bits", "max": 2}]})
-    shown = view(report, rules)
+    shown = view(make_report(measured), rules)
     (found,) = shown.concerns
     assert found.number.endswith(f", {number}")
     assert found.helps == f"{found.settles} (--family forest)"
@@ -124,7 +117,7 @@ def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
 def test_an_error_hides_its_warning_and_one_metric_is_one_concern() -> None:
     found = concerns(
         row("leak.bits", "conv1", 3.0),
-        row("leak.bits", "fc1", 4.0),
+        fc1(4.0),
         row("leak.bits", "fc2", 1.5),
         row("leak.effort", "fc2", 2.0),
         row("leak.total", None, 1.0, details={"knowledge": {"batch_size": 8}}),
@@ -149,7 +142,7 @@ def test_an_error_hides_its_warning_and_one_metric_is_one_concern() -> None:
 
 
 def test_what_may_be_graver_stands_beside_what_is_shown() -> None:
-    (found,) = concerns(row("leak.bits", "fc1", 1.8, interval=(1.5, 2.5)))
+    (found,) = concerns(fc1(1.8, 1.5, 2.5))
     assert (found.word, found.shown) == ("medium, high?", True)
 
 
@@ -169,7 +162,7 @@ def test_the_number_stands_beside_its_floor(details: Any, floor: str) -> None:
 
 def test_the_floor_may_be_a_row_of_its_own() -> None:
     permuted = row("leak.bits", "fc1", 0.5, variant={"attribute_permuted": True})
-    (found,) = concerns(row("leak.bits", "fc1", 3.0), permuted)
+    (found,) = concerns(fc1(3.0), permuted)
     assert found.floor == "permuted 0.500"
 
 
@@ -182,35 +175,35 @@ WORST: list[tuple[str, list[Any]]] = [
     (
         "PASSED|: every row that a rule judges is within its limit, but no audit attacked 2 of 3 "
         "layers by themselves",
-        [row("leak.bits", "fc1", 0.5)],
+        [fc1(0.5)],
     ),
-    (f"PASSED| with warnings: {TOLD}", [row("leak.bits", "fc1", 1.5)]),
+    (f"PASSED| with warnings: {TOLD}", [fc1(1.5)]),
     (
         "PASSED|: every row that a rule of level error judges is within its limit, but no audit "
         "attacked 2 of 3 layers by themselves",
-        [row("leak.bits", "fc1", 1.5, interval=(0, 2))],
+        [fc1(1.5, 0, 2)],
     ),
     (
         f"UNDECIDED|: whether {TOLD} (about 9 times as many records or trials would settle it)",
-        [row("leak.bits", "fc1", 1.5, interval=(0, 3))],
+        [fc1(1.5, 0, 3)],
     ),
     (
         'UNDECIDED|: whether "leaked bits" is above 2 in fc1 (about 4 times as many records or '
         "trials would settle it); whether a server can rebuild records (the value lies at the "
         "limit; while it does, more records or trials will not settle it)",
         [
-            row("leak.bits", "fc1", 1.5, interval=(1.1, 2.5)),
+            fc1(1.5, 1.1, 2.5),
             row("leak.bits", "fc2", 0.5),
             row("leak.total", None, 0.01, interval=(-3.0, 3.0)),
         ],
     ),
     (
         f"FAILED|: {TOLD}",
-        [row("leak.bits", "fc1", 3.0), row("leak.total", None, -0.5, interval=(-3.0, 3.0))],
+        [fc1(3.0), row("leak.total", None, -0.5, interval=(-3.0, 3.0))],
     ),
     (
         f"FAILED|: {TOLD}, and can rebuild records",
-        [row("leak.bits", "fc1", 3.0), row("leak.total", None, 1.0)],
+        [fc1(3.0), row("leak.total", None, 1.0)],
     ),
     (
         "UNDECIDED|: it could not be measured whether a server can tell a batch's private "
@@ -231,8 +224,8 @@ def test_the_verdict_names_the_policy_that_judged() -> None:
     policy = Policy.model_validate(
         {"name": "hospital", "rules": [{"metric": "leak.bits", "max": 1}]}
     )
-    judged = gate(make_report(row("leak.bits", "fc1", 0.5)), policy)
-    for shown in (view(judged), view(make_report(row("leak.bits", "fc1", 0.5)), policy)):
+    judged = gate(make_report(fc1(0.5)), policy)
+    for shown in (view(judged), view(make_report(fc1(0.5)), policy)):
         assert (shown.verdict.policy, shown.verdict.sha256) == ("hospital", policy.sha256)
         assert shown.verdict.sentence.startswith("PASSED by hospital: ")
 
@@ -425,6 +418,8 @@ def test_places_in_words(place: Place, words: str) -> None:
 
 
 NO_LIMIT = make_report(row("rank.deficit", "fc1", 1.0), row("rank.deficit", None, 2.0))
+INTERRUPTED = NO_LIMIT.model_copy(update={"provenance": {"plan": {"interrupted": True}}})
+FAULTY = make_report(failed_row("rank.deficit", "fc1", "NaN"))
 
 
 @pytest.mark.parametrize(
@@ -433,18 +428,8 @@ NO_LIMIT = make_report(row("rank.deficit", "fc1", 1.0), row("rank.deficit", None
         (NO_LIMIT, None, "measured", "MEASURED: 2 numbers of 1 layer and the whole"),
         (gate(NO_LIMIT), None, "undecided", "UNDECIDED by the default policy: the"),
         (NO_LIMIT, {"metric": "leak.*", "max": 1}, "undecided", "UNDECIDED by its policy"),
-        (
-            NO_LIMIT.model_copy(update={"provenance": {"plan": {"interrupted": True}}}),
-            None,
-            "undecided",
-            "UNDECIDED by the def",
-        ),
-        (
-            make_report(failed_row("rank.deficit", "fc1", "NaN")),
-            None,
-            "undecided",
-            "UNDECIDED by the de",
-        ),
+        (INTERRUPTED, None, "undecided", "UNDECIDED by the default policy"),
+        (FAULTY, None, "undecided", "UNDECIDED by the default policy"),
     ],
     ids=["as it is", "gated", "policy named", "interrupted", "broken"],
 )

@@ -155,7 +155,6 @@ plan = with_options(
 
 
 def _write(plan: Plan, report: Report, settings: PlanSettings, policy: Policy) -> None:
-    """Write the picture and the report's files, then print the plan."""
     if settings.picture:
         deferred.protection_plan.draw_frontier(settings.picture, plan, settings.cost)
     for path, format_ in writers(settings.files):
