@@ -1,4 +1,4 @@
-"""Who gets which records, and which batches are drawn of them."""
+"""Who gets which records, which batches are drawn of them, and ordered values from thresholds."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 from audits.attack_inference.people import people, with_users
 
-from gradaudit.audits.attack_inference.distribution import DistributionGame, bin_names, counts_of
+from gradaudit.audits.attack_inference.distribution import (
+    DistributionGame,
+    bin_names,
+    counts_of,
+    from_thresholds,
+)
 from gradaudit.audits.attack_inference.game import AttributeGame, PropertyGame
 from gradaudit.audits.attack_inference.split import Design, GameSplit, trials_of
 from gradaudit.audits.attack_inference.user import UserGame
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.games.splits import Batches
 
 SETUP = Design(batch_size=4, shadow=120, batches=40, trials=60, private=100)
 ROOT = np.random.SeedSequence(0)
@@ -270,3 +276,34 @@ def test_a_property_among_the_inputs_is_held_and_an_attribute_must_be_there() ->
     assert PropertyGame("sex").prepared(dropped) is dropped
     with pytest.raises(NotApplicable, match="attack property"):
         AttributeGame("sex").split(dropped, SETUP, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("above", "shares"),
+    [
+        ([0.9, 0.6, 0.1], [0.1, 0.3, 0.5, 0.1]),
+        ([0.5, 0.8, 0.2], np.array([0.5, 0.0, 0.6, 0.2]) / 1.3),  # thresholds that disagree
+    ],
+)
+def test_thresholds_by_hand(above: list[float], shares: list[float]) -> None:
+    found = from_thresholds(np.array([above]))
+    np.testing.assert_allclose(np.exp(found), 0.999 * np.array([shares]) + 0.001 / 4)
+
+
+@pytest.mark.parametrize("above", [np.zeros((3, 0)), np.zeros(3)])
+def test_no_threshold_is_refused(above: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="threshold"):
+        from_thresholds(above)
+
+
+@pytest.mark.parametrize("name", ["logistic", "forest"])
+def test_ordered_values_are_found(name: str) -> None:
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, 5, 800)
+    features = values[:, None] + 0.3 * generator.normal(size=(800, 3))
+    split = DistributionGame("sex").split(people(), Design(20, bins=5, batches=600), ROOT)
+    split = replace(split, shadow=Batches(split.shadow.indices, values[:600]))
+    own, released = features[:600], features[600:]
+    said = DistributionGame("sex").answers(split, name, own, released, 0).observed
+    np.testing.assert_allclose(np.exp(said).sum(axis=1), 1)
+    assert (said.argmax(axis=1) == values[600:]).mean() > 0.8
