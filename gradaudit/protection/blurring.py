@@ -119,18 +119,13 @@ class Levels:
         enough = spare(near) >= 0
         while near != (other := min(max(near - step if enough else near + step, low), high)):
             if (spare(other) >= 0) != enough:
-                return self._between(spare, start, *sorted((near, other)))
+                ends = min(near, other), max(near, other)
+                near, enough = float(brentq(spare, *ends, xtol=_EXACT)), True
+                while spare(near) < 0:
+                    near += _EXACT
+                break
             near, step = other, 4 * step
         return np.maximum(start + near, self.least) if enough else None
-
-    def _between(
-        self, spare: Callable[[float], float], start: Floats, low: float, high: float
-    ) -> Floats:
-        """Bisects between a shift that breaks a bound and one that keeps all."""
-        shift = float(brentq(spare, low, high, xtol=_EXACT))
-        while spare(shift) < 0:
-            shift += _EXACT
-        return np.maximum(start + shift, self.least)
 
     def kept(self, x: Floats) -> bool:
         """Whether every bound holds at its interval's unfavourable end."""
@@ -150,12 +145,12 @@ class Levels:
 
     def _starts(self) -> list[Floats]:
         """Yields starts of equal noise, equal loss, and about equal information from all layers."""
-        energy = np.zeros(len(self.layers))
-        for bound in self.bounds:
-            for place, name in enumerate(self.layers):
-                if (parts := bound.informations.get(name)) is not None:
-                    trace = float(parts.mean.trace())
-                    energy[place] = max(energy[place], trace)
+        known = [bound.informations for bound in self.bounds]
+        traces = [
+            [float(parts[name].mean.trace()) for parts in known if name in parts]
+            for name in self.layers
+        ]
+        energy = np.array([max(of_layer, default=0.0) for of_layer in traces])
         energy = np.log(np.maximum(energy, energy.max() * _FAINT) + _TINY) / 2
         return [-self.sizes, np.zeros(len(self.layers)), energy - self.sizes]
 
@@ -192,7 +187,7 @@ class Levels:
         return np.asarray(solution.x)
 
     def _prices(self, x: Floats) -> Floats:
-        """Returns the slope of the cost."""
+        """Return the slope of the cost."""
         return np.asarray(2 * self.weights * expit(2 * x) * expit(-2 * x))
 
     def _margins(self, x: Floats) -> Floats:
@@ -268,16 +263,15 @@ class Blurring:
         about = set(protection.shared) & self._bounds.layers
         if not about:
             return protection
-        least = {
-            name: self._x(name, guard)
-            for name, guard in protection
-            if name in about - self._bounds.hopeless
-        }
+        floored = ((n, guard) for n, guard in protection if n in about - self._bounds.hopeless)
+        least = {name: self._x(name, guard) for name, guard in floored}
         rest = protection.hiding(about)
-        blurred = self._best(least, may_be_empty=bool(rest.shared))
-        if blurred is None:
+        best = self._solved(least, least.keys(), None)
+        while better := self._better(least, best, may_be_empty=bool(rest.shared)):
+            best = better
+        if best is None:
             return None
-        for name, x in blurred.x.items():
+        for name, x in best.x.items():
             if x < _DROWNED:
                 rest = rest.with_guard(name, self._guard(name, x))
         return rest if rest.shared else None
@@ -300,13 +294,6 @@ class Blurring:
         x = {name: self._x(name, guard) for name, guard in shared.items()}
         levels = self._levels(x)
         return not self._bounds.hopeless & x.keys() and levels.kept(levels.least)
-
-    def _best(self, least: Mapping[str, float], *, may_be_empty: bool) -> _Blurred | None:
-        """Finds a cheap set of shared layers by single steps that begin with all layers shared."""
-        best = self._solved(least, least.keys(), None)
-        while better := self._better(least, best, may_be_empty=may_be_empty):
-            best = better
-        return best
 
     def _better(
         self, least: Mapping[str, float], found: _Blurred | None, *, may_be_empty: bool

@@ -68,15 +68,12 @@ class Lesson:
         if self.verdict.broken and other == mine:
             return True
         return any(
-            mine.covers(theirs)
-            and (layer in self.verdict.layers or self._no_less_elsewhere(other, layer))
-            for (layer, mine), theirs in zip(self.protection, other.guards, strict=True)
+            guard.covers(theirs)
+            # or every other layer is protected as much as before
+            and (layer in self.verdict.layers or other.covers(mine.with_guard(layer, OPEN)))
+            for (layer, guard), theirs in zip(mine, other.guards, strict=True)
             if layer in self.verdict.layers | self.verdict.relative
         )
-
-    def _no_less_elsewhere(self, other: Protection, failed: str) -> bool:
-        """Whether each layer but the one that failed is protected as much as before."""
-        return other.covers(self.protection.with_guard(failed, OPEN))
 
 
 class Choices:
@@ -103,49 +100,40 @@ class Choices:
 
         ``kinds`` are those of its guards.
         """
-        rows = [self._shares_something(), *(r for lesson in lessons for r in self._rows(lesson))]
+        layers, guards = self.prices.shape
+        shared = np.tile([float(guard != HIDE) for guard in self.guards], layers)
+        rows = [shared, *(row for lesson in lessons for row in self._rows(lesson))]
         touched = np.array([guard.kind != "open" for guard in self.guards]) * _TIE
-        shape = self.prices.shape
-        may = np.tile([guard.kind in kinds for guard in self.guards], shape[0])
+        may = np.tile([guard.kind in kinds for guard in self.guards], layers)
         solution = milp(
             (self.prices + touched).ravel(),
             integrality=np.ones(self.prices.size, dtype=np.int64),
             bounds=Bounds(0, may.astype(float)),
             constraints=[
-                LinearConstraint(self._one_each(), 1, 1),
-                LinearConstraint(np.array([r for r, _ in rows]), [least for _, least in rows]),
+                LinearConstraint(np.kron(np.eye(layers), np.ones(guards)), 1, 1),
+                LinearConstraint(np.array(rows), 1),
             ],
             options={"mip_rel_gap": 0.0},
         )
         if solution.x is None:
             return None
-        chosen = np.asarray(solution.x).reshape(shape).argmax(axis=1)
+        chosen = np.asarray(solution.x).reshape(layers, guards).argmax(axis=1)
         return Protection(self.layers, tuple(self.guards[place] for place in chosen))
 
-    def _one_each(self) -> np.ndarray:
-        return np.kron(np.eye(len(self.layers)), np.ones(len(self.guards)))
-
-    def _shares_something(self) -> tuple[np.ndarray, float]:
-        row = np.zeros(self.prices.shape)
-        row[:, [guard != HIDE for guard in self.guards]] = 1
-        return row.ravel(), 1.0
-
-    def _rows(self, lesson: Lesson) -> Iterator[tuple[np.ndarray, float]]:
-        """Coefficients of the variables, and what their sum is at least."""
-        mine = lesson.protection
-        beyond = np.array([[not guard.covers(g) for g in self.guards] for guard in mine.guards])
-        below = np.array([[not g.covers(guard) for g in self.guards] for guard in mine.guards])
-        if lesson.verdict.whole:
-            yield beyond.astype(float).ravel(), 1.0
-        if lesson.verdict.broken:
-            same = np.array([[g == guard for g in self.guards] for guard in mine.guards])
-            yield (~same).astype(float).ravel(), 1.0
+    def _rows(self, lesson: Lesson) -> Iterator[np.ndarray]:
+        """Yield coefficients of the variables, whose sum is to be at least 1."""
+        mine, verdict = lesson.protection.guards, lesson.verdict
+        beyond = np.array([[not guard.covers(g) for g in self.guards] for guard in mine], float)
+        below = np.array([[not g.covers(guard) for g in self.guards] for guard in mine], float)
+        if verdict.whole:
+            yield beyond.ravel()
+        if verdict.broken:
+            yield np.array([[g != guard for g in self.guards] for guard in mine], float).ravel()
         for place, layer in enumerate(self.layers):
-            if layer in lesson.verdict.layers | lesson.verdict.relative:
-                relative = layer not in lesson.verdict.layers
-                row = below.astype(float) * relative
+            if layer in verdict.layers | verdict.relative:
+                row = below * (layer not in verdict.layers)
                 row[place] = beyond[place]
-                yield row.ravel(), 1.0
+                yield row.ravel()
 
 
 T = TypeVar("T")
@@ -237,10 +225,7 @@ class Search:
         low, high = 0, len(left) - 1
         while low < high:
             middle = (low + high) // 2
-            if self._implied(left[middle]):
-                high = middle
-            else:
-                low = middle + 1
+            low, high = (low, middle) if self._implied(left[middle]) else (middle + 1, high)
         return left[high]
 
     def best(self, kinds: Collection[Kind] = KINDS) -> PassedProtection | None:
@@ -312,41 +297,32 @@ class Search:
                 raise _NoTrialsLeftError
             return self.attempt(rest).whole
 
+        dearest = dict(zip(self.choices.layers, self.choices.prices.max(axis=1), strict=True))
         with suppress(_NoTrialsLeftError):
-            core(too_much, sorted(failed.shared, key=self._price_of_hiding))
-
-    def _price_of_hiding(self, layer: str) -> float:
-        return float(self.choices.prices[self.choices.layers.index(layer)].max())
+            core(too_much, sorted(failed.shared, key=dearest.__getitem__))
 
     def _improved(self, passed: Protection) -> Protection:
         """Remove expensive guards, or swap them for cheaper ones, while the protection passes."""
-        better = True
+        better: Protection | None = passed
         while better and self._more():
-            better = False
-            for other in sorted(self._neighbours(passed), key=self.choices.cost):
-                if other.shared and self.allowed(other) and self.passes(other):
-                    passed, better = other, True
-                    break
-        return passed
+            passed = better
+            cheaper = sorted(self._neighbours(passed), key=self.choices.cost)
+            useful = (p for p in cheaper if p.shared and self.allowed(p) and self.passes(p))
+            better = next(useful, None)
+        return better or passed
 
     def _neighbours(self, passed: Protection) -> list[Protection]:
-        """Yields cheaper protections: another guard on one layer, or two layers' guards swapped."""
-        singles = [
-            passed.with_guard(layer, guard)
-            for layer in passed.layers
-            for guard in self.choices.guards
-        ]
-        swaps = [
+        """List cheaper protections: another guard on one layer, or two layers' guards swapped."""
+        layers, guards, cost = passed.layers, self.choices.guards, self.choices.cost
+        singles = {passed.with_guard(layer, guard) for layer in layers for guard in guards}
+        swaps = {
             passed.with_guard(layer, OPEN).with_guard(other, guard)
             for layer, guard in passed
             if guard != OPEN
             for other, own in passed
             if own == OPEN
-        ]
-        cost = self.choices.cost(passed) - _EQUAL
-        return [
-            neighbour for neighbour in {*singles, *swaps} if self.choices.cost(neighbour) < cost
-        ]
+        }
+        return [other for other in singles | swaps if cost(other) < cost(passed) - _EQUAL]
 
 
 def core(too_much: Callable[[Sequence[T]], bool], elements: Sequence[T]) -> list[T]:

@@ -142,7 +142,7 @@ class UndefendedUpdates:
 
     def size(self, layer: str) -> float:
         """Root mean square of a layer's elements: noise of that deviation loses half of it."""
-        return float(np.sqrt(self._energy(layer) / self.elements(layer)))
+        return float(np.sqrt(self._energies[layer] / self.elements(layer)))
 
     def lost(self, layer: str, guard: Guard) -> float:
         """Returns the share of a layer's update that does not arrive in the open, 0 to 1.
@@ -153,36 +153,27 @@ class UndefendedUpdates:
         """
         if guard.kind == "open":
             return 0.0
-        energy = self._energy(layer)
+        energy = self._energies[layer]
         if guard.kind == "hide" or not energy:
             return 1.0
         if guard.kind == "noise":
             noise = guard.amount**2 * self.elements(layer)
             return noise / (energy + noise)
-        return 1 - self._kept(layer, guard.amount) / energy
-
-    def _energy(self, layer: str) -> float:
-        return self._energies[layer]
+        return 1 - self._energy(layer, pruned=guard.amount) / energy
 
     @cached_property
     def _energies(self) -> dict[str, float]:
-        """Returns the mean squared norms of the layers' updates."""
-        return {layer: self._measured(layer) for layer in self.layers}
+        """The mean squared norms of the layers' updates."""
+        return {layer: self._energy(layer) for layer in self.layers}
 
-    def _measured(self, layer: str) -> float:
-        squares = (
-            t.double().square().sum() for batch in self.batches for t in batch[layer].values()
-        )
-        return float(sum(squares)) / len(self.batches)
-
-    def _kept(self, layer: str, share: float) -> float:
-        """Returns the mean squared norm that pruning leaves, tensor by tensor."""
-        kept = 0.0
-        for batch in self.batches:
-            for tensor in batch[layer].values():
-                count = tensor.numel() - round(share * tensor.numel())
-                kept += float(keep_largest(tensor[None], count).double().square().sum())
-        return kept / len(self.batches)
+    def _energy(self, layer: str, pruned: float = 0.0) -> float:
+        """Compute the mean squared norm that pruning a share leaves of each tensor."""
+        total = 0.0
+        for tensor in (tensor for batch in self.batches for tensor in batch[layer].values()):
+            count = tensor.numel() - round(pruned * tensor.numel())
+            left = keep_largest(tensor[None], count) if pruned else tensor
+            total += float(left.double().square().sum())
+        return total / len(self.batches)
 
 
 def _update(subject: Subject, records: Records, number: int) -> dict[str, dict[str, Tensor]]:

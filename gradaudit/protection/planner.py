@@ -121,12 +121,13 @@ class Planner:
             protection = best and self._cheapest(best.protection)
             if not (best and protection):
                 return self._nothing()
-            judged, verdict = self._verified(protection, records)
+            judged = self._bench.anew(records).judged(protection)
+            verdict = self._verdict(judged, protection)
             plan = self._plan(protection, best.least, judged, verdict, number)
             self._progress.say(f"on fresh records: {_words(verdict)}")
             if verdict.passed:
                 return plan
-            self._search.learn(protection, self._about_measured(judged, protection))
+            self._search.learn(protection, self._verdict(judged, protection, self._floors))
             self._blurring.learn(shortfall(judged, self._floors))
         return plan
 
@@ -205,22 +206,14 @@ class Planner:
             if levels:
                 yield name, [self._open, *(Protection.uniform(layers, g) for g in sorted(levels))]
 
-    def _verified(
-        self, protection: Protection, records: Records
-    ) -> tuple[Report, ProtectionVerdict]:
-        """Returns the whole policy's verdict on other records."""
-        judged = self._bench.anew(records).judged(protection)
-        verdict = verdict_of(judged)
+    def _verdict(
+        self, judged: Report, protection: Protection, without: Sequence[int] = ()
+    ) -> ProtectionVerdict:
+        """Return the policy's verdict on other records, without the rules of these numbers."""
+        verdict = verdict_of(judged, without=without)
         lost = lost_judgements(self._bench.judged(protection), judged)
         broken = "; ".join(filter(None, [verdict.broken, lost]))
-        failed = (*verdict.failed, lost) if lost else verdict.failed
-        return judged, replace(verdict, broken=broken, failed=failed)
-
-    def _about_measured(self, judged: Report, protection: Protection) -> ProtectionVerdict:
-        """Returns the verdict of a report on the rules that the search handles."""
-        lost = lost_judgements(self._bench.judged(protection), judged)
-        verdict = verdict_of(judged, without=self._floors)
-        return replace(verdict, broken="; ".join(filter(None, [verdict.broken, lost])))
+        return replace(verdict, broken=broken, failed=(*verdict.failed, *([lost] if lost else [])))
 
     def _plan(
         self,
@@ -230,19 +223,16 @@ class Planner:
         verdict: ProtectionVerdict,
         rounds: int,
     ) -> Plan:
-        search = self._search
+        search, cost = self._search, self._search.choices.cost
+        tried = ((p, v) for p, v in search.tried.items() if self._blurring.holds(p))
         return Plan(
             protection=protection,
-            cost=search.choices.cost(protection),
-            least=least if not verdict.passed else min(least, search.choices.cost(protection)),
+            cost=cost(protection),
+            least=min(least, cost(protection)) if verdict.passed else least,
             naive=self._naive() if verdict.passed else {},
             judged=judged,
             verdict=verdict,
-            trials=[
-                Trial(p, search.choices.cost(p), v)
-                for p, v in search.tried.items()
-                if self._blurring.holds(p)
-            ],
+            trials=[Trial(p, cost(p), v) for p, v in tried],
             rounds=rounds,
             untried=not verdict.passed and search.choices.cheapest(search.lessons) is not None,
             prices={layer: self._price(layer, HIDE) for layer in self._open.layers},
@@ -251,16 +241,11 @@ class Planner:
 
     def _nothing(self) -> Plan:
         """Returns the trial with fewest rows beyond their limits, where none passes."""
-        tried = self._search.tried
-        nearest = min(tried, key=lambda p: (len(tried[p].failed), self._search.choices.cost(p)))
+        tried, choices = self._search.tried, self._search.choices
+        nearest = min(tried, key=lambda p: (len(tried[p].failed), choices.cost(p)))
         judged = self._bench.judged(nearest)
-        return self._plan(nearest, self._least(), judged, verdict_of(judged), 0)
-
-    def _least(self) -> float:
-        """Returns the least cost of any passing protection, or that of sharing nothing."""
-        left = self._search.choices.cheapest(self._search.lessons)
-        hidden = self._open.hiding(self._open.layers)
-        return self._search.choices.cost(left or hidden)
+        left = choices.cheapest(self._search.lessons) or self._open.hiding(self._open.layers)
+        return self._plan(nearest, choices.cost(left), judged, verdict_of(judged), 0)
 
     def _price(self, layer: str, guard: Guard) -> float:
         return self._weights[layer] * self._updates.lost(layer, guard)

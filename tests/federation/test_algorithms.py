@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.federation.algorithms import algorithms, choose_algorithm
 from gradaudit.federation.federated_training import FederatedTraining, train_rounds
 from gradaudit.federation.partition import split
 from gradaudit.federation.settings import TrainingOptions
@@ -64,38 +64,34 @@ def assert_same(found: State, wanted: State, tolerance: float = 1e-12) -> None:
         torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("partition", ["iid", "dirichlet:1"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fedsgd_of_all_clients_is_centralised_full_batch_sgd(
-    partition: str, momentum: float
+@pytest.mark.parametrize(
+    ("case", "options", "descent"),
+    [
+        ("conv-strided", {"algorithm": "fedsgd", "clients": 4, "rounds": 3}, (3, 0.3)),
+        (
+            "conv-strided",
+            {
+                "algorithm": "fedsgd",
+                "clients": 4,
+                "rounds": 3,
+                "momentum": 0.9,
+                "partition": "dirichlet:1",
+            },
+            (3, 0.3, 0.9),
+        ),
+        ("mlp-tanh", {"clients": 1, "rounds": 1, "epochs": 4}, (4, 0.3)),
+        ("mlp-tanh", {"clients": 1, "rounds": 1, "epochs": 4, "momentum": 0.9}, (4, 0.3, 0.9)),
+        ("mlp-tanh", {"clients": 1, "rounds": 3, "momentum": 0.9}, (3, 0.3)),
+    ],
+    ids=["fedsgd", "fedsgd with momentum", "local", "local with momentum", "afresh each round"],
+)
+def test_whole_batches_are_centralised_sgd(
+    case: str, options: dict[str, Any], descent: tuple[Any, ...]
 ) -> None:
-    target, records = problem(NAMED["conv-strided"])
-    found = trained(
-        target,
-        records,
-        algorithm="fedsgd",
-        clients=4,
-        rounds=3,
-        rate=0.5,
-        momentum=momentum,
-        partition=partition,
-    )
-    assert_same(found, descend(target, records, 3, 0.5, momentum))
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fedavg_with_one_client_is_local_sgd(momentum: float) -> None:
-    target, records = problem(NAMED["mlp-tanh"])
-    found = trained(
-        target, records, clients=1, rounds=1, epochs=4, batch_size=24, rate=0.3, momentum=momentum
-    )
-    assert_same(found, descend(target, records, 4, 0.3, momentum))
-
-
-def test_momentum_starts_afresh_in_every_round_of_fedavg() -> None:
-    target, records = problem(NAMED["mlp-tanh"])
-    options = {"clients": 1, "batch_size": 24, "rate": 0.3, "momentum": 0.9, "rounds": 3}
-    assert_same(trained(target, records, **options), descend(target, records, 3, 0.3))
+    """FedSGD of all clients, and FedAvg of one, whose momentum starts afresh in each round."""
+    target, records = problem(NAMED[case])
+    found = trained(target, records, rate=0.3, batch_size=24, **options)
+    assert_same(found, descend(target, records, *descent))
 
 
 def test_fedavg_averages_by_the_number_of_records() -> None:
@@ -135,8 +131,12 @@ def test_round_robin_by_hand_on_a_linear_model() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedavg", "round-robin"])
-def test_the_same_seed_gives_the_same_numbers(algorithm: str) -> None:
-    target, records = problem(NAMED["group-norm"])
+def test_the_same_seed_gives_the_same_numbers_and_leaves_the_target_as_it_was(
+    algorithm: str,
+) -> None:
+    target, records = problem(NAMED["batch-norm"])
+    before = {name: tensor.clone() for name, tensor in target.model.state_dict().items()}
+    draws = torch.get_rng_state()
     options = TrainingOptions(algorithm=algorithm, clients=3, rounds=2, batch_size=3)
     first, again, other = (
         list(train_rounds(target, records, options, seed=seed, scored=False))[-1].state
@@ -144,6 +144,9 @@ def test_the_same_seed_gives_the_same_numbers(algorithm: str) -> None:
     )
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
+    assert all(torch.equal(before[name], now) for name, now in target.model.state_dict().items())
+    assert not target.model.training
+    assert torch.equal(draws, torch.get_rng_state())
 
 
 def test_every_epoch_sees_every_record_once() -> None:
@@ -189,18 +192,6 @@ def test_running_statistics_are_averaged(algorithm: str) -> None:
 def test_a_last_batch_of_one_joins_the_one_before_where_records_are_coupled() -> None:
     target, records = problem(NAMED["batch-norm"], 7)
     assert trained(target, records, clients=1, rounds=1, batch_size=3)
-
-
-@pytest.mark.parametrize("algorithm", ["fedsgd", "fedavg", "round-robin"])
-def test_the_target_is_left_as_it_was(algorithm: str) -> None:
-    target, records = problem(NAMED["batch-norm"])
-    before = {name: tensor.clone() for name, tensor in target.model.state_dict().items()}
-    draws = torch.get_rng_state()
-    trained(target, records, algorithm=algorithm, clients=2, rounds=1)
-    after = target.model.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not target.model.training
-    assert torch.equal(draws, torch.get_rng_state())
 
 
 def test_frozen_weights_stay() -> None:
@@ -334,15 +325,11 @@ def test_options_that_do_not_go_together(options: dict[str, object], message: st
         trained(target, records, **options)
 
 
-def test_records_cannot_be_clipped_in_local_training() -> None:
+def test_what_does_not_fit_is_refused_before_training() -> None:
     target, records = problem(NAMED["mlp-tanh"])
-    defenses = [parse_defense("dp:clip=1,sigma=1")]
+    clipped = [parse_defense("dp:clip=1,sigma=1")]
     with pytest.raises(UsageError, match="per=release"):
-        FederatedTraining(target, records, TrainingOptions(), defenses=defenses)
-
-
-def test_labels_that_do_not_fit_are_refused_before_training() -> None:
-    target, records = problem(NAMED["mlp-tanh"])
+        FederatedTraining(target, records, TrainingOptions(), defenses=clipped)
     wrong = replace(records, labels=records.labels + 7)
     with pytest.raises(AuditError, match="labels run from"):
         FederatedTraining(target, wrong, TrainingOptions())
@@ -359,9 +346,3 @@ def test_split_draws_test_records_once_and_takes_the_data_sets_word() -> None:
     assert len(split(members, 0.5, 0)[0]) == 25
     with pytest.raises(UsageError, match="--test-share"):
         split(replace(records, members=np.zeros(50, bool)), None, 0)
-
-
-def test_algorithms_are_found_with_a_line_of_help_each() -> None:
-    assert set(algorithms()) >= {"fedsgd", "fedavg", "round-robin"}
-    assert all(kind.summary for kind in algorithms().values())
-    assert choose_algorithm("fedavg").name == "fedavg"

@@ -92,7 +92,7 @@ def test_what_layers_weigh(subject: Subject, updates: UndefendedUpdates) -> None
     assert shares["fc1"] == pytest.approx(88 / 156)
 
 
-def test_parts_share_no_user() -> None:
+def test_parts_and_halves_share_no_user() -> None:
     users = np.repeat([f"u{n}" for n in range(20)], 5)
     records = Records(torch.arange(100.0)[:, None], torch.zeros(100, dtype=torch.long), users=users)
     parts = split_records(records, 2, seed=0)
@@ -101,6 +101,11 @@ def test_parts_share_no_user() -> None:
     assert sum(map(len, held)) == len(set.union(*held)) == 20
     with pytest.raises(AuditError, match="too few"):
         split_records(records, 10, seed=0)
+    halves = [half_of(records, 0, number) for number in range(2)]
+    held = [set(half.users.tolist()) for half in halves if half.users is not None]
+    assert [len(half) for half in halves] == [50, 50]
+    assert [len(names) for names in held] == [10, 10]
+    assert held[0] not in (held[1], set(users.tolist()) - held[1])
 
 
 @pytest.mark.slow
@@ -134,14 +139,12 @@ def test_rows_of_layers_are_measured_once_for_each_guard(
     assert asked[1:] == [["fc1", "fc2", "output"], ["fc1", "output"]]
 
 
-def planned(subject: Subject, *rules: dict[str, Any], **given: Any) -> Any:
-    return Planner(
-        subject,
-        [size_of("sensitivity", probes=8)],
-        policy(*rules),
-        progress=Silent(),
-        **{"left": lambda: 1e9, **given},
-    ).plan()
+def planned(
+    subject: Subject, *rules: dict[str, Any], sizes: list[Size] | None = None, **given: Any
+) -> Any:
+    sizes = sizes or [size_of("sensitivity", probes=8)]
+    given = {"left": lambda: 1e9, "progress": Silent(), **given}
+    return Planner(subject, sizes, policy(*rules), **given).plan()
 
 
 @pytest.mark.slow
@@ -229,7 +232,7 @@ def test_noise_goes_up_until_the_policy_passes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [0.6, 0.7, 0.9])
+@pytest.mark.parametrize("limit", [0.6, 0.9])
 def test_a_plan_is_found_though_there_is_time_for_nothing(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
@@ -263,7 +266,7 @@ def test_a_row_of_the_model_is_measured_anew_for_every_protection(
     sizes = [size_of("attack property", batches=60, trials=40, repeats=2)]
     bench = Bench(named, sizes, rules, updates)
     everything = Protection.uniform(["fc1", "fc2", "output"])
-    for protection in (everything, everything.hiding(["fc1"]), everything.hiding(["fc1", "fc2"])):
+    for protection in (everything, everything.hiding(["fc1"])):
         found = bench.judged(protection).select("attack.auroc")
         alone = Bench(named, sizes, rules, updates).judged(protection).select("attack.auroc")
         assert {row.layer for row in found} == {None, *protection.shared}
@@ -283,9 +286,7 @@ def test_noise_for_a_floor_passes_on_fresh_records_and_costs_less_than_uniform()
         {"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9},
     )
     sizes = [size_of("sensitivity", probes=8), size_of("floor")]
-    plan = Planner(
-        subject, sizes, policy(*rules), strict=True, left=lambda: 1e9, progress=Silent()
-    ).plan()
+    plan = planned(subject, *rules, sizes=sizes, strict=True)
     assert plan.verdict.passed
     assert "uniform noise" in plan.naive
     assert plan.cost <= min(cost for _, cost in plan.naive.values())
@@ -306,8 +307,7 @@ def test_a_floor_without_noise_is_none(subject: Subject, updates: UndefendedUpda
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layers", "defenses"),
-    [("*", ()), ("*", ("dp:clip=1,sigma=0.3",)), ("", ("dp:clip=1,sigma=0.3,layers=output",))],
+    ("layers", "defenses"), [("*", ()), ("", ("dp:clip=1,sigma=0.3,layers=output",))]
 )
 def test_what_lies_before_a_kink_is_hidden(layers: str, defenses: tuple[str, ...]) -> None:
     """Whether the noise is the plan's, or there already, with a clip by which all lack a floor."""
@@ -316,26 +316,9 @@ def test_what_lies_before_a_kink_is_hidden(layers: str, defenses: tuple[str, ...
     )
     rule = {"metric": "floor.mse_share", "layers": layers, "min": 0.1}
     means = () if defenses else ("noise",)
-    plan = Planner(
-        subject,
-        [size_of("floor")],
-        policy(rule),
-        means=means,
-        left=lambda: 1e9,
-        progress=Silent(),
-    ).plan()
+    plan = planned(subject, rule, sizes=[size_of("floor")], means=means)
     assert plan.verdict.passed
     assert plan.protection.hidden == ("fc1", "fc2")
-
-
-def test_halves_share_no_user() -> None:
-    users = np.repeat([f"u{n}" for n in range(20)], 5)
-    records = Records(torch.arange(100.0)[:, None], torch.zeros(100, dtype=torch.long), users=users)
-    halves = [half_of(records, 0, number) for number in range(2)]
-    held = [set(half.users.tolist()) for half in halves if half.users is not None]
-    assert [len(half) for half in halves] == [50, 50]
-    assert [len(names) for names in held] == [10, 10]
-    assert held[0] not in (held[1], set(users.tolist()) - held[1])
 
 
 def test_settings_name_what_is_hidden_and_blurred(

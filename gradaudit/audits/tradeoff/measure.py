@@ -29,7 +29,7 @@ from gradaudit.audits.tradeoff.characteristics import (
 )
 from gradaudit.audits.tradeoff.mechanisms import DefenseGrid, read_mechanism
 from gradaudit.audits.tradeoff.property import pairs, play, property_rows
-from gradaudit.audits.tradeoff.studies import AttackedModel, Study, StudyPlan, Weights, study
+from gradaudit.audits.tradeoff.studies import AttackedModel, Study, StudyPlan, study
 from gradaudit.core.drawing import expect_picture
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.federation.settings import TrainingOptions
@@ -244,25 +244,17 @@ def _plan(subject: Subject, o: TradeoffOptions) -> StudyPlan:
             f"--participants {o.participants}: each needs an update; --batches is {o.batches}"
         )
     method = load_method(o.method, {"iterations": o.iterations}, o.restarts)
-    return StudyPlan(
-        training=TrainingOptions(
-            algorithm=o.algorithm,
-            clients=o.clients,
-            rounds=o.rounds or ROUNDS,
-            epochs=o.epochs,
-            batch_size=o.training_batch,
-            optimizer=o.optimizer,
-            rate=o.learning_rate or RATE,
-            momentum=o.momentum,
-        ),
-        test_share=o.test_share,
-        attack=Attack(method, o.participants, subject.layers),
-        batches=o.batches,
-        batch_sizes=o.sizes,
-        weights=cast("tuple[Weights, ...]", o.weights),
-        insider=o.insider,
-        repeats=o.repeats,
+    training = TrainingOptions(
+        algorithm=o.algorithm,
+        clients=o.clients,
+        rounds=o.rounds or ROUNDS,
+        epochs=o.epochs,
+        batch_size=o.training_batch,
+        optimizer=o.optimizer,
+        rate=o.learning_rate or RATE,
+        momentum=o.momentum,
     )
+    return StudyPlan(o, training, Attack(method, o.participants, subject.layers))
 
 
 def _studied(
@@ -277,14 +269,8 @@ def _studied(
         NotApplicable: the only mechanism does not go with the model.
     """
     plan = _plan(subject, options)
-    facts: dict[str, JsonValue] = {
-        "training": plan.training.model_dump(mode="json"),
-        "method": options.method,
-        "iterations": options.iterations,
-        "restarts": options.restarts,
-        "participants": options.participants,
-        "repeats": options.repeats,
-    }
+    named = {"method", "iterations", "restarts", "participants", "repeats"}
+    facts = {"training": plan.training.model_dump(mode="json"), **options.model_dump(include=named)}
     rows: list[Measurement] = []
     panels: dict[str, list[PanelPoint]] = {}
     for mechanism in mechanisms:
@@ -302,7 +288,7 @@ def _studied(
         studied = StudyRows(of_mechanism, done, options.game, facts)
         rows += studied
         for view in done.outcomes:
-            if view.weights == plan.weights[0] and not view.insider:
+            if view.weights == options.weights[0] and not view.insider:
                 title = f"{mechanism.text}, batch size {view.batch_size}"
                 panels[title] = studied.points(view)
     if options.curves is not None and panels:

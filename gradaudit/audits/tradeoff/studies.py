@@ -4,13 +4,15 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from itertools import product
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.audits.tradeoff import TradeoffOptions
 from gradaudit.audits.tradeoff.attacking import (
     Attack,
     AttackScores,
@@ -34,8 +36,6 @@ from gradaudit.progress import Advance, Progress
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.subject import Subject, defended_target
 
-Weights = Literal["initial", "trained"]
-
 
 @dataclass(frozen=True)
 class AttackedModel:
@@ -43,38 +43,25 @@ class AttackedModel:
 
     Attributes:
         batch_size: records behind an update.
-        weights: of the model before its training, or after it.
+        weights: ``initial``, of the model before its training, or ``trained``.
         insider: whether the attacker knows what clients keep private in the model.
     """
 
     batch_size: int
-    weights: Weights
+    weights: str
     insider: bool = False
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The plan of a study: trainings, batches, repetitions and attacks.
+    """The plan of a study: the audit's options, how models are trained, and how they are attacked.
 
-    Attributes:
-        training: how models are trained.
-        test_share: of the records, see ``federation.partition.split``.
-        attack: on every batch.
-        batches: how many.
-        batch_sizes: each attacked by itself.
-        weights: which of the models are attacked.
-        insider: whether an attacker plays who knows the private part, where there is one.
-        repeats: how often all of it is done.
+    ``attack`` is on every batch.
     """
 
+    options: TradeoffOptions
     training: TrainingOptions
-    test_share: float | None
     attack: Attack
-    batches: int
-    batch_sizes: tuple[int, ...]
-    weights: tuple[Weights, ...]
-    insider: bool
-    repeats: int
 
 
 @dataclass(frozen=True)
@@ -197,13 +184,14 @@ def study(subject: Subject, mechanism: DefenseGrid, plan: StudyPlan, progress: P
         NotApplicable: the mechanism, the method or the task does not go with the model.
         UsageError: there are too few records, or options contradict each other.
     """
+    options = plan.options
     chains = [(*subject.defenses, *setting.defenses) for setting in mechanism.settings]
     for setting in mechanism.settings:
         expect_usable(subject, setting)
     trained: list[list[TrainedModel]] = []
     outcomes: dict[AttackedModel, list[list[AttackScores]]] = {}
-    for number in range(plan.repeats):
-        drawn, test = _drawn(subject, plan, number)
+    for number in range(options.repeats):
+        drawn, test = _drawn(subject, options, number)
         targets = [defended_target(subject.target, chain, subject.seed) for chain in chains]
         drawn = replace(drawn, units=subject.units.of(mechanism.text, number))
         models = train(
@@ -218,7 +206,10 @@ def study(subject: Subject, mechanism: DefenseGrid, plan: StudyPlan, progress: P
             drawn.units.of("training"),
         )
         trained.append(models)
-        for view in _views(plan, models[0].initial):
+        secret = options.insider and has_secret(models[0].initial)
+        views = product((False, True) if secret else (False,), options.weights, options.sizes)
+        for insider, weights, size in views:
+            view = AttackedModel(size, weights, insider)
             of_view = _attacked(view, models, chains, plan, drawn, progress)
             outcomes.setdefault(view, []).append(of_view)
     return Study(mechanism, trained, outcomes)
@@ -236,29 +227,19 @@ def expect_usable(subject: Subject, setting: DefenseSetting) -> None:
     Chain(chain).check(shared_parameters(target.model, subject.hidden))
 
 
-def _views(plan: StudyPlan, target: Target) -> list[AttackedModel]:
-    insiders = (False, True) if plan.insider and has_secret(target) else (False,)
-    return [
-        AttackedModel(size, weights, insider)
-        for insider in insiders
-        for weights in plan.weights
-        for size in plan.batch_sizes
-    ]
-
-
-def _drawn(subject: Subject, plan: StudyPlan, number: int) -> tuple[Subject, Records]:
+def _drawn(subject: Subject, options: TradeoffOptions, number: int) -> tuple[Subject, Records]:
     """Draw one repetition: its seed, the records to train on, and others to test on."""
     seed = subject.seed
     if number:
         seed = seed_of(seed, "tradeoff", "repetition", number)
-    rows, tested = split(subject.records, plan.test_share, seed)
+    rows, tested = split(subject.records, options.test_share, seed)
     if not len(tested):
         raise UsageError("no record is left to test on; give --test-share a larger value")
-    most = max(plan.batch_sizes) * plan.batches
-    if most > len(rows):
+    largest = max(options.sizes)
+    if largest * options.batches > len(rows):
         raise UsageError(
-            f"--batches {plan.batches}: with --batch-size {max(plan.batch_sizes)} they take "
-            f"{most} records, and {len(rows)} are trained on"
+            f"--batches {options.batches}: with --batch-size {largest} they take "
+            f"{largest * options.batches} records, and {len(rows)} are trained on"
         )
     trained_on = replace(subject, records=subject.records.take(rows), seed=seed, samples=None)
     return trained_on, subject.records.take(tested)
@@ -273,21 +254,13 @@ def _attacked(
     progress: Progress,
 ) -> list[AttackScores]:
     """Attack the same batches at every setting."""
-    batches = chosen_batches(drawn, Choice(view.batch_size, plan.batches))
+    batches = chosen_batches(drawn, Choice(view.batch_size, plan.options.batches))
     attack = replace(plan.attack, insider=view.insider)
-    initial = view.weights == "initial"
     units = drawn.units.of("attack", view.batch_size, view.weights, view.insider)
-    return [
-        units.of(index).once(
-            partial(
-                attacked,
-                model.initial if initial else model.target,
-                SharingProtocol(chain),
-                batches,
-                attack,
-                drawn.seed,
-                progress,
-            )
-        )
-        for index, (model, chain) in enumerate(zip(models, chains, strict=True))
-    ]
+    scores = []
+    for index, (model, chain) in enumerate(zip(models, chains, strict=True)):
+        target = model.initial if view.weights == "initial" else model.target
+        sharing = SharingProtocol(chain)
+        task = partial(attacked, target, sharing, batches, attack, drawn.seed, progress)
+        scores.append(units.of(index).once(task))
+    return scores
