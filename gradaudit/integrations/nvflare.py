@@ -8,7 +8,7 @@ Source: NVFlare's programming guide (2025), filters, as of nvflare 2.9.
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from nvflare.apis.dxo import DXO, DataKind
@@ -52,21 +52,20 @@ class ObserverFilter(DXOFilter):  # type: ignore[misc]
     ) -> None:
         kinds = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
         super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
-        self._options: dict[str, Any] = {
-            "policy": policy,
-            "share": share,
-            "on_fail": on_fail,
-            "capture": capture,
-        }
-        self._folder = folder
-        self._observer: Observer | None = None
+        # a job's configuration is written from attributes that are called as the arguments
+        self.folder, self.policy, self.share = folder, policy, share
+        self.on_fail, self.capture = on_fail, capture
 
-    @property
+    @cached_property
     def observer(self) -> Observer:
         """The observer, made on the site when it is first needed."""
-        if self._observer is None:
-            self._observer = Observer(self._folder, **self._options)
-        return self._observer
+        return Observer(
+            self.folder,
+            policy=self.policy,
+            share=self.share,
+            on_fail=self.on_fail,
+            capture=self.capture,
+        )
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         """Keep the weights that come in, and observe the update that goes out.
@@ -74,8 +73,11 @@ class ObserverFilter(DXOFilter):  # type: ignore[misc]
         Raises:
             ContentBlockedException: the policy does not let it leave.
         """
+        # training cannot change copies in place
         if self.get_prop(FilterContextKey.CHAIN_TYPE) != FilterChainType.TASK_RESULT_CHAIN:
-            fl_ctx.set_prop(_CAME, (_copied(dxo.data), stopwatch()), private=True, sticky=True)
+            fl_ctx.set_prop(
+                _CAME, (copy.deepcopy(dict(dxo.data)), stopwatch()), private=True, sticky=True
+            )
             return None
         came, trained = fl_ctx.get_prop(_CAME) or ({}, lambda: 0.0)
         try:
@@ -92,11 +94,6 @@ class ObserverFilter(DXOFilter):  # type: ignore[misc]
             dxo.data = _instead(dxo, came)
         dxo.set_meta_prop(META, observation.verdict.metrics())
         return dxo
-
-
-def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns copies of arrays, which training cannot change in place."""
-    return {name: copy.deepcopy(array) for name, array in arrays.items()}
 
 
 def _instead(dxo: DXO, came: Mapping[str, Array]) -> dict[str, Array]:

@@ -189,6 +189,18 @@ def test_a_server_keeps_the_reports_of_its_clients_apart(tmp_path: Path) -> None
     assert names == {"from-site-1-round-0.json", "from-site-2-round-0.json"}
 
 
+def test_a_job_that_is_written_keeps_every_option(tmp_path: Path) -> None:
+    given = {"folder": "r", "policy": "p.yaml", "share": 0.5, "on_fail": "raise", "capture": "c"}
+    job = Late("nvflare.job_config.api").FedJob(name="job")
+    chain = Late("nvflare.job_config.defs").FilterType.TASK_RESULT
+    job.to(observed.ObserverFilter(**given), "site-1", filter_type=chain, tasks=["train"])
+    job.to(Late("nvflare.app_common.workflows.fedavg").FedAvg(num_clients=1), "server")
+    job.export_job(str(tmp_path))
+    (file,) = tmp_path.rglob("config_fed_client.json")
+    (result,) = json.loads(file.read_text(encoding="utf-8"))["task_result_filters"]
+    assert result["filters"][0]["args"] == given
+
+
 def test_a_client_that_fails_passes_as_it_is(tmp_path: Path) -> None:
     site = Site(folder=str(tmp_path))
     site.receives(plain(state_of(model())))
