@@ -11,7 +11,7 @@ from gradaudit.core.parts import discover
 from gradaudit.core.specs import Spec, parse_spec, suggest
 from gradaudit.core.text import listed
 from gradaudit.data.base import MEMBER, DataAdapter
-from gradaudit.data.common.roles import in_class_order
+from gradaudit.data.common.roles import in_order, names_in
 from gradaudit.data.common.tokenizing import TextModel
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
@@ -62,7 +62,7 @@ def load_records(
         chosen = replace(chosen, **task)
     records = _with_membership(chosen.load())
     if chosen.classes is not None:
-        records = in_class_order(records, chosen.classes, spec)
+        records = in_order(records, names_in(chosen.classes), spec)
     expect_attributes(records, attributes, spec)
     return replace(records, adapter=records.adapter or adapter.name)
 

@@ -17,9 +17,8 @@ from gradaudit.data.common.arrays import as_inputs
 from gradaudit.data.common.arrow import Frame, read_frames
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.picture_files import Picture, PictureAdapter
-from gradaudit.data.common.roles import assemble, in_order, left_aside
+from gradaudit.data.common.roles import in_order, left_aside
 from gradaudit.data.common.table_columns import MAX_CLASSES, NOT_A_TABLE, Inputs, table_of
-from gradaudit.data.common.tables import TextTable
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
@@ -170,18 +169,9 @@ class HfDatasets(PictureAdapter, Tabular):
 
     def _of_column(self, frame: Frame, column: str, images: bool) -> Records:
         table = frame.table()
-        return assemble(
-            self._images(frame, column) if images else self._arrays(frame, column),
-            self.labels_in(table, len(frame)),
-            table.columns(self.attribute),
-            user=table.column_if(self.user),
-            member=table.column_if(self.member),
-            notes=left_aside(frame.schema.names, self._used(table, column)),
-        )
-
-    def _used(self, table: TextTable, column: str) -> tuple[str | None, ...]:
-        attributes = table.names(self.attribute)
-        return (column, self.label, *attributes, self.user, self.member, *table.names(self.drop))
+        inputs = self._images(frame, column) if images else self._arrays(frame, column)
+        labels = self.labels_in(table, len(frame))
+        return self.described(table, inputs, labels, used=(column, *table.names(self.drop)))
 
     def _images(self, frame: Frame, column: str) -> Inputs:
         origin = f"{frame.origin}: column {quote(column)}"

@@ -4,8 +4,9 @@ import wave
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,8 +153,10 @@ def _opened(name: str, path: Path) -> Iterator[Sound]:
             with pcm:
                 yield Sound(pcm.getframerate(), pcm.getnchannels(), pcm.getnframes(), _reader(pcm))
         else:
-            with _encoded(name, path) as file:
-                yield Sound(file.samplerate, file.channels, file.frames, _reader_of(file))
+            soundfile = library("soundfile", "sounds", f"{name}: is no WAV of plain PCM")
+            with soundfile.SoundFile(path) as file:
+                read = partial(file.read, dtype="float32", always_2d=True)
+                yield Sound(file.samplerate, file.channels, file.frames, read)
     except GradauditError:
         raise
     except Exception as error:  # damage shows in every way that a decoder can fail
@@ -170,10 +173,6 @@ def _pcm(path: Path) -> wave.Wave_read | None:
     return None
 
 
-def _encoded(name: str, path: Path) -> Any:
-    return library("soundfile", "sounds", f"{name}: is no WAV of plain PCM").SoundFile(path)
-
-
 def _reader(pcm: wave.Wave_read) -> Callable[[int], NDArray[np.float32]]:
     """Returns a reader of samples of 8 to 32 bits: unsigned bytes, or signed, low byte first."""
     width, channels = pcm.getsampwidth(), pcm.getnchannels()
@@ -186,13 +185,5 @@ def _reader(pcm: wave.Wave_read) -> Callable[[int], NDArray[np.float32]]:
         wide[:, 4 - width :] = raw ^ np.uint8(128) if width == 1 else raw
         samples = wide.view("<i4").reshape(-1, channels) / float(1 << 31)
         return samples.astype(np.float32)
-
-    return read
-
-
-def _reader_of(file: Any) -> Callable[[int], NDArray[np.float32]]:
-    def read(frames: int) -> NDArray[np.float32]:
-        samples: NDArray[np.float32] = file.read(frames, dtype="float32", always_2d=True)
-        return samples
 
     return read

@@ -8,12 +8,14 @@ from typing import ClassVar, Literal
 
 from pydantic import JsonValue
 
-from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrow import is_arrow, read_frames
-from gradaudit.data.common.roles import Labels, assemble, in_order, labels_of, left_aside
+from gradaudit.data.common.checks import expect_to_fit
+from gradaudit.data.common.roles import Labels, in_order, labels_of
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import TextTable, read_table
+from gradaudit.data.common.tabular import Described
 from gradaudit.data.common.tokenizing import (
+    TOKEN_BYTES,
     Hashing,
     Pretrained,
     Tokenizer,
@@ -22,7 +24,6 @@ from gradaudit.data.common.tokenizing import (
     next_tokens,
     packed_tokens,
     parts_of,
-    tokens_of,
 )
 from gradaudit.data.hf_datasets import open_folder
 from gradaudit.data.records import Records, Spelled
@@ -32,7 +33,7 @@ _LENGTH = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFile(DataAdapter):
+class TextFile(Described):
     """A column of texts in a table, as tokens.
 
     The table is a CSV file or one of JSON lines, plain or compressed by gzip, a Parquet or Arrow
@@ -51,10 +52,6 @@ class TextFile(DataAdapter):
 
     Attributes:
         text: column of the texts, or two with a comma.
-        label: column of the task's label, where that is no token.
-        attribute: columns of private attributes; a quantity is split in halves at its median.
-        user: column that says whose record it is.
-        member: column that says whether a record was trained on.
         length: tokens of a record; longer texts are cut. 128, or as many as the model takes.
         vocabulary: number of different hashed words, the padding included.
         tokenizer: folder of a tokenizer, where it is not the model's own.
@@ -68,10 +65,6 @@ class TextFile(DataAdapter):
     example: ClassVar[str] = "text:FILE?text=COL[,COL]&label=COL&attribute=COL&length=128"
 
     text: str
-    label: str | None = None
-    attribute: tuple[str, ...] = ()
-    user: str | None = None
-    member: str | None = None
     length: int | None = None
     vocabulary: int = 10_000
     tokenizer: str | None = None
@@ -88,14 +81,8 @@ class TextFile(DataAdapter):
         notes = {**read, "length": self._length, **self._tokenizer.notes()}
         if len(columns) > 1:
             notes["pairs"] = [*columns]
-        records = assemble(
-            Inputs(packed_tokens(tokens) if self.reading else tokens.ids, notes=notes),
-            labels,
-            table.columns(self.attribute),
-            user=table.column_if(self.user),
-            member=table.column_if(self.member),
-            notes=left_aside(table.cells, (*columns, *self._served(table))),
-        )
+        inputs = Inputs(packed_tokens(tokens) if self.reading else tokens.ids, notes=notes)
+        records = self.described(table, inputs, labels, used=columns)
         records = replace(records, spelling=self.spelled)
         if classes and records.classes:
             records = in_order(records, classes, self.source)
@@ -107,11 +94,12 @@ class TextFile(DataAdapter):
         Raises:
             UsageError: the tokenizer or the table cannot be read any more.
         """
-        return self._tokenizer.spelled(texts, self._texts)
 
-    def _texts(self) -> Iterator[str]:
-        table, _, _ = self._table()
-        return (text for name in self._columns(table) for text in table.cells[name])
+        def read() -> Iterator[str]:
+            table, _, _ = self._table()
+            return (text for name in self._columns(table) for text in table.cells[name])
+
+        return self._tokenizer.spelled(texts, read)
 
     def _table(self) -> tuple[TextTable, tuple[str, ...], dict[str, JsonValue]]:
         """The table, the order of the label's classes where the file has one, and notes."""
@@ -136,11 +124,6 @@ class TextFile(DataAdapter):
                 "two that are pairs"
             )
         return columns
-
-    def _served(self, table: TextTable) -> tuple[str | None, ...]:
-        """The columns that something beside the texts is read from."""
-        attributes = table.names(self.attribute)
-        return (self.label, *attributes, self.user, self.member)
 
     def _for_model(self, records: Records, types: bool) -> Records:
         """Separate tokens, mask and types for the model, with its own order of classes."""
@@ -172,7 +155,8 @@ class TextFile(DataAdapter):
     def _tokens(self, table: TextTable, columns: Sequence[str]) -> Tokens:
         texts = [table.cells[name] for name in columns]
         padding = self.reading.padding if self.reading else None
-        tokens = tokens_of(self._tokenizer, texts, self._length, table.file, padding)
+        expect_to_fit((len(texts[0]), self._length), table.file, TOKEN_BYTES)
+        tokens = self._tokenizer.tokens(texts[0], self._length, padding, *texts[1:])
         if self.reading and (largest := int(tokens.ids.max())) >= self.reading.vocabulary:
             raise UsageError(
                 f"text:{self.source}: the tokenizer gives tokens up to {largest:,}, and the model "
@@ -185,7 +169,9 @@ class TextFile(DataAdapter):
         """Returns the tokens as the model gets them, and the labels that it predicts."""
         task = self.task or (self.reading.task if self.reading else None)
         if task != "next-token" and task != "masked-token":
-            return tokens, self._of_column(table, task)
+            if self.label is None:
+                raise UsageError(f"text:{self.source}: option 'label' is missing; add label=COL")
+            return tokens, labels_of(table.column(self.label), task)
         if self.label is not None:
             raise UsageError(
                 f"text:{self.source}: label={self.label}: the model predicts tokens, which are the "
@@ -200,10 +186,3 @@ class TextFile(DataAdapter):
             )
         hidden, labels = hidden_tokens(tokens, mask, self._tokenizer.vocabulary)
         return hidden, Labels(labels, (), self.source)
-
-    def _of_column(
-        self, table: TextTable, task: Literal["classification", "regression"] | None
-    ) -> Labels:
-        if self.label is None:
-            raise UsageError(f"text:{self.source}: option 'label' is missing; add label=COL")
-        return labels_of(table.column(self.label), task)

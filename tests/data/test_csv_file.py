@@ -197,27 +197,10 @@ def test_a_wide_table(csv_file: Write) -> None:
         (PEOPLE, "label=pay&delimiter=tab", UsageError, "no column 'pay'"),
         (PEOPLE, "label=job", DataError, "column 'job': 1 of 4 labels are missing"),
         (PEOPLE, "label=pay&drop=age,job,sex", DataError, "no column is left"),
-        (PEOPLE[:1], "label=pay", DataError, "no records after the header"),
-        (("",), "label=pay", DataError, "is empty"),
         (("a,b,a", "1,2,3"), "label=b", DataError, "columns 1 and 3 are both called 'a'"),
         (("a,b", "1,2", "3"), "label=b", DataError, "line 3: 1 cells where the header has 2"),
-        (("a,b", "1,2", "3,4,5"), "label=b", DataError, "line 3: 3 cells"),
-        (("a,b", '1,"2"3', "3,4"), "label=b", DataError, "is not a CSV file"),
-        (("a,b", "1,x", "3,x"), "label=b", DataError, "every record has the label 'x'"),
-        (
-            ("a,b", "inf,0", "3,1"),
-            "label=b",
-            DataError,
-            "column 'a': 1 values are infinite or too large",
-        ),
         (
             ("a,b", "1e39,0", "3,1"),
-            "label=b",
-            DataError,
-            "column 'a': 1 values are infinite or too large",
-        ),
-        (
-            ("a,b", "1e400,0", "3,1"),
             "label=b",
             DataError,
             "column 'a': 1 values are infinite or too large",
@@ -251,16 +234,6 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         load_records("csv?label=y")
 
 
-def test_bytes_that_are_no_text_and_damaged_archives(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_bytes("a,b\nü,1\n".encode("latin-1"))
-    with pytest.raises(DataError, match="save it as UTF-8"):
-        read_table(path)
-    path.write_bytes(gzip.compress("\n".join(PEOPLE).encode())[:-12])
-    with pytest.raises(DataError, match="is damaged"):
-        read_table(path)
-
-
 def test_a_compressed_file_is_read_only_up_to_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,11 +254,6 @@ def test_an_encoding_that_would_not_fit_is_refused(
 
 
 def test_names_with_control_characters_reach_no_message(csv_file: Write) -> None:
-    path = csv_file("a\x1b[31mb,y", "1,0", "2,1")
-    with pytest.raises(UsageError) as caught:
-        load_records(f"csv:{path}?label=z")
-    assert "\x1b" not in str(caught.value)
-    assert "a\ufffd[31mb" in str(caught.value)
     names = csv_file("a\x1b[31mb,y", *(f"n{i},{i % 2}" for i in range(99)))
     with pytest.raises(DataError, match="drop=a\ufffd") as refused:
         load_records(f"csv:{names}?label=y")

@@ -127,50 +127,6 @@ def test_a_missing_folder_and_a_table_without_file_names(described: Path, csv_fi
         load_records(f"images:{described}?table={path}&label=y")
 
 
-def test_a_table_cannot_name_a_file_with_a_zero_byte(described: Path, csv_file: Write) -> None:
-    table = csv_file("file,label", "a\0.png,0", "b.png,1")
-    with pytest.raises(DataError, match=r"table\.csv: holds zero bytes"):
-        load_records(f"images:{described}?table={table}&label=label")
-
-
-def test_a_table_cannot_name_files_outside_the_folder(described: Path, csv_file: Write) -> None:
-    save(described.parent / "secret.png", colour(0))
-    for name in ("../secret.png", str(described.parent / "secret.png")):
-        path = csv_file("file,y", f"{name},0", "a.png,1")
-        with pytest.raises(DataError, match="is not inside"):
-            load_records(f"images:{described}?table={path}&label=y")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.write_bytes(b"no picture at all"),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(path.read_bytes()[:-40]),
-        lambda path: path.write_bytes(path.read_bytes()[:30]),
-        lambda path: Image.new("RGB", (5, 4)).save(path, format="EPS"),
-    ],
-    ids=["text", "empty", "cut", "header only", "a program's input"],
-)
-def test_a_damaged_picture_is_named(described: Path, damage: Callable[[Path], object]) -> None:
-    save(described / "a.png", np.random.default_rng(0).integers(0, 255, (4, 5, 3), np.uint8))
-    damage(described / "a.png")
-    with pytest.raises(DataError, match=r"a\.png: cannot be read as a picture"):
-        load_records(f"images:{described}?table=table.csv&label=age")
-
-
-def test_deep_pixels_and_too_many_pixels_are_refused(
-    described: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = f"images:{described}?table=table.csv&label=age"
-    Image.fromarray(np.zeros((4, 5), np.float32)).save(described / "a.png", "TIFF")
-    with pytest.raises(DataError, match=r"a\.png: pixels of mode F cannot be used"):
-        load_records(spec)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    with pytest.raises(DataError, match=r"png: has too many pixels"):
-        load_records(spec)
-
-
 @pytest.mark.slow
 @given(place=st.integers(0, 200), byte=st.integers(0, 255))
 def test_no_single_wrong_byte_ends_in_another_error(

@@ -1,7 +1,6 @@
 """NumPy archives: pictures, tables, tokens, names of values, and archives not to be trusted."""
 
 import io
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,7 +147,6 @@ GOOD = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}
             DataError,
             "key 'a': has 2 entries for 3 records",
         ),
-        ({**GOOD, "y": ["a"] * 3}, "inputs=x&label=y", DataError, "every record has the label 'a'"),
         (
             {**GOOD, "x": [[0, 1], [np.inf, 0], [0, np.nan]]},
             "inputs=x&label=y",
@@ -156,30 +154,10 @@ GOOD = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}
             "key 'x': 2 of 3 records hold NaN or infinity (first in record 2)",
         ),
         (
-            {**GOOD, "x": np.full((3, 2), 1e300)},
-            "inputs=x&label=y",
-            DataError,
-            "3 of 3 records hold NaN or infinity",
-        ),
-        (
             {**GOOD, "x": np.zeros((3, 5, 4, 2), np.uint8)},
             "inputs=x&label=y",
             DataError,
             "bytes of shape (3, 5, 4, 2) are no pictures",
-        ),
-        ({**GOOD, "x": [["a"], ["b"], ["c"]]}, "inputs=x&label=y", DataError, "inputs are numbers"),
-        ({**GOOD, "x": np.zeros((0, 2))}, "inputs=x&label=y", DataError, "shape (0, 2)"),
-        (
-            {**GOOD, "x": np.zeros((3, 2), complex)},
-            "inputs=x&label=y",
-            DataError,
-            "is of type complex128",
-        ),
-        (
-            {**GOOD, "y": [0, 1, 5_000_000], "x": np.zeros((3, 2))},
-            "inputs=x&label=y&task=classification",
-            DataError,
-            "the class index 5000000 is too large",
         ),
     ],
 )
@@ -193,35 +171,9 @@ def test_bad_requests_and_bad_arrays(
     assert "\n" not in str(caught.value)
 
 
-def test_object_arrays_are_refused_unread(npz: Save) -> None:
-    class Bomb:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return (pytest.fail, ("the pickle was read",))
-
-    path = npz(x=np.array([[Bomb()], [Bomb()]], dtype=object), y=[0, 1])
-    with pytest.raises(DataError, match="key 'x': holds Python objects"):
-        load_records(f"npz:{path}?inputs=x&label=y")
-
-
-def member(descr: str, shape: tuple[int, ...], body: bytes = b"") -> bytes:
-    """An array file whose header declares what its body need not hold."""
-    stream = io.BytesIO()
-    header = {"descr": descr, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
-    return stream.getvalue() + body
-
-
-def archive(path: Path, **members: bytes) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, content in members.items():
-            file.writestr(f"{name}.npy", content)
-    return path
-
-
-def test_a_declared_size_beyond_memory_is_refused_before_reading(tmp_path: Path) -> None:
-    path = archive(tmp_path / "a.npz", x=member("<f8", (10**9, 1000)))
-    with pytest.raises(DataError, match=r"key 'x': numbers of shape .* would take 7450.6 GiB"):
-        Archive(path).read("x")
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        Archive(tmp_path / "none.npz")
 
 
 def test_bytes_that_would_grow_beyond_memory_as_floats_are_refused(
@@ -231,40 +183,6 @@ def test_bytes_that_would_grow_beyond_memory_as_floats_are_refused(
     monkeypatch.setattr(checks, "MAX_BYTES", 2000)
     with pytest.raises(DataError, match=r"key 'x': numbers of shape \(10, 10, 10\)"):
         load_records(f"npz:{path}?inputs=x&label=y")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"not an array",
-        member("<f8", (4, 2), b"\0" * 8),
-        member("<f8", (-4, 2)),
-        member("<f8", (4, 2))[:20],
-        b"\x93NUMPY\x01\x00\x10\x00" + b"(" * 16,
-    ],
-    ids=["empty", "text", "short body", "negative shape", "cut header", "broken header"],
-)
-def test_damaged_members(tmp_path: Path, content: bytes) -> None:
-    path = archive(tmp_path / "a.npz", x=content)
-    with pytest.raises(DataError, match=r"a\.npz") as caught:
-        Archive(path).read("x")
-    assert "\n" not in str(caught.value)
-
-
-def test_files_that_are_no_archive(tmp_path: Path, npz: Save) -> None:
-    path = tmp_path / "a.npz"
-    np.save(tmp_path / "a.npy", np.zeros(3))
-    (tmp_path / "a.npy").rename(path)
-    with pytest.raises(DataError, match=r"is no sound \.npz archive .* numpy.savez"):
-        Archive(path)
-    path.write_bytes(npz(**GOOD).read_bytes()[:200])
-    with pytest.raises(DataError, match="is no sound"):
-        Archive(path)
-    with pytest.raises(UsageError, match="No such file"):
-        Archive(tmp_path / "none.npz")
-    with pytest.raises(UsageError, match="Is a directory"):
-        Archive(tmp_path)
 
 
 @pytest.mark.slow

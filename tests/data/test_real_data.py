@@ -56,17 +56,6 @@ def test_adult(real: Real) -> None:
     expect_groups_to_match(records, rows, stride=997)
 
 
-def test_german_credit(real: Real) -> None:
-    path = real("german_credit.csv")
-    records = load_records(f"csv:{path}?label=class-label&attribute=sex&drop=sex")
-    rows = rows_of(path)
-    assert records.inputs.shape == (1000, 59)
-    assert records.labels.tolist() == [int(row["class-label"]) for row in rows]
-    assert np.bincount(records.attributes["sex"].codes).tolist() == [310, 690]
-    assert "sex" not in {feature.name for feature in records.features}
-    expect_groups_to_match(records, rows, stride=7)
-
-
 @pytest.mark.slow
 def test_utkface(real: Real) -> None:
     path = real("utkface_32.npz")
@@ -98,14 +87,3 @@ def test_ravdess(real: Real) -> None:
     np.testing.assert_allclose(deviations[deviations > 0], 1, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_imdb(real: Real) -> None:
-    path = real("imdb_16k.csv.gz")
-    records = load_records(
-        f"text:{path}?text=text&label=sentiment&attribute=n_words&member=split&length=64"
-    )
-    assert records.inputs.shape == (16000, 64)
-    assert records.classes == ("neg", "pos")
-    assert records.members is not None
-    assert int(records.members.sum()) == 8000
-    assert 0.45 < records.attributes["n_words"].codes.mean() <= 0.5

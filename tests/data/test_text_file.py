@@ -8,7 +8,7 @@ import pytest
 
 from gradaudit.data import load_records
 from gradaudit.data.common import checks
-from gradaudit.data.common.tokenizing import Hashing, tokens_of
+from gradaudit.data.common.tokenizing import Hashing
 from gradaudit.errors import DataError, UsageError
 
 Write = Callable[..., Path]
@@ -75,8 +75,11 @@ def test_bad_requests(csv_file: Write, options: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_tokens_that_would_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_would_not_fit_are_refused(
+    csv_file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checks, "MAX_BYTES", 100)
-    assert tokens_of(Hashing(10), [["a"] * 3], 4, "t").ids.nbytes == 96
-    with pytest.raises(DataError, match=r"t: numbers of shape \(4, 4\)"):
-        tokens_of(Hashing(10), [["a"] * 4], 4, "t")
+    spec = f"text:{csv_file('t,y', 'a,0', 'a,1', 'a,0')}?text=t&label=y&length="
+    assert load_records(f"{spec}4").inputs.nbytes == 96
+    with pytest.raises(DataError, match=r"csv: numbers of shape \(3, 5\)"):
+        load_records(f"{spec}5")

@@ -10,7 +10,7 @@ RecordBatch(length, nodes, buffers, compression) or a DictionaryBatch(id, data: 
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -177,11 +177,8 @@ class _Cells(Mapping[str, Sequence[str]]):
 def _numbers(chunk: Any, kinds: Any, origin: str) -> NDArray[Any]:
     """A piece of a column as an array (records, …)."""
     shape = [len(chunk)]
-    while (
-        kinds.is_list(chunk.type)
-        or kinds.is_large_list(chunk.type)
-        or (kinds.is_fixed_size_list(chunk.type))
-    ):
+    lists = kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list
+    while any(is_list(chunk.type) for is_list in lists):
         lengths = set(chunk.value_lengths().to_pylist())
         if len(lengths) > 1 or None in lengths:
             raise DataError(
@@ -263,15 +260,11 @@ def _read(arrow: Any, path: Path) -> tuple[Any, list[Any]]:
     with _sound(path):
         with path.open("rb") as stream:
             head = stream.read(_ARROW_HEAD)
-        return _reader(head, path)(arrow, path)
-
-
-def _reader(head: bytes, path: Path) -> Callable[[Any, Path], tuple[Any, list[Any]]]:
-    if head.startswith(_PARQUET):
-        return _read_parquet
-    if head.startswith((_ARROW, _STREAM)):
-        return _read_arrow
-    raise DataError(f"{path}: is no Parquet and no Arrow file; for CSV write csv:{path}")
+        if head.startswith(_PARQUET):
+            return _read_parquet(arrow, path)
+        if head.startswith((_ARROW, _STREAM)):
+            return _read_arrow(arrow, path)
+        raise DataError(f"{path}: is no Parquet and no Arrow file; for CSV write csv:{path}")
 
 
 @contextmanager
@@ -300,7 +293,8 @@ def _read_parquet(arrow: Any, path: Path) -> tuple[Any, list[Any]]:
     limits = {"thrift_string_size_limit": _THRIFT, "thrift_container_size_limit": _THRIFT}
     with parquet.ParquetFile(path, pre_buffer=False, **limits) as file:
         _expect_to_fit(file, path)
-        text = [field.name for field in file.schema_arrow if _is_text(arrow, field.type)]
+        kinds = arrow.types.is_string, arrow.types.is_large_string
+        text = [f.name for f in file.schema_arrow if any(is_kind(f.type) for is_kind in kinds)]
     with parquet.ParquetFile(path, read_dictionary=text, pre_buffer=False, **limits) as file:
         batches = []
         for batch in file.iter_batches(batch_size=_ROWS, use_threads=False):
@@ -322,10 +316,6 @@ def _expect_to_fit(file: Any, path: Path) -> None:
             f"{path}: would unpack to {size >> 20} MiB, over what a file of its size should; write "
             "it without compression, or use fewer records"
         )
-
-
-def _is_text(arrow: Any, kind: Any) -> bool:
-    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
 
 
 def _read_arrow(arrow: Any, path: Path) -> tuple[Any, list[Any]]:

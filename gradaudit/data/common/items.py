@@ -98,11 +98,6 @@ def _has_places(returned: object) -> bool:
     return given and not isinstance(returned, IterableDataset)
 
 
-def _is_stream(returned: object) -> bool:
-    source = returned.dataset if isinstance(returned, DataLoader) else returned
-    return not _has_places(source)
-
-
 def expect_no_graph(item: object, origin: str) -> None:
     """Refuse a graph, or a tuple that begins with one, as PyTorch Geometric gives them.
 
@@ -145,7 +140,8 @@ def columns_of(
     """
     columns: dict[str, list[Any]] = {}
     size, named = 0, _inputs_alone if layout.unlabelled else partial(_named, layout)
-    free = layout.records is None and _is_stream(returned)
+    source = returned.dataset if isinstance(returned, DataLoader) else returned
+    free = layout.records is None and not _has_places(source)
     most = STREAMED if free else layout.records
     notes: dict[str, JsonValue] = {}
     with torch.random.fork_rng(devices=()):
@@ -171,14 +167,11 @@ def columns_of(
 
 
 def _bytes(value: Any) -> int:
-    several = value.values() if isinstance(value, Mapping) else (value,)
-    return sum(_bytes_of(one) for one in several)
-
-
-def _bytes_of(one: Any) -> int:
-    if isinstance(one, Image.Image):
-        return one.width * one.height * len(one.getbands())
-    return int(getattr(one, "nbytes", 0))
+    if isinstance(value, Mapping):
+        return sum(map(_bytes, value.values()))
+    if isinstance(value, Image.Image):
+        return value.width * value.height * len(value.getbands())
+    return int(getattr(value, "nbytes", 0))
 
 
 def _items(returned: Any, origin: str) -> Iterator[object]:
@@ -248,7 +241,8 @@ def _named(layout: ItemLayout, item: object, origin: str) -> Item:
         if count > 1:
             needed = f"{count} inputs and a label, with an attribute or without, or a mapping"
         raise DataError(f"{origin} is {type(item).__name__}{many}; {needed} is needed; {NO_LABELS}")
-    if count == 1 and len(parts) == 3 and _is_alike(parts[0], parts[2]):
+    triple = count == 1 and len(parts) == 3 and _is_array(parts[2])
+    if triple and np.shape(parts[2]) == np.shape(parts[0]):
         raise DataError(
             f"{origin} has a third part of the input's shape {tuple(np.shape(parts[2]))}, which is "
             f"no attribute; {NO_LABELS}, and the three are inputs, as a triplet's; say inputs=2 "
@@ -259,11 +253,6 @@ def _named(layout: ItemLayout, item: object, origin: str) -> Item:
     attributes = behind if isinstance(behind, Mapping) else {ATTRIBUTE: behind}
     named = {str(name): value for name, value in attributes.items()}
     return {**named, "inputs": inputs, "labels": parts[count]}
-
-
-def _is_alike(one: Any, other: Any) -> bool:
-    """Whether two parts are arrays of one shape."""
-    return _is_array(other) and np.shape(other) == np.shape(one)
 
 
 def _inputs_alone(item: object, origin: str) -> Item:

@@ -3,7 +3,7 @@
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -11,11 +11,11 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.core.text import printable
-from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.checks import choose, quote
-from gradaudit.data.common.roles import Labels, assemble, labels_of, left_aside
+from gradaudit.data.common.roles import Labels, assemble, labels_of
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import TextTable, read_table
+from gradaudit.data.common.tabular import Described
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
 
@@ -23,7 +23,7 @@ _MOST_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledFolder(DataAdapter):
+class LabelledFolder(Described):
     """A folder whose files are records.
 
     With a table, each of its lines names a file in the folder; without one, the sub-folders are
@@ -33,10 +33,6 @@ class LabelledFolder(DataAdapter):
         table: CSV file or one of JSON lines, as it is or in the folder.
         file: the table's column of file names; ``file``, ``filename``, ``path`` and the like are
             found by themselves.
-        label: column of the task's label.
-        attribute: columns of private attributes; a quantity is split in halves at its median.
-        user: column that says whose record it is.
-        member: column that says whether a record was trained on.
         task: whether the label is a class or a number; its values decide where it is not given.
     """
 
@@ -48,10 +44,6 @@ class LabelledFolder(DataAdapter):
 
     table: str | None = None
     file: str | None = None
-    label: str | None = None
-    attribute: tuple[str, ...] = ()
-    user: str | None = None
-    member: str | None = None
     task: Literal["classification", "regression"] | None = None
 
     def load(self) -> Records:
@@ -99,20 +91,12 @@ class LabelledFolder(DataAdapter):
         table = read_table(path)
         if self.label is None:
             raise UsageError(f"{table.file}: name the column of the label with label=COL")
-        label = labels_of(table.column(self.label), self.task)
-        attributes = table.columns(self.attribute)
-        user, member = table.column_if(self.user), table.column_if(self.member)
+        labels = labels_of(table.column(self.label), self.task)
+        table.names((*self.attribute, *filter(None, (self.user, self.member))))
         name = self._file_column(table)
         files = [_inside(folder, cell, table.file) for cell in table.cells[name]]
-        served = (name, self.label, *table.names(self.attribute), self.user, self.member)
-        return assemble(
-            self._inputs(files, folder),
-            label,
-            attributes,
-            user=user,
-            member=member,
-            notes=left_aside(table.cells, served) | _unread(folder, [*files, path]),
-        )
+        records = self.described(table, self._inputs(files, folder), labels, used=[name])
+        return replace(records, notes=records.notes | _unread(folder, [*files, path]))
 
     def _file_column(self, table: TextTable) -> str:
         name = self.file

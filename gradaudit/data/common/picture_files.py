@@ -93,18 +93,14 @@ def stack_pictures(
 def _pixels(picture: Image.Image, mode: str, size: Size, deep: bool) -> NDArray[Any]:
     """A picture of that size as (height, width, channels) that broadcast to those of the mode."""
     grey = picture.mode in _DEEP
-    made = picture.convert(mode) if not grey else Image.fromarray(_as_floats(picture))
+    floats = np.asarray(picture).astype(np.float32) if grey else None  # 16 bits cannot be resized
+    made = picture.convert(mode) if floats is None else Image.fromarray(floats)
     if made.size != size[::-1]:
         made = made.resize(size[::-1], Image.Resampling.BILINEAR)
     pixels = np.asarray(made).reshape(*size, -1)
     if grey:
         return pixels.round()
     return pixels.astype(np.uint16) * _BYTE_IN_16_BITS if deep else pixels
-
-
-def _as_floats(picture: Image.Image) -> NDArray[np.float32]:
-    """The pixels of a grey picture as numbers, which can be resized."""
-    return np.asarray(picture).astype(np.float32)
 
 
 def opened_pictures(pictures: Sequence[tuple[str, Picture]]) -> Iterator[Image.Image]:
@@ -140,23 +136,20 @@ def _headers(pictures: Sequence[tuple[str, Picture]]) -> list[_Header]:
     headers = []
     for name, source in pictures:
         with _opened(name, source) as picture:
-            headers.append(_header(picture, name, in_file=not isinstance(source, Image.Image)))
+            if (mode := picture.mode) not in _GREY + _DEEP + _COLOUR:
+                raise DataError(
+                    f"{name}: pixels of mode {mode} cannot be used; save it with 8 bits a channel, "
+                    "or 16 of grey"
+                )
+            transparent = mode in _TRANSPARENT or "transparency" in picture.info
+            several = not isinstance(source, Image.Image) and _has_more(picture)
+            size = picture.height, picture.width
+            headers.append(_Header(name, size, mode, transparent, several))
     return headers
 
 
 def _common_mode(headers: Sequence[_Header]) -> str:
     return "L" if all(header.mode in _GREY + _DEEP for header in headers) else "RGB"
-
-
-def _header(picture: Image.Image, name: str, *, in_file: bool) -> _Header:
-    if picture.mode not in _GREY + _DEEP + _COLOUR:
-        raise DataError(
-            f"{name}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel, "
-            "or 16 of grey"
-        )
-    size, mode = (picture.height, picture.width), picture.mode
-    transparent = mode in _TRANSPARENT or "transparency" in picture.info
-    return _Header(name, size, mode, transparent, in_file and _has_more(picture))
 
 
 def _has_more(picture: Image.Image) -> bool:
@@ -190,22 +183,13 @@ def _opened(name: str, source: Picture) -> Iterator[Image.Image]:
     if isinstance(source, Image.Image):
         yield source
         return
-    with (
-        _decoding(name),
-        warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
-        Image.open(_content(source), formats=_FORMATS) as picture,
-    ):
-        yield picture
-
-
-def _content(source: Path | bytes) -> Path | io.BytesIO:
-    return io.BytesIO(source) if isinstance(source, bytes) else expect_file(source)
-
-
-@contextmanager
-def _decoding(name: str) -> Iterator[None]:
     try:
-        yield
+        content = io.BytesIO(source) if isinstance(source, bytes) else expect_file(source)
+        with (
+            warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+            Image.open(content, formats=_FORMATS) as picture,
+        ):
+            yield picture
     except UsageError as error:
         raise DataError(printable(f"{error}", 1000)) from error
     except GradauditError:

@@ -256,20 +256,6 @@ def assemble(
     )
 
 
-def in_class_order(records: Records, order: str, origin: str) -> Records:
-    """The records with class i called as the i-th of the names.
-
-    Args:
-        records: with labels that are classes.
-        order: names with commas between them, or a file with one a line.
-        origin: the data's spec, for messages.
-
-    Raises:
-        UsageError: as ``in_order``, or the file cannot be read.
-    """
-    return in_order(records, _names(order), origin)
-
-
 def in_order(records: Records, names: tuple[str, ...], origin: str) -> Records:
     """The records with class i called as the i-th of the names.
 
@@ -293,7 +279,8 @@ def in_order(records: Records, names: tuple[str, ...], origin: str) -> Records:
     return replace(records, labels=codes[records.labels], classes=names)
 
 
-def _names(order: str) -> tuple[str, ...]:
+def names_in(order: str) -> tuple[str, ...]:
+    """Names with commas between them, or in a file, one a line; else a UsageError."""
     path = Path(order).expanduser()
     if "," in order or not path.is_file():
         return tuple(name.strip() for name in order.split(",") if name.strip())

@@ -111,6 +111,11 @@ class DataColumn:
         return int((self.codes == self.values.index(MISSING)).sum())
 
     @property
+    def known(self) -> NDArray[np.float64]:
+        """The different numbers that are not missing; none of text."""
+        return np.empty(0) if self.numbers is None else self.numbers[~np.isnan(self.numbers)]
+
+    @property
     def dates(self) -> bool:
         """Whether every known value reads as a date, with a time or without."""
         known = [value for value in self.values if value != MISSING]
@@ -122,26 +127,19 @@ class DataColumn:
 
         Text does; so do at most 20 different whole numbers, or all of 0 … K−1.
         """
-        if self.numbers is None:
-            return True
-        known = self.numbers[~np.isnan(self.numbers)]
-        return self.whole and len(known) <= (MAX_VALUES if self.counting else _FEW_NUMBERS)
+        most = MAX_VALUES if self.counting else _FEW_NUMBERS
+        return self.numbers is None or (self.whole and len(self.known) <= most)
 
     @property
     def whole(self) -> bool:
         """Whether all values that are known are whole numbers."""
-        if self.numbers is None:
-            return False
-        known = self.numbers[~np.isnan(self.numbers)]
-        return np.array_equal(known, np.round(known))
+        return self.numbers is not None and np.array_equal(self.known, np.round(self.known))
 
     @property
     def counting(self) -> bool:
         """Whether the values are the whole numbers 0 … K−1, each of which occurs."""
-        if self.numbers is None:
-            return False
-        known = self.numbers[~np.isnan(self.numbers)]
-        return np.array_equal(known, np.arange(len(known)))
+        known = self.known
+        return self.numbers is not None and np.array_equal(known, np.arange(len(known)))
 
     def quantities(self) -> NDArray[np.float64]:
         """Returns each record's number, (records,); NaN where it is missing.
@@ -245,9 +243,7 @@ def encode(
     inputs = np.zeros((len(columns[0]), sum(widths)), dtype=np.float32)
     starts = np.cumsum([0, *widths[:-1]]).tolist()
     features = tuple(
-        _code(inputs, column, start)
-        if coded and column.numbers is None
-        else _write(inputs, column, start, scale)
+        _write(inputs, column, start, scale, coded=coded)
         for column, start in zip(columns, starts, strict=True)
     )
     whole = coded and all(text)
@@ -299,12 +295,12 @@ def table_of(array: NDArray[Any], scale: Scale, origin: str, names: Sequence[str
     return Inputs(array, features, {"scale": scale} if features else {})
 
 
-def _code(inputs: NDArray[np.float32], column: DataColumn, start: int) -> Feature:
-    inputs[:, start] = column.codes
-    return Feature(column.name, (start,), values=column.values, coded=True)
-
-
-def _write(inputs: NDArray[np.float32], column: DataColumn, start: int, scale: Scale) -> Feature:
+def _write(
+    inputs: NDArray[np.float32], column: DataColumn, start: int, scale: Scale, *, coded: bool
+) -> Feature:
+    if column.numbers is None and coded:
+        inputs[:, start] = column.codes
+        return Feature(column.name, (start,), values=column.values, coded=True)
     if column.numbers is None:
         inputs[np.arange(len(column)), start + column.codes] = 1
         positions = tuple(range(start, start + len(column.values)))

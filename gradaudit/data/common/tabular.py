@@ -1,17 +1,63 @@
-"""Tables as data sets, wherever they are read from: columns become inputs, labels, attributes."""
+"""Tables that describe records: columns become labels, attributes, users, and inputs too."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.roles import Labels, assemble, labels_of, named_label, no_labels
-from gradaudit.data.common.table_columns import encode
+from gradaudit.data.common.roles import (
+    Labels,
+    assemble,
+    labels_of,
+    left_aside,
+    named_label,
+    no_labels,
+)
+from gradaudit.data.common.table_columns import Inputs, encode
 from gradaudit.data.common.tables import TextTable
 from gradaudit.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tabular(DataAdapter):
+class Described(DataAdapter):
+    """The options of all records that a table describes, whatever their inputs are.
+
+    Attributes:
+        label: column of the task's label.
+        attribute: columns of private attributes; a quantity is split in halves at its median.
+        user: column that says whose record it is.
+        member: column that says whether a record was trained on.
+    """
+
+    label: str | None = None
+    attribute: tuple[str, ...] = ()
+    user: str | None = None
+    member: str | None = None
+
+    def described(
+        self, table: TextTable, inputs: Inputs, labels: Labels, used: Iterable[str]
+    ) -> Records:
+        """Records of these inputs and labels with the table's columns; a note names unused ones.
+
+        Args:
+            table: a line for each record.
+            inputs: of the records.
+            labels: of the records.
+            used: the columns that inputs are made of, or that are left out on request.
+        """
+        served = (*used, self.label, *table.names(self.attribute), self.user, self.member)
+        return assemble(
+            inputs,
+            labels,
+            table.columns(self.attribute),
+            user=table.column_if(self.user),
+            member=table.column_if(self.member),
+            notes=left_aside(table.cells, served),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tabular(Described):
     """The options of every table, of which each other column is an input.
 
     Columns keep the order of the file. Text becomes one-hot groups in the order of the names, or
@@ -22,13 +68,9 @@ class Tabular(DataAdapter):
     inputs, those of attributes are.
 
     Attributes:
-        label: column of the task's label.
         labels: ``none`` where there are none, for a loss of the outputs alone.
-        attribute: columns of private attributes; a quantity is split in halves at its median.
         drop: columns that are no inputs; they can still be attributes.
         categorical: columns of numbers that are codes of categories.
-        user: column that says whose record it is.
-        member: column that says whether a record was trained on.
         columns: ``one-hot`` groups or ``codes`` of categories; all whole numbers where every
             column is one.
         scale: ``none`` for numbers as the file has them, ``standard`` for mean 0 and deviation 1
@@ -36,13 +78,9 @@ class Tabular(DataAdapter):
         task: whether the label is a class or a number; its values decide where it is not given.
     """
 
-    label: str | None = None
     labels: Literal["given", "none"] = "given"
-    attribute: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
-    user: str | None = None
-    member: str | None = None
     columns: Literal["one-hot", "codes"] = "one-hot"
     scale: Literal["none", "standard"] = "none"
     task: Literal["classification", "regression"] | None = None
@@ -59,12 +97,8 @@ class Tabular(DataAdapter):
         dropped, categorical = table.names(self.drop), table.names(self.categorical)
         elsewhere = {self.label, self.user, self.member, *dropped}
         columns = [table.column(name) for name in table.cells if name not in elsewhere]
-        inputs = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
-        return assemble(
-            encode(inputs, table.file, self.scale, self.columns),
-            self.labels_in(table, len(columns[0]) if columns else 0),
-            table.columns(self.attribute),
-            user=table.column_if(self.user),
-            member=table.column_if(self.member),
-            notes={"dropped": list(dropped)} if dropped else {},
-        )
+        chosen = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
+        inputs = encode(chosen, table.file, self.scale, self.columns)
+        inputs.notes.update({"dropped": list(dropped)} if dropped else {})
+        labels = self.labels_in(table, len(inputs.array))
+        return self.described(table, inputs, labels, used=table.cells)

@@ -2,14 +2,13 @@
 
 import re
 import zlib
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,13 @@ from pydantic import JsonValue
 from gradaudit.core.contained import ContainedError, contained
 from gradaudit.core.huggingface import library, reason, settings_of
 from gradaudit.core.randomness import rng
-from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED, Spelled
 from gradaudit.errors import UsageError
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-_TOKEN_BYTES = 8
+TOKEN_BYTES = 8
+"""Bytes of a token in memory."""
 _SETTINGS = "tokenizer_config.json"
 _VOCABULARIES = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model"),
@@ -66,74 +65,20 @@ class Tokens:
     types: NDArray[np.int64] | None = None
 
 
-class Tokenizer(ABC):
-    """A way to make tokens of texts."""
-
-    @property
-    @abstractmethod
-    def vocabulary(self) -> int:
-        """Number of different tokens; every token is below it."""
-
-    @property
-    @abstractmethod
-    def mask(self) -> int | None:
-        """The token that stands for a hidden one."""
-
-    @abstractmethod
-    def notes(self) -> dict[str, JsonValue]:
-        """The report's notes on the tokenizer."""
-
-    @abstractmethod
-    def tokens(
-        self,
-        texts: Sequence[str],
-        length: int,
-        padding: int | None = None,
-        seconds: Sequence[str] | None = None,
-    ) -> Tokens:
-        """The first tokens of each text, padded at the end with a token, or one of its own.
-
-        With ``seconds``, each text and its second are a pair, of which the longer is cut first.
-
-        Raises:
-            UsageError: the tokenizer takes no pairs, or cannot be read.
-        """
-
-    @abstractmethod
-    def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
-        """Spells texts of tokens in words.
-
-        Args:
-            texts: the tokens of each.
-            read: reads the data's texts again.
-
-        Raises:
-            UsageError: the tokenizer cannot be read.
-        """
-
-
 @dataclass(frozen=True)
-class Hashing(Tokenizer):
+class Hashing:
     """A word is the same token in every data set, and needs no file.
 
     A word is a run of letters and digits, with apostrophes inside, in lower case; its token is
     1 + (CRC-32 of its UTF-8) mod (vocabulary − 1); the vocabulary, at least 2, has the padding, 0.
     """
 
-    size: int
-
-    @property
-    def vocabulary(self) -> int:
-        """The vocabulary size that was given."""
-        return self.size
-
-    @property
-    def mask(self) -> None:
-        """There is none."""
+    vocabulary: int
+    mask: ClassVar[None] = None
 
     def notes(self) -> dict[str, JsonValue]:
         """The size of the vocabulary."""
-        return {"vocabulary": self.size}
+        return {"vocabulary": self.vocabulary}
 
     def tokens(
         self,
@@ -142,17 +87,27 @@ class Hashing(Tokenizer):
         padding: int | None = None,
         seconds: Sequence[str] | None = None,
     ) -> Tokens:
-        """Hashed words of single texts."""
+        """Hashed words of single texts, padded at the end with a token, or 0.
+
+        Raises:
+            UsageError: there are second texts, which make pairs.
+        """
         if seconds is not None:
             raise UsageError(
                 "two columns of texts are a pair of a tokenizer's; name its folder by "
                 "tokenizer=DIR in --data (hashed words are of one column)"
             )
-        rows = [self._of(text, length) for text in texts]
+        words = (islice(_words(text), length) for text in texts)
+        rows = [list(map(self._token, of_text)) for of_text in words]
         return _padded(rows, length, padding or 0, frozenset())
 
     def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
-        """Takes of the data's words with a token the most frequent; ``#17`` where none has it."""
+        """Takes of the data's words with a token the most frequent; ``#17`` where none has it.
+
+        Args:
+            texts: the tokens of each.
+            read: reads the data's texts again.
+        """
         counted = Counter(word for text in read() for word in _words(text))
         words: dict[int, list[str]] = {}
         for word, _ in counted.most_common():
@@ -163,11 +118,8 @@ class Hashing(Tokenizer):
         spaced = [[f"{' ' * (k > 0)}{pieces[x]}" for k, x in enumerate(text)] for text in texts]
         return Spelled(spaced, _MOST_FREQUENT if shared else "")
 
-    def _of(self, text: str, length: int) -> list[int]:
-        return [self._token(word) for word in islice(_words(text), length)]
-
     def _token(self, word: str) -> int:
-        return 1 + zlib.crc32(word.encode()) % (self.size - 1)
+        return 1 + zlib.crc32(word.encode()) % (self.vocabulary - 1)
 
 
 def _words(text: str) -> Iterator[str]:
@@ -175,7 +127,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Pretrained(Tokenizer):
+class Pretrained:
     """The tokenizer in a folder that ``save_pretrained`` wrote."""
 
     folder: Path
@@ -187,7 +139,13 @@ class Pretrained(Tokenizer):
         padding: int | None = None,
         seconds: Sequence[str] | None = None,
     ) -> Tokens:
-        """Returns tokens with the special ones, padded with the padding token or the end token."""
+        """Returns tokens with the special ones, padded with a token, or one of the tokenizer's own.
+
+        With ``seconds``, each text and its second are a pair, of which the longer is cut first.
+
+        Raises:
+            UsageError: the tokenizer takes no pairs, or cannot be read.
+        """
         pair = [list(part) for part in (texts, seconds) if part is not None]
         tokens, vars(self)["_facts"] = self._read(pair, length, padding)
         return tokens
@@ -213,7 +171,7 @@ class Pretrained(Tokenizer):
         return self._read([[""]], 1, None)[1]
 
     def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
-        """Decodes the tokens as the tokenizer does."""
+        """Decodes the tokens as the tokenizer does; a UsageError where it cannot be read."""
         return Spelled(
             self._contained(lambda: _decoded(self.folder, texts), 0, sum(map(len, texts)))
         )
@@ -252,6 +210,10 @@ class _Facts:
     kind: str
     vocabulary: int
     mask: int | None
+
+
+Tokenizer = Hashing | Pretrained
+"""A way to make tokens of texts, and words of tokens."""
 
 
 def _made(
@@ -337,23 +299,6 @@ def _padded(
         ids[k, : len(row)] = row
         present[k, : len(row)] = True
     return Tokens(ids, present, present & np.isin(ids, list(special)))
-
-
-def tokens_of(
-    tokenizer: Tokenizer,
-    texts: Sequence[Sequence[str]],
-    length: int,
-    origin: str,
-    padding: int | None = None,
-) -> Tokens:
-    """The first tokens of each text, or of each pair where there are two columns of texts.
-
-    Raises:
-        UsageError: the tokenizer takes no pairs.
-        DataError: they would take too much memory.
-    """
-    expect_to_fit((len(texts[0]), length), origin, _TOKEN_BYTES)
-    return tokenizer.tokens(texts[0], length, padding, *texts[1:])
 
 
 ReadingTask = Literal["next-token", "masked-token", "classification"]

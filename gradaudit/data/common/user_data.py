@@ -134,36 +134,33 @@ def records_of(
     if isinstance(returned, Records):
         return _checked(returned, origin)
     expect_no_graph(returned, origin)
-    if layout.unlabelled:
-        return _unlabelled(returned, origin, layout)
-    if isinstance(returned, tuple) and len(returned) == 2:
-        return records_of_parts({"inputs": returned[0], "labels": returned[1]}, origin)
-    if isinstance(returned, Mapping):
-        return records_of_parts(returned, origin)
-    if is_data_set(returned):
-        return records_of_items(returned, origin, layout=layout)
-    raise DataError(
-        f"{origin}: returns {type(returned).__name__}; return Records, a pair (inputs, labels), a "
-        f"mapping of {', '.join(_PARTS)}, or a data set or loader of such items"
-    )
-
-
-def _unlabelled(returned: Any, origin: str, layout: ItemLayout) -> Records:
-    if isinstance(returned, Mapping):
-        if returned.get("labels") is not None:
+    if (parts := _parts(returned, unlabelled=layout.unlabelled)) is not None:
+        if layout.unlabelled and parts.get("labels") is not None:
             raise DataError(f"{origin}: returns labels; leave out labels=none")
-        return records_of_parts({**returned, "labels": None}, origin)
-    if isinstance(returned, (np.ndarray, torch.Tensor)):
-        return records_of_parts({"inputs": returned, "labels": None}, origin)
-    if isinstance(returned, tuple) and all(map(is_array_of_records, returned)):
-        inputs = {str(place): part for place, part in enumerate(returned)}
-        return records_of_parts({"inputs": inputs, "labels": None}, origin)
+        return records_of_parts({**parts, "labels": None} if layout.unlabelled else parts, origin)
     if is_data_set(returned):
         return records_of_items(returned, origin, layout=layout)
-    raise DataError(
-        f"{origin}: returns {type(returned).__name__}; without labels return inputs, a tuple of "
-        "several, a mapping of parts, or a data set or loader of items"
+    needed = (
+        "without labels return inputs, a tuple of several, a mapping of parts, or a data set or "
+        "loader of items"
+        if layout.unlabelled
+        else "return Records, a pair (inputs, labels), a mapping of "
+        f"{', '.join(_PARTS)}, or a data set or loader of such items"
     )
+    raise DataError(f"{origin}: returns {type(returned).__name__}; {needed}")
+
+
+def _parts(returned: Any, *, unlabelled: bool) -> Mapping[str, Any] | None:
+    """What is returned as a mapping of parts; None of what may give items."""
+    if isinstance(returned, Mapping):
+        return returned
+    if unlabelled and isinstance(returned, (np.ndarray, torch.Tensor)):
+        return {"inputs": returned}
+    if unlabelled and isinstance(returned, tuple) and all(map(is_array_of_records, returned)):
+        return {"inputs": {str(place): part for place, part in enumerate(returned)}}
+    if not unlabelled and isinstance(returned, tuple) and len(returned) == 2:
+        return {"inputs": returned[0], "labels": returned[1]}
+    return None
 
 
 def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
