@@ -1,6 +1,7 @@
 """Checks files that a user names before they are read or written."""
 
 import glob
+import hashlib
 import os
 import stat
 import sys
@@ -52,6 +53,27 @@ def expect_file(path: Path, limit: int | None = None) -> Path:
     if limit is not None and status.st_size > limit:
         raise UsageError(f"{path}: larger than {limit:,} bytes; is it the right file?")
     return path
+
+
+def digest_of(path: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal digits; a UsageError where there is none."""
+    with expect_file(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_of_shards(index: Path, shards: Iterable[str]) -> str:
+    """Returns the SHA-256 of the lines that ``sha256sum INDEX SHARD…`` prints.
+
+    Args:
+        index: a file that names others beside it.
+        shards: their names, each of which counts once, in alphabetical order.
+
+    Raises:
+        UsageError: a file is missing.
+    """
+    files = [index, *(index.parent / name for name in sorted(set(shards)))]
+    lines = "".join(f"{digest_of(file)}  {file.name}\n" for file in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def read_file(path: Path, limit: int) -> bytes:

@@ -122,7 +122,10 @@ def _row(kind: AttackClass, report: Report) -> list[str]:
         _executed(rows, measured),
         "; ".join(known),
         unit_of(measured) if measured else "",
-        "; ".join(f"{row.id} {estimate(row)}{_where(row)}" for row, _ in worst),
+        "; ".join(
+            f"{row.id} {estimate(row)}" + (f" in {row.layer}" if row.layer is not None else "")
+            for row, _ in worst
+        ),
         "; ".join(
             f"{row.id} {number(metric.chance)}"
             for row, metric in worst
@@ -160,7 +163,3 @@ def _worst(rows: Sequence[Measurement]) -> list[tuple[Measurement, Metric]]:
         if kept is None or sign * (row.number or 0.0) > sign * (kept[0].number or 0.0):
             found[row.id] = row, metric
     return sorted(found.values(), key=lambda each: not each[1].question)[:MOST_NUMBERS]
-
-
-def _where(row: Measurement) -> str:
-    return f" in {row.layer}" if row.layer is not None else ""

@@ -220,9 +220,9 @@ def print_changes(
     page.print(page.prose(tally(changed, unchanged)))
     shown, left = changed[:most], len(changed) - most
     if shown:
-        columns = _columns(page, shown, _sides)
+        columns = _columns(page, shown, side)
         if sum(column.width + GAP for column in columns) > page.width + GAP:
-            columns = _columns(page, shown, _values)
+            columns = _columns(page, shown, _value)
         page.print(grid(columns[:2], columns[2:], page.width, page.rule))
     if left > 0:
         page.print(page.prose(LEFT_OUT.format(left)))
@@ -233,7 +233,7 @@ def markdown_changes(changed: Sequence[Change], unchanged: int, most: int = MOST
     rows = [
         [markdown_code(layer), markdown_code(metric), *rest]
         for change in changed[:most]
-        for layer, metric, *rest in [_cells(change, _sides(change))]
+        for layer, metric, *rest in [_cells(change, side)]
     ]
     lines = ["", *markdown_table(HEADINGS, rows)] if rows else []
     left = len(changed) - most
@@ -253,23 +253,19 @@ def tally(changed: Sequence[Change], unchanged: int) -> str:
     return f"{summary}; {DOUBTS}" if doubts else summary
 
 
-def _columns(page: Page, changed: Sequence[Change], sides: Callable[[Change], str]) -> list[Column]:
-    lines = [[page.text(cell) for cell in _cells(change, sides(change))] for change in changed]
+Side = Callable[[Measurement | None], str]
+
+
+def _columns(page: Page, changed: Sequence[Change], one: Side) -> list[Column]:
+    lines = [[page.text(cell) for cell in _cells(change, one)] for change in changed]
     return [Column(page.safe(h), [line[i] for line in lines]) for i, h in enumerate(HEADINGS)]
 
 
-def _cells(change: Change, sides: str) -> tuple[str, ...]:
+def _cells(change: Change, one: Side) -> tuple[str, ...]:
     variant = f" ({variant_text(change.row.variant)})" if change.row.variant else ""
     layer = change.row.layer or WHOLE_MODEL
+    sides = f"{one(change.old)} → {one(change.new)}"
     return (layer, change.row.id + variant, sides, change.words, change.reading)
-
-
-def _sides(change: Change) -> str:
-    return f"{side(change.old)} → {side(change.new)}"
-
-
-def _values(change: Change) -> str:
-    return f"{_value(change.old)} → {_value(change.new)}"
 
 
 def _value(row: Measurement | None) -> str:

@@ -86,7 +86,8 @@ def commit(policy: Path, others: Sequence[Path] = ()) -> Commitment:
     Raises:
         UsageError: a file cannot be read, the first is no policy, or two have one name.
     """
-    files = {path.name: _digest(read_file(path, MAX_BYTES)) for path in (policy, *others)}
+    contents = {path.name: read_file(path, MAX_BYTES) for path in (policy, *others)}
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     if len(files) <= len(others):
         raise UsageError("two files of a commitment have one name; rename one of them")
     now = datetime.fromisoformat(utc_now())
@@ -138,7 +139,3 @@ def stamped_time(timestamp: Path, commitment: Path) -> datetime:
         raise UsageError(f"{timestamp}: {said}")
     time: datetime = answer.gen_time
     return time
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

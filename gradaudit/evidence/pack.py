@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
-from gradaudit.core.files import once, read_file
+from gradaudit.core.files import digest_of, once, read_file
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import read_commitment, stamp
 from gradaudit.evidence.signing import UnsignedError, signed
@@ -17,7 +17,6 @@ from gradaudit.evidence.statement import (
     Json,
     Kind,
     checkpoint_digest,
-    digest_of,
     statement_of,
 )
 from gradaudit.report import Report

@@ -54,24 +54,17 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
             words.learn("value", value)
     for text in _requests(report):
         _learn_request(words, text)
-    replace = words.replace
+    replace, target = words.replace, report.target
+    checkpoints = [
+        each.model_copy(
+            update={"file": replace(each.file), "notes": [replace(note) for note in each.notes]}
+        )
+        for each in target.checkpoints
+    ]
+    named = {"model": replace(target.model), "loss": replace(target.loss)}
     return report.model_copy(
         update={
-            "target": report.target.model_copy(
-                update={
-                    "model": replace(report.target.model),
-                    "loss": replace(report.target.loss),
-                    "checkpoints": [
-                        checkpoint.model_copy(
-                            update={
-                                "file": replace(checkpoint.file),
-                                "notes": [replace(note) for note in checkpoint.notes],
-                            }
-                        )
-                        for checkpoint in report.target.checkpoints
-                    ],
-                }
-            ),
+            "target": target.model_copy(update={**named, "checkpoints": checkpoints}),
             "data": {key: _all(value, replace) for key, value in report.data.items()},
             "provenance": {
                 key: shlex.join(map(replace, split_command(value)))

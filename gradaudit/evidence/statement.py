@@ -4,7 +4,6 @@ Statement v1 (https://github.com/in-toto/attestation/blob/main/spec/v1/statement
 predicate test-result v0.1 (…/spec/predicates/test-result.md). Subjects are the checkpoints.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from gradaudit.core.files import expect_file, read_file
+from gradaudit.core.files import digest_of, digest_of_shards, read_file
 from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.evidence.commitment import read_commitment
@@ -91,21 +90,11 @@ def statement_of(files: Mapping[Kind, Path]) -> Json:
     }
 
 
-def digest_of(path: Path) -> str:
-    """Returns the SHA-256 of a file in hexadecimal digits.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    with expect_file(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def checkpoint_digest(path: Path) -> str:
     """Returns the SHA-256 of a checkpoint as reports have it.
 
-    Of shards it is that of the lines that ``sha256sum INDEX SHARD…`` prints, in order of the
-    shards' names; a folder stands for the index or the one file of weights in it.
+    Of shards it is that of ``digest_of_shards``; a folder stands for the index or the one file of
+    weights in it.
 
     Raises:
         UsageError: a file is missing or the index cannot be read.
@@ -117,12 +106,10 @@ def checkpoint_digest(path: Path) -> str:
         return digest_of(path)
     try:
         places = json.loads(read_file(path, MAX_INDEX))["weight_map"].values()
-        shards = sorted({Path(name).name for name in places})
+        shards = [Path(name).name for name in places]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: is no index of shards; copy the checkpoint anew") from error
-    files = [path, *(path.parent / name for name in shards)]
-    lines = "".join(f"{digest_of(file)}  {file.name}\n" for file in files)
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return digest_of_shards(path, shards)
 
 
 def _expect_agreement(judged: Report, files: Mapping[Kind, Path]) -> None:

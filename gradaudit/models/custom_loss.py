@@ -19,12 +19,8 @@ from torch.func import functional_call
 from gradaudit.core.text import listed
 from gradaudit.data.common.packing import InputPart, in_order, unpacked
 from gradaudit.errors import AuditError, one_line
-from gradaudit.models.losses import (
-    Loss,
-    default_dtype,
-    mean_of,
-)
-from gradaudit.models.outputs import EachOutput, OutputBranch, packed_outputs, unwrap
+from gradaudit.models.losses import Loss, default_dtype, mean_of
+from gradaudit.models.outputs import EachOutput, OutputBranch, binds, packed_outputs, unwrap
 
 _LOSSES = tuple(kind for name, kind in vars(nn).items() if name.endswith("Loss"))
 """Losses of torch that take a prediction and its targets."""
@@ -48,7 +44,7 @@ class CustomLoss(Loss):
         self.function = function
         self.name = name
         self.label_parts: tuple[InputPart, ...] = ()
-        self.takes_whole = not (isinstance(function, _LOSSES) and _binds(function, (None, None)))
+        self.takes_whole = not (isinstance(function, _LOSSES) and binds(function, (None, None)))
         self._only_prediction = False
         self._layouts: dict[int, OutputBranch] = {}
 
@@ -235,7 +231,7 @@ class CustomLoss(Loss):
             return whole, self._labels(targets)
         several = isinstance(whole, tuple) and not _takes_targets(self.function)
         forms = [(whole,), *([tuple(whole)] if several else [])]
-        return next((form for form in forms if _binds(self.function, form)), (whole, None))
+        return next((form for form in forms if binds(self.function, form)), (whole, None))
 
     def _labels(self, targets: Tensor) -> Any:
         """Returns labels as the data has them: parts by name, or a tuple of parts without names."""
@@ -255,15 +251,6 @@ class CustomLoss(Loss):
 def is_unlabelled(labels: Tensor) -> bool:
     """Whether records have no labels: (records, 0)."""
     return labels.dim() == 2 and labels.shape[1] == 0
-
-
-def _binds(function: Callable[..., Any], form: tuple[Any, ...]) -> bool:
-    called = function.forward if isinstance(function, nn.Module) else function
-    try:
-        inspect.signature(called).bind(*form)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _takes_targets(function: Callable[..., Any]) -> bool:

@@ -27,18 +27,13 @@ _MODE_IS_BAKED_IN = re.compile(
     r"aten::(_?native_batch_norm|cudnn_batch_norm|_?batch_norm_(no|with)_update).*"
 )
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "aten::linear": F.linear,
-    "aten::conv1d": F.conv1d,
-    "aten::conv2d": F.conv2d,
-    "aten::conv3d": F.conv3d,
-    "aten::conv_transpose1d": F.conv_transpose1d,
-    "aten::conv_transpose2d": F.conv_transpose2d,
-    "aten::conv_transpose3d": F.conv_transpose3d,
-    "aten::batch_norm": F.batch_norm,
-    "aten::instance_norm": F.instance_norm,
-    "aten::group_norm": F.group_norm,
-    "aten::layer_norm": F.layer_norm,
-    "aten::scaled_dot_product_attention": F.scaled_dot_product_attention,
+    f"aten::{name}": getattr(F, name)
+    for name in (
+        *("linear", "conv1d", "conv2d", "conv3d"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        *("batch_norm", "instance_norm", "group_norm", "layer_norm"),
+        "scaled_dot_product_attention",
+    )
 }
 """Operators called through ``torch.nn.functional`` with the same parameters, as engines expect."""
 _LAYERS: Mapping[str, type[nn.Module]] = {

@@ -27,46 +27,26 @@ from gradaudit.models.hf_weights import as_named_here, weights_in
 from gradaudit.report import CheckpointRecord
 
 CONFIG = "config.json"
-Task = (
-    ReadingTask
-    | Literal[
-        "token-classification",
-        "image-classification",
-        "audio-classification",
-        "sequence-to-sequence",
-        "question-answering",
-    ]
-)
+Task = Literal[
+    ReadingTask,
+    "token-classification",
+    "image-classification",
+    "audio-classification",
+    "sequence-to-sequence",
+    "question-answering",
+]
 """Task of a model: a ``ReadingTask`` reads texts of a file, others take a function's data."""
 _CLASSES: Mapping[Task, tuple[str, str]] = {
-    "next-token": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
-    "masked-token": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
-    "classification": (
-        "AutoModelForSequenceClassification",
-        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "token-classification": (
-        "AutoModelForTokenClassification",
-        "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "image-classification": (
-        "AutoModelForImageClassification",
-        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "audio-classification": (
-        "AutoModelForAudioClassification",
-        "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "sequence-to-sequence": (
-        "AutoModelForSeq2SeqLM",
-        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
-    ),
-    "question-answering": (
-        "AutoModelForQuestionAnswering",
-        "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
-    ),
+    "next-token": ("CausalLM", "CAUSAL_LM"),
+    "masked-token": ("MaskedLM", "MASKED_LM"),
+    "classification": ("SequenceClassification", "SEQUENCE_CLASSIFICATION"),
+    "token-classification": ("TokenClassification", "TOKEN_CLASSIFICATION"),
+    "image-classification": ("ImageClassification", "IMAGE_CLASSIFICATION"),
+    "audio-classification": ("AudioClassification", "AUDIO_CLASSIFICATION"),
+    "sequence-to-sequence": ("Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
+    "question-answering": ("QuestionAnswering", "QUESTION_ANSWERING"),
 }
-"""The builder of a task's models, and the library's table of the classes for the task."""
+"""Ends of the names of a task's builder of models, and of the library's table of their classes."""
 _GIVEN_BY: Mapping[Task, str] = {
     "token-classification": "input_ids and attention_mask, with a label for each token",
     "image-classification": "pictures, or name a folder by images:DIR",
@@ -83,17 +63,7 @@ _GIVEN_BY: Mapping[Task, str] = {
 def load_folder(
     folder: Path,
     adapter: Path | None = None,
-    task: Literal[
-        "next-token",
-        "masked-token",
-        "classification",
-        "token-classification",
-        "image-classification",
-        "audio-classification",
-        "sequence-to-sequence",
-        "question-answering",
-    ]
-    | None = None,
+    task: Task | None = None,
     classes: int | None = None,
 ) -> nn.Module:
     """Returns the model of a folder's ``config.json``, in float32, with newly drawn weights.
@@ -141,7 +111,7 @@ def load_folder(
 
 
 def _built(config: Any, task: Task) -> nn.Module:
-    model: nn.Module = getattr(_transformers(), _CLASSES[task][0]).from_config(
+    model: nn.Module = getattr(_transformers(), f"AutoModelFor{_CLASSES[task][0]}").from_config(
         config,
         attn_implementation="eager",
         experts_implementation="eager",
@@ -196,14 +166,10 @@ def reading_of(model: nn.Module) -> TextModel | None:
     )
 
 
-def _is_of_transformers(model: nn.Module) -> bool:
-    """Whether the library, which is then loaded, defines a model's class."""
-    return any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__)
-
-
 def expect_data_of(model: nn.Module, spec: str) -> None:
     """Raise a UsageError where a folder's model takes other inputs than the texts of a file."""
-    if not spec.startswith("text:") or not _is_of_transformers(model):
+    kinds = type(model).__mro__  # a class of the library says that it is loaded
+    if not spec.startswith("text:") or not any("transformers." in k.__module__ for k in kinds):
         return
     task = _task_of(type(model).__name__)
     if task is not None and task in _GIVEN_BY:
@@ -261,12 +227,9 @@ def _config(folder: Path, classes: int | None) -> Any:
     if not all(isinstance(name, str) for name in (config.id2label or {}).values()):
         raise UsageError(f"{folder / CONFIG}: id2label: a class is named by a text")
     if getattr(config, "pad_token_id", 0) is None:
-        config.pad_token_id = _first(config.eos_token_id) or 0
+        ends = config.eos_token_id
+        config.pad_token_id = (ends[0] if isinstance(ends, list) and ends else ends) or 0
     return config
-
-
-def _first(token: int | list[int] | None) -> int | None:
-    return token[0] if isinstance(token, list) and token else token  # type: ignore[return-value]
 
 
 def _task(folder: Path, settings: Mapping[str, Any], model_type: str) -> Task:
@@ -295,7 +258,7 @@ def _task_of(architecture: str) -> Task | None:
 def _table(task: Task) -> Mapping[str, str]:
     """Returns the names of the library's classes by the type of model."""
     auto = library("transformers.models.auto.modeling_auto")
-    table: Mapping[str, str] = getattr(auto, _CLASSES[task][1])
+    table: Mapping[str, str] = getattr(auto, f"MODEL_FOR_{_CLASSES[task][1]}_MAPPING_NAMES")
     return table
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,11 @@ def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoin
     def known(key: str) -> bool:
         return not keys.isdisjoint((key, f"{prefix}{key}", key.removeprefix(prefix)))
 
-    left = [key for key in loaded.state if not known(key) and _any(passed_over, key)]
+    left = [
+        key
+        for key in loaded.state
+        if not known(key) and any(re.search(each, key) for each in passed_over)
+    ]
     now = _renaming(model)
     state = {
         key if known(key) else now(key): tensor
@@ -86,10 +90,6 @@ def _rules(model: Any) -> tuple[list[Any], Any]:
     mapping = library("transformers.conversion_mapping")
     loading = library("transformers.core_model_loading")
     return mapping.get_model_conversion_mapping(model), loading
-
-
-def _any(patterns: Iterable[str], key: str) -> bool:
-    return any(re.search(pattern, key) for pattern in patterns)
 
 
 def _renaming(model: nn.Module) -> Callable[[str], str]:

@@ -88,7 +88,8 @@ class OutputBranch:
 
     def of(self, packed: Tensor) -> Any:
         """Returns the structure filled with tensors from the packed ones."""
-        parts = {key: part.of(packed) if _holds(part) else part for key, part in self.parts}
+        kinds = (OutputLeaf, OutputBranch)
+        parts = {k: part.of(packed) if isinstance(part, kinds) else part for k, part in self.parts}
         make: Any = self.kind
         if is_dataclass(self.kind):
             return make(**parts)
@@ -166,10 +167,6 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
     return None
 
 
-def _holds(part: object) -> bool:
-    return isinstance(part, (OutputLeaf, OutputBranch))
-
-
 class EachOutput(tuple[Any, ...]):
     """Outputs of a model of one argument that is called with several in turn."""
 
@@ -192,7 +189,7 @@ def returned_by(
         each: whether a model of one argument may be called with each of several in turn, as the
             items of a triplet are; it returns a tuple then.
     """
-    if each and len(args) > 1 and not _binds(module, args) and _binds(module, args[:1]):
+    if each and len(args) > 1 and not binds(module, args) and binds(module, args[:1]):
         return EachOutput(run(one) for one in args)
     return run(*args, **kwargs)
 
@@ -208,9 +205,11 @@ def positional_arguments(module: nn.Module) -> tuple[int, int] | None:
     return sum(p.default is p.empty for p in places), _MANY if open_ended else len(places)
 
 
-def _binds(module: nn.Module, args: Sequence[Tensor]) -> bool:
+def binds(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether a function or a module takes these arguments by position."""
+    called = function.forward if isinstance(function, nn.Module) else function
     try:
-        inspect.signature(module.forward).bind(*args)
+        inspect.signature(called).bind(*args)
     except (TypeError, ValueError):
         return False
     return True

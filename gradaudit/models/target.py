@@ -86,7 +86,10 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
             if parameter.requires_grad and id(parameter) not in seen
         }
         seen.update(map(id, parameters.values()))
-        chosen = _gradient_parameters(parameters, with_bias=with_bias)
+        biases = [name for name in parameters if "bias" in name]
+        others = [name for name in parameters if name not in biases]
+        chosen = ["weight"] if "weight" in parameters else others
+        chosen += biases if with_bias else []
         if not chosen:
             continue
         prefix = f"{module_name}." if module_name else ""
@@ -100,12 +103,6 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
             )
         )
     return tuple(layers)
-
-
-def _gradient_parameters(own: dict[str, nn.Parameter], *, with_bias: bool) -> list[str]:
-    biases = [name for name in own if "bias" in name]
-    weights = ["weight"] if "weight" in own else [name for name in own if name not in biases]
-    return weights + (biases if with_bias else [])
 
 
 def choose_layers(

@@ -186,12 +186,11 @@ def _give_back(came: Arrays, content: RecordDict, *, weights: bool) -> None:
                 "use on_fail='raise'"
             )
         content[name] = ArrayRecord(
-            {key: before[key] if weights else _zeros(array) for key, array in left.items()}
+            {
+                key: before[key] if weights else Array(np.zeros_like(array.numpy()))
+                for key, array in left.items()
+            }
         )
-
-
-def _zeros(array: Array) -> Array:
-    return Array(np.zeros_like(array.numpy()))
 
 
 def _metrics_of(content: RecordDict) -> MetricRecord:

@@ -17,7 +17,7 @@ from gradaudit.sharing.named import NamedUpdate
 
 
 class WrappedStrategy(Strategy):
-    """A strategy that delegates everything to another one.
+    """A strategy that delegates everything to another one but what concerns training.
 
     Args:
         strategy: the other.
@@ -25,18 +25,6 @@ class WrappedStrategy(Strategy):
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Delegate to the wrapped strategy."""
-        return self.strategy.configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Delegate to the wrapped strategy."""
-        return self.strategy.aggregate_train(server_round, replies)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

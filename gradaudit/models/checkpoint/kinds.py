@@ -110,7 +110,8 @@ def kind_of(path: Path) -> Kind:
     if not head:
         raise CheckpointError(f"{name}: is empty; the write or download was cut short")
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return "npz" if _first_entry(head).endswith(b".npy") else "torch"
+        first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the first file's name
+        return "npz" if first.endswith(b".npy") else "torch"
     if head[8:9] == b"{" and b"\0" in head[:8]:
         _check_header_length(name, int.from_bytes(head[:8], "little"), size)
         return "safetensors"
@@ -122,11 +123,6 @@ def kind_of(path: Path) -> Kind:
     if found == _ONNX or path.suffix == ".onnx":
         found, remedy = _ONNX, convert_onnx(path)
     raise CheckpointError(f"{name}: is {found}, not a checkpoint; {remedy}")
-
-
-def _first_entry(head: bytes) -> bytes:
-    """Returns the name of the first file of a zip archive."""
-    return head[30 : 30 + int.from_bytes(head[26:28], "little")]
 
 
 def _size(path: Path, name: str) -> int:

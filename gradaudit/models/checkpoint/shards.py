@@ -1,6 +1,5 @@
 """Reads safetensors files, and checkpoints in several files with an index."""
 
-import hashlib
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -67,7 +66,7 @@ def weights_in(folder: Path) -> Path:
 
 def other_weights(folder: Path, file: Path) -> list[str]:
     """Names of files of weights in a folder beside the one that is read, and its shards."""
-    read = {file.name, *(set(_places(file).values()) if file.name.endswith(INDEX) else ())}
+    read = {file.name, *(set(places_in(file).values()) if file.name.endswith(INDEX) else ())}
     return sorted(p.name for p in folder.iterdir() if p.suffix in _WEIGHTS and p.name not in read)
 
 
@@ -82,7 +81,7 @@ def read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[
         CheckpointError: the index names other than files beside it, a file is missing or refused,
             or a tensor is not where the index says.
     """
-    places = _places(index)
+    places = places_in(index)
     by_shard: dict[str, list[str]] = {}
     for tensor, shard in places.items():
         by_shard.setdefault(shard, []).append(tensor)
@@ -102,17 +101,7 @@ def _shard(index: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) ->
         raise CheckpointError(f"{describe(index)}: of its shards, {error}") from error
 
 
-def digest_of(index: Path) -> str:
-    """Returns the SHA-256 over the digests of the index and its shards, in order of their names."""
-    files = [index, *(index.parent / name for name in sorted(set(_places(index).values())))]
-    lines = []
-    for file in files:
-        with file.open("rb") as stream:
-            lines.append(f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.name}\n")
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _places(index: Path) -> dict[str, str]:
+def places_in(index: Path) -> dict[str, str]:
     """Returns the file of each tensor, as the index names it."""
     if index.stat().st_size > MAX_INDEX_BYTES:
         raise CheckpointError(f"{describe(index)}: has over {MAX_INDEX_BYTES} bytes, as no index")

@@ -1,6 +1,5 @@
 """Reads a checkpoint of any format and returns the state dict inside it."""
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
+from gradaudit.core.files import digest_of, digest_of_shards
 from gradaudit.core.text import listed
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
 from gradaudit.models.checkpoint.npz_weights import in_order, read_npz
 from gradaudit.models.checkpoint.shards import (
-    digest_of,
     other_weights,
+    places_in,
     read_safetensors,
     read_shards,
     weights_in,
@@ -73,18 +73,19 @@ def load_checkpoint(path: Path | str, weights: str | None = None) -> LoadedCheck
             f"--state-dict {weights}: {describe(file)} holds the named tensors of one model alone; "
             "leave it out"
         )
-    state, notes = _of_shards(file) if sharded else _of_file(file, weights)
+    if sharded:
+        state, digest = (
+            read_shards(file, _of_shard),
+            digest_of_shards(file, places_in(file).values()),
+        )
+        notes: tuple[str, ...] = (f"read from the shards that {describe(Path(file.name))} names",)
+    else:
+        (state, notes), digest = _of_file(file, weights), digest_of(file)
     notes = (*notes, *([f"files left aside: {listed(beside)}"] if beside else []))
-    digest = digest_of(file) if sharded else _digest(file)
     record = CheckpointRecord(file=describe(path), sha256=digest)
     if names := in_order(state):
         return LoadedCheckpoint({name: state[name] for name in names}, record, notes, ordered=True)
     return LoadedCheckpoint(state, record, notes)
-
-
-def _of_shards(index: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    state = read_shards(index, _of_shard)
-    return state, (f"read from the shards that {describe(Path(index.name))} names",)
 
 
 def _of_shard(path: Path) -> dict[str, Tensor]:
@@ -108,11 +109,6 @@ def _of_file(path: Path, weights: str | None = None) -> tuple[dict[str, Tensor],
             return state, (*notes, *chosen, *aside)
         case "shards":
             raise CheckpointError(f"{describe(path)}: is an index of shards, and no shard")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _chosen(content: object, file: str, key: str | None) -> tuple[object, tuple[str, ...]]:

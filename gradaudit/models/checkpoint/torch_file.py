@@ -194,8 +194,6 @@ def _other_archive(entries: Collection[Entry]) -> str | None:
         return "is a torch.package archive, a program and not weights"
     if "model.weights.h5" in paths:
         return "is a Keras archive, not a PyTorch checkpoint"
-    if paths and all(path.endswith(".npy") for path in paths):
-        return "is a NumPy archive, not a PyTorch checkpoint"
     if "data.pkl" not in names or len({path.partition("/")[0] for path in paths}) != 1:
         return "is a zip archive that torch.save did not write"
     return None
