@@ -1,11 +1,14 @@
 """Folders of tiny NVFlare jobs and Flower apps, for tests of ``gradaudit job``."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from gradaudit.audits.job.loading import fresh_imports
+from gradaudit.core.user_code import import_torchvision
 
 NET = """
 from torch import nn
@@ -197,26 +200,24 @@ def nvflare_template(folder: Path, name: str, *filters: dict[str, Any]) -> Path:
 
 def nvflare_recipe(folder: Path, transfer: str) -> Path:
     """A job that NVFlare's ``FedAvgRecipe`` exports, with the mechanism on what clients send."""
-    script = f"""
-import sys
-sys.path.insert(0, {str(folder)!r})
-from gradaudit.core.user_code import import_torchvision
-import_torchvision("ops")
-from filters import DpFilter
-from net import Net
-from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
-recipe = FedAvgRecipe(
-    name="job", model=Net(), min_clients=2, num_rounds=3, train_script="train.py",
-    train_args="--epochs 2 --lr 0.1", params_transfer_type={transfer!r},
-)
-recipe.add_client_output_filter(DpFilter(), tasks=["train"])
-recipe.export({str(folder / "out")!r})
-"""
     folder.mkdir(parents=True, exist_ok=True)
     code = {"net": NET, "filters": FILTER, "train": 'raise RuntimeError("entered")\n'}
-    for module, text in {**code, "recipe": script}.items():
+    for module, text in code.items():
         (folder / f"{module}.py").write_text(text, encoding="utf-8")
-    subprocess.run([sys.executable, "recipe.py"], cwd=folder, check=True, capture_output=True)
+    import_torchvision("ops")
+    with fresh_imports([folder]), chdir(folder):
+        recipe = import_module("nvflare.app_opt.pt.recipes.fedavg").FedAvgRecipe(
+            name="job",
+            model=import_module("net").Net(),
+            min_clients=2,
+            num_rounds=3,
+            train_script="train.py",
+            train_args="--epochs 2 --lr 0.1",
+            params_transfer_type=transfer,
+        )
+        filters = import_module("filters")
+        recipe.add_client_output_filter(filters.DpFilter(), tasks=["train"])
+        recipe.export(str(folder / "out"))
     return folder / "out" / "job"
 
 

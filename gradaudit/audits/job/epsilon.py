@@ -49,10 +49,6 @@ class Strength:
             return None
         return epsilon_composed(self.multiplier, rounds, delta, relation=relation)
 
-    def of_a_record(self, rounds: int, delta: float) -> float | None:
-        """Bound a record's epsilon: it may turn the client's update into any other."""
-        return self.epsilon(rounds, delta, "replace")
-
 
 def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
     """Compute the protection that a client's own noise gives in one round.
@@ -70,7 +66,9 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
 def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float) -> Strength:
     if chain.masked and not probe.noisy:
         return Strength(None, f"{UNKNOWN}secure sums alone have no epsilon without assumptions")
-    if reason := _in_clear(probe):
+    numbers = [*probe.numbers, *probe.counts]
+    reason = _unprotected(probe) or (f"{numbers[0]} leaves in clear" if numbers else "")
+    if reason:
         return Strength(None, f"infinite, because {reason}", clear=True)
     if chain.known is not None and chain.lawful:
         known = chain.known
@@ -144,12 +142,6 @@ def epsilon_laplace_composed(each: float, count: int, delta: float) -> float:
         kept = float(total[beyond] @ -np.expm1(middle - at[beyond]))
         low, high = (middle, high) if kept > delta else (low, middle)
     return high
-
-
-def _in_clear(probe: Probe) -> str:
-    """Say why two clients can be distinguished with certainty; empty where they cannot."""
-    numbers = [*probe.numbers, *probe.counts]
-    return _unprotected(probe) or (f"{numbers[0]} leaves in clear" if numbers else "")
 
 
 def _unprotected(probe: Probe) -> str:

@@ -153,7 +153,7 @@ def audited(folder: Path, options: JobOptions) -> Audited:
     """
     job = load(folder, options)
     found = Audited(job, folder, faults=list(job.faults))
-    central = _central(job)
+    central = job.server is not None and bool(_with_framework("server").adds_noise(job))
     for i, chain in enumerate(job.chains):
         _look(found, i, chain, options, private=central)
     if central:
@@ -162,10 +162,6 @@ def audited(folder: Path, options: JobOptions) -> Audited:
     found.faults += weaker_scope(job, ranks)
     found.faults = list(dict.fromkeys(found.faults))
     return found
-
-
-def _central(job: LoadedJob) -> bool:
-    return job.server is not None and bool(_with_framework("server").adds_noise(job))
 
 
 def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, private: bool) -> None:
@@ -370,9 +366,9 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
     told |= _accountant(found, rounds)
     for metric, relation in product(metrics, RELATIONS):
         of = rows.of({} if relation == "replace" else {"relation": relation}, told)
-        value = strength.epsilon(rounds, options.delta, relation)
-        if metric == "epsilon_record":
-            value = strength.of_a_record(rounds, options.delta)
+        # a record may turn its client's update into any other
+        moved = "replace" if metric == "epsilon_record" else relation
+        value = strength.epsilon(rounds, options.delta, moved)
         if value is None:
             yield from of.skipped(strength.why, [metric])
         else:

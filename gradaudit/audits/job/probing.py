@@ -131,14 +131,14 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     if untouched.any() and not untouched[unit != 0].all():
         unit = torch.where(untouched, 0.0, unit)  # what is untouched is no part of any clip
         unit = unit / unit.norm()
-    noise = tuple(
-        _noise(_draws(chain, unit * length, sequence(seed, i))) for i, length in enumerate(LENGTHS)
-    )
-    common = CommonNoise(chain, sequence(seed, "common"))
-    long = unit * LENGTHS[LONG]
-    drawn = _draws(chain, long, sequence(seed, LONG))
-    repeats, fixed_length = _repeats(chain, long, drawn), _fixed_length(drawn)
-    del drawn
+    common, long = CommonNoise(chain, sequence(seed, "common")), unit * LENGTHS[LONG]
+    noise = []
+    for i, length in enumerate(LENGTHS):
+        drawn = _draws(chain, unit * length, sequence(seed, i))
+        noise.append(_noise(drawn))
+        if i == LONG:
+            repeats, fixed_length = _repeats(chain, long, drawn), _fixed_length(drawn)
+        del drawn
     halved = _halved(layout, chain.sent(long.float()).arrays)
     given = Outgoing(layout.payload(long.float(), chain.form).arrays, chain.form, chain.numbers)
     numbers = left_numbers(chain, given)
@@ -147,7 +147,7 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
         fates=looked,
         spans=_spans(common, unit),
         alone={key: _span_alone(common, part, long) for key, part in _parts(layout, long)},
-        noise=noise,
+        noise=tuple(noise),
         repeats=repeats,
         steady=common.repeats(long[None]),
         on_weights=_on_weights(chain, unit, seed),

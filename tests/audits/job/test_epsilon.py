@@ -9,18 +9,15 @@ pytest.importorskip("dp_accounting")
 from gradaudit.audits.job.epsilon import epsilon_laplace_composed
 
 
-@pytest.mark.parametrize(("count", "about"), [(617, 12.8), (6_171, 62.0)])
-def test_laplace_noise_on_many_numbers_is_worth_what_its_privacy_loss_says(
-    count: int, about: float
-) -> None:
+def test_laplace_noise_on_many_numbers_is_worth_what_its_privacy_loss_says() -> None:
     """What NVFlare's sparse vectors send of a model: 0.1 a number with the worst pair."""
     from dp_accounting import LaplaceDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    ledger = PLDAccountant().compose(LaplaceDpEvent(10.0), count)
-    found = epsilon_laplace_composed(0.1, count, 1e-5)
+    ledger = PLDAccountant().compose(LaplaceDpEvent(10.0), 617)
+    found = epsilon_laplace_composed(0.1, 617, 1e-5)
     assert found == pytest.approx(ledger.get_epsilon(1e-5), rel=0.01)
-    assert found == pytest.approx(about, rel=0.01)
+    assert found == pytest.approx(12.8, rel=0.01)
 
 
 def test_laplace_noise_on_seven_million_numbers() -> None:

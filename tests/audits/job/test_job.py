@@ -139,8 +139,6 @@ FLOWER: dict[str, tuple[Make, set[str]]] = {
     "no mod": (app(), {"update-unfiltered"}),
     "on weights": (app("DpMod('weights')"), {"noise-on-weights"}),
     "fixed seed": (app("DpMod('fixed-seed')"), {"noise-fixed-seed"}),
-    "noise again": (app("DpMod('reused')"), {"noise-reused"}),
-    "no clip": (app("DpMod('no-clip')"), {"no-clip"}),
     "clip outermost": (app("DpMod('noise-first')"), {"clip-after-noise"}),
     "counts": (app("DpMod(counts=True)"), {"numbers-in-clear"}),
     "local without counts": (app(LOCAL), {"numbers-in-clear"}),
@@ -352,7 +350,6 @@ def test_epsilon_of_many_rounds_is_that_of_a_privacy_loss_distribution() -> None
     assert removed == pytest.approx(ledger.get_epsilon(1e-5), rel=1e-3)
     assert removed == pytest.approx(54.4, abs=0.1)
     assert strength.epsilon(50, 1e-5, "replace") == pytest.approx(159.4, abs=0.1)
-    assert strength.of_a_record(50, 1e-5) == strength.epsilon(50, 1e-5, "replace")
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,12 @@ def chain(elements: int, sigma: float, *, first: bool) -> JobChain:
     return made.receiving(Layout.of({"weight": torch.zeros(elements)}))
 
 
-@pytest.mark.parametrize("elements", [73, 2307, 20_000])
+@pytest.mark.parametrize(("elements", "seeds"), [(73, 3), (2307, 3), (20_000, 1)])
 @pytest.mark.parametrize("sigma", [0.5, 5.0])
-def test_rounding_after_the_noise_is_no_rounding_before_it(elements: int, sigma: float) -> None:
-    for seed in range(3):
+def test_rounding_after_the_noise_is_no_rounding_before_it(
+    elements: int, seeds: int, sigma: float
+) -> None:
+    for seed in range(seeds):
         after = probe(chain(elements, sigma, first=False), seed)
         assert after.halved
         assert not after.halved_first

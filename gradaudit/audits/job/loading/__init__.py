@@ -21,7 +21,7 @@ def fresh_imports(folders: Sequence[Path]) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = kept
-        for name, _ in _modules_in(folders):
+        for name, _ in modules_in(folders):
             del sys.modules[name]
 
 
@@ -29,14 +29,15 @@ def models_in(folders: Sequence[Path]) -> list[tuple[Path, type]]:
     """Classes of models that the modules imported from these folders define, with their files."""
     return [
         (file, value)
-        for name, file in _modules_in(folders)
+        for name, file in modules_in(folders)
         for value in vars(sys.modules[name]).values()
         if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == name
     ]
 
 
-def _modules_in(folders: Sequence[Path]) -> list[tuple[str, Path]]:
+def modules_in(folders: Sequence[Path]) -> list[tuple[str, Path]]:
     """Names and files of the imported modules that lie in these folders."""
     roots = tuple(f"{folder.resolve()}{os.sep}" for folder in folders)
-    files = [(n, getattr(module, "__file__", None)) for n, module in list(sys.modules.items())]
-    return [(name, Path(file)) for name, file in files if file and file.startswith(roots)]
+    held = ((n, getattr(module, "__dict__", {})) for n, module in list(sys.modules.items()))
+    files = ((name, str(attributes.get("__file__"))) for name, attributes in held)
+    return [(name, Path(file)) for name, file in files if file.startswith(roots)]

@@ -25,7 +25,7 @@ from flwr.supercore.object_ref import load_app
 from gradaudit.audits.dp_audit.mechanisms.flower_mods import FlowerMod
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, quiet
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
-from gradaudit.audits.job.loading import fresh_imports, models_in
+from gradaudit.audits.job.loading import fresh_imports, models_in, modules_in
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, fault
 from gradaudit.audits.job.loading.flower_messages import (
     MASKING,
@@ -227,10 +227,8 @@ def _faults(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Itera
             why = f"{type(layer).__name__} leaves clipping to {needed}, which no client runs, so "
             why += "nothing clips the updates"
             yield fault("unwired-mod", file, "mods=", "train", why=why, part=needed)
-    for module in list(sys.modules.values()):
-        if str(getattr(module, "__file__", "")) != str((folder / file).resolve()):
-            continue
-        for name, value in vars(module).items():
-            if isinstance(value, LocalDpMod | LegacyLocalDpMod) and "LocalDpMod" not in wired:
-                why = f"{name}, a LocalDpMod, is made and in no list of mods, so it never runs"
-                yield fault("unwired-mod", file, "mods=", "train", why=why, part=name)
+    names = (name for name, path in modules_in([folder]) if path == (folder / file).resolve())
+    for name, value in (each for own in names for each in vars(sys.modules[own]).items()):
+        if isinstance(value, LocalDpMod | LegacyLocalDpMod) and "LocalDpMod" not in wired:
+            why = f"{name}, a LocalDpMod, is made and in no list of mods, so it never runs"
+            yield fault("unwired-mod", file, "mods=", "train", why=why, part=name)
