@@ -177,6 +177,10 @@ ARCHIVES: dict[str, tuple[Content, str]] = {
     ),
     "entries that overlap": (patched(42, 0), "overlap or leave the file"),
     "an entry beyond the file": (patched(20, 1 << 30), "sizes contradict"),
+    "an entry that leaves the file": (
+        patched(20, (1 << 30) * (1 + (1 << 32)), 8),
+        "leave the file",
+    ),
     "an encrypted entry": (patched(8, 1, 2), "encrypted"),
     "two pickles": (zipped({"a/data.pkl": b"", "b/data.pkl": b""}), "torch.save did not write"),
     "pickles that differ by case": (

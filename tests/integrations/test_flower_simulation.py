@@ -1,4 +1,4 @@
-"""Flower's own simulator, with clients in processes of their own: the observer, and canaries."""
+"""Flower's own simulator, with clients in a process of their own: the observer, and canaries."""
 
 import json
 import os
@@ -84,7 +84,7 @@ if __name__ == "__main__":
         num_supernodes=2,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": 2, "include_dashboard": False},
+            "init_args": {"num_cpus": 1, "include_dashboard": False},
         },
     )
 """

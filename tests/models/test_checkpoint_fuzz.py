@@ -17,7 +17,7 @@ from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 
 FUZZ = settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

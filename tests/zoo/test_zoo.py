@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -16,231 +17,109 @@ from gradaudit.zoo import build, factory, zoo_names
 Shapes = dict[str, tuple[int, ...]]
 
 C3 = (3, 3)
+VGG16_CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 VGG16_CONVOLUTIONS: Shapes = {
-    "conv1_1": (64, 3, *C3),
-    "conv1_2": (64, 64, *C3),
-    "conv2_1": (128, 64, *C3),
-    "conv2_2": (128, 128, *C3),
-    "conv3_1": (256, 128, *C3),
-    "conv3_2": (256, 256, *C3),
-    "conv3_3": (256, 256, *C3),
-    "conv4_1": (512, 256, *C3),
-    "conv4_2": (512, 512, *C3),
-    "conv4_3": (512, 512, *C3),
-    "conv5_1": (512, 512, *C3),
-    "conv5_2": (512, 512, *C3),
-    "conv5_3": (512, 512, *C3),
+    f"conv{block}_{layer}": (after, before, *C3)
+    for block, (first, channels) in enumerate(
+        zip((3, 64, 128, 256, 512), VGG16_CHANNELS, strict=True), start=1
+    )
+    for layer, (before, after) in enumerate(pairwise((first, *channels)), start=1)
 }
+
+
+def convolutions(*channels: int, width: int = 3, first: int = 1) -> Shapes:
+    """Weights of square convolutions from channels to channels, numbered from the first."""
+    return {
+        f"conv{number}": (after, before, width, width)
+        for number, (before, after) in enumerate(pairwise(channels), start=first)
+    }
+
+
+def linear(*units: int) -> Shapes:
+    """Weights of fully connected layers from units to units, of which the last is the output."""
+    names = [*(f"fc{number}" for number in range(1, len(units) - 1)), "output"]
+    return {
+        name: (after, before) for name, (before, after) in zip(names, pairwise(units), strict=True)
+    }
+
 
 # Architecture, options, weights of convolutions, embeddings and linear layers, all parameters.
 PAPERS: list[tuple[str, dict[str, object], Shapes, int]] = [
-    (
-        "lenet",
-        {},
-        {
-            "conv1": (6, 3, 5, 5),
-            "conv2": (16, 6, 5, 5),
-            "fc1": (120, 400),
-            "fc2": (84, 120),
-            "output": (10, 84),
-        },
-        62_006,
-    ),
+    ("lenet", {}, convolutions(3, 6, 16, width=5) | linear(400, 120, 84, 10), 62_006),
     (
         "alexnet-mo22",
         {},
-        {
-            "conv1": (8, 3, 5, 5),
-            "conv2": (16, 8, *C3),
-            "conv3": (32, 16, *C3),
-            "conv4": (32, 32, *C3),
-            "conv5": (32, 32, *C3),
-            "fc1": (120, 2048),
-            "fc2": (84, 120),
-            "output": (10, 84),
-        },
+        convolutions(3, 8, width=5)
+        | convolutions(8, 16, 32, 32, 32, first=2)
+        | linear(2048, 120, 84, 10),
         281_806,
     ),
-    (
-        "vgg9",
-        {},
-        {
-            "conv1": (8, 3, *C3),
-            "conv2": (16, 8, *C3),
-            "conv3": (16, 16, *C3),
-            "conv4": (32, 16, *C3),
-            "conv5": (32, 32, *C3),
-            "conv6": (32, 32, *C3),
-            "fc1": (256, 2048),
-            "fc2": (128, 256),
-            "output": (10, 128),
-        },
-        585_578,
-    ),
+    ("vgg9", {}, convolutions(3, 8, 16, 16, 32, 32, 32) | linear(2048, 256, 128, 10), 585_578),
     (
         "textclf",
         {},
-        {
-            "embedding": (5000, 50),
-            "conv1": (16, 50, 3),
-            "conv2": (16, 16, 8),
-            "fc1": (50, 960),
-            "output": (2, 50),
-        },
+        {"embedding": (5000, 50), "conv1": (16, 50, 3), "conv2": (16, 16, 8), **linear(960, 50, 2)},
         302_632,
     ),
-    (
-        "alexnet-mo21",
-        {},
-        {
-            "conv1": (16, 3, *C3),
-            "conv2": (32, 16, *C3),
-            "conv3": (64, 32, *C3),
-            "fc1": (256, 1024),
-            "output": (10, 256),
-        },
-        288_554,
-    ),
+    ("alexnet-mo21", {}, convolutions(3, 16, 32, 64) | linear(1024, 256, 10), 288_554),
     (
         "vgg11net",
         {},
-        {
-            "conv1": (16, 3, *C3),
-            "conv2": (16, 16, *C3),
-            "conv3": (16, 16, *C3),
-            "conv4": (16, 16, *C3),
-            "conv5": (32, 16, *C3),
-            "conv6": (32, 32, *C3),
-            "conv7": (64, 32, *C3),
-            "conv8": (64, 64, *C3),
-            "fc1": (256, 1024),
-            "fc2": (128, 256),
-            "output": (10, 128),
-        },
+        convolutions(3, 16, 16, 16, 16, 32, 32, 64, 64) | linear(1024, 256, 128, 10),
         373_306,
     ),
-    (
-        "fcnet",
-        {},
-        {
-            "fc1": (32, 3072),
-            **{f"fc{i}": (32, 32) for i in range(2, 9)},
-            "output": (10, 32),
-        },
-        106_058,
-    ),
-    (
-        "dlnet",
-        {},
-        {
-            "conv1": (12, 3, 5, 5),
-            "conv2": (12, 12, 5, 5),
-            "conv3": (12, 12, 5, 5),
-            "conv4": (12, 12, 5, 5),
-            "output": (10, 768),
-        },
-        19_438,
-    ),
-    (
-        "deep-leakage",
-        {},
-        {
-            "conv1": (12, 3, 5, 5),
-            "conv2": (12, 12, 5, 5),
-            "conv3": (12, 12, 5, 5),
-            "output": (100, 768),
-        },
-        85_036,
-    ),
+    ("fcnet", {}, linear(3072, *[32] * 8, 10), 106_058),
+    ("dlnet", {}, convolutions(3, *[12] * 4, width=5) | linear(768, 10), 19_438),
+    ("deep-leakage", {}, convolutions(3, *[12] * 3, width=5) | linear(768, 100), 85_036),
     (
         "deep-leakage",
         {"convolutions": 7},
-        {
-            "conv1": (12, 3, 5, 5),
-            **{f"conv{i}": (12, 12, 5, 5) for i in range(2, 8)},
-            "output": (100, 768),
-        },
+        convolutions(3, *[12] * 7, width=5) | linear(768, 100),
         99_484,
     ),
     (
         "alexnet-32",
         {},
-        {
-            "conv1": (64, 3, 5, 5),
-            "conv2": (192, 64, 5, 5),
-            "conv3": (384, 192, *C3),
-            "conv4": (256, 384, *C3),
-            "conv5": (256, 256, *C3),
-            "fc1": (256, 4096),
-            "output": (10, 256),
-        },
+        convolutions(3, 64, 192, width=5)
+        | convolutions(192, 384, 256, 256, first=3)
+        | linear(4096, 256, 10),
         3_502_666,
     ),
-    (
-        "vgg16-gn",
-        {},
-        {**VGG16_CONVOLUTIONS, "fc1": (256, 8192), "output": (10, 256)},
-        16_823_114,
-    ),
+    ("vgg16-gn", {}, VGG16_CONVOLUTIONS | linear(8192, 256, 10), 16_823_114),
     (
         "vgg16-gn",
         {"pools": (1, 2, 3, 4, 5)},
-        {**VGG16_CONVOLUTIONS, "fc1": (256, 512), "output": (10, 256)},
+        VGG16_CONVOLUTIONS | linear(512, 256, 10),
         14_857_034,
     ),
-    ("cnn3", {}, {"conv1": (6, 3, *C3), "conv2": (3, 6, 4, 4), "output": (10, 588)}, 6_340),
+    ("cnn3", {}, {"conv1": (6, 3, *C3), "conv2": (3, 6, 4, 4), **linear(588, 10)}, 6_340),
     (
         "cnn3",
         {"variant": 2},
-        {"conv1": (6, 3, 4, 4), "conv2": (3, 6, *C3), "output": (10, 147)},
+        {"conv1": (6, 3, 4, 4), "conv2": (3, 6, *C3), **linear(147, 10)},
         1_930,
     ),
-    (
-        "cnn3",
-        {"variant": 3},
-        {"conv1": (6, 3, *C3), "conv2": (9, 6, *C3), "output": (10, 7056)},
-        71_218,
-    ),
-    (
-        "cnn3",
-        {"variant": 4},
-        {"conv1": (1, 3, *C3), "conv2": (6, 1, *C3), "output": (10, 4704)},
-        47_131,
-    ),
-    ("mlp", {}, {"fc1": (100, 64), "output": (10, 100)}, 7_510),
-    (
-        "mlp",
-        {"inputs": (3, 2, 2), "hidden": (20, 5), "classes": 2},
-        {"fc1": (20, 12), "fc2": (5, 20), "output": (2, 5)},
-        377,
-    ),
+    ("cnn3", {"variant": 3}, convolutions(3, 6, 9) | linear(7056, 10), 71_218),
+    ("cnn3", {"variant": 4}, convolutions(3, 1, 6) | linear(4704, 10), 47_131),
+    ("mlp", {}, linear(64, 100, 10), 7_510),
+    ("mlp", {"inputs": (3, 2, 2), "hidden": (20, 5), "classes": 2}, linear(12, 20, 5, 2), 377),
 ]
 
+# Kind and number of activations, and number of pools.
 ACTIVATIONS = {
-    "lenet": ("ReLU", 4),
-    "alexnet-mo22": ("ReLU", 7),
-    "vgg9": ("ReLU", 8),
-    "textclf": ("ReLU", 3),
-    "alexnet-mo21": ("ReLU", 4),
-    "vgg11net": ("ReLU", 10),
-    "fcnet": ("ReLU", 8),
-    "dlnet": ("Sigmoid", 4),
-    "deep-leakage": ("Sigmoid", 3),
-    "alexnet-32": ("ReLU", 6),
-    "vgg16-gn": ("ReLU", 14),
-    "cnn3": ("Tanh", 2),
-    "mlp": ("ReLU", 1),
-}
-
-POOLS = {
-    "lenet": 2,
-    "alexnet-mo22": 2,
-    "vgg9": 2,
-    "textclf": 2,
-    "alexnet-mo21": 3,
-    "vgg11net": 3,
-    "alexnet-32": 3,
-    "vgg16-gn": 3,
+    "lenet": ("ReLU", 4, 2),
+    "alexnet-mo22": ("ReLU", 7, 2),
+    "vgg9": ("ReLU", 8, 2),
+    "textclf": ("ReLU", 3, 2),
+    "alexnet-mo21": ("ReLU", 4, 3),
+    "vgg11net": ("ReLU", 10, 3),
+    "fcnet": ("ReLU", 8, 0),
+    "dlnet": ("Sigmoid", 4, 0),
+    "deep-leakage": ("Sigmoid", 3, 0),
+    "alexnet-32": ("ReLU", 6, 3),
+    "vgg16-gn": ("ReLU", 14, 3),
+    "cnn3": ("Tanh", 2, 0),
+    "mlp": ("ReLU", 1, 0),
 }
 
 
@@ -275,10 +154,10 @@ def test_every_architecture_is_in_the_tables() -> None:
 def test_activations_and_pools_as_in_the_paper(name: str) -> None:
     with torch.device("meta"):
         found = kinds(build(name))
-    kind, count = ACTIVATIONS[name]
+    kind, count, pools = ACTIVATIONS[name]
     known = {"ReLU", "Sigmoid", "Tanh", "LeakyReLU", "Identity"}
     assert [k for k in found if k in known] == [kind] * count
-    assert sum(k.startswith("MaxPool") for k in found) == POOLS.get(name, 0)
+    assert sum(k.startswith("MaxPool") for k in found) == pools
     assert found[-1] == "Linear"
 
 
