@@ -85,5 +85,3 @@ def test_ravdess(real: Real) -> None:
     deviations = records.inputs.double().std(dim=0, correction=0).numpy()
     assert (deviations == 0).sum() == 2
     np.testing.assert_allclose(deviations[deviations > 0], 1, rtol=1e-4)
-
-
