@@ -94,7 +94,6 @@ def _parts() -> dict[str, str]:
 
 
 def _errors() -> dict[str, type[GradauditError]]:
-    """Returns the errors that a command may end with, by the names of their classes."""
     return {
         name: kind
         for name, kind in vars(errors).items()
@@ -103,7 +102,6 @@ def _errors() -> dict[str, type[GradauditError]]:
 
 
 def _of_part(kind: str, name: str) -> Explanation:
-    """Explains a part by its summary, its docstring and the options in its specs."""
     part = part_named(PARTS[kind], name)
     assert part is not None  # it was found under this name
     fields = part.Options.model_fields if hasattr(part, "Options") else {}
@@ -157,7 +155,6 @@ def limits_of(metric: Metric) -> str:
 
 
 def _measuring() -> dict[str, list[tuple[type[Audit[Any]], Metric]]]:
-    """Returns every metric with the audits that measure it."""
     measuring: dict[str, list[tuple[type[Audit[Any]], Metric]]] = {}
     for audit in audits().values():
         for metric in audit.metrics:

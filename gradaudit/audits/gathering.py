@@ -100,7 +100,6 @@ def _words(row: Measurement) -> object:
 
 
 def _as_few(rows: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Merge rows that differ only by metric and layer into the fewest rows."""
     if len(rows) == 1:
         return rows
     layers: dict[str, list[str]] = {}

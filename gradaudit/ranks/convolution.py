@@ -134,7 +134,6 @@ def _group_rank(
 
 
 def _with_facts(rows: RowSpace, low: int, high: int, method: Evidence, bound: int) -> GroupRank:
-    """The rank with the facts about U that ``rows`` holds."""
     filters, deltas = rows.operator.filters.gap, rows.operator.deltas.gap
     return GroupRank(low, high, method, bound, rows.operator.geometry.touched, filters, deltas)
 

@@ -187,7 +187,6 @@ def _probes_for(left: Residuals) -> int:
 
 
 def _cost(side: Side, count: int) -> float:
-    """Floating-point operations of one iteration."""
     return count * side.flops
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.fully_connected import readers
 from gradaudit.audits.attack_attribution import AttackAttribution, AttributionOptions
-from gradaudit.audits.attack_attribution.grouping import groups
-from gradaudit.audits.attack_attribution.recovery import RoundSum, ValueGrid, recovered
+from gradaudit.audits.attack_attribution.recovery import RoundSum, ValueGrid, groups, recovered
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import RATE

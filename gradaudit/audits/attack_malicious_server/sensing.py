@@ -1,7 +1,8 @@
 """Gradients of single records at each layer, from which signs of crafting are computed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -68,12 +69,94 @@ class ModelGradients:
 
 
 @dataclass
-class _Parts:
+class _LayerParts:
     """The parts of one layer's gradients that chunks of records gave."""
 
+    target: Target
+    gradients: PerSampleGradients
+    layer: Layer
     norms: list[Tensor] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
     active: list[Tensor] = field(default_factory=list)
+
+    @property
+    def _name(self) -> str:
+        return self.layer.parameter_names[0]
+
+    @cached_property
+    def _turned(self) -> bool:
+        return outputs_second(self.target.model.get_submodule(self._name.rpartition(".")[0]))
+
+    @cached_property
+    def _weight(self) -> Tensor | None:
+        """The layer's only weight, (rows, …); None where it has none of two dimensions or more."""
+        if len(self.layer.parameter_names) > 1 or not self._name.endswith("weight"):
+            return None
+        weight = self.target.model.get_parameter(self._name).detach()
+        if weight.dim() < 2:
+            return None
+        return weight.transpose(0, 1) if self._turned else weight
+
+    @cached_property
+    def _use(self) -> tuple[int, Linear] | None:
+        """The site and operation of a weight that is used once, as a linear map."""
+        single = len(self.layer.parameter_names) == 1
+        uses = self.gradients.trace.uses.get(self._name, ()) if single else ()
+        if len(uses) != 1 or not isinstance(uses[0][1], Linear | Transposed):
+            return None
+        return uses[0][0], uses[0][1]
+
+    def add(self, run: Gradients, chunk: slice) -> None:
+        """Add the parts of some records of a run."""
+        if self._use is not None:
+            site, operation = self._use
+            left = operation.left(run.deltas[site][chunk])[:, 0]
+            self.active.append((left != 0).mT.flatten(0, 1).cpu())
+        if self._weight is None:
+            whole = self.gradients.formed_layer(run, chunk, self.layer)
+            norms = torch.linalg.vector_norm(whole, dim=1, dtype=torch.float64)
+            self.norms.append(norms.cpu())
+            return
+        rows = self._factored_rows(run, chunk)
+        if rows is None:
+            whole = self.gradients.formed_layer(run, chunk, self.layer)
+            shape = self.target.model.get_parameter(self._name).shape
+            matrix = whole.reshape(len(whole), *shape)
+            matrix = matrix.transpose(1, 2) if self._turned else matrix
+            rows = matrix.flatten(2).norm(dim=2).double()
+        self.rows.append(rows.cpu())
+        self.norms.append(self.rows[-1].norm(dim=1))
+
+    def _factored_rows(self, run: Gradients, chunk: slice) -> Tensor | None:
+        """Compute row norms from the factors of G = Δ Aᵀ; None where forming G is less work.
+
+        A row's square is δ (Aᵀ A) δᵀ, in double precision, for the positions may cancel.
+        """
+        if self._use is None:
+            return None
+        site, operation = self._use
+        left = operation.left(run.deltas[site][chunk])[:, 0]
+        right = operation.right(run.seen[site][chunk])[:, 0].to(left)
+        delta, seen = operation.laid_out(left, right)
+        if self._turned:
+            delta, seen = seen, delta
+        rows, columns, positions = delta.shape[1], seen.shape[1], seen.shape[2]
+        if positions * (rows + columns) > rows * columns:
+            return None
+        delta, seen = delta.double(), seen.double()
+        squares: Tensor = (delta @ (seen.mT @ seen) * delta).sum(dim=2)
+        return squares.clamp(min=0).sqrt()
+
+    def together(self) -> LayerGradients:
+        """Join the parts of all records."""
+        rows = torch.cat(self.rows) if self.rows else None
+        linear = None
+        if self._use is not None and self._weight is not None and self._weight.dim() == 2:
+            units, records = torch.cat(self.active), len(self.gradients)
+            some = torch.linspace(0, len(units) - 1, min(UNITS, len(units))).long()
+            weight = self._weight.cpu()
+            linear = LinearMap(weight, units[some], self._use[0], len(units) // records)
+        return LayerGradients(torch.cat(self.norms), rows, linear)
 
 
 def gradients_of_records(
@@ -86,117 +169,16 @@ def gradients_of_records(
         AuditError: the model cannot be run on the records, or the labels do not fit.
     """
     gradients = per_sample_gradients(target, records.inputs, records.labels, layers, memory=memory)
-    parts = {layer.name: _Parts() for layer in layers}
-    for run, chunk in _chunks(gradients):
-        for layer in layers:
-            _look(target, gradients, run, chunk, layer, parts[layer.name])
-    found = {
-        layer.name: LayerGradients(
-            norms=torch.cat(parts[layer.name].norms),
-            rows=torch.cat(parts[layer.name].rows) if parts[layer.name].rows else None,
-            linear=_linear(target, gradients, layer, parts[layer.name].active),
-        )
-        for layer in layers
-    }
-    residuals, widths = _residuals(target, records)
-    return ModelGradients(found, residuals, _last(found, widths))
-
-
-def _chunks(gradients: PerSampleGradients) -> Iterator[tuple[Gradients, slice]]:
+    parts = {layer.name: _LayerParts(target, gradients, layer) for layer in layers}
     for start in range(0, len(gradients), gradients.batch):
         stop = min(start + gradients.batch, len(gradients))
         run = gradients.run(start, stop)
         for first in range(0, stop - start, gradients.chunk):
-            yield run, slice(first, min(first + gradients.chunk, stop - start))
-
-
-def _look(
-    target: Target,
-    gradients: PerSampleGradients,
-    run: Gradients,
-    chunk: slice,
-    layer: Layer,
-    parts: _Parts,
-) -> None:
-    use, matrix = _use(gradients, layer), _matrix(target, layer)
-    if use is not None:
-        left = use[1].left(run.deltas[use[0]][chunk])[:, 0]
-        parts.active.append((left != 0).mT.flatten(0, 1).cpu())
-    if matrix.dim() > 1:
-        rows = None if use is None else _factored_rows(target, run, chunk, layer, use)
-        if rows is None:
-            rows = _formed_rows(target, gradients.formed_layer(run, chunk, layer), layer)
-        parts.rows.append(rows.cpu())
-        parts.norms.append(parts.rows[-1].norm(dim=1))
-        return
-    whole = gradients.formed_layer(run, chunk, layer)
-    parts.norms.append(torch.linalg.vector_norm(whole, dim=1, dtype=torch.float64).cpu())
-
-
-def _formed_rows(target: Target, whole: Tensor, layer: Layer) -> Tensor:
-    """Compute norms (records, rows) of the rows of gradients (records, elements)."""
-    matrix = whole.reshape(len(whole), *target.model.get_parameter(_name(layer)).shape)
-    rows = matrix.transpose(1, 2) if _turned(target, layer) else matrix
-    norms: Tensor = rows.flatten(2).norm(dim=2)
-    return norms.double()
-
-
-def _factored_rows(
-    target: Target, run: Gradients, chunk: slice, layer: Layer, use: tuple[int, Linear]
-) -> Tensor | None:
-    """Compute row norms from the factors of G = Δ Aᵀ; None where forming G is less work.
-
-    A row's square is δ (Aᵀ A) δᵀ, in double precision, for the positions may cancel.
-    """
-    site, operation = use
-    left = operation.left(run.deltas[site][chunk])[:, 0]
-    right = operation.right(run.seen[site][chunk])[:, 0].to(left)
-    delta, seen = operation.laid_out(left, right)
-    if _turned(target, layer):
-        delta, seen = seen, delta
-    rows, columns, positions = delta.shape[1], seen.shape[1], seen.shape[2]
-    if positions * (rows + columns) > rows * columns:
-        return None
-    delta, seen = delta.double(), seen.double()
-    squares: Tensor = (delta @ (seen.mT @ seen) * delta).sum(dim=2)
-    return squares.clamp(min=0).sqrt()
-
-
-def _name(layer: Layer) -> str:
-    return layer.parameter_names[0]
-
-
-def _turned(target: Target, layer: Layer) -> bool:
-    return outputs_second(target.model.get_submodule(_name(layer).rpartition(".")[0]))
-
-
-def _matrix(target: Target, layer: Layer) -> Tensor:
-    """Returns the layer's only weight, (rows, …); without dimensions where it has none."""
-    if len(layer.parameter_names) > 1 or not _name(layer).endswith("weight"):
-        return torch.zeros(())
-    weight = target.model.get_parameter(_name(layer)).detach()
-    if weight.dim() < 2:
-        return torch.zeros(())
-    return weight.transpose(0, 1) if _turned(target, layer) else weight
-
-
-def _use(gradients: PerSampleGradients, layer: Layer) -> tuple[int, Linear] | None:
-    """The site and operation of a weight that is used once, as a linear map."""
-    uses = gradients.trace.uses.get(_name(layer), ()) if len(layer.parameter_names) == 1 else ()
-    if len(uses) != 1 or not isinstance(uses[0][1], Linear | Transposed):
-        return None
-    return uses[0][0], uses[0][1]
-
-
-def _linear(
-    target: Target, gradients: PerSampleGradients, layer: Layer, active: Sequence[Tensor]
-) -> LinearMap | None:
-    use, weight = _use(gradients, layer), _matrix(target, layer)
-    if use is None or weight.dim() != 2:
-        return None
-    units = torch.cat(list(active))
-    some = torch.linspace(0, len(units) - 1, min(UNITS, len(units))).long()
-    return LinearMap(weight.cpu(), units[some], use[0], len(units) // len(gradients))
+            for part in parts.values():
+                part.add(run, slice(first, min(first + gradients.chunk, stop - start)))
+    found = {name: part.together() for name, part in parts.items()}
+    residuals, widths = _residuals(target, records)
+    return ModelGradients(found, residuals, _last(found, widths))
 
 
 def _residuals(target: Target, records: Records) -> tuple[Tensor, Sequence[int]]:

@@ -84,34 +84,30 @@ class MapsOfOneInput:
         """Rank of the span; 0 without one."""
         return 0 if self.span is None else self.span.rank
 
-    def misfit(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """How badly texts fit the span, (texts, positions); see :meth:`Span.misfit`.
+    def came_in(self, ids: Tensor) -> Tensor:
+        """Compute the maps' inputs for texts (texts, positions), (texts, positions, width)."""
+        return self.view.seen(self.names[:1], ids)[self.names[0]]
 
-        Args:
-            ids: (texts, positions).
-            lengths: (texts,) positions that are filled; None is all of them.
-        """
+    def misfit(self, ids: Tensor) -> Tensor:
+        """How badly texts fit the span, (texts, positions); see :meth:`Span.misfit`."""
         assert self.span is not None
-        return self.span.misfit(self._vectors(ids, lengths))
+        return self.span.misfit(self.came_in(ids))
 
     def cost(self, ids: Tensor) -> Tensor:
         """Measure how badly texts fit, (texts, positions): misfits, or else energies."""
         return self.misfit(ids) if self.whole else self.energy(ids)
 
-    def energy(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def energy(self, ids: Tensor) -> Tensor:
         """The share of energy outside the span, (texts, positions)."""
         assert self.span is not None
-        return self.span.energy(self._vectors(ids, lengths))
+        return self.span.energy(self.came_in(ids))
 
     def outside(self, ids: Tensor) -> Tensor:
         """Compute the part of texts' inputs outside the span, (texts, positions, width)."""
         assert self.span is not None
-        vectors = self._vectors(ids, None)
+        vectors = self.came_in(ids)
         outside: Tensor = self.span.residual(vectors) / vectors.norm(dim=2, keepdim=True)
         return outside
-
-    def _vectors(self, ids: Tensor, lengths: Tensor | None) -> Tensor:
-        return self.view.seen(self.names[:1], ids, lengths)[self.names[0]]
 
 
 @dataclass(frozen=True)
@@ -215,24 +211,23 @@ def predicted(
     positions = torch.cat([torch.arange(length) for length in view.inner])
     if not structure.positional:
         positions = torch.zeros_like(positions)
-    came_in = _vectors(view, place, tokens, int(positions.max()) + 1)[range(count), positions]
+    width = int(positions.max()) + 1
+
+    def vectors(tokens: Tensor) -> Tensor:
+        """(tokens, positions, width): of each token at every position."""
+        ids = tokens.to(view.model.device)[:, None].expand(-1, width)
+        return place.came_in(ids).cpu()
+
+    came_in = vectors(tokens)[range(count), positions]
     drawn = torch.randn(place.outputs, count, generator=generator)
     span = Span.of([drawn @ came_in], count)
     if span is None:
         return 0.0
     if span.whole:
         return count / view.tokens
-    every = torch.arange(view.vocabulary)
-    blocks = torch.split(every, _CHUNK)
-    width = int(positions.max()) + 1
-    costs = torch.cat([span.energy(_vectors(view, place, block, width)) for block in blocks])
+    blocks = torch.split(torch.arange(view.vocabulary), _CHUNK)
+    costs = torch.cat([span.energy(vectors(block)) for block in blocks])
     room = torch.bincount(positions, minlength=width)
     ranked = costs.argsort(dim=0)
     named = Counter(token for at, some in enumerate(room) for token in ranked[:some, at].tolist())
     return (named & Counter(tokens.tolist())).total() / view.tokens
-
-
-def _vectors(view: TextView, place: MapsOfOneInput, tokens: Tensor, positions: int) -> Tensor:
-    """Compute the maps' inputs for tokens at each position, (tokens, positions, width)."""
-    ids = tokens.to(view.model.device)[:, None].expand(-1, positions)
-    return view.seen(place.names[:1], ids)[place.names[0]].cpu()

@@ -90,14 +90,11 @@ def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Mea
 
 @dataclass(frozen=True)
 class _Attack:
-    """The attack on one checkpoint."""
-
     options: TextOptions
     subject: Subject
     threat: TextThreat
 
     def rows(self, rows: Rows, progress: Progress) -> Iterator[Measurement]:
-        """Rows of the model, then of every layer."""
         options, captured = self.options, None
         if options.update is not None:
             captured = captured_update(options.update, self.threat.target, options.rate)
@@ -124,7 +121,6 @@ class _Attack:
         yield from rows_of_layers(rows, answers, view, self.subject, scored=scored)
 
     def _of_given(self, rows: Rows, view: TextView | None) -> Iterator[Measurement]:
-        """Test whether each given text is behind the first update."""
         options, records = self.options, self.subject.records
         if not options.given or view is None:
             yield from rows.skipped("no text is asked about; name some with --given", [GIVEN])
@@ -223,7 +219,6 @@ class _Attack:
         return others.ids[filled]
 
     def _others(self, texts: Texts) -> Texts:
-        """The texts of the data that are not among these."""
         pool = texts_of(self.subject.records)
         same = (pool.ids[:, None] == texts.ids).all(dim=2).any(dim=1)
         return Texts(pool.ids[~same], pool.lengths[~same])

@@ -93,5 +93,4 @@ def _marked(text: Text, other: Text, words: Sequence[str], others: Set[int]) -> 
 
 
 def _numbers(ids: Sequence[Text]) -> Spelled:
-    """Spell each token as its number."""
     return Spelled([[f"{' ' * (k > 0)}{x}" for k, x in enumerate(text)] for text in ids], _NO_WORDS)

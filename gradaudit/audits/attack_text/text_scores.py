@@ -157,17 +157,11 @@ def rows_of_model(
     for metric in ANSWERED:
         value, interval = _mean(metric, found.scores)
         floor = _mean(metric, found.floors)[0] if found.floors else None
-        count = len(found.scores)
         details: dict[str, JsonValue] = {"floor": floor}
         if found.void and metric == ANSWERED[0]:
             details["remark"] = found.void
-        yield rows.measured(
-            metric,
-            value,
-            interval=interval,
-            n=count,
-            details=details,
-        )
+        count = len(found.scores)
+        yield rows.measured(metric, value, interval=interval, n=count, details=details)
 
 
 def rows_of_adapters(rows: Rows, found: BatchAnswers) -> Iterator[Measurement]:
@@ -238,7 +232,6 @@ def _presence_row(rows: Rows, found: BatchAnswers, layer: str) -> Measurement:
 
 
 def _auroc(batches: Sequence[Shares]) -> tuple[float, tuple[float, float]]:
-    """Compute the AUROC over texts, with an interval that allows for dependence within a batch."""
     return clustered(
         np.array([shares.mean() for shares in batches]),
         np.array([float(len(shares)) for shares in batches]),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradaudit.audits.attack_text.presence import Texts
 from gradaudit.audits.attack_text.view import (
-    TableLookups,
+    InputCapture,
     Task,
     TextView,
     mask_among,
@@ -146,7 +146,7 @@ def _vocabulary(model: FunctionalModel, batch: Records) -> int:
         NotApplicable: there are tables, none of which is read at more than half of the tokens.
     """
     ids = texts_of(batch).ids
-    with TableLookups() as looked_up:
+    with InputCapture() as looked_up:
         model.check(model.cast(batch.inputs[:1]), model.cast(batch.labels[:1]))
     first = ids[0].to(model.device)
     reads: Counter[int] = Counter()

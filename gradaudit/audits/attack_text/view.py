@@ -32,36 +32,17 @@ class LastMapReached(Exception):  # noqa: N818 - it is no error
     """Raised when the last linear map of interest was called."""
 
 
-class TableLookups(FunctionMode):
-    """Keeps the tables that a model reads and the rows that it reads them at.
-
-    Attributes:
-        tables: each that is read, and at which rows, read by read.
-    """
-
-    def __init__(self) -> None:
-        """Start with no table read."""
-        super().__init__()
-        self.tables: list[tuple[Tensor, Tensor]] = []
-
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Pass every call through, and record what reads a table."""
-        if function is F.embedding:
-            call = by_name(_ARGUMENTS[function], args, kwargs)
-            self.tables.append((call["weight"], call["input"]))
-        return function(*args, **kwargs)
-
-
 class InputCapture(FunctionMode):
     """Keeps the inputs of linear maps, whose weights are recognised by identity.
 
     Attributes:
         seen: by the weight's name, (…, width), in the order of the first use.
         axes: which dimension of the weight faces what comes in.
-        looked_up: what tables are read at, by their names.
+        looked_up: what tables are read at first, by their names.
+        tables: each table that is read, named or not, and at which rows, read by read.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], last: str | None = None) -> None:
+    def __init__(self, weights: Mapping[str, Tensor] = {}, last: str | None = None) -> None:
         """Watch these weights.
 
         Args:
@@ -74,6 +55,7 @@ class InputCapture(FunctionMode):
         self.seen: dict[str, Tensor] = {}
         self.axes: dict[str, int] = {}
         self.looked_up: dict[str, Tensor] = {}
+        self.tables: list[tuple[Tensor, Tensor]] = []
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Pass every call through, and record those that apply a watched weight."""
@@ -83,8 +65,10 @@ class InputCapture(FunctionMode):
         if function in _ARGUMENTS:
             call = by_name(_ARGUMENTS[function], args, kwargs)
             name = self._names.get(id(call.get("weight")))
-            if name is not None and function is F.embedding:
-                self.looked_up.setdefault(name, call["input"])
+            if function is F.embedding:
+                self.tables.append((call["weight"], call["input"]))
+                if name is not None:
+                    self.looked_up.setdefault(name, call["input"])
             elif name is not None:
                 self.seen.setdefault(name, call["input"])
                 self.axes.setdefault(name, 1 if function is F.linear else 0)
@@ -222,19 +206,22 @@ class TextView:
     @cached_property
     def table(self) -> str | None:
         """The embedding in which tokens are looked up."""
-        capture, ids = self._run
-        return _reading(capture, lambda read: torch.equal(read, ids))
+        ids = self._run[1]
+        return self._reading(lambda read: torch.equal(read, ids))
 
     @cached_property
     def places(self) -> str | None:
         """The embedding in which positions are looked up."""
-        capture, _ = self._run
-        return _reading(capture, lambda read: self._are_places(read))
+        return self._reading(self._are_places)
 
     @cached_property
     def first_place(self) -> int:
         """The embedding row of the first position."""
         return 0 if self.places is None else int(self._run[0].looked_up[self.places].min())
+
+    def _reading(self, wanted: Callable[[Tensor], bool]) -> str | None:
+        looked_up = self._run[0].looked_up.items()
+        return next((name for name, read in looked_up if wanted(read)), None)
 
     def _are_places(self, read: Tensor) -> bool:
         row = read.reshape(-1, read.shape[-1])[0]
@@ -263,10 +250,6 @@ class TextView:
         """Read the update of a linear map as (out, in)."""
         update = self.update[name]
         return update if self.linear[name] == 1 else update.T
-
-
-def _reading(capture: InputCapture, wanted: Callable[[Tensor], bool]) -> str | None:
-    return next((name for name, read in capture.looked_up.items() if wanted(read)), None)
 
 
 def packed_inputs(parts: Sequence[InputPart], ids: Tensor, lengths: Tensor | None = None) -> Tensor:

@@ -1,13 +1,12 @@
 """Computes the ranks of a model's convolutions and c(M) from a few records, as rows."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 import torch
-from torch import Tensor
 
 from gradaudit.audits.base import AuditCost
-from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
+from gradaudit.audits.copa_metric import CopaMetric
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable
 from gradaudit.executors.stopping import TimeIsUp
@@ -65,8 +64,23 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
     def keep(of_layer: LayerRanks) -> None:
         done[of_layer.layer] = of_layer
 
+    wanted = {layer.name for layer in subject.layers}
+    plain = plain_convolutions(subject.target.model)
+    layers = {name: module for name, module in plain.items() if name in wanted}
     try:
-        ranks, reasons = _ranks(audit.options, subject, model, inputs, labels, progress, keep)
+        with progress.task("Ranks of convolutions", len(layers) * len(inputs)) as advance:
+            ranks, reasons = ranks_of(
+                model,
+                layers,
+                inputs,
+                labels,
+                method=audit.options.method,
+                flops=1e9 * audit.options.work,
+                seed=subject.seed,
+                advance=advance,
+                workers=subject.workers,
+                given=keep,
+            )
     except TimeIsUp:
         for of_layer in done.values():
             yield from _layer_rows(rows, of_layer, subject.seed)
@@ -88,35 +102,7 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         yield from _c_row(rows, chain, ranks, reasons)
 
 
-def _ranks(
-    options: CopaOptions,
-    subject: Subject,
-    model: FunctionalModel,
-    inputs: Tensor,
-    labels: Tensor,
-    progress: Progress,
-    given: Callable[[LayerRanks], None],
-) -> tuple[dict[str, LayerRanks], dict[str, str]]:
-    wanted = {layer.name for layer in subject.layers}
-    plain = plain_convolutions(subject.target.model)
-    layers = {name: module for name, module in plain.items() if name in wanted}
-    with progress.task("Ranks of convolutions", len(layers) * len(inputs)) as advance:
-        return ranks_of(
-            model,
-            layers,
-            inputs,
-            labels,
-            method=options.method,
-            flops=1e9 * options.work,
-            seed=subject.seed,
-            advance=advance,
-            workers=subject.workers,
-            given=given,
-        )
-
-
 def _layer_rows(rows: Rows, ranks: LayerRanks, seed: int) -> Iterator[Measurement]:
-    """Make the rows of one convolution, each with the facts behind the rank."""
     size, rows = ranks.inputs, rows.of({}, account(ranks.records, seed))
     high, span = fmean(ranks.high), (min(ranks.low), max(ranks.high))
     for metric, value, ends in (

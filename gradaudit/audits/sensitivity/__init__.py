@@ -172,7 +172,6 @@ def _metrics() -> Iterator[Metric]:
 
 
 def _over_records(reading: JacobianNorm, metric: str, quantile: Quantile) -> Metric:
-    """Make the metric of a quantile over records, with its default limits."""
     reaction = _REACTIONS[reading.reacting]
     return Metric(
         id=metric,

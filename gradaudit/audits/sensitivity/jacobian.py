@@ -126,20 +126,22 @@ class Jacobians:
                 first = self._source(self.batch.part(slice(1)), linear=True)
                 linear = isinstance(first, PiecewiseLinear)
         tasks = [
-            partial(_norms_of_some, replace(self, batch=self.batch.part(at)), passes, linear)
+            partial(replace(self, batch=self.batch.part(at)).of_some, passes, linear)
             for at in slices
         ]
         size = slices[0].stop  # which on a GPU goes by what is free
         parts = workers.on(size).share(tasks, advance, seconds)
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
 
+    @torch.no_grad()
     def of_some(
         self, passes: Sequence[Pass], linear: bool, advance: Advance
     ) -> dict[str, LayerNorms]:
-        """Compute the norms of records whose gradients fit into memory together.
+        """Compute, in a worker, the norms of records whose gradients fit into memory together.
 
         ``linear`` says whether the network may be piecewise linear.
         """
+        keep_freed_memory()
         parts: list[dict[str, LayerNorms]] = []
         for sources, chunk in self._parts(self._source(self.batch, linear=linear), passes):
             tallies = [_Tally(source, self.layers) for source in sources]
@@ -158,7 +160,6 @@ class Jacobians:
                 yield taken, directions
 
     def _slices(self, *, linear: bool) -> list[slice]:
-        """Divide records into slices whose gradients fit into memory together."""
         trace = self.batch.trace
         taken = _record_bytes(trace) + (_linear_bytes(trace, self._outputs) if linear else 0)
         return _slices(len(self.batch.records), min(self._most.records, self._room // taken))
@@ -192,12 +193,10 @@ class Jacobians:
 
     @cached_property
     def _room(self) -> int:
-        """Return the bytes that a source and a chunk may each take."""
         return device_memory(self.batch.points.device, self.memory) // 4
 
     @cached_property
     def _outputs(self) -> int:
-        """The number of outputs of one record."""
         outputs, _ = self.batch.trace.responses(self.batch.points[0], self.batch.records[0])
         return outputs.numel()
 
@@ -231,7 +230,6 @@ class _Tally:
     _norms: dict[tuple[str, Pass], Norms] = field(default_factory=dict)
 
     def add(self, taken: Pass, norms: Mapping[str, Norms]) -> None:
-        """Add the norms of a chunk of directions, by parameter."""
         merge = joined if taken.total else side_by_side
         for layer in self.layers:
             key = layer.name, taken
@@ -241,7 +239,6 @@ class _Tally:
             self._norms[key] = merge([self._norms[key], more]) if key in self._norms else more
 
     def norms(self) -> dict[str, LayerNorms]:
-        """Compute the norms of all directions added so far, by layer."""
         by_layer: dict[str, Norms] = {layer.name: {} for layer in self.layers}
         for (name, _), norms in self._norms.items():
             by_layer[name] |= norms
@@ -250,15 +247,6 @@ class _Tally:
             layer.name: LayerNorms(by_layer[layer.name], ranges(layer.parameter_names), titles)
             for layer in self.layers
         }
-
-
-def _norms_of_some(
-    jacobians: Jacobians, passes: Sequence[Pass], linear: bool, advance: Advance
-) -> dict[str, LayerNorms]:
-    """Compute some records' norms in a worker."""
-    keep_freed_memory()
-    with torch.no_grad():
-        return jacobians.of_some(passes, linear, advance)
 
 
 def _slices(count: int, size: int) -> list[slice]:

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Self
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import JsonValue
@@ -22,7 +22,6 @@ from gradaudit.audits.sensitivity import (
 from gradaudit.audits.sensitivity.jacobian_sensitivity import (
     MOST_LABELS,
     PROBES,
-    Array,
     DifferentiableTarget,
     Sample,
     VariableSensitivity,
@@ -69,23 +68,6 @@ _MANY_CONFIDENT = 0.1
 """Share of records that the model is sure of, by which the mean of label sensitivities is large."""
 
 
-class _All(NamedTuple):
-    """All layers together: their number, the sum of their means, and each probe's estimate."""
-
-    layers: int
-    mean: float
-    probes: Array
-
-    @classmethod
-    def of(cls, samples: Mapping[str, Sample]) -> Self:
-        """Compute the sums over at least one layer."""
-        return cls(
-            len(samples),
-            sum(sample.mean for sample in samples.values()),
-            np.sum([sample.by_probe for sample in samples.values()], axis=0),
-        )
-
-
 def rows_of(
     rows: Rows, reacting: Reacting, layers: Sequence[str], measured: VariableSensitivity, seed: int
 ) -> Iterator[Measurement]:
@@ -99,156 +81,143 @@ def rows_of(
             for layer, by_norm in norms.items()
             if reading.norm in by_norm and by_norm[reading.norm].defined.any()
         }
-        if samples:
-            yield from _rows_of_reading(rows, reading, samples, measured.method, seed)
+        for layer in samples:
+            made = _RowsOfSample(rows, reading, layer, samples, measured.method)
+            yield from made.of(seed)
         for layer in layers:
             if layer not in samples:
                 status, reason, details = _why_not(measured, norms.get(layer), reading.norm)
                 yield from rows.unmeasured(status, reason, reading.metrics, [layer], details)
 
 
-def _rows_of_reading(
-    rows: Rows, reading: JacobianNorm, samples: Mapping[str, Sample], method: str, seed: int
-) -> Iterator[Measurement]:
-    """Yield rows of one reading: the means, each mean's share in their sum, and quantiles."""
-    every = _All.of(samples)
-    for layer, sample in samples.items():
-        facts: dict[str, JsonValue] = {
-            "method": f"{_columns_taken(sample)}, {method}",
-            "undefined": _undefined(sample),
-        }
-        yield rows.measured(
+@dataclass(frozen=True)
+class _RowsOfSample:
+    """Makes the rows of one reading of one layer, with what was measured of every layer."""
+
+    rows: Rows
+    reading: JacobianNorm
+    layer: str
+    samples: Mapping[str, Sample]
+    method: str
+
+    @property
+    def sample(self) -> Sample:
+        return self.samples[self.layer]
+
+    def of(self, seed: int) -> Iterator[Measurement]:
+        """Yield the mean, its share in the sum of all layers' means, and the quantiles."""
+        sample, reading = self.sample, self.reading
+        yield self.rows.measured(
             reading.metric,
             sample.mean,
-            layer=layer,
+            layer=self.layer,
             interval=None if sample.exact else sample.interval(),
             n=len(sample.values),
-            details=facts
-            | _of_other_records(sample, seed)
-            | _details(sample)
-            | _warning(reading, sample, rows.facts.get("confident_share")),
+            details={**self._facts, **self._bootstrapped(seed), **self._beside, **self._warning},
         )
-        yield _share(rows, reading, layer, sample, every, facts)
+        yield self._share()
         for metric, quantile in reading.quantiles.items():
-            yield _quantile(rows, metric, quantile, layer, sample, facts)
+            yield self._quantile(metric, quantile)
 
+    @property
+    def _facts(self) -> dict[str, JsonValue]:
+        """Say from what the number is, and how many records are left out, as their range is 0."""
+        sample, taken = self.sample, "all columns"
+        if not sample.exact:
+            count, columns = sample.parts.shape[1], sample.columns
+            of = f"{count} directions" if columns is None else f"{count} of {columns:,} columns"
+            taken = f"estimated from {of}"
+        return {"method": f"{taken}, {self.method}", "undefined": _undefined(sample)}
 
-def _share(
-    rows: Rows,
-    reading: JacobianNorm,
-    layer: str,
-    sample: Sample,
-    every: _All,
-    facts: Mapping[str, JsonValue],
-) -> Measurement:
-    """Make the row of one layer's share in the sum of all layers' means."""
-    if every.mean == 0:
-        (still,) = rows.skipped(_STILL, [reading.share], [layer])
-        return still
-    over_probes = None if sample.exact else _share_over_probes(sample, every)
-    return rows.measured(
-        reading.share,
-        sample.mean / every.mean,
-        layer=layer,
-        interval=over_probes,
-        n=len(sample.values),
-        details={**facts, "of": f"the sum over {every.layers} shown layers"},
-    )
+    @property
+    def _beside(self) -> dict[str, JsonValue]:
+        """Collect the median, and the error of probes."""
+        sample = self.sample
+        details: dict[str, JsonValue] = {"median": statistics.median(sample.values.tolist())}
+        if not sample.exact:
+            details["estimate"] = {
+                "method": _ESTIMATORS[sample.squared],
+                "probes": sample.parts.shape[1],
+                "interval": list(sample.interval()),
+                "confidence": CONFIDENCE,
+            }
+        return details
 
+    def _bootstrapped(self, seed: int) -> dict[str, JsonValue]:
+        """Compute the bootstrap's interval of the population mean; no limit is judged by it."""
+        sample = self.sample
+        defined = sample.defined.astype(float)
+        numbers = np.zeros(len(defined))
+        numbers[sample.defined] = sample.values
+        interval = ratio_interval(numbers, defined, bootstrap_counts(len(defined), seed))
+        if interval is not None and not sample.exact:
+            interval = joined(sample.mean, interval, sample.interval())
+        return {"bootstrap_interval": interval and list(interval)}
 
-def _columns_taken(sample: Sample) -> str:
-    """Say, for the report, how many columns of a Jacobian a sample uses."""
-    if sample.exact:
-        return "all columns"
-    count = sample.parts.shape[1]
-    if sample.columns is None:
-        return f"estimated from {count} directions"
-    return f"estimated from {count} of {sample.columns:,} columns"
+    @property
+    def _warning(self) -> dict[str, JsonValue]:
+        """Make a warning where few records dominate the mean; else an empty dictionary."""
+        values, confident = self.sample.values, self.rows.facts.get("confident_share")
+        share = float(values.max() / values.sum()) if values.any() else 0.0
+        by_label = self.reading.reacting == "label"
+        sure = confident if isinstance(confident, float) and by_label else 0.0
+        if len(values) > 2 and share > 0.5:
+            what = f"one record makes up {share:.0%} of the mean"
+        elif sure >= _MANY_CONFIDENT:
+            what = f"the model is nearly certain of the label of {sure:.0%} of the records"
+        else:
+            return {}
+        return {"warning": f"{what}; read the median"}
 
+    def _share(self) -> Measurement:
+        sample, metric = self.sample, self.reading.share
+        total = sum(each.mean for each in self.samples.values())
+        if total == 0:
+            return next(self.rows.skipped(_STILL, [metric], [self.layer]))
+        interval = None
+        if not sample.exact:  # of the error of probes
+            probes = np.sum([each.by_probe for each in self.samples.values()], axis=0)
+            share = float(sample.by_probe.mean() / probes.mean())
+            low, high = student(share + (sample.by_probe - share * probes) / probes.mean())
+            interval = max(low, 0.0), min(high, 1.0)
+        return self.rows.measured(
+            metric,
+            sample.mean / total,
+            layer=self.layer,
+            interval=interval,
+            n=len(sample.values),
+            details={**self._facts, "of": f"the sum over {len(self.samples)} shown layers"},
+        )
 
-def _quantile(
-    rows: Rows,
-    metric: str,
-    quantile: Quantile,
-    layer: str,
-    sample: Sample,
-    facts: Mapping[str, JsonValue],
-) -> Measurement:
-    """Make the row of a quantile over the population of records, with its exact interval."""
-    of_records, of_probes = _tails(sample)
-    low, high = quantile_interval(*sample.each_within(of_probes), quantile.share, of_records)
-    few = high == UNBOUNDED
-    return rows.measured(
-        metric,
-        float(np.quantile(sample.values, quantile.share)),
-        layer=layer,
-        interval=(low, high),
-        n=len(sample.values),
-        imprecise=_too_few(sample, quantile) if few else "",
-        details=facts,
-    )
+    def _quantile(self, metric: str, quantile: Quantile) -> Measurement:
+        """Make the row of a quantile over the population of records, with its exact interval.
 
-
-def _tails(sample: Sample) -> tuple[float, float]:
-    """Split an end's error probability between the drawn records and the probes."""
-    tail = (1 - CONFIDENCE) / 2
-    return (tail, 0.0) if sample.exact else (tail * _OF_RECORDS, tail * (1 - _OF_RECORDS))
-
-
-def _too_few(sample: Sample, quantile: Quantile) -> str:
-    """Say that too few records bound a quantile from above, and how many would."""
-    needed = fewest_values(quantile.share, _tails(sample)[0])
-    bound = f"records bound the {quantile.title.lower()} from below only"
-    return f"{len(sample.values)} {bound}; look at {needed} or more (--samples)"
-
-
-def _of_other_records(sample: Sample, seed: int) -> dict[str, JsonValue]:
-    """Compute the bootstrap's interval of the population mean; no limit is judged by it."""
-    defined = sample.defined.astype(float)
-    numbers = np.zeros(len(defined))
-    numbers[sample.defined] = sample.values
-    interval = ratio_interval(numbers, defined, bootstrap_counts(len(defined), seed))
-    if interval is not None and not sample.exact:
-        interval = joined(sample.mean, interval, sample.interval())
-    return {"bootstrap_interval": interval and list(interval)}
-
-
-def _share_over_probes(sample: Sample, every: _All) -> tuple[float, float]:
-    """Compute the interval of a share for the error of probes."""
-    probes = every.probes
-    share = float(sample.by_probe.mean() / probes.mean())
-    over_probes = student(share + (sample.by_probe - share * probes) / probes.mean())
-    return max(over_probes[0], 0.0), min(over_probes[1], 1.0)
-
-
-def _details(sample: Sample) -> dict[str, JsonValue]:
-    """Collect the details of a mean: the median, and the error of probes."""
-    details: dict[str, JsonValue] = {"median": statistics.median(sample.values.tolist())}
-    if not sample.exact:
-        details["estimate"] = {
-            "method": _ESTIMATORS[sample.squared],
-            "probes": sample.parts.shape[1],
-            "interval": list(sample.interval()),
-            "confidence": CONFIDENCE,
-        }
-    return details
-
-
-def _warning(reading: JacobianNorm, sample: Sample, confident: JsonValue) -> dict[str, JsonValue]:
-    """Make a warning where few records dominate the mean; else an empty dictionary."""
-    values = sample.values
-    share = float(values.max() / values.sum()) if values.any() else 0.0
-    if len(values) > 2 and share > 0.5:
-        return {"warning": f"one record makes up {share:.0%} of the mean; read the median"}
-    sure = confident if isinstance(confident, float) and reading.reacting == "label" else 0.0
-    if sure >= _MANY_CONFIDENT:
-        certain = f"the model is nearly certain of the label of {sure:.0%} of the records"
-        return {"warning": f"{certain}; read the median"}
-    return {}
+        An end's probability of error is parted between the drawn records and the probes.
+        """
+        sample, tail = self.sample, (1 - CONFIDENCE) / 2
+        of_records = tail if sample.exact else tail * _OF_RECORDS
+        ends = sample.each_within(tail - of_records)
+        interval, count, few = (
+            quantile_interval(*ends, quantile.share, of_records),
+            len(ends[0]),
+            "",
+        )
+        if interval[1] == UNBOUNDED:
+            bound = f"records bound the {quantile.title.lower()} from below only"
+            needed = fewest_values(quantile.share, of_records)
+            few = f"{count} {bound}; look at {needed} or more (--samples)"
+        return self.rows.measured(
+            metric,
+            float(np.quantile(sample.values, quantile.share)),
+            layer=self.layer,
+            interval=interval,
+            n=count,
+            imprecise=few,
+            details=self._facts,
+        )
 
 
 def _undefined(sample: Sample) -> int:
-    """Mark records that are left out: their gradient changes, but its range is 0."""
     return int((~sample.defined).sum())
 
 
@@ -322,7 +291,6 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
 def _observed(
     audit: Sensitivity, target: Target, subject: Subject
 ) -> Iterator[tuple[Reacting, DifferentiableTarget]]:
-    """Prepare the target with the records for the input, and with those for the label."""
     shown = {layer.name for layer in subject.layers}
     every = layers_of(target.model, with_bias=audit.options.with_bias)
     layers = tuple(layer for layer in every if layer.name in shown)
@@ -339,7 +307,6 @@ def _observed(
 
 
 def _facts(observed: DifferentiableTarget) -> dict[str, JsonValue]:
-    """Collect the facts in every row of a target."""
     facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
     if observed.confident is not None:
         facts["confident_share"] = observed.confident

@@ -84,7 +84,6 @@ class Comparison:
 
     @property
     def _permutations(self) -> int:
-        """Count the permutations of all splits of a layer."""
         return sum(len(split.orders) for split in self.splits)
 
     def _by_samples(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
@@ -264,7 +263,6 @@ class _Groups:
 
     @classmethod
     def of(cls, coordinates: Array, split: Split) -> Self:
-        """Make the groups of a layer, with the number of directions that contain its energy."""
         energies = np.square(coordinates).sum(axis=0)
         holding = directions_holding(ENERGY, energies)
         floor = negligible(coordinates.shape) * float(np.sqrt(energies[0]))

@@ -260,7 +260,6 @@ class Permuting:
         ranks: Mapping[tuple[str, int], int],
         advance: Advance,
     ) -> list[dict[str, Array]]:
-        """Compute distances under some permutations of some layers and splits."""
         sums, found = self._sums(wanted), []
         for name, number, piece in wanted:
             members = self._members(number, piece)

@@ -130,7 +130,6 @@ class _TargetRows:
         yield from self._measured(self.rows, layer, split, best, family.p_values(best), comparisons)
 
     def _variants(self, layer: str, outcome: Outcome) -> Iterator[Measurement]:
-        """Make a row of each comparison by itself."""
         for number, split in enumerate(self._usable):
             rows, compared = self.rows.of(_variant(split)), outcome[number]
             if isinstance(compared, PrincipalAngles):
@@ -194,7 +193,6 @@ def _variant(split: Split) -> Variant:
 
 
 def _compared(outcome: Outcome) -> dict[int, PrincipalAngles]:
-    """List the splits that could be compared."""
     return {i: one for i, one in outcome.items() if isinstance(one, PrincipalAngles)}
 
 

@@ -10,11 +10,11 @@ from command_line import run as command
 from torch import Tensor, nn
 
 from gradaudit.audits.attack_attribution import AttackAttribution, AttributionOptions
-from gradaudit.audits.attack_attribution.grouping import groups
 from gradaudit.audits.attack_attribution.measure import AttributionScore, rows_of, scored
 from gradaudit.audits.attack_attribution.recovery import (
     RoundSum,
     ValueGrid,
+    groups,
     recovered,
     taking_part,
 )

@@ -34,10 +34,6 @@ def by_layer(rows: list[Measurement], metric: str) -> dict[str | None, Measureme
     return {row.layer: row for row in rows if row.metric == metric}
 
 
-def values(rows: list[Measurement]) -> dict[tuple[str, str | None], float | None]:
-    return {(row.metric, row.layer): row.value for row in rows}
-
-
 @pytest.mark.parametrize(("causal", "tied"), [(True, False), (True, True), (False, False)])
 def test_every_layer_has_a_row_or_a_reason(causal: bool, tied: bool) -> None:
     at = subject(causal=causal, tied=tied)
@@ -70,9 +66,7 @@ def test_rows_tell_whole_answers_beside_those_for_another_batch() -> None:
 def test_the_same_seed_gives_the_same_rows() -> None:
     noisy = {"defenses": (parse_defense("dp:clip=1,sigma=0.02,per=release"),)}
     one, again = (every_row(replace(subject(), **noisy)) for _ in range(2))
-    other = every_row(replace(subject(), **noisy, seed=1))
     assert one == again
-    assert values(one) != values(other)
 
 
 def test_layers_that_are_hidden_are_not_looked_at() -> None:

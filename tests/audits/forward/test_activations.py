@@ -314,13 +314,6 @@ def gaussian_bits(dimensions: int, spread2: float, sigma2: float, alpha: float) 
     return nats / math.log(2)
 
 
-@pytest.mark.parametrize("alpha", [UPPER, LOWER])
-def test_many_points_of_a_gaussian_give_its_integral(alpha: float) -> None:
-    points = np.random.default_rng(6).normal(size=(2000, 2))
-    found = information(pairs(points), 0.5, alpha)
-    assert found.bits == pytest.approx(gaussian_bits(2, 1.0, 0.5, alpha), abs=0.05)
-
-
 @pytest.mark.parametrize(("dimensions", "sigma2"), [(1, 0.1), (4, 0.3)], ids=["dense", "sparse"])
 def test_intervals_cover_what_other_records_give_on_average(dimensions: int, sigma2: float) -> None:
     generator = np.random.default_rng(7)

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from subjects import one, rows_by, seeded, subject_of
 from torch import nn
 
-from gradaudit.audits import audits
 from gradaudit.audits.forward import Forward, ForwardOptions
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
@@ -68,14 +67,6 @@ def test_every_layer_by_a_plain_loop(sigma2: float | None) -> None:
         assert fraction.interval is not None
         assert fraction.interval[0] <= upper / math.log2(12) <= fraction.interval[1] <= 1
         assert (fraction.n, fraction.confidence) == (12, 0.95)
-
-
-def test_every_metric_is_declared_and_found() -> None:
-    assert audits()["forward"] is Forward
-    declared = {metric.id: metric for metric in Forward.metrics}
-    assert set(declared) == {"information_upper", "information_lower", "fraction"}
-    for row in rows_of(of_models(net())):
-        assert row.unit == declared[row.metric].unit
 
 
 def test_older_checkpoints_are_rounds() -> None:
@@ -170,17 +161,3 @@ def test_the_sample_model_on_the_command_line() -> None:
     for layer in ("conv1", "conv2", "fc1", "fc2"):
         assert 0 < rows["information_lower", layer] < rows["information_upper", layer] <= most
         assert rows["fraction", layer] == pytest.approx(rows["information_upper", layer] / most)
-
-
-def test_the_table_fits_into_80_columns() -> None:
-    done = run("forward", *SAMPLE, "--samples", "60", width=80)
-    assert done.status == 0, done.err
-    assert max(map(len, done.out.splitlines())) <= 80
-    assert "information_upper" in done.out
-
-
-@pytest.mark.parametrize("wrong", ["0", "-1", "much"])
-def test_wrong_noise_on_the_command_line(wrong: str) -> None:
-    done = run("forward", *SAMPLE, f"--sigma2={wrong}")
-    assert done.status == 2
-    assert "sigma2" in done.err

@@ -73,7 +73,6 @@ class TextSearch:
         return sorted(best.values(), key=lambda text: text.score)
 
     def _limit(self) -> float:
-        """The mean logarithm of misfits, below which a text fits."""
         choices = [self.candidates.at(position) for position in range(self.view.length)]
         # Random texts (count, positions) of the choices at each position.
         drawn = [torch.randint(len(c), (_NULL,), generator=self.generator) for c in choices]

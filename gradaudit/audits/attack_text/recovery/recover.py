@@ -11,7 +11,7 @@ rows hold what was looked up too, so that those go first that hold a whole numbe
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -118,65 +118,34 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
         seed: of starting points and of the texts that measure chance.
         progress: shows every position that is done.
     """
-    tokens = candidates(view, structure)
-    if tokens is None:
+    found = candidates(view, structure)
+    if found is None:
         return Answer(facts={"search": "none: no span and no table of tokens is shared"})
-    facts: dict[str, JsonValue] = {"candidates": len(tokens.tokens), "certain": tokens.certain}
-    search = _search_for(structure, tokens)
-    with progress.task("attack text", view.length if search is _extended else ROUNDS) as advance:
-        texts, method = search(view, structure, tokens, seed, advance)
+    facts: dict[str, JsonValue] = {"candidates": len(found.tokens), "certain": found.certain}
+    growing = bool(structure.mixed) and structure.causal
+    with progress.task("attack text", view.length if growing else ROUNDS) as advance:
+        if growing:
+            continuations = Continuations.at(view, structure.deciding)
+            decoded = search_prefixes(continuations, found, seed=seed, advance=advance)
+            texts = [text.tokens for text in decoded[: view.sequences]]
+            facts["search"] = "prefixes grown token by token"
+        elif len(structure.mixed) > 1 and found.certain:
+            generator = torch_rng(seed, "text", "search")
+            search = TextSearch(view, structure, likely_first(view, found), generator)
+            texts = [text.tokens for text in search.texts(advance)]
+            facts["search"] = "whole texts by exchanging tokens"
+        else:
+            texts = _by_position(view, structure, found)
+            facts["search"] = "single positions: nothing joins them to texts"
     if view.task == "next-token" and view.head in view.update and texts:
         # Append the token behind each text, which only the head was asked for.
         pairs = zip(texts, last_tokens(view, texts), strict=True)
         texts = [text if token is None else (*text, token) for text, token in pairs]
-    facts |= {"search": method, "texts": len(texts)}
-    return Answer(tuple(texts), _bag(view, texts, tokens), facts)
+    facts["texts"] = len(texts)
+    return Answer(tuple(texts), _bag(view, texts, found), facts)
 
 
-Searching = Callable[
-    [TextView, Structure, TokenCandidates, int, Callable[[int], None]], tuple[list[Text], str]
-]
-
-
-def _search_for(structure: Structure, found: TokenCandidates) -> Searching:
-    if structure.mixed and structure.causal:
-        return _extended
-    if len(structure.mixed) > 1 and found.certain:
-        return _exchanged
-    return _by_position
-
-
-def _extended(
-    view: TextView,
-    structure: Structure,
-    found: TokenCandidates,
-    seed: int,
-    advance: Callable[[int], None],
-) -> tuple[list[Text], str]:
-    continuations = Continuations.at(view, structure.deciding)
-    texts = search_prefixes(continuations, found, seed=seed, advance=advance)
-    return [text.tokens for text in texts[: view.sequences]], "prefixes grown token by token"
-
-
-def _exchanged(
-    view: TextView,
-    structure: Structure,
-    found: TokenCandidates,
-    seed: int,
-    advance: Callable[[int], None],
-) -> tuple[list[Text], str]:
-    ranked, generator = likely_first(view, found), torch_rng(seed, "text", "search")
-    search = TextSearch(view, structure, ranked, generator)
-    return [text.tokens for text in search.texts(advance)], "whole texts by exchanging tokens"
-
-
-def _by_position(
-    view: TextView,
-    structure: Structure,
-    found: TokenCandidates,
-    seed: int,
-    advance: Callable[[int], None],
-) -> tuple[list[Text], str]:
+def _by_position(view: TextView, structure: Structure, found: TokenCandidates) -> list[Text]:
     """List the best tokens at each position where nothing connects positions to texts."""
     longest = sorted(view.inner, reverse=True)
     texts: list[list[int]] = [[] for _ in longest]
@@ -187,7 +156,7 @@ def _by_position(
         start += 0 if structure.positional else len(alive)  # the same tokens everywhere, in turns
         for text, token in zip(alive, tokens, strict=False):
             text.append(token)
-    return [tuple(text) for text in texts if text], "single positions: nothing joins them to texts"
+    return [tuple(text) for text in texts if text]
 
 
 def _bag(view: TextView, texts: Sequence[Text], found: TokenCandidates) -> Text:
