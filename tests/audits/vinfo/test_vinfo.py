@@ -157,19 +157,6 @@ def test_an_auroc_keeps_its_curve_and_the_area_of_each_repetition(
             assert not {"roc", "aurocs"} & set(row.details)
 
 
-def test_the_value_is_the_mean_of_repetitions_or_nought() -> None:
-    inputs, _ = planted()
-    random = np.random.default_rng(3).integers(0, 2, len(inputs))
-    for row in rows_of(subject_of(inputs, {"random": random}), repeats=4):
-        if row.metric == "vinfo":
-            mean = row.details["mean"]
-            assert isinstance(mean, float)
-            assert row.interval is not None
-            assert row.value == max(0.0, mean)
-            assert row.interval[0] <= mean
-            assert row.interval[0] <= (row.value or 0.0) <= row.interval[1]
-
-
 def test_the_same_seed_gives_the_same_rows_whatever_the_workers() -> None:
     options = {"family": ("forest",), "repeats": 2, "batches": 10}
     alone, together, other = (
@@ -180,22 +167,44 @@ def test_the_same_seed_gives_the_same_rows_whatever_the_workers() -> None:
     assert alone != other
 
 
-def test_of_several_attributes_each_has_its_own_numbers_and_the_headline_is_the_worst() -> None:
+@pytest.fixture(scope="module")
+def both() -> list[Measurement]:
+    """Rows of the planted attribute and of a random one, with three repetitions."""
+    return rows_of(two())
+
+
+def two(**settings: Any) -> Subject:
+    """A subject with the planted attribute and a random one."""
     inputs, codes = planted()
-    both = {"random": np.random.default_rng(3).integers(0, 2, len(inputs)), "trait": codes}
-    rows = rows_of(subject_of(inputs, both))
-    alone = rows_of(subject_of(inputs, both, asked=("trait",)))
-    headline = one(rows, "vinfo", "right")
-    assert headline.value == one(rows, "vinfo", "right", attribute="trait").value
-    assert headline.value == one(alone, "vinfo", "right").value
+    random = np.random.default_rng(3).integers(0, 2, len(inputs))
+    return subject_of(inputs, {"random": random, "trait": codes}, **settings)
+
+
+def test_of_several_attributes_each_has_its_own_numbers_and_the_headline_is_the_worst(
+    both: list[Measurement],
+) -> None:
+    alone = one(rows_of(two(asked=("trait",))), "vinfo", "right")
+    headline = one(both, "vinfo", "right")
+    assert headline.value == one(both, "vinfo", "right", attribute="trait").value == alone.value
     assert headline.details["attribute"] == "trait"
     assert headline.details["worst_of"] == ["random", "trait"]
     assert headline.details["riskiest_by"] == ["attribute"]
-    floor = one(rows, "vinfo", "right", attribute_permuted=True)
-    beside = one(rows, "vinfo", "right", attribute="trait", attribute_permuted=True)
+    floor = one(both, "vinfo", "right", attribute_permuted=True)
+    beside = one(both, "vinfo", "right", attribute="trait", attribute_permuted=True)
     assert floor.value == beside.value
-    keys = {row.model_dump_json(include={"metric", "layer", "variant"}) for row in rows}
-    assert len(keys) == len(rows)
+    keys = {row.model_dump_json(include={"metric", "layer", "variant"}) for row in both}
+    assert len(keys) == len(both)
+
+
+def test_the_value_is_the_mean_of_repetitions_or_nought(both: list[Measurement]) -> None:
+    for row in both:
+        if row.metric == "vinfo" and row.variant.get("attribute") == "random":
+            mean = row.details["mean"]
+            assert isinstance(mean, float)
+            assert row.interval is not None
+            assert row.value == max(0.0, mean)
+            assert row.interval[0] <= mean
+            assert row.interval[0] <= (row.value or 0.0) <= row.interval[1]
 
 
 def test_the_empirical_prior_has_less_to_tell() -> None:
@@ -242,9 +251,8 @@ def test_users_are_kept_together() -> None:
     assert not kept & measured
 
 
-def test_few_repetitions_are_warned_of(plain: list[Measurement]) -> None:
-    rows = rows_of(trait(200), repeats=4)
-    assert "only 4 repetitions" in str(one(rows, "vinfo", "right").details["warning"])
+def test_few_repetitions_are_warned_of(plain: list[Measurement], both: list[Measurement]) -> None:
+    assert "only 3 repetitions" in str(one(both, "vinfo", "right").details["warning"])
     assert "warning" not in one(plain, "vinfo", "right").details
 
 
@@ -331,8 +339,8 @@ def test_the_independent_attack_sees_noise_of_its_own(monkeypatch: pytest.Monkey
     assert len(np.unique(first.round(-2), axis=0)) == len(seen)
 
 
-def test_too_few_points_have_no_correlation() -> None:
-    row = one(rows_of(trait(200)), "correlation", None)
+def test_too_few_points_have_no_correlation(plain: list[Measurement]) -> None:
+    row = one(plain, "correlation", None)
     assert row.status == "skipped"
     assert row.reason == "2 points of layers, checkpoints and attributes; 5 are needed"
 

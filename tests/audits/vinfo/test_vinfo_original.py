@@ -31,7 +31,7 @@ QUICK: dict[str, Any] = {
     "method": ("idlg",),
     "iterations": 1,
     "restarts": 3,
-    "updates": 5,
+    "updates": 4,
     "guesses": 32,
 }
 BOTH = ("original_vinfo", "original_success")
@@ -153,7 +153,7 @@ def test_intervals_permuted_records_and_what_the_attacker_knew(plain: list[Measu
     row = one(plain, "original_vinfo", "picture")
     assert row.interval is not None
     assert row.interval[0] <= row.value <= row.interval[1]  # type: ignore[operator]
-    assert row.n == 5
+    assert row.n == 4
     assert row.details["permuted"]["success"] == 0  # type: ignore[index, call-overload]
     knowledge = row.details["knowledge"]
     assert isinstance(knowledge, dict)
@@ -232,7 +232,7 @@ def test_costs_follow_the_work() -> None:
         return Vinfo(VinfoOptions(**{**QUICK, **options})).cost(subject()).passes
 
     assert passes(restarts=6) == 2 * passes()
-    assert passes(updates=10) == 2 * passes()
+    assert passes(updates=8) == 2 * passes()
     assert passes(together=(1, 2)) == 1.5 * passes(together=(1,))
     assert Vinfo(VinfoOptions(**QUICK)).cost(subject(data=records(6, labels=[0, 1]))).passes == 0
 
