@@ -264,7 +264,6 @@ def _flat(parameter: Any) -> Tensor:
 
 
 def _append(parameter: Any, rows: Tensor) -> None:
-    """Append gradients to those of the last backward pass."""
     given = parameter.grad_sample
     if isinstance(given, list):
         given[-1] = torch.cat([given[-1], rows.to(given[-1])])

@@ -135,7 +135,6 @@ def workers_of(subject: Subject) -> int:
 
 
 def _bytes(subject: Subject) -> int:
-    """Returns the bytes that the records and the models take."""
     models = [target.model for target in subject.targets]
     weights = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
     return subject.records.inputs.nbytes + sum(tensor.nbytes for tensor in weights)

@@ -156,7 +156,6 @@ class Survey:
                 side_by_side(self._subjects, turns, workers, units, done)
 
     def _done(self, schedule: Schedule, turn: ScheduledRun, outcome: Outcome, share: Share) -> None:
-        """Record an audit's outcome and show it."""
         schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
         share.finish()
         self._accept(turn.size, outcome)

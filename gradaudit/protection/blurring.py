@@ -187,7 +187,6 @@ class Levels:
         return np.asarray(solution.x)
 
     def _prices(self, x: Floats) -> Floats:
-        """Return the slope of the cost."""
         return np.asarray(2 * self.weights * expit(2 * x) * expit(-2 * x))
 
     def _margins(self, x: Floats) -> Floats:
@@ -331,7 +330,6 @@ class Blurring:
         return Levels.of(self._bounds, least, self._weights, self._sizes, self._reserve)
 
     def _x(self, name: str, guard: Guard) -> float:
-        """Returns the x of the noise that a layer already has."""
         return math.log(guard.amount) - self._sizes[name] if guard.kind == "noise" else LEAST
 
     def _guard(self, name: str, x: float) -> Guard:

@@ -163,7 +163,6 @@ class UndefendedUpdates:
 
     @cached_property
     def _energies(self) -> dict[str, float]:
-        """The mean squared norms of the layers' updates."""
         return {layer: self._energy(layer) for layer in self.layers}
 
     def _energy(self, layer: str, pruned: float = 0.0) -> float:

@@ -298,7 +298,6 @@ class Planner:
             raise AuditError(f"{self._bench.policy.name}: no floor: {why}") from why
 
     def _halves(self) -> Iterator[FloorBounds]:
-        """Returns the same rules for halves of the records."""
         records, seed = self._bench.subject.records, self._bench.subject.seed
         for number in range(_HALVES):
             yield self._bounds(half_of(records, seed, number))

@@ -302,7 +302,6 @@ def _played(
     options: TradeoffOptions,
     progress: Progress,
 ) -> list[Measurement]:
-    """Make rows of property inference."""
     rows: list[Measurement] = []
     panels: dict[str, dict[str, Sequence[tuple[Value, Value]]]] = {}
     for mechanism in mechanisms:

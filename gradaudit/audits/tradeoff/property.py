@@ -143,7 +143,6 @@ def _cap(played: Sequence[PropertyResult], adversary: str, rows: Rows) -> Measur
 
 
 def _ends(row: Measurement) -> tuple[float, float, float]:
-    """Return the value, and the low and high end."""
     mean = _value(row)
     return (mean.value, *(mean.interval or (mean.value, mean.value)))
 

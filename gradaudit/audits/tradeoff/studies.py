@@ -253,7 +253,6 @@ def _attacked(
     drawn: Subject,
     progress: Progress,
 ) -> list[AttackScores]:
-    """Attack the same batches at every setting."""
     batches = chosen_batches(drawn, Choice(view.batch_size, plan.options.batches))
     attack = replace(plan.attack, insider=view.insider)
     units = drawn.units.of("attack", view.batch_size, view.weights, view.insider)

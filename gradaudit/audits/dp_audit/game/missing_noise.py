@@ -174,7 +174,12 @@ def verdict_without_trials(
     if hypotheses.indistinguishable:
         return DegenerateVerdict("the record's gradient is the same with either value", 0.0)
     if mechanism.deterministic:
-        return _certain(mechanism, hypotheses, seed)
+        with reproducible(seed, hypotheses.null.device) as generator:
+            null, *others = (mechanism.release(batch, generator) for batch in hypotheses.batches)
+        apart = any(not torch.equal(null, other) for other in others)
+        how = "the two values' differ" if apart else "it is the same with either value"
+        reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
+        return DegenerateVerdict(reason, math.inf if apart else 0.0)
     law = mechanism.law(hypotheses.records)
     if mechanism.foreign or law is None:
         return None
@@ -183,16 +188,6 @@ def verdict_without_trials(
     if law.scale == 0:
         return DegenerateVerdict("the mechanism adds no noise", math.inf)
     return None
-
-
-def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> DegenerateVerdict:
-    """Decide on a mechanism without randomness, by one release of each hypothesis."""
-    with reproducible(seed, hypotheses.null.device) as generator:
-        null, *others = (mechanism.release(batch, generator) for batch in hypotheses.batches)
-    apart = any(not torch.equal(null, other) for other in others)
-    how = "the two values' differ" if apart else "it is the same with either value"
-    reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
-    return DegenerateVerdict(reason, math.inf if apart else 0.0)
 
 
 def with_further(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: Seed) -> Ruler:
@@ -223,7 +218,6 @@ def with_further(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, see
 
 
 def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tensor:
-    """Draw pilot releases (count, elements) of one batch."""
     with reproducible(seed, batch.device) as generator:
         together = mechanism.releases(batch, count, generator)
         if bool((together == together[0]).all()):

@@ -70,11 +70,6 @@ class RecordGradients:
         return batched if _agree(batched, looped, records.flatten(1), targets) else looped
 
     @property
-    def device(self) -> torch.device:
-        """Device that gradients are computed on."""
-        return self.view.device
-
-    @property
     def sizes(self) -> dict[str, int]:
         """Elements of each parameter, in the order of a gradient."""
         return {name: self.view.parameters[name].numel() for name in self.names}
@@ -103,7 +98,6 @@ class RecordGradients:
 def _agree(
     batched: RecordGradients, looped: RecordGradients, inputs: Tensor, labels: Tensor
 ) -> bool:
-    """Whether the fast and the plain computation give the same gradients and slopes."""
     by_loop = _gradients_and_slope(looped, inputs, labels)
     try:
         by_batch = _gradients_and_slope(batched, inputs, labels)
@@ -162,13 +156,23 @@ class RecordSensitivity:
         """The sensitivity of a mechanism's releases.
 
         The options say how many companions there are, and the clip that is declared; the seed
-        draws the companions, and the common noise.
+        draws the companions without replacement, and the common noise.
 
         Raises:
             UsageError: there are not so many companions.
         """
-        others = _companions(records, gradients, options.companions, seed)
+        count = options.companions
+        if count >= len(records):
+            raise UsageError(
+                f"--companions {count}: there are {len(records)} records in all; give at most "
+                f"{len(records) - 1}"
+            )
         first = gradients(records.inputs[:1].flatten(1), records.labels[:1])
+        others = first[:0].detach()
+        if count:
+            chosen = rng(seed, "companions").permutation(len(records))[:count]
+            with torch.no_grad():
+                others = gradients(records.inputs[chosen].flatten(1), records.labels[chosen])
         batch = torch.cat([first, others])
         judge, distances, words = _judge(mechanism, options.clip, batch, others, seed)
         return cls(gradients, column, judge, distances, others, memory, words)
@@ -179,21 +183,18 @@ class RecordSensitivity:
 
     def gaps(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Compute releases' distances between every two values, (records, values, values)."""
-        chunk = self.records_at_once(len(self.column))
-        chunks = zip(torch.split(inputs, chunk), torch.split(labels, chunk), strict=True)
-        return torch.cat([self._gaps(*some) for some in chunks])
-
-    def _gaps(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        variants = self.column.variants(inputs)
-        records, values = variants.shape[:2]
-        repeated = labels.repeat_interleave(values, dim=0)
-        with torch.no_grad():
-            flat = self.gradients(variants.flatten(0, 1), repeated)
-            releases = self.judge(flat, self.companions).view(records, values, -1)
+        values, found = len(self.column), []
+        chunk = self.records_at_once(values)
+        for some, own in zip(torch.split(inputs, chunk), torch.split(labels, chunk), strict=True):
+            variants = self.column.variants(some).flatten(0, 1)
+            with torch.no_grad():
+                flat = self.gradients(variants, own.repeat_interleave(values, dim=0))
+                releases = self.judge(flat, self.companions).view(len(some), values, -1)
             if not releases.isfinite().all():
                 raise AuditError("a record's gradient is not finite; the model has diverged")
             mode = "donot_use_mm_for_euclid_dist"
-            return torch.cdist(releases, releases, compute_mode=mode).cpu()
+            found.append(torch.cdist(releases, releases, compute_mode=mode).cpu())
+        return torch.cat(found)
 
     def objective(self, distance: Distance, pairs: Tensor, labels: Tensor) -> Objective:
         """Objective of crafting, as a function of inputs (records, positions) to (records,).
@@ -230,20 +231,6 @@ def squared_gap(noiseless: Noiseless, companions: Tensor) -> Distance:
 def cosine_distance(first: Tensor, second: Tensor) -> Tensor:
     """One minus the cosine of two gradients (Li24), which is what a tiny clip leaves of them."""
     return 1 - torch.cosine_similarity(first, second, dim=1)
-
-
-def _companions(records: Records, gradients: RecordGradients, count: int, seed: Seed) -> Tensor:
-    """Draw the rest of the batch without replacement, as gradients (count, elements)."""
-    if count >= len(records):
-        raise UsageError(
-            f"--companions {count}: there are {len(records)} records in all; give at most "
-            f"{len(records) - 1}"
-        )
-    chosen = rng(seed, "companions").permutation(len(records))[:count]
-    if not count:
-        return torch.zeros(0, gradients.elements, dtype=torch.float64, device=gradients.device)
-    with torch.no_grad():
-        return gradients(records.inputs[chosen].flatten(1), records.labels[chosen])
 
 
 def _judge(

@@ -252,7 +252,6 @@ class Middleware(Mechanism):
         return f"{array.dtype} {'×'.join(map(str, array.shape)) or '0-d'}"
 
     def _works_with(self, real: list[str], update: Tensor) -> bool:
-        """Whether the middleware works where these arrays hold real numbers."""
         try:
             self._delivered(self.layout.as_real(real), update)
         except (Exception, SystemExit):  # as above
