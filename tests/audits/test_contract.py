@@ -86,7 +86,7 @@ CASES: dict[str, list[Case]] = {
         (pictures, {"method": [ADAM, "closed-form"], "iterations": 1, "restarts": 1})
     ],
     "attack text": [(sentences.subject, {"batch_size": 2, "batches": 2, "decoys": 4})],
-    "attack table": [(table, {"batch_size": 4, "batches": 2, "ensemble": 1, "iterations": 2})],
+    "attack table": [(table, {"batch_size": 4, "batches": 1, "ensemble": 1, "iterations": 2})],
     "attack record": [(table, {"batch_size": 2, "updates": 8, "given": [3]})],
     "attack tracing": [
         (pictures, {"participants": 2, "repeats": 2, "method": ADAM, "iterations": 1})

@@ -59,7 +59,7 @@ def in_half_precision(model: nn.Module) -> None:
 def test_honest_models_are_never_flagged(
     honestly: Callable[[nn.Module], None], tmp_path: Path
 ) -> None:
-    for seed in range(100):
+    for seed in range(20):
         model, published = sent(seed)
         honestly(model)
         found = compare(model, loaded(published, tmp_path))
@@ -102,7 +102,7 @@ def planted(model: nn.Module) -> None:
 def test_every_alteration_is_found_and_counted(
     alter: Callable[[nn.Module], None], elements: int, tmp_path: Path
 ) -> None:
-    for seed in range(20):
+    for seed in range(5):
         model, published = sent(seed)
         trained_adapters(model)
         alter(model)

@@ -1,12 +1,14 @@
 """Whole attacks on small transformers: every word comes back, and none of what was not shared."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from audits.attack_text.sentences import LENGTH, texts, transformer, view
 from torch import Tensor, nn
 
 from gradaudit.audits.attack_text.linear_maps import Structure
-from gradaudit.audits.attack_text.recovery.recover import recover
+from gradaudit.audits.attack_text.recovery.recover import last_tokens, recover
 from gradaudit.audits.attack_text.text_threat import TextThreat
 from gradaudit.defenses import parse_defense
 from gradaudit.models.losses import CrossEntropy
@@ -119,3 +121,19 @@ def test_defended_updates_give_an_answer_of_no_more_than_there_was(
     answer = recover(made, Structure.of(made), 0, Silent())
     assert len(answer.texts) <= 3
     assert len(answer.tokens) <= sum(map(len, truth))
+
+
+@pytest.mark.parametrize("factor", [1.0, 7.0])
+@pytest.mark.parametrize("tied", [False, True])
+def test_last_tokens_are_told_whatever_the_length_of_the_update(tied: bool, factor: float) -> None:
+    made, truth = view(5, tied=tied)
+    scaled = replace(made, update={name: factor * part for name, part in made.update.items()})
+    found = last_tokens(scaled, [text[:-1] for text in truth])
+    assert found == [text[-1] for text in truth]
+
+
+@pytest.mark.parametrize("lengths", [(7, 3, 5), (2, 7, 4)])
+def test_texts_of_several_lengths_end_where_they_end(lengths: tuple[int, ...]) -> None:
+    made, truth = view(3, lengths=lengths)
+    assert made.lengths == lengths
+    assert last_tokens(made, [text[:-1] for text in truth]) == [text[-1] for text in truth]
