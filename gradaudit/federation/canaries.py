@@ -31,7 +31,7 @@ from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.errors import CheckpointError
 from gradaudit.sharing.protocol import SharingProtocol
 
-FILE = "canaries.safetensors"
+FILE, _ABOUT = "canaries.safetensors", "about"
 _MAX_BYTES = 1 << 30
 Unit = Literal["client", "record"]
 Facts = dict[str, JsonValue]
@@ -61,10 +61,13 @@ class CanaryScores:
     facts: Facts = field(default_factory=dict)
 
     def packed(self) -> bytes:
-        """Returns the file of the scores as bytes."""
+        """Return the file of the scores as bytes, the same for the same scores.
+
+        Its metadata has one entry, as safetensors writes several in any order.
+        """
         arrays = {"included": self.included, "cosines": self.cosines}
-        metadata = {"layers": self.layers, "unit": self.unit, "facts": self.facts}
-        return safetensors.numpy.save(arrays, {key: json.dumps(x) for key, x in metadata.items()})
+        about = {"layers": self.layers, "unit": self.unit, "facts": self.facts}
+        return safetensors.numpy.save(arrays, {_ABOUT: json.dumps(about)})
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -78,15 +81,9 @@ class CanaryScores:
             if path.stat().st_size > _MAX_BYTES:
                 raise CheckpointError(f"{path}: larger than {_MAX_BYTES:,} bytes")
             with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                unit: Unit = "record" if metadata.get("unit") == '"record"' else "client"
-                scores = cls(
-                    file.get_tensor("included"),
-                    file.get_tensor("cosines"),
-                    _names(metadata["layers"]),
-                    unit,
-                    _facts(metadata.get("facts", "{}")),
-                )
+                layers, unit, facts = _about(file.metadata() or {})
+                arrays = file.get_tensor("included"), file.get_tensor("cosines")
+                scores = cls(*arrays, layers, unit, facts)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointError(
                 f"{path}: no such file; train with --canaries K, and name the folder of the run"
@@ -103,28 +100,21 @@ class CanaryScores:
         return self
 
 
-def _facts(text: str) -> Facts:
-    """The object in a JSON text.
+def _about(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], Unit, Facts]:
+    """Read layers, unit and facts; in earlier versions each was an entry of its own.
 
     Raises:
-        ValueError: it is none.
+        KeyError: there are no layers.
+        ValueError: something is no JSON, or not of its kind.
     """
-    facts = json.loads(text)
-    if not isinstance(facts, dict):
-        raise ValueError("no object of facts")
-    return facts
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Reads a JSON list of names.
-
-    Raises:
-        ValueError: it is none.
-    """
-    names = json.loads(text)
-    if not isinstance(names, list):
-        raise ValueError("its metadata holds no list of names")
-    return tuple(map(str, names))
+    entries = {key: json.loads(text) for key, text in metadata.items()}
+    about = entries.get(_ABOUT, entries)
+    if not isinstance(about, dict):
+        raise ValueError("its metadata is no object")
+    layers, facts = about["layers"], about.get("facts", {})
+    if not isinstance(layers, list) or not isinstance(facts, dict):
+        raise ValueError("its metadata holds no list of names, or no object of facts")
+    return tuple(map(str, layers)), "record" if about.get("unit") == "record" else "client", facts
 
 
 class Contribution(NamedTuple):

@@ -139,6 +139,7 @@ def test_round_robin_has_no_mean_to_join() -> None:
         ({"included": np.zeros(4, bool), "cosines": np.zeros((2, 4, 1))}, {"layers": "3"}),
         ({"included": np.zeros(4, bool), "cosines": np.zeros((2, 4, 2))}, {"layers": '"a"'}),
         ({"included": np.zeros(4, bool), "cosines": np.zeros((2, 4, 1))}, {"layers": "[" * 99999}),
+        ({"included": np.zeros(4, bool), "cosines": np.zeros((2, 4, 1))}, {"about": "[]"}),
         ({"included": np.array(True), "cosines": np.zeros((2, 4, 1))}, {"layers": "[]"}),
     ],
 )
@@ -148,6 +149,25 @@ def test_damaged_scores_are_refused(
     save_file(arrays, tmp_path / FILE, metadata)
     with pytest.raises(CheckpointError, match="is damaged"):
         CanaryScores.read(tmp_path)
+
+
+@pytest.mark.parametrize("one_entry", [True, False], ids=["now", "earlier"])
+def test_scores_are_kept_in_the_same_bytes_and_read_as_they_were(
+    one_entry: bool, tmp_path: Path
+) -> None:
+    arrays = {"included": np.arange(4) > 1, "cosines": np.arange(8.0).reshape(1, 4, 2)}
+    kept = CanaryScores(**arrays, layers=("fc",), unit="record", facts={"steps": 1})
+    assert len({kept.packed() for _ in range(9)}) == 1
+    (tmp_path / FILE).write_bytes(kept.packed())
+    if not one_entry:
+        save_file(
+            arrays,
+            tmp_path / FILE,
+            {"layers": '["fc"]', "unit": '"record"', "facts": '{"steps": 1}'},
+        )
+    found = CanaryScores.read(tmp_path)
+    assert (found.layers, found.unit, found.facts) == (("fc",), "record", {"steps": 1})
+    assert np.array_equal(found.cosines, kept.cosines)
 
 
 def test_the_folder_is_asked_for_where_there_is_none_or_its_file_is_named(tmp_path: Path) -> None:
