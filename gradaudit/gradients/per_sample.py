@@ -6,26 +6,15 @@ arXiv:1912.06015, for convolutions). Parameters that ``Trace`` takes apart are d
 about the cost of a batched backward pass; the others by vmap of grad, which takes 1.1 to 1.4 times
 as long (benchmarks/speed/per_sample_speed.py); and models that vmap cannot follow, record by
 record.
-
-Memory that is written again as soon as nobody holds it.
-
-A large tensor's memory goes back to the system when it is let go, and the pages of the next one
-cost a CPU more than the product that is written to them: gradients of ResNet-18, record by record,
-take .45 to .6 of the time in pages that are there (benchmarks/speed/per_sample_speed.py).
 """
 
-import math
-import sys
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.errors import NotApplicable
@@ -34,10 +23,6 @@ from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.target import Layer, Target
 
-_WORTH = 1 << 20
-"""Bytes from which on memory is kept: smaller blocks are kept by the allocator."""
-_SLACK = 2
-_KEPT = {torch.float32, torch.float64}
 _TRIAL = 2
 _QUICK_BYTES = 16 << 20
 """On the CPU: larger blocks go back to the system after every use, and fetching them again costs
@@ -52,47 +37,6 @@ PREPARING = 8
 8 of ViT-B/16 at 224×224, 5 of GPT-2."""
 
 
-class Buffers:
-    """Tensors on the CPU in memory that is used again once no tensor, view or array is left of it.
-
-    Copies and pickles begin without any.
-    """
-
-    def __init__(self) -> None:
-        self._arrays: defaultdict[torch.dtype, list[NDArray[Any]]] = defaultdict(list)
-
-    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """A tensor of this shape, of the type and on the device of another, with any values."""
-        count, dtype = math.prod(shape), like.dtype
-        if like.device.type != "cpu" or dtype not in _KEPT or count * like.itemsize < _WORTH:
-            return like.new_empty(shape)
-        arrays = self._arrays[dtype]
-        for index in range(len(arrays)):
-            if count <= arrays[index].size <= _SLACK * count and _unused(arrays, index):
-                break
-        else:
-            index = len(arrays)
-            arrays.append(torch.empty(count, dtype=dtype).numpy())
-        return torch.from_numpy(arrays[index][:count]).view(*shape)
-
-    def clear(self) -> None:
-        """Give back all that nobody holds."""
-        self._arrays.clear()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """None of them."""
-        return type(self)()
-
-    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
-        """None of them."""
-        return type(self), ()
-
-
-def _unused(arrays: list[NDArray[Any]], index: int) -> bool:
-    """Whether nothing but the list, and this call, refers to an array."""
-    return sys.getrefcount(arrays[index]) == 2
-
-
 Way = Literal["factors", "vmap", "loop"]
 
 
@@ -104,8 +48,8 @@ class PerSampleGradients:
     its gradients (records, elements): the layer's parameters flattened, in the order of
     ``parameter_names``. It can be iterated over again. ``ways`` says how each layer's gradients
     are computed; ``chunk`` records' are yielded at once, and ``batch`` records, a multiple of that,
-    run through the model at once. Gradients are formed in ``buffers``, or in memory of their own.
-    What was run is ``held`` by the number of its first record, where there is such a place.
+    run through the model at once. What was run is ``held`` by the number of its first record, where
+    there is such a place.
     """
 
     trace: Trace
@@ -115,36 +59,20 @@ class PerSampleGradients:
     ways: Mapping[str, Way]
     chunk: int = 1
     batch: int = 1
-    buffers: Buffers | None = None
     held: dict[int, Gradients] | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        with self.forming():
-            for start in range(0, len(self), self.batch):
-                stop = min(start + self.batch, len(self))
-                gradients = self._once(start, stop)
-                for first in range(0, stop - start, self.chunk):
-                    yield self.formed(gradients, slice(first, first + self.chunk))
-
-    def _once(self, start: int, stop: int) -> Gradients:
-        """The gradients of a batch of records, which are kept where they are held."""
-        if self.held is None:
-            return self.run(start, stop)
-        if start not in self.held:
-            self.held[start] = self.run(start, stop)
-        return self.held[start]
-
-    @contextmanager
-    def forming(self) -> Iterator[None]:
-        """Give back in the end what gradients were formed in; it comes again with the next."""
-        try:
-            yield
-        finally:
-            if self.buffers:
-                self.buffers.clear()
+        held = {} if self.held is None else self.held
+        for start in range(0, len(self), self.batch):
+            stop = min(start + self.batch, len(self))
+            gradients = held.get(start) or self.run(start, stop)
+            if self.held is not None:
+                held[start] = gradients
+            for first in range(0, stop - start, self.chunk):
+                yield self.formed(gradients, slice(first, first + self.chunk))
 
     def run(self, start: int, stop: int) -> Gradients:
         """The gradients of a batch of records, separately by record or as one."""
@@ -161,10 +89,7 @@ class PerSampleGradients:
     def formed_layer(self, gradients: Gradients, rows: slice, layer: Layer) -> Tensor:
         """Form one layer's gradients of some records of a batch, (records, elements)."""
         parts = [self._formed(gradients, rows, name) for name in layer.parameter_names]
-        if len(parts) == 1:
-            return parts[0]
-        shape = len(parts[0]), sum(part.shape[1] for part in parts)
-        return torch.cat(parts, dim=1, out=self._empty(shape, parts[0]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _formed(self, gradients: Gradients, rows: slice, name: str) -> Tensor:
         if name in gradients.whole:
@@ -173,17 +98,8 @@ class PerSampleGradients:
         for k, use in self.trace.uses[name]:
             left = use.left(deltas[k][rows])
             right = use.right(seen[k][rows]).to(left)
-            terms.append(use.weight(self._product(left, right.mT), seen[k][rows]))
+            terms.append(use.weight(left @ right.mT, seen[k][rows]))
         return reduce(torch.add, terms)
-
-    def _product(self, left: Tensor, right: Tensor) -> Tensor:
-        shape = *left.shape[:-1], right.shape[-1]
-        matrices = left.flatten(0, -3), right.flatten(0, -3)
-        out = self._empty((len(matrices[0]), *shape[-2:]), left)
-        return torch.bmm(*matrices, out=out).view(shape)
-
-    def _empty(self, shape: Sequence[int], like: Tensor) -> Tensor | None:
-        return self.buffers.empty(shape, like) if self.buffers else None
 
 
 def per_sample_gradients(
@@ -270,16 +186,14 @@ def _sized(gradients: PerSampleGradients, trial: _Trial, memory: int) -> PerSamp
         chunk = min(chunk, quick, max(1, _WRITTEN_AGAIN // _more(forming)))
     batch = min(batch, len(gradients))
     chunk = min(chunk, batch)
-    return replace(gradients, chunk=chunk, batch=batch // chunk * chunk, buffers=Buffers())
+    return replace(gradients, chunk=chunk, batch=batch // chunk * chunk)
 
 
 def _fitting(peaks: Sequence[int], memory: int) -> int:
-    """Records that fit, from the peaks of one and of two."""
     return max(1, 1 + (memory - peaks[0]) // _more(peaks))
 
 
 def _more(peaks: Sequence[int]) -> int:
-    """Bytes that another record takes."""
     return max(peaks[1] - peaks[0], 1)
 
 

@@ -250,15 +250,14 @@ class RecordRows:
     def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:
         """The rows of these layers, batch by batch of the engine."""
         layers, engine = list(layers), self.gradients
-        with engine.forming():
-            for start in range(0, len(engine), engine.batch):
-                stop = min(start + engine.batch, len(engine))
-                batch = engine.run(start, stop)
-                for layer in layers:
-                    for where, rows in self._of_batch(batch, layer, start, stop):
-                        if layer.name in self.factors:
-                            rows = rows.scaled(self.factors[layer.name][where])
-                        yield where, layer, rows
+        for start in range(0, len(engine), engine.batch):
+            stop = min(start + engine.batch, len(engine))
+            batch = engine.run(start, stop)
+            for layer in layers:
+                for where, rows in self._of_batch(batch, layer, start, stop):
+                    if layer.name in self.factors:
+                        rows = rows.scaled(self.factors[layer.name][where])
+                    yield where, layer, rows
 
     def bytes_of(self, layer: Layer) -> int:
         """Bytes of one record's row."""
