@@ -19,7 +19,7 @@ millions of elements. None of the norms needs them all:
 
 All three norms of 4096 → 512 take an 18th of the time that forming them does, of 400 → 120 half
 (benchmarks/speed/fast_paths.py, one thread). Smaller matrices are formed instead, blocks of
-directions at a time, without what is zero or an outer product throughout.
+directions at a time.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -183,10 +183,10 @@ def rank_two_norms(
     norms: Norms = {"f": squares(*parts)} if "f" in wanted else {}
     entries = [norm for norm in wanted if norm != "f"]
     if entries and a.shape[1] * d.shape[1] <= _FORMED_UP_TO:
-        records = []
-        for part, places in zip(zip(*parts, strict=True), _places(*parts), strict=True):
-            blocks, rest = _formed(*part, *places)
-            records.append(joined([side_by_side([norms_of(x, entries) for x in blocks]), rest]))
+        records = [
+            side_by_side([norms_of(block, entries) for block in _formed(*part)])
+            for part in zip(*parts, strict=True)
+        ]
         return norms | one_after_the_other(records)
     if "1" in wanted:
         norms["1"] = absolute_sums(*parts)
@@ -226,45 +226,11 @@ def _upper_half(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return torch.atan2(turned[..., 1], turned[..., 0]), turned
 
 
-def _places(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Places of each record where ȧ moves, where it does not, and where δ or δ̇ is not zero.
-
-    All records are looked at together, as each look makes the CPU wait for a device.
-    """
-    moving = (a_dot != 0).any(1)
-    live = (d != 0) | (d_dot != 0).any(1)
-    moving[:, 0] = live[:, 0] = True
-    true = (
-        torch.split(mask.nonzero()[:, 1], mask.sum(1).tolist()) for mask in (moving, ~moving, live)
-    )
-    return zip(*true, strict=True)
-
-
-def _formed(
-    a: Tensor,
-    d: Tensor,
-    a_dot: Tensor,
-    d_dot: Tensor,
-    moving: Tensor,
-    resting: Tensor,
-    live: Tensor,
-) -> tuple[Iterator[Tensor], Norms]:
-    """Form one record's tangents (1, directions, out, in) in blocks, with norms of the rest.
-
-    Where ȧ stands still in all directions the entries are those of a δ̇ᵀ, and need not be formed.
-    """
-    still, sizes = a[resting].abs(), d_dot.abs()
-    a, d, a_dot, d_dot = a[moving], d[live], a_dot[:, moving], d_dot[:, live]
+def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Iterator[Tensor]:
+    """Form one record's tangents (1, directions, out, in), blocks of directions at a time."""
     size = max(1, _BLOCK // (len(a) * len(d)))
-    blocks = (
-        (d[:, None] * x[:, None]).addcmul_(a, y[:, :, None])[None]
-        for x, y in zip(torch.split(a_dot, size), torch.split(d_dot, size), strict=True)
-    )
-    largest = still.amax() if len(still) else still.sum()
-    return blocks, {
-        "1": sizes.sum(1)[None] * still.sum(),
-        "inf": (sizes.amax() * largest).view(1, 1),
-    }
+    for x, y in zip(torch.split(a_dot, size), torch.split(d_dot, size), strict=True):
+        yield (d[:, None] * x[:, None]).addcmul_(a, y[:, :, None])[None]
 
 
 def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:

@@ -83,7 +83,6 @@ def slowness_of_double(device: torch.device) -> float:
 
 
 def _seconds_of_a_product(dtype: torch.dtype, device: torch.device) -> float:
-    """The least time of some."""
     side = _SIDE if device.type == "cpu" else _SIDE_ON_A_GPU
     matrix = torch.ones(side, side, dtype=dtype, device=device)
     return min(_seconds_of(matrix) for _ in range(_TIMES + 1))

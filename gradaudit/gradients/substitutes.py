@@ -193,7 +193,6 @@ def _fused(call: dict[str, Any]) -> Tensor:
 
 
 def _along(x: Tensor, value: float | Tensor, axis: int | None) -> float | Tensor:
-    """A number for all of x, or one for each place along an axis of it."""
     if axis is None or not isinstance(value, Tensor):
         return value
     return value.reshape([-1 if dimension == axis else 1 for dimension in range(x.dim())])

@@ -218,7 +218,6 @@ def _of_one_kind(uses: Uses) -> bool:
 
 
 def _watched(view: FunctionalModel, names: Iterable[str], record: Tensor) -> Capture:
-    """The uses of the named parameters that a record meets."""
     capture = Capture({name: view.parameters[name] for name in names})
     with capture, torch.no_grad():
         view.outputs({}, record.unsqueeze(0))

@@ -154,7 +154,6 @@ class Interceptor:
     def _averaged(
         self, layers: Sequence[Layer], clients: Tensor, fitted: Indices, seed: int
     ) -> dict[str, Tensor]:
-        """Reduce records, average them, add noise."""
         context = self._context
         sample = draws.at_most(fitted, LARGEST_FIT, number(self.seed, "sharing", "fit"))
         projections = self._of_records.of(
@@ -217,7 +216,6 @@ class Interceptor:
         seed: int,
         values: Indices | None,
     ) -> dict[str, Tensor]:
-        """Form updates, defend and reduce them."""
         context, size = self._context, clients.shape[2]
         drawn = number(self.seed, "sharing", "fit")
         projections = self._of_updates.of(

@@ -73,14 +73,11 @@ class NamedUpdate:
         In single precision at least, in the parameter's shape.
         """
         if name not in self.cache:
-            self.cache[name] = self._change(name)
+            after = _widened(self.after[name])
+            if self.kind == "weights":
+                after = _widened(self.before[name]) - after
+            self.cache[name] = -after if self.kind == "difference" else after
         return self.cache[name]
-
-    def _change(self, name: str) -> Tensor:
-        after = _widened(self.after[name])
-        if self.kind == "gradient":
-            return after
-        return -after if self.kind == "difference" else _widened(self.before[name]) - after
 
     def rounding(self, name: str) -> float:
         """About how far rounding moves an element: the unit in the last place of its size."""

@@ -2,8 +2,7 @@
 
 The Gram matrix K = G Gᵀ of the n fitted rows is summed in float64 over blocks of elements; with
 K centred = U Λ Uᵀ the components are V = Gᵀ W for W = U Λ^{-1/2}, and a row g projects to
-(g − ḡ) V. Where rows are factors, g V = ⟨g, G⟩ W needs no V. Where rows have fewer elements than
-there are rows, V is had from their covariance.
+(g − ḡ) V. Where rows are factors, g V = ⟨g, G⟩ W needs no V.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,44 +42,14 @@ def components_of(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
     centred = gram - gram.mean(dim=0)
     centred = centred - centred.mean(dim=1, keepdim=True)
     values, vectors = _leading((centred + centred.T) / 2, min(count, len(gram)))
-    kept = _with_variance(values, len(gram), gram.diagonal().max())
+    rounding = _ROUNDING * len(gram) * gram.diagonal().max()
+    kept = int((values > torch.maximum(_SMALLEST * values[0], rounding)).sum())
     if kept == 0:  # all rows are alike
         weights = torch.zeros_like(vectors[:, :1])
     else:
         vectors = vectors[:, :kept]
         weights = vectors * _signs(vectors) / values[:kept].sqrt()
     return weights, gram.mean(dim=0) @ weights
-
-
-def axes_of_narrow(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The components that ``components_of`` finds, from the smaller covariance.
-
-    Args:
-        rows: (n, elements), of fewer elements than there are rows.
-        count: at most how many components.
-
-    Returns:
-        The axes V (elements, components) and the offset ḡ V (components,), the latter in float64.
-    """
-    double = rows.double()
-    mean = double.mean(dim=0)
-    centred = double - mean
-    values, axes = _leading(centred.T @ centred, min(count, rows.shape[1]))
-    kept = _with_variance(values, len(rows), double.square().sum(dim=1).max())
-    if kept == 0:  # all rows are alike
-        axes = torch.zeros_like(axes[:, :1])
-    else:
-        axes = axes[:, :kept] * _signs(centred @ axes[:, :kept])
-    return axes.to(rows), mean @ axes
-
-
-def _with_variance(values: Tensor, rows: int, square: Tensor) -> int:
-    """Count the variances (descending) above rounding error.
-
-    They are (components,) sums of squares; ``square`` is the largest squared norm of a row.
-    """
-    rounding = _ROUNDING * rows * square
-    return int((values > torch.maximum(_SMALLEST * values[0], rounding)).sum())
 
 
 def _signs(coordinates: Tensor) -> Tensor:
@@ -226,8 +195,6 @@ class _Block:
     def projection(self) -> Projection:
         """The projection of the layer, all of whose elements are here."""
         count = self.visibility.reduction.size
-        if self.held is not None and self.visibility.elements < len(self.held):
-            return FormedProjection(self.visibility, *axes_of_narrow(self.held, count))
         weights, offset = components_of(self.gram(), count)
         if self.held is None:
             return KernelProjection(self.factors[0], weights, offset)

@@ -92,7 +92,6 @@ def mean_update(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _averaged(kept: Update, new: Update, decay: float) -> Update:
-    """Moving averages that begin at zero."""
     return {
         name: (1 - decay) * x + (decay * kept[name] if name in kept else 0.0)
         for name, x in new.items()

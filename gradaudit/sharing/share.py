@@ -14,37 +14,10 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import mean_gradient, per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.gradient_rows import QUICK_BYTES
-from gradaudit.sharing.protocol import LocalTraining, SharingProtocol, mean_update
+from gradaudit.sharing.protocol import SharingProtocol, mean_update
 
 _COPIES = 6
 """Copies of a client's weights while it trains, with gradients and an optimizer's memory."""
-
-
-def local_training(
-    view: FunctionalModel,
-    names: Sequence[str],
-    records: Tensor,
-    targets: Tensor,
-    training: LocalTraining,
-    generator: torch.Generator,
-) -> dict[str, Tensor]:
-    """Train locally, and return (w_0 − w_E)/rate by parameter.
-
-    All trainable parameters are trained, shared or not. Every epoch goes through the records in a
-    new random order (in the given order where one minibatch holds them all), the last minibatch
-    with what is left. Records and targets (records, …) are as ``view.cast`` gives them, the view is
-    the model where training starts, and the generator draws the order of the records.
-    """
-    start = view.parameters
-
-    def gradient(weights: dict[str, Tensor], step: tuple[int, Tensor]) -> dict[str, Tensor]:
-        number, rows = step
-        local = replace(view, parameters=weights, seed=view.seed + number)
-        return mean_gradient(local, list(start), records[rows], targets[rows])
-
-    steps = enumerate(training.drawn(len(records), generator))
-    sums = training.update(start, steps, gradient)
-    return {name: sums[name] for name in names}
 
 
 def seen(
@@ -159,9 +132,17 @@ class Clients:
         training = self.sharing.training
         if training is None:
             update = mean_gradient(view, self.names, records, targets)
-        else:
-            update = local_training(view, self.names, records, targets, training, generator)
-        return {name: gradient.flatten() for name, gradient in update.items()}
+            return {name: gradient.flatten() for name, gradient in update.items()}
+        every = list(view.parameters)  # all are trained, shared or not
+
+        def gradient(weights: dict[str, Tensor], step: tuple[int, Tensor]) -> dict[str, Tensor]:
+            number, rows = step
+            local = replace(view, parameters=weights, seed=view.seed + number)
+            return mean_gradient(local, every, records[rows], targets[rows])
+
+        steps = enumerate(training.drawn(len(records), generator))
+        update = training.update(view.parameters, steps, gradient)
+        return {name: update[name].flatten() for name in self.names}
 
     def updates(self, batches: Tensor, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
         """The updates of clients with these batches (clients, k): (clients, elements).

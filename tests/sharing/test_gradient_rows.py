@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.sharing.gradient_rows import Dense, FactoredRows, weighted_sums
-from gradaudit.sharing.principal import axes_of_narrow, components_of, gram_of
+from gradaudit.sharing.principal import components_of, gram_of
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -67,16 +67,21 @@ def test_inner_products_of_factors(positions: int) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 12, 50])
-def test_components_of_narrow_rows_are_those_of_their_gram_matrix(count: int) -> None:
+def test_components_of_narrow_rows_are_those_of_their_covariance(count: int) -> None:
     rows = drawn(60, 12) * torch.arange(1, 13) + 5
     rows[:, 11] = rows[:, 0] - rows[:, 1]  # of rank 11
-    weights, wide_offset = components_of(gram_of(rows), count)
-    axes, offset = axes_of_narrow(rows, count)
-    torch.testing.assert_close(axes, rows.T @ weights, rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(offset, wide_offset, rtol=1e-7, atol=1e-7)
-    assert axes.shape[1] == min(count, 11)
+    weights, offset = components_of(gram_of(rows), count)
+    axes = rows.T @ weights
+    kept = min(count, 11)
+    expected = torch.linalg.eigh(rows.T.cov())[1].flip(1)[:, :kept]
+    signs = (expected * axes).sum(dim=0).sign()
+    torch.testing.assert_close(axes, expected * signs, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(offset, rows.mean(dim=0) @ axes, rtol=1e-6, atol=1e-6)
 
 
-def test_narrow_rows_that_are_alike_have_one_axis_of_noughts() -> None:
-    axes, offset = axes_of_narrow(torch.ones(9, 4), 3)
-    assert torch.equal(torch.ones(2, 4) @ axes - offset.float(), torch.zeros(2, 1))
+def test_rows_that_are_alike_have_one_axis_of_noughts() -> None:
+    weights, offset = components_of(gram_of(torch.ones(9, 4)), 3)
+    assert torch.equal(
+        torch.ones(2, 4).double() @ (torch.ones(4, 9).double() @ weights) - offset,
+        torch.zeros(2, 1).double(),
+    )
