@@ -1,7 +1,7 @@
 """What every fast path saves: processor time without it over the time with it, in one run.
 
     python -m benchmarks.speed.fast_paths [--rounds 5] [--restarts 8]
-        [--only search,replay,products,folded,gram,rank_two,tables]
+        [--only search,replay,folded,gram,rank_two,tables]
 
 Both ways take turns on one thread and give the same numbers to rounding (the tests hold that); the
 median ratio of the rounds is printed, which a busy machine disturbs little. A path that saves less
@@ -17,7 +17,6 @@ blocks 185, 90, 91; ResNet-18 1,201, 1,062, 267.
 
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from unittest.mock import patch
 
@@ -123,22 +122,6 @@ def replay(restarts: int) -> Compared:
             yield f"{title}: ten evaluations over a recording", repeated(evaluate, points), once
 
 
-def products(restarts: int) -> Compared:
-    _, objective = leaking()
-    points = torch.randn(1, objective.unknowns)
-    with_products = alone_by(objective)
-
-    def without(points: Tensor) -> tuple[Tensor, Tensor]:
-        with patch.object(blocks, "ConvolutionsAsProducts", nullcontext):
-            return with_products(points)
-
-    slow, fast = (repeated(way, points) for way in (without, with_products))
-    yield "DLG, LeNet, float32", slow, fast
-    ways = (recorded(way, -points) or way for way in (without, with_products))
-    slow, fast = (repeated(way, points) for way in ways)
-    yield "the same, recorded", slow, fast
-
-
 def folding(restarts: int) -> Compared:
     scenes: dict[str, Callable[[], Objective]] = {
         "DLG": lambda: leaking()[1],
@@ -223,7 +206,7 @@ def tables(restarts: int) -> Compared:
 
 
 PATHS = {
-    **{each.__name__: each for each in (search, replay, products, gram, rank_two, tables)},
+    **{each.__name__: each for each in (search, replay, gram, rank_two, tables)},
     "folded": folding,
 }
 

@@ -65,25 +65,40 @@ def same(left: Minimum, right: Minimum) -> None:
     torch.testing.assert_close(vars(left), vars(right), rtol=0, atol=0, equal_nan=True)
 
 
+def quiet(units: int) -> None:
+    """Nobody is told."""
+
+
 def run(method: GradientMatching, restarts: int, jobs: int) -> Candidates:
     seen = view(cnn(), records(1, 6, 6, labels=[1]))
     return type(method)(method.options, restarts=restarts).run(seen, Execution(1, jobs))
 
 
-@pytest.mark.parametrize("restarts", [5, 17])
-def test_two_workers_give_the_same_bits_as_none(restarts: int, workers: list[int]) -> None:
-    objective = objective_of(cnn(), 1, 6, 6)
-    points, told = points_of(objective, restarts), {1: 0, 2: 0}
-    found = []
+def by_one_and_two(search: Blocks, points: Tensor, outer: int) -> Minimum:
+    """The minimum that one job and two find, to the bit, each of which tells of every step."""
+    found, told = [], []
     for jobs in (1, 2):
+        told.append(0)
 
-        def advance(units: int, jobs: int = jobs) -> None:
-            told[jobs] += units
+        def advance(units: int) -> None:
+            told[-1] += units
 
-        found.append(blocks_for(objective).minimised(points, jobs, advance))
-    assert workers == [2]
+        found.append(search.minimised(points, jobs, advance))
     same(*found)
-    assert told == dict.fromkeys((1, 2), restarts * OUTER)
+    assert told == [len(points) * outer] * 2
+    return found[0]
+
+
+def test_two_workers_give_the_same_bits_as_none(workers: list[int]) -> None:
+    """A restart that diverges is dropped in its worker alone."""
+    objective = objective_of(cnn(), 1, 6, 6)
+    points = points_of(objective, 17)
+    clean = blocks_for(objective).minimised(points, 1, quiet)
+    points[14, 0] = math.nan
+    found = by_one_and_two(blocks_for(objective), points, OUTER)
+    assert workers == [2]
+    assert found.diverged.tolist() == [False] * 14 + [True, False, False]
+    assert torch.equal(found.points[:8], clean.points[:8])
 
 
 def test_two_workers_give_the_same_bits_where_evaluations_are_recorded_on_the_way(
@@ -101,54 +116,25 @@ def test_two_workers_give_the_same_bits_where_evaluations_are_recorded_on_the_wa
     options = MatchingOptions(optimiser="adam", iterations=WORTH + 20)
     search = DeepLeakage(options).search(objective)
     points = points_of(objective, 8)
-    alone = search.minimised(points, 1, lambda units: None)
+    alone = search.minimised(points, 1, quiet)
     assert recordings == [True]  # for both blocks
-    same(alone, search.minimised(points, 2, lambda units: None))
+    same(alone, search.minimised(points, 2, quiet))
     assert workers == [2]
 
 
 def test_blocks_take_the_steps_that_every_restart_takes_alone() -> None:
     """To rounding, which grows from step to step."""
     objective = objective_of(mlp(), 6)
-    points = points_of(objective, 9)
-    together = blocks_for(objective, 1).minimised(points, 1, lambda units: None)
+    points = points_of(objective, 5)
+    together = blocks_for(objective, 1).minimised(points, 1, quiet)
     for row, point in enumerate(points):
         alone = minimise(Evaluator(objective), point[None], 1)
         torch.testing.assert_close(together.points[row], alone.points[0], rtol=1e-3, atol=1e-4)
         assert int(together.evaluations[row]) == int(alone.evaluations[0])
 
 
-def test_a_restart_that_diverges_is_dropped_in_its_worker_alone(workers: list[int]) -> None:
-    objective = objective_of(mlp(), 6)
-    points = points_of(objective, 8)
-    clean = blocks_for(objective).minimised(points, 2, lambda units: None)
-    points[6, 0] = math.nan
-    found = [blocks_for(objective).minimised(points, jobs, lambda units: None) for jobs in (1, 2)]
-    same(*found)
-    assert found[0].diverged.tolist() == [False] * 6 + [True, False]
-    assert torch.equal(found[0].points[:4], clean.points[:4])
-    assert workers == [2, 2]
-
-
-def test_one_block_needs_no_worker_and_workers_are_no_more_than_blocks(workers: list[int]) -> None:
-    objective = objective_of(mlp(), 6)
-    for restarts, jobs in ((1, 2), (4, 3), (5, 4)):
-        points = points_of(objective, restarts)
-        found = [blocks_for(objective).minimised(points, n, lambda units: None) for n in (1, jobs)]
-        same(*found)
-    assert workers == [2]  # 4 + 1 restarts
-    assert [blocks_of(n) for n in (1, 4, 5, 8, 32)] == [1, 1, 2, 2, 4]
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        DeepLeakage(MatchingOptions(iterations=2)),
-        InvertingGradients(InvertingOptions(iterations=10)),
-    ],
-    ids=lambda method: method.name,
-)
-def test_attacks_hand_in_the_same_candidates(method: GradientMatching, workers: list[int]) -> None:
+def test_attacks_hand_in_the_same_candidates(workers: list[int]) -> None:
+    method = InvertingGradients(InvertingOptions(iterations=10))
     one, two = run(method, 6, 1), run(method, 6, 2)
     assert workers == [2]
     assert torch.equal(one.inputs, two.inputs)
@@ -161,19 +147,26 @@ def test_short_work_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(run(DeepLeakage(MatchingOptions(iterations=1)), 6, 2).scores) == 6
 
 
-def test_memory_bounds_blocks_and_workers(
-    monkeypatch: pytest.MonkeyPatch, workers: list[int]
+def workers_for(objective: Objective, restarts: int, jobs: int) -> int:
+    search = blocks_for(objective)
+    parts = torch.split(points_of(objective, restarts), search.rows(restarts))
+    return search._workers(parts, jobs, Evaluator(objective))
+
+
+@pytest.mark.usefixtures("workers")
+def test_workers_are_no_more_than_blocks_and_what_memory_bounds(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     objective = objective_of(mlp(), 6)
+    asked = [workers_for(objective, *how) for how in ((1, 2), (4, 3), (5, 4), (17, 2))]
+    assert asked == [1, 1, 2, 2]
+    assert [blocks_of(n) for n in (1, 4, 5, 8, 32)] == [1, 1, 2, 2, 4]
     each = blocks_for(objective)._bytes_a_row
     assert each > 8 * 200 * objective.unknowns  # L-BFGS keeps 100 pairs in float64
-    points = points_of(objective, 8)
-    for rows, jobs, expected in ((3, 2, []), (6, 2, []), (8, 2, [2]), (8, 3, [2])):
+    for rows, jobs, expected in ((3, 2, 1), (6, 2, 1), (8, 2, 2), (8, 3, 2)):
         monkeypatch.setattr(blocks, "MEMORY", each * rows)
         assert blocks_for(objective).rows(8) == min(rows, 4)
-        blocks_for(objective, 1).minimised(points, jobs, lambda units: None)
-        assert workers == expected
-        workers.clear()
+        assert workers_for(objective, 8, jobs) == expected
 
 
 def test_an_evaluator_anew_gives_the_bits_of_a_new_one() -> None:
@@ -192,10 +185,10 @@ def test_models_that_cannot_be_shipped_are_attacked_in_this_process(workers: lis
     model = cnn()
     objective = objective_of(model, 1, 6, 6)
     points = points_of(objective, 5)
-    alone = blocks_for(objective, 1).minimised(points, 1, lambda units: None)
+    alone = blocks_for(objective, 1).minimised(points, 1, quiet)
     vars(model)["stream"] = (number for number in range(3))
     locked = replace(objective, view=replace(objective.view))
-    same(blocks_for(locked, 1).minimised(points, 2, lambda units: None), alone)
+    same(blocks_for(locked, 1).minimised(points, 2, quiet), alone)
     assert workers == [2]
 
 
@@ -223,7 +216,7 @@ def searched(
     assert search.rows(4) == 4  # which evaluates points of its own
     with monkeypatch.context() as patch:
         patch.setattr(Evaluator, "__call__", watching)
-        return search.minimised(points.to(objective.view.dtype), 1, lambda units: None), seen
+        return search.minimised(points.to(objective.view.dtype), 1, quiet), seen
 
 
 def test_mixed_precision_goes_on_where_single_precision_ends(
@@ -265,59 +258,47 @@ def test_a_precision_that_was_asked_for_is_the_only_one(
 ) -> None:
     dtype = getattr(torch, precision)
     objective = objective_of(mlp(), 6).in_precision(dtype)
-    assert {one for one, _ in searched(precision, monkeypatch, objective)[1]} == {dtype}
+    assert {one for one, _ in searched(precision, monkeypatch, objective, outer=3)[1]} == {dtype}
 
 
-@pytest.mark.parametrize("limit", ["_WIDE", "_LONG"])
-def test_mixed_precision_is_double_where_evaluations_are_small_or_few(
-    limit: str, wide: None, monkeypatch: pytest.MonkeyPatch
+class Turned(nn.Sequential):
+    """Takes double precision alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        turn: Tensor = super().forward(x @ torch.eye(6, dtype=torch.float64).flip(0))
+        return turn
+
+
+@pytest.mark.parametrize("why", ["_WIDE", "_LONG", "the model"])
+def test_mixed_precision_is_double_where_evaluations_are_small_or_few_or_the_model_takes_no_other(
+    why: str, wide: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, limit, 1e9)
-    objective = objective_of(mlp(), 6)
-    mixed, seen = searched("mixed", monkeypatch, objective)
+    if why in vars(blocks):
+        monkeypatch.setattr(blocks, why, 1e9)
+    objective = objective_of(Turned(mlp()) if why == "the model" else mlp(), 6)
+    mixed, seen = searched("mixed", monkeypatch, objective, outer=4)
     assert {precision for precision, _ in seen} == {torch.float64}
-    same(mixed, searched("float64", monkeypatch, objective)[0])
+    same(mixed, searched("float64", monkeypatch, objective, outer=4)[0])
 
 
 @pytest.mark.parametrize(
     ("factor", "distance"), [(1e-16, "l2"), (1e18, "l2"), (1e-10, "cosine"), (1e10, "cosine")]
 )
 def test_mixed_precision_is_double_where_squares_leave_the_range_of_single_precision(
-    factor: float, distance: Distance, wide: None, monkeypatch: pytest.MonkeyPatch
+    factor: float, distance: Distance
 ) -> None:
-    objective = objective_of(mlp(), 6)
+    objective = replace(objective_of(mlp(), 6), distance=distance)
     update = {name: factor * part for name, part in objective.view.update.items()}
-    seen = replace(objective.view, update=update)
-    scaled = replace(objective, view=seen, distance=distance)
-    assert {one for one, _ in searched("mixed", monkeypatch, scaled)[1]} == {torch.float64}
+    scaled = replace(objective, view=replace(objective.view, update=update))
+    assert objective.fits_single_precision
+    assert not scaled.fits_single_precision
+    assert not DeepLeakage(MatchingOptions(precision="mixed")).search(scaled).mixed
 
 
-def test_mixed_precision_is_double_where_the_model_takes_nothing_else(
-    wide: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Turned(nn.Sequential):
-        def forward(self, x: Tensor) -> Tensor:
-            turn: Tensor = super().forward(x @ torch.eye(6, dtype=torch.float64).flip(0))
-            return turn
-
-    objective = objective_of(Turned(mlp()), 6)
-    mixed, seen = searched("mixed", monkeypatch, objective)
-    assert {precision for precision, _ in seen} == {torch.float64}
-    same(mixed, searched("float64", monkeypatch, objective)[0])
-
-
-def test_two_workers_give_the_same_bits_in_mixed_precision(wide: None, workers: list[int]) -> None:
-    objective, told = objective_of(mlp(), 6), {1: 0, 2: 0}
-    points = points_of(objective, 9)
-    search = DeepLeakage(MatchingOptions(iterations=12)).search(objective)
-    found = []
-    for jobs in told:
-
-        def advance(units: int, jobs: int = jobs) -> None:
-            told[jobs] += units
-
-        found.append(search.minimised(points, jobs, advance))
-    same(*found)
+@pytest.mark.usefixtures("wide")
+def test_two_workers_give_the_same_bits_in_mixed_precision(workers: list[int]) -> None:
+    objective = objective_of(mlp(), 6)
+    search = DeepLeakage(MatchingOptions(iterations=6)).search(objective)
+    found = by_one_and_two(search, points_of(objective, 9), 6)
     assert workers == [2]
-    assert told == dict.fromkeys((1, 2), 9 * 12)
-    assert (found[0].evaluations <= 12 * EVALUATIONS).all()
+    assert (found.evaluations <= 6 * EVALUATIONS).all()

@@ -2,9 +2,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
+from gradaudit.attacks.reconstruction.matching import folded as matching
 from gradaudit.attacks.reconstruction.matching.blocks import Evaluator, _alone
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Distance, Objective
@@ -132,6 +134,22 @@ def test_folded_candidates_have_what_each_has_alone(
     assert foldable(objective, lambda points: _alone(objective, points[0]))
     found = folded(objective)(points)
     torch.testing.assert_close(found, alone(objective, points), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stride": (3, 1), "padding": (0, 1)}, {"stride": 2, "dilation": (1, 2)}],
+    ids=str,
+)
+def test_small_convolutions_are_products_with_their_patches(
+    options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight, bias = torch.randn(2, 2, 8, 9), torch.randn(4, 2, 3, 2), torch.randn(4)
+    found = matching._as_product(x, weight, bias, **options)
+    assert found is not None
+    torch.testing.assert_close(found.out, F.conv2d(x, weight, bias, **options))
+    monkeypatch.setattr(matching, "_MOST_COLUMNS", 12)
+    assert matching._as_product(x, weight, bias, **options) is None
 
 
 def test_an_adaptive_attacker_and_hidden_layers_are_folded_too() -> None:

@@ -1,6 +1,7 @@
 """Closed form, R-GAP and COPA through the interface of reconstruction attacks."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,11 +9,7 @@ import torch
 from attacks.layerwise.nets import ACTIVATIONS, gradient, narrowing, net, record, view, widening
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction import (
-    AttackerView,
-    Candidates,
-    reconstructions,
-)
+from gradaudit.attacks.reconstruction import AttackerView, Candidates, reconstructions
 from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.models.losses import BinaryCrossEntropy, MeanSquaredError
@@ -49,8 +46,9 @@ def test_full_rank_networks_are_rebuilt_exactly(name: str, activation: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", ["tanh", "leaky-relu", "sigmoid"])
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize(
+    ("name", "activation"), [("r-gap", "tanh"), ("copa", "leaky-relu"), ("r-gap", "sigmoid")]
+)
 def test_without_a_bias_the_scalar_equation_is_solved(name: str, activation: str) -> None:
     x = record(1, 8, 8)
     found = run(name, view(widening(ACTIVATIONS[activation], bias=False), x))
@@ -90,24 +88,29 @@ def test_large_systems_are_solved_by_lsmr_as_well() -> None:
     assert mse(found, x) < 1e-16
 
 
+@cache
+def of_narrowing(restarts: int = 1) -> Candidates:
+    return run("copa", view(narrowing(nn.Tanh()), record(1, 8, 8)), restarts=restarts)
+
+
 @pytest.mark.slow
-def test_copa_uses_what_the_layer_before_can_give() -> None:
+def test_copa_uses_what_the_layer_before_can_give_and_says_which_input_is_left_open() -> None:
     x = record(1, 8, 8)
-    seen = view(narrowing(nn.Tanh()), x)
-    r_gap, copa = run("r-gap", seen), run("copa", seen)
+    r_gap, copa = run("r-gap", view(narrowing(nn.Tanh()), x)), of_narrowing()
     assert copa.details["pull_back"] == ["2"]
     assert float(copa.scores[0]) < float(r_gap.scores[0])
     assert mse(copa, x) < mse(r_gap, x)
+    layers: Any = copa.details["layers"]
+    determined = {layer["layer"]: layer["determined"] for layer in layers}
+    assert determined == {"4": True, "2": False, "0": True}
 
 
 @pytest.mark.slow
 def test_restarts_of_copa_start_elsewhere() -> None:
-    seen = view(narrowing(nn.Tanh()), record(1, 8, 8))
-    found = run("copa", seen, restarts=2)
+    found = of_narrowing(2)
     assert found.inputs.shape == (2, 1, 1, 8, 8)
     assert float((found.inputs[0] - found.inputs[1]).norm()) > 0.1
-    again = run("copa", seen, restarts=2)
-    torch.testing.assert_close(again.inputs, found.inputs, rtol=0, atol=0)
+    torch.testing.assert_close(of_narrowing().inputs[0], found.inputs[0], rtol=0, atol=0)
 
 
 def test_restarts_of_a_determined_network_are_one() -> None:
@@ -119,26 +122,13 @@ def test_restarts_of_a_determined_network_are_one() -> None:
 
 
 @pytest.mark.slow
-def test_copa_says_which_layer_leaves_its_input_open() -> None:
-    found = run("copa", view(narrowing(nn.Tanh()), record(1, 8, 8)))
-    layers: Any = found.details["layers"]
-    determined = {layer["layer"]: layer["determined"] for layer in layers}
-    assert determined == {"4": True, "2": False, "0": True}
-
-
-@pytest.mark.slow
-def test_copa_starts_where_the_attacker_wants() -> None:
+def test_copa_starts_where_the_attacker_wants_and_denoises_on_demand() -> None:
     x = record(1, 8, 8)
     seen = view(narrowing(nn.Tanh()), x)
     near = replace(seen, start=x + 1e-3)
-    assert mse(run("copa", near), x) < 1e-5 < mse(run("copa", seen), x)
-
-
-@pytest.mark.slow
-def test_copa_denoises_on_demand() -> None:
-    seen = view(narrowing(nn.Tanh()), record(1, 8, 8))
-    plain, smooth = run("copa", seen), run("copa", seen, denoise=0.15)
-    assert float(answer(smooth).diff().abs().sum()) < float(answer(plain).diff().abs().sum())
+    assert mse(run("copa", near), x) < 1e-5 < mse(of_narrowing(), x)
+    smooth = run("copa", near, denoise=0.15)
+    assert float(answer(smooth).diff().abs().sum()) < float(x.diff().abs().sum())
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -198,7 +188,6 @@ def test_closed_form_says_that_its_search_was_cut_short() -> None:
     seen = view(net(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)), x)
     found = run("closed-form", seen, search_work=0.1)
     assert "0.1 billion operations" in str(found.details["cut_short"])
-    assert found.answer is not None
     assert mse(found, x) > 1e-16
     assert "cut_short" not in run("closed-form", seen).details
 

@@ -37,9 +37,9 @@ def counting(evaluate: Evaluation) -> tuple[Evaluation, list[int]]:
     return counted, calls
 
 
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-@pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize(
+    ("distance", "count", "adaptive"), [("l2", 1, False), ("cosine", 1, True), ("cosine", 5, False)]
+)
 def test_recordings_repeat_the_evaluation(distance: Distance, count: int, adaptive: bool) -> None:
     seen = view(cnn(), records(1, 6, 6, labels=[1]))
     objective = Objective(seen, Targets.of(seen, None), distance, tv=0.01, adaptive=adaptive)

@@ -21,43 +21,40 @@ def hidden(seen: AttackerView, *names: str) -> AttackerView:
     return replace(seen, update={n: g for n, g in seen.update.items() if n not in names})
 
 
-@pytest.mark.parametrize("label", range(4))
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-def test_signs_tell_the_label(label: int, bias: bool) -> None:
-    seen = view(mlp(bias=bias), records(6, labels=[label]))
-    assert infer_label(seen).tolist() == [label]
+def tanh_net(classes: int) -> nn.Module:
+    """Features of both signs, and no bias."""
+    return drawn(
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, classes, bias=False))
+    )
 
 
-@pytest.mark.parametrize("label", range(4))
-def test_rows_tell_the_label_of_features_of_both_signs(label: int) -> None:
-    model = drawn(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4, bias=False)))
-    assert infer_label(view(model, records(6, labels=[label]))).tolist() == [label]
-
-
-@pytest.mark.parametrize("label", range(3))
-def test_the_weight_tells_where_the_bias_is_hidden(label: int) -> None:
-    seen = view(cnn(), records(1, 6, 6, labels=[label]))
-    assert infer_label(hidden(seen, "3.bias")).tolist() == [label]
-
-
-@pytest.mark.parametrize("label", range(2))
-def test_two_classes_without_bias_are_told_apart_by_features_of_one_sign(label: int) -> None:
-    seen = view(mlp(classes=2, bias=False), records(6, labels=[label]))
-    assert infer_label(seen).tolist() == [label]
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "unseen"),
+    [
+        (mlp(), (6,), 4, ()),
+        (mlp(bias=False), (6,), 4, ()),
+        (tanh_net(4), (6,), 4, ()),
+        (cnn(), (1, 6, 6), 3, ("3.bias",)),
+        (mlp(classes=2, bias=False), (6,), 2, ()),
+    ],
+    ids=["bias", "no bias", "features of both signs", "bias hidden", "two classes"],
+)
+def test_signs_or_rows_tell_the_label(
+    model: nn.Module, shape: tuple[int, ...], classes: int, unseen: tuple[str, ...]
+) -> None:
+    for label in range(classes):
+        seen = hidden(view(model, records(*shape, labels=[label])), *unseen)
+        assert infer_label(seen).tolist() == [label]
 
 
 def test_two_classes_without_bias_and_features_of_both_signs_are_refused() -> None:
-    model = drawn(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2, bias=False)))
     with pytest.raises(NotApplicable, match="do not tell the label"):
-        infer_label(view(model, records(6, labels=[1])))
+        infer_label(view(tanh_net(2), records(6, labels=[1])))
 
 
-def test_signs_are_refused_for_a_batch() -> None:
+def test_signs_are_refused_for_a_batch_and_other_losses() -> None:
     with pytest.raises(NotApplicable, match=r"one record, not of 2.*--known-labels"):
         infer_label(view(mlp(), records(6, labels=[1, 2])))
-
-
-def test_other_losses_are_refused() -> None:
     seen = view(mlp(), records(6, labels=[1]), loss=MeanSquaredError())
     with pytest.raises(NotApplicable, match="the loss is mse"):
         infer_label(seen)

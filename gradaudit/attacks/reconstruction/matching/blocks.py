@@ -9,7 +9,6 @@ too.
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import ceil, inf
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.attacks.reconstruction.matching.convolutions import ConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEvaluation
@@ -116,9 +114,7 @@ def _mapped(objective: Objective) -> Evaluation:
 
 def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
     """Value (1,) and gradient (1, unknowns) at one point, by tape."""
-    plainly = point.dtype != torch.float32 and point.device.type == "cpu"
-    convolving = nullcontext() if plainly else ConvolutionsAsProducts()
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), convolving:
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         point = point.detach().requires_grad_()
         value = objective(point, taped=True)
         gradient: Tensor
@@ -176,11 +172,8 @@ class Blocks:
         if workers > 1:
             tasks = [partial(_in_a_worker, self.objective, self.descent, part) for part in parts]
             return Minimum.joined(shared_out(tasks, workers, advance))
-        minima = []
-        for part in parts:
-            minimum = self.descent(evaluate.anew(), part, advance=advance)
-            minima.append(minimum)
-        return Minimum.joined(minima)
+        descend = partial(self.descent, advance=advance)
+        return Minimum.joined([descend(evaluate.anew(), part) for part in parts])
 
     def rows(self, restarts: int) -> int:
         """The number of restarts in a block."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,6 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.attacks.reconstruction.matching.convolutions import PatchedConvolution, times
 from gradaudit.attacks.reconstruction.matching.objectives import (
     CandidateUpdate,
     Evaluation,
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.base import AttackerView
 
 
+_MOST_COLUMNS = 1 << 20
+"""Elements of one record's patches up to which a convolution becomes a product with them."""
+_MANY = 64
+"""Positions of a record from which on it is worth a product of its own."""
 _FEW = 8.0
 """Operations an element up to which a gradient's products are had from its factors."""
 
@@ -102,7 +106,7 @@ def updates(view: AttackerView, records: Tensor, targets: Tensor) -> Parts:
             parts[gradient_of].append(gradient)
     blank = losses.new_zeros(len(losses), 1)
     return {
-        name: _together(found) if found else WholeUpdate(blank.expand(-1, weights[name].numel()))
+        name: _over_uses(found) if found else WholeUpdate(blank.expand(-1, weights[name].numel()))
         for name, found in parts.items()
     }
 
@@ -153,7 +157,7 @@ class _Gradient:
         if not self._few:
             return self.whole.product(shared)
         block = shared.reshape(self.use.outputs, self.use.inputs)
-        return (self.left * times(block, self.right)).flatten(1).sum(dim=1)
+        return (self.left * _times(block, self.right)).flatten(1).sum(dim=1)
 
     def square(self) -> Tensor:
         """Compute ‖G‖² as ⟨Δᵀ Δ, Aᵀ A⟩."""
@@ -187,8 +191,7 @@ class _Gradient:
         return type(self.use) in (Linear, _OfPatches) and products <= _FEW * elements
 
 
-def _together(gradients: list[_Gradient]) -> CandidateUpdate:
-    """Sum the gradients over uses."""
+def _over_uses(gradients: list[_Gradient]) -> CandidateUpdate:
     if len(gradients) == 1:
         return gradients[0]
     return WholeUpdate(reduce(torch.add, [gradient.whole.update for gradient in gradients]))
@@ -207,8 +210,8 @@ class _Seeing(Capture):
         self.places: list[_Place] = []
 
     def _called(self, handler: Handler, func: Callable[..., Any], call: Call) -> Applied | None:
-        if func is F.conv2d and (way := PatchedConvolution.of(**call)):
-            return _patched(way, call)
+        if func is F.conv2d and (applied := _as_product(**call)):
+            return applied
         if func is F.batch_norm and not call.get("training"):
             func = _standardised
         return super()._called(handler, func, call)
@@ -243,10 +246,42 @@ class _OfPatches(Operation):
         return seen.movedim(1, 2).flatten(2).unsqueeze(1)
 
 
-def _patched(way: PatchedConvolution, call: Call) -> Applied:
-    pictures, weight = call["input"], call["weight"]
-    patches = way.patches(pictures)
-    out = way.applied(pictures, patches, weight, call.get("bias"))
+def _as_product(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Applied | None:
+    """The call of ``conv2d`` as a product with patches; None where it should run itself.
+
+    On a GPU it should: there ``unfold`` starts a kernel a record.
+    """
+    if input.dim() != 4 or groups != 1 or isinstance(padding, str) or input.is_cuda:
+        return None
+    window = [_pair(size) for size in (weight.shape[2:], dilation, padding, stride)]
+    places = [
+        (side + 2 * pad - step * (taps - 1) - 1) // move + 1
+        for side, taps, step, pad, move in zip(input.shape[2:], *window, strict=True)
+    ]
+    if min(places) < 1 or weight[0].numel() * prod(places) > _MOST_COLUMNS:
+        return None
+    patches = F.unfold(input, *window)
+    out = _times(weight.flatten(1), patches)
+    out = (out if bias is None else out + bias[:, None]).reshape(*out.shape[:2], *places)
     block = (1, weight[0].numel(), len(weight), tuple(out.shape))
     offset = Offset(1, 1, len(weight), tuple(out.shape), channels_last=False)
     return Applied(patches, out, _OfPatches(*block), offset)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[-1])
+
+
+def _times(matrix: Tensor, columns: Tensor) -> Tensor:
+    """A matrix times columns (…, in, positions): one product where each had few."""
+    if columns.shape[-1] < _MANY:
+        return (columns.mT @ matrix.mT).mT
+    return matrix @ columns

@@ -200,7 +200,6 @@ class _Search:
         return self.directions[at], ahead, step
 
     def _trial(self, rows: IntArray, values: Tensor, slopes: Tensor, ahead: Tensor) -> End:
-        """The ends of the steps that were tried."""
         new = self.unread[rows]
         found = _numbers(values, slopes, *(ahead.unbind(1) if new.any() else ()))
         self._read(rows[new], found[2:, new])
@@ -221,7 +220,6 @@ class _Search:
         self.unread[rows] = False
 
     def _keep(self, rows: IntArray, take: BoolArray, gradients: Tensor) -> None:
-        """Remember the gradients at the best steps so far."""
         if take.all():
             self.best[self._at(rows)] = gradients
         elif take.any():

@@ -8,13 +8,12 @@ GPU, whose kernels take less time than Python to call them, the recording become
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
-from types import BuiltinFunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -24,111 +23,17 @@ from torch.fx.node import map_aggregate
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation
 from gradaudit.gradients.capture import OperatorMode
 
-_aten = torch.ops.aten
 WORTH = 15
 """Evaluations of as many points after which a recording is made. Of LeNet it costs 6 to 24 of them,
 and those that follow run 1.3 to 3 times as fast (benchmarks/speed/fast_paths.py, one thread); of
 the sample model it costs about 20, and they run seven times as fast. On a GPU, where a recording is
-a graph, they run 6 to 15 times as fast (ResNet-18 at 64×64 and the sample model on an H100)."""
+a graph, they run 6 to 15 times as fast (ResNet-18 at 64×64 and the sample model on an H100). That
+was measured with views joined and constants folded, which saved at most 6 % of a command's time."""
 _UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded,
     torch.Tag.dynamic_output_shape,
     torch.Tag.data_dependent_output,
 }
-
-
-class TensorLayout(NamedTuple):
-    """A tensor's position in memory, by which its views are recognised."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> "TensorLayout | None":
-        """The layout of a tensor; None where it is not strided memory of plain numbers."""
-        if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_neg():
-            return None
-        offset = int(tensor.storage_offset())
-        return cls(tuple(tensor.shape), tensor.stride(), offset, tensor.dtype)
-
-
-def shortened(graph: fx.Graph, constants: Mapping[str, Tensor]) -> fx.GraphModule:
-    """A graph as a module; it is shortened in place, unless it changes any tensor.
-
-    Args:
-        graph: whose nodes have the ``TensorLayout`` of their tensor as ``layout`` in ``meta``.
-        constants: by the names of the nodes that get them.
-    """
-    known = dict(constants)
-    called = [node.target for node in graph.nodes if isinstance(node.target, OpOverload)]
-    if not any(operator._schema.is_mutable for operator in called):
-        _look_at_once(graph)
-        _do_once(graph)
-        _fold(graph, known)
-        graph.eliminate_dead_code()
-        _call_directly(graph)
-    return fx.GraphModule(known, graph)
-
-
-def _look_at_once(graph: fx.Graph) -> None:
-    """Make views of views, and copies that lie as what they copy, views of what was computed."""
-    computed: dict[fx.Node, fx.Node] = {}
-    for node in list(graph.nodes):
-        seen = computed.get(node.args[0], node.args[0]) if _shows(node) else node
-        layout, of_seen = node.meta.get("layout"), seen.meta.get("layout")
-        if seen is node or seen.op == "get_attr" or None in (layout, of_seen):
-            continue
-        if layout == of_seen:
-            node.replace_all_uses_with(seen)
-            graph.erase_node(node)
-        elif node.target is not _aten.clone.default and layout.dtype == of_seen.dtype:
-            node.target, node.kwargs = _aten.as_strided.default, {}
-            node.args = (seen, list(layout.shape), list(layout.stride), layout.offset)
-            computed[node] = seen
-
-
-def _shows(node: fx.Node) -> bool:
-    """Whether it gives the numbers of its first argument, or copies them."""
-    if node.target in (_aten.clone.default, _aten._unsafe_view.default):
-        return True
-    return isinstance(node.target, OpOverload) and node.target.is_view
-
-
-def _do_once(graph: fx.Graph) -> None:
-    done: dict[tuple[Any, str, str], fx.Node] = {}
-    for node in list(graph.nodes):
-        if node.op == "call_function":
-            first = done.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
-            if first is not node:
-                node.replace_all_uses_with(first)
-                graph.erase_node(node)
-
-
-def _fold(graph: fx.Graph, constants: dict[str, Tensor]) -> None:
-    """Compute once what follows from constants alone."""
-    known: dict[fx.Node, Any] = {}
-    for node in list(graph.nodes):
-        if node.op == "get_attr":
-            known[node] = constants[node.target]
-        elif node.op == "call_function" and all(one in known for one in node.all_input_nodes):
-            args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
-            known[node] = result = node.target(*args, **kwargs)
-            if isinstance(result, Tensor):
-                constants[f"known_{node.name}"] = result
-                with graph.inserting_before(node):
-                    known[got := graph.get_attr(f"known_{node.name}")] = result
-                node.replace_all_uses_with(got)
-
-
-def _call_directly(graph: fx.Graph) -> None:
-    """Call torch's own functions, which take half the time of the operators that they wrap."""
-    for node in graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload):
-            function = getattr(torch, node.target._schema.name.removeprefix("aten::"), None)
-            if isinstance(function, BuiltinFunctionType):
-                node.target = function
 
 
 class ReplayedEvaluation:
@@ -168,10 +73,7 @@ class ReplayedEvaluation:
     def _record(self, points: Tensor, direct: tuple[Tensor, Tensor]) -> Evaluation | None:
         pool = self._pool if points.device.type == "cuda" else None
         recording = recorded(self.evaluate, -points, pool)
-        try:
-            return recording if recording and agree(recording(points), direct) else None
-        except (RuntimeError, TypeError):  # an operation that torch's function takes otherwise
-            return None
+        return recording if recording and agree(recording(points), direct) else None
 
 
 def recorded(evaluate: Evaluation, points: Tensor, pool: Any = None) -> Evaluation | None:
@@ -203,7 +105,7 @@ def _operations(evaluate: Evaluation, points: Tensor) -> fx.GraphModule | None:
         graph = recorder.graph(results)
     except Exception:  # an operation that cannot be recorded
         return None
-    return shortened(graph, recorder.constants) if repeatable(graph) else None
+    return fx.GraphModule(recorder.constants, graph) if repeatable(graph) else None
 
 
 def _as_graph(evaluate: Evaluation, points: Tensor, pool: Any) -> Evaluation:
@@ -285,7 +187,7 @@ class Recorder(OperatorMode):  # type: ignore[no-untyped-call]
         return result
 
     def graph(self, results: tuple[Tensor, ...]) -> fx.Graph:
-        """The recorded graph; every tensor's node has its ``TensorLayout`` in ``meta``."""
+        """The recorded graph; every tensor's node has its shape in ``meta``."""
         self._graph.output(self._written(results))
         return self._graph
 
@@ -304,7 +206,7 @@ class Recorder(OperatorMode):  # type: ignore[no-untyped-call]
 
     def _name(self, tensor: Tensor, node: fx.Node) -> None:
         """Know a tensor by its identity, which is its own as long as it lives."""
-        node.meta["shape"], node.meta["layout"] = tuple(tensor.shape), TensorLayout.of(tensor)
+        node.meta["shape"] = tuple(tensor.shape)
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 

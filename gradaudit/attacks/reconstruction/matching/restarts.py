@@ -7,7 +7,6 @@ equation 5, without restarts); that of the paper, to a tenth at three milestones
 on LeNet and residual nets (CIFAR-10 and faces, 200 iterations, two pictures a net).
 """
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -161,13 +160,21 @@ class GradientMatching(Reconstruction[MatchingOptions]):
     solves_for_numbers = True
     Options = MatchingOptions
 
-    @abstractmethod
-    def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
-        """The labels that the attack starts from: known, inferred or free.
+    def labels(self, view: AttackerView, generator: torch.Generator) -> tuple[Tensor | None, str]:
+        """The labels that the attack holds fixed, None where it searches them; and their source.
 
         Raises:
             NotApplicable: the attack has no way to labels here.
         """
+        if view.labels is not None:
+            return view.labels, "known"
+        return self.unknown_labels(view, generator)
+
+    def unknown_labels(
+        self, view: AttackerView, generator: torch.Generator
+    ) -> tuple[Tensor | None, str]:
+        """What ``labels`` gives where the attacker does not know them."""
+        return None, "optimised with the records"
 
     def run(self, view: AttackerView, execution: Execution) -> Candidates:
         """Match gradients from all starting points, which are drawn before the work.
@@ -180,7 +187,8 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         single = self.options.precision == "float32"
         view = view.in_precision(torch.float32 if single else torch.float64)
         options, generator = self.options, execution.generator()
-        targets = self.targets(view, generator)
+        labels, source = self.labels(view, generator)
+        targets = Targets.of(view, labels)
         objective = Objective(
             view, targets, options.objective, self.weight_of_tv(view), options.adaptive
         )
@@ -190,7 +198,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         points = torch.cat([records, free], dim=1)
         with execution.progress.task(self.name, self.starts * options.iterations) as advance:
             minimum = self.search(objective).minimised(points, execution.workers, advance)
-        return self._candidates(objective, minimum)
+        return self._candidates(objective, minimum, source)
 
     @property
     def blocks(self) -> int:
@@ -199,7 +207,6 @@ class GradientMatching(Reconstruction[MatchingOptions]):
 
     @property
     def _evaluations(self) -> int:
-        """Evaluations of a restart, at most."""
         lbfgs = self.options.optimiser == "lbfgs"
         return self.options.iterations * (EVALUATIONS if lbfgs else 1)
 
@@ -225,12 +232,12 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         descent = partial(descent, project=objective.inside) if options.box else descent
         return Blocks(objective, descent, size * _KEPT_BY_ADAM, self._evaluations)
 
-    def _candidates(self, objective: Objective, minimum: Minimum) -> Candidates:
+    def _candidates(self, objective: Objective, minimum: Minimum, source: str) -> Candidates:
         view = objective.view
         details: dict[str, JsonValue] = {
             "options": self.options.model_dump(mode="json"),
             "evaluations": minimum.evaluations.tolist(),
-            "labels_from": self.labels_from(view),
+            "labels_from": source,
         }
         if flat := _flatness(objective, minimum.points):
             details["flat"] = flat
@@ -245,10 +252,6 @@ class GradientMatching(Reconstruction[MatchingOptions]):
     def weight_of_tv(self, view: AttackerView) -> float:
         """The weight α of the total variation."""
         return self.options.tv
-
-    def labels_from(self, view: AttackerView) -> str:
-        """The source of the attack's labels, in words."""
-        return "known" if view.labels is not None else "optimised with the records"
 
     def _check(self, view: AttackerView) -> None:
         options = self.options
