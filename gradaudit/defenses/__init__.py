@@ -67,7 +67,6 @@ def _pair(where: str, kind: type[Defense[Any]], item: str, *, first: bool) -> tu
 
 
 def _fault(error: ValidationError, kind: type[Defense[Any]]) -> str:
-    """Returns the first fault of the options, in a few words."""
     fault = error.errors()[0]
     what = fault["msg"].removeprefix("Value error, ")
     if not fault["loc"]:

@@ -45,6 +45,8 @@ class PenalisedLoss(Loss):
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the task's loss plus the weighted term, for each record."""
         losses = self.task.per_record(outputs[:, : -self.extra], targets)
+        if not self.weight:
+            return losses
         return losses + self.weight * self.term(outputs[:, -self.extra :], targets)
 
     def weights(self, targets: Tensor) -> Tensor | None:
@@ -73,20 +75,7 @@ class PenalisedLoss(Loss):
     @property
     def seen(self) -> Loss:
         """Returns the loss without the term, as an adversary who does not know of it has it."""
-        return _TaskOnly(self.task, self.extra)
-
-
-class _TaskOnly(PenalisedLoss):
-    """The task's loss alone, on outputs with columns appended."""
-
-    def __init__(self, task: Loss, extra: int) -> None:
-        super().__init__(task, extra, 0.0)
-
-    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.task.per_record(outputs[:, : -self.extra], targets)
-
-    def term(self, extra: Tensor, targets: Tensor) -> Tensor:
-        return extra.sum(dim=1) * 0
+        return type(self)(self.task, self.extra, 0.0)
 
 
 class ChosenColumn(PenalisedLoss):
@@ -172,7 +161,6 @@ def attachments(model: nn.Module) -> list[Attachment]:
 
 
 def _before(name: str, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Runs the part of that name on the layer's input."""
     part = cast("Attachment", layer.get_submodule(name))
     features = arguments[0]
     if part.extra and features.dim() != 2:
@@ -185,7 +173,6 @@ def _before(name: str, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[An
 
 
 def _append(path: str, model: nn.Module, arguments: tuple[Any, ...], output: Any) -> Tensor:
-    """Appends the part's additional columns to the model's outputs."""
     part = cast("Attachment", model.get_submodule(path))
     columns = vars(part).pop("appended", None)
     if part.whole and not isinstance(output, Tensor):

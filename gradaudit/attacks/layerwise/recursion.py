@@ -26,7 +26,6 @@ from gradaudit.attacks.layerwise.layer_chain import (
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System, system_of
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.errors import NotApplicable
 
 
 @dataclass(frozen=True)
@@ -76,43 +75,24 @@ def unroll(
     Raises:
         NotApplicable: a gradient is zero where it is needed, or a system is too large.
     """
-    stages = chain.stages
-    solved = [_read(chain, len(stages) - 1, last.x)]
-    delta = last.delta
-    for number in reversed(range(len(stages) - 1)):
-        stage = stages[number]
-        z = solved[-1].z
-        z = stage.activation.inverse(solved[-1].x) if z is None else z
-        delta = stages[number + 1].transposed(delta) * stage.activation.slope(z)
-        solved.append(_solve(chain, number, z, delta, update, solver))
+    stages, solved, delta, x = chain.stages, list[SolvedLayer](), last.delta, last.x
+    for number in reversed(range(len(stages))):
+        stage, previous = stages[number], stages[number - 1] if number else None
+        before = previous.activation if previous else chain.entrance
+        if solved:
+            z = solved[-1].z
+            z = stage.activation.inverse(solved[-1].x) if z is None else z
+            delta = stages[number + 1].transposed(delta) * stage.activation.slope(z)
+            gradient = update[stage.weight_name]
+            if stage.convolution is not None:
+                system = system_of(stage, z - stage.offset, delta, gradient)
+                solved.append(solver.solve(stage, system, before, previous))
+                continue
+            shared = update.get(stage.bias_name or "")
+            x = fully_connected_input(gradient, delta if shared is None else shared)
+        outside = share_outside(before, x)  # every row of a layer's gradient determines its input
+        solved.append(SolvedLayer(stage.layer, x, outside=outside, determined=True))
     return solved
-
-
-def _solve(
-    chain: LayerChain,
-    number: int,
-    z: Tensor,
-    delta: Tensor,
-    update: Mapping[str, Tensor],
-    solver: Solver,
-) -> SolvedLayer:
-    stage = chain.stages[number]
-    gradient = update[stage.weight_name]
-    if stage.convolution is None:
-        shared = update.get(stage.bias_name or "")
-        x = fully_connected_input(gradient, delta if shared is None else shared)
-        return _read(chain, number, x)
-    system = system_of(stage, z - stage.offset, delta, gradient)
-    previous = chain.stages[number - 1] if number else None
-    before = previous.activation if previous else chain.entrance
-    return solver.solve(stage, system, before, previous)
-
-
-def _read(chain: LayerChain, number: int, x: Tensor) -> SolvedLayer:
-    """A fully connected layer's input, which every row of its gradient determines."""
-    before = chain.stages[number - 1].activation if number else chain.entrance
-    outside = share_outside(before, x)
-    return SolvedLayer(chain.stages[number].layer, x, outside=outside, determined=True)
 
 
 def share_outside(activation: Activation, x: Tensor) -> float:
@@ -169,8 +149,6 @@ def best_of(setting: LayerwiseSetting, solver: Solver, *, box: bool) -> Recovere
         NotApplicable: nothing can have happened at the last layer that gives its gradient.
     """
     ends = setting.last_layers()
-    if not ends:
-        raise NotApplicable("no output of the last layer gives the gradient that was shared")
     recovered = []
     for last, target in ends:
         solved = unroll(setting.chain, setting.view.update, last, solver)

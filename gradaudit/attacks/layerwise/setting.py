@@ -90,7 +90,7 @@ class LayerwiseSetting:
         left out.
 
         Raises:
-            NotApplicable: the layer's gradient is zero.
+            NotApplicable: the layer's gradient is zero, or no output gives it.
         """
         stage, update = self.chain.stages[-1], self.view.update
         weight, bias = update[stage.weight_name], update.get(stage.bias_name or "")
@@ -116,6 +116,8 @@ class LayerwiseSetting:
             z = stage.linear(end.x) + stage.offset
             expected = self.output_gradient(target, z[None])[0]
             ranked.append((float((expected - end.delta).norm() / end.delta.norm()), (end, target)))
+        if not ranked:
+            raise NotApplicable("no output of the last layer gives the gradient that was shared")
         ranked.sort(key=lambda case: case[0])
         return [case for miss, case in ranked if miss <= max(_CLOSE, ranked[0][0])]
 
@@ -179,10 +181,10 @@ def prospects(view: AttackerView, record: Tensor, label: Tensor, seed: int) -> d
 
 def _refusal(view: AttackerView, attack: str) -> str | None:
     try:
-        ends = LayerwiseSetting.of(view, attack).last_layers()
+        LayerwiseSetting.of(view, attack).last_layers()
     except (NotApplicable, AuditError) as why:
         return str(why)
-    return None if ends else "no output of the last layer gives the gradient that was shared"
+    return None
 
 
 def _ranks(

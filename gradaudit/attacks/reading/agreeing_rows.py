@@ -16,6 +16,7 @@ from gradaudit.attacks.reading.base import (
     head_of,
     linear_of,
     size_of,
+    untold,
 )
 from gradaudit.sharing.named import NamedUpdate
 
@@ -51,17 +52,11 @@ class AgreeingRows(Reading):
         few = head is not None and len(update.after[head[1].bias]) < 3 and update.records != 1
         for layer, names in update.layers().items():
             linear = linear_of(update, names)
-            metrics = ("record_share",)
             if linear is None or few:
-                why = _OTHER if linear is None else _FEW
-                yield ReadingUnit(metrics, layer, 0, partial(_nothing, layer, why))
-            else:
-                look = partial(_agreeing, update, layer, linear)
-                yield ReadingUnit(metrics, layer, 2 * size_of(update, names), look, cut=True)
-
-
-def _nothing(layer: str, why: str, _share: float) -> Iterator[ReadingValue]:
-    yield ReadingValue("record_share", layer, None, why)
+                yield untold("record_share", layer, _OTHER if linear is None else _FEW)
+                continue
+            look, elements = partial(_agreeing, update, layer, linear), size_of(update, names)
+            yield ReadingUnit(("record_share",), layer, 2 * elements, look, cut=True)
 
 
 def _agreeing(

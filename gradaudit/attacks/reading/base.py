@@ -49,6 +49,13 @@ class ReadingUnit(NamedTuple):
     cut: bool = False
 
 
+def untold(metric: str, layer: str | None, why: str) -> ReadingUnit:
+    """A unit of which nothing can be said, and why."""
+    return ReadingUnit(
+        (metric,), layer, 0, lambda _: iter([ReadingValue(metric, layer, None, why)])
+    )
+
+
 class Reading(ABC):
     """A measurement of an update that needs neither model nor data."""
 

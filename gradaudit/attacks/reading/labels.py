@@ -8,7 +8,14 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reading.base import LinearUpdate, Reading, ReadingUnit, ReadingValue, head_of
+from gradaudit.attacks.reading.base import (
+    LinearUpdate,
+    Reading,
+    ReadingUnit,
+    ReadingValue,
+    head_of,
+    untold,
+)
 from gradaudit.sharing.named import NamedUpdate
 
 _ROUNDINGS = 8.0
@@ -41,18 +48,14 @@ class LabelReading(Reading):
         """Make a single unit of work."""
         head = head_of(update)
         if head is None or len(update.after[head[1].bias]) < 2:
-            yield ReadingUnit(("labels_named",), None, 0, partial(_nothing, _NO_HEAD))
+            yield untold("labels_named", None, _NO_HEAD)
             return
         elements = len(update.after[head[1].bias])
         if update.smoothing:
             why = _SMOOTHED.format(update.smoothing, update.smoothing / elements)
-            yield ReadingUnit(("labels_named",), None, 0, partial(_nothing, why))
+            yield untold("labels_named", None, why)
             return
         yield ReadingUnit(("labels_named",), None, elements, partial(_named, update, *head))
-
-
-def _nothing(why: str, _share: float) -> Iterator[ReadingValue]:
-    yield ReadingValue("labels_named", None, None, why)
 
 
 def _named(

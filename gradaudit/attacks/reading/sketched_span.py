@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue
+from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue, untold
 from gradaudit.sharing.named import NamedUpdate
 
 _SKETCH = 64
@@ -41,11 +41,7 @@ class SketchedSpan(Reading):
                 look = partial(_counted, update, layer, maps[0])
                 yield ReadingUnit(("span_share",), layer, elements, look, cut=True)
             else:
-                yield ReadingUnit(("span_share",), layer, 0, partial(_nothing, layer))
-
-
-def _nothing(layer: str, _share: float) -> Iterator[ReadingValue]:
-    yield ReadingValue("span_share", layer, None, _NO_MAP)
+                yield untold("span_share", layer, _NO_MAP)
 
 
 def _counted(update: NamedUpdate, layer: str, name: str, share: float) -> Iterator[ReadingValue]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue, size_of
+from gradaudit.attacks.reading.base import Reading, ReadingUnit, ReadingValue, size_of, untold
 from gradaudit.sharing.named import NamedUpdate
 
 _NO_TABLE = "no table: a weight of two dimensions without bias, of which most rows stay as they are"
@@ -26,16 +26,11 @@ class MovedRows(Reading):
     def pieces(self, update: NamedUpdate) -> Iterator[ReadingUnit]:
         """Make one unit of work for each layer."""
         for layer, names in update.layers().items():
-            weight = update.after[names[0]]
-            table = len(names) == 1 and weight.dim() == 2
-            look = partial(_moved, update, layer, names[0]) if table else partial(_nothing, layer)
-            yield ReadingUnit(
-                ("tokens_named",), layer, size_of(update, names) if table else 0, look
-            )
-
-
-def _nothing(layer: str, _share: float) -> Iterator[ReadingValue]:
-    yield ReadingValue("tokens_named", layer, None, _NO_TABLE)
+            if len(names) == 1 and update.after[names[0]].dim() == 2:
+                look = partial(_moved, update, layer, names[0])
+                yield ReadingUnit(("tokens_named",), layer, size_of(update, names), look)
+            else:
+                yield untold("tokens_named", layer, _NO_TABLE)
 
 
 def _moved(update: NamedUpdate, layer: str, name: str, _share: float) -> Iterator[ReadingValue]:

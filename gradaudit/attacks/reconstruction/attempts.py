@@ -21,7 +21,7 @@ from gradaudit.attacks.reconstruction.closeness import (
     window_for,
 )
 from gradaudit.attacks.reconstruction.matching.restarts import GradientMatching
-from gradaudit.attacks.reconstruction.matching.unknowns import starts
+from gradaudit.attacks.reconstruction.matching.unknowns import Targets, starts
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, value_range
 from gradaudit.core.randomness import sequence, torch_rng
 from gradaudit.data.records import Records
@@ -114,8 +114,8 @@ def recovered_labels(
             "every record has a label for each position, and the distance is one of single labels"
         )
     if isinstance(method, GradientMatching):
-        fixed = method.targets(view, torch_rng(execution.seed, "labels")).fixed
-        if fixed is not None:
+        labels, _ = method.labels(view, torch_rng(execution.seed, "labels"))
+        if (fixed := Targets.of(view, labels).fixed) is not None:
             return fixed, None
     with one_thread():
         candidates = method.run(view, execution)

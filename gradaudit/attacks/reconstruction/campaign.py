@@ -147,6 +147,15 @@ class Campaign:
             raise reasons[0]
         return results
 
+    def attacked(self, attack: Attack[T], method: Method) -> list[T | NotApplicable]:
+        """What an attack makes of every batch by a method, see ``attack_batch``.
+
+        Raises:
+            NotApplicable: the method says nothing about any of these updates.
+        """
+        task, options = partial(attack_batch, attack, method), method.options.model_dump_json()
+        return self.outcomes(task, method.name, options, blocks=method.blocks)
+
 
 def _one(
     task: Task[T], batch: AttackedBatch, number: int, execution: Execution, advance: Advance

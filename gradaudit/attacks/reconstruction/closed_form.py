@@ -37,7 +37,6 @@ from gradaudit.attacks.reconstruction.base import (
     Execution,
     Reconstruction,
 )
-from gradaudit.core.randomness import torch_rng
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.module_kinds import CONVOLUTIONS
 from gradaudit.ranks.observe import watching
@@ -48,7 +47,6 @@ _FEW, _TOGETHER = 1024, 64
 """Unknowns up to which a Jacobian is made as a matrix, and its columns at a time."""
 _FULL = 1e-10
 """The least eigenvalue of JᵀJ over the largest that rounding cannot have made."""
-_ROUNDS = 3
 _LEAST_OPERATIONS = 1e7
 """Operations that a product costs at least, as calls take all the time on the smallest models."""
 _PASSES_A_PRODUCT = 4
@@ -160,31 +158,14 @@ class Inversion:
 def full_column_rank(matrix: Tensor) -> bool:
     """Whether the columns of (rows, columns) are independent, to rounding.
 
-    A Cholesky factor of MᵀM − ε I shows that they are; a vector of length one that M maps to
-    rounding errors, from inverse iteration on MᵀM + ε I, that they are not. What is neither costs
-    the singular values.
+    A Cholesky factor of MᵀM − ε I shows that they are; else it costs the singular values.
     """
     gram = matrix.mT @ matrix
     size = float(gram.diagonal().max()) or 1.0
     shift = _FULL * size * torch.eye(len(gram)).to(gram)
     if not int(torch.linalg.cholesky_ex(gram - shift).info):
         return True
-    tolerance = max(matrix.shape) * torch.finfo(matrix.dtype).eps * size**0.5
-    if float((matrix @ _smallest(gram + _FULL * shift)).norm()) <= tolerance:
-        return False
     return int(torch.linalg.matrix_rank(matrix)) == matrix.shape[1]
-
-
-def _smallest(gram: Tensor) -> Tensor:
-    """Approximate the unit eigenvector (n,) of the least eigenvalue."""
-    draws = torch_rng(0, "closed form", "rank")
-    vector = torch.randn(len(gram), 1, generator=draws, dtype=torch.float64).to(gram)
-    factor, info = torch.linalg.cholesky_ex(gram)
-    for _ in range(0 if int(info) else _ROUNDS):
-        vector = torch.cholesky_solve(vector, factor)
-        vector = vector / vector.norm()
-    unit: Tensor = vector[:, 0] / vector.norm()
-    return unit
 
 
 def operations_a_product(model: FunctionalModel, layer: str, record: Tensor) -> float:

@@ -107,7 +107,6 @@ def window_for(size: tuple[int, ...]) -> int:
 
 
 def _gaussian(width: int, like: Tensor) -> Tensor:
-    """Make Gaussian weights (1, 1, width, width) that sum to one."""
     offsets = torch.arange(width, dtype=like.dtype, device=like.device) - width // 2
     line = (-offsets.square() / (2 * SIGMA**2)).exp()
     return torch.outer(line, line)[None, None] / line.sum().square()

@@ -160,47 +160,37 @@ class CombinedObjective:
 
 
 @dataclass(frozen=True)
-class RecordActivations:
-    """A record's way through the chain.
+class CombinedSolver(Solver):
+    """COPA's step.
 
     Attributes:
-        inputs: of each layer, (inputs,).
-        outputs: of each layer before its activation, (outputs,).
+        inputs: of each layer (inputs,), and
+        outputs: before its activation (outputs,), where a search starts; of several solutions the
+            closest one is taken.
+        constrained: the layers at whose input a pull-back constraint was met.
     """
 
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
+    steps: int = 20
+    constrained: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, chain: LayerChain, record: Tensor) -> RecordActivations:
-        """The way of a record in its shape."""
+    def starting_at(cls, chain: LayerChain, record: Tensor, steps: int) -> CombinedSolver:
+        """A solver that starts at the features of a record, in its shape."""
         inputs, outputs = {}, {}
         x = chain.entrance.value(record.flatten())
         for stage in chain.stages:
             inputs[stage.layer], z = x, stage.linear(x) + stage.offset
             outputs[stage.layer], x = z, stage.activation.value(z)
-        return cls(inputs, outputs)
-
-
-@dataclass(frozen=True)
-class CombinedSolver(Solver):
-    """COPA's step.
-
-    Attributes:
-        start: where a search starts, and which of several solutions is taken: the closest one.
-        constrained: the layers at whose input a pull-back constraint was met.
-    """
-
-    start: RecordActivations
-    steps: int = 20
-    constrained: list[str] = field(default_factory=list)
+        return cls(inputs, outputs, steps)
 
     def solve(
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
     ) -> SolvedLayer:
         """Eq. 6 for the first layer, 7 where the pull-back constraint is defined, else 5."""
         matrix, right = system.balanced()
-        linear = solve(matrix, right, self.start.inputs[stage.layer].cpu().numpy())
+        linear = solve(matrix, right, self.inputs[stage.layer].cpu().numpy())
         x = torch.from_numpy(linear.x)
         determined = determines(matrix, right, linear.x)
         end = x.to(stage.weight)
@@ -213,7 +203,7 @@ class CombinedSolver(Solver):
         constraint = pull_back_of(previous)
         self.constrained.extend([stage.layer] * (constraint is not None))
         objective = CombinedObjective(matrix, right, before, constraint)
-        z: Vector = self.start.outputs[previous.layer].cpu().numpy()
+        z: Vector = self.outputs[previous.layer].cpu().numpy()
         if determined:  # nothing is left to search where the layer before can give the input
             z = before.inverse(x).numpy()
             again = objective.z_of(objective.unknown_of(z))
@@ -289,9 +279,8 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
                     recovered.append(recovered[0])
                 else:
                     begin = starting_record(setting.view, generator if number else None)
-                    solver = CombinedSolver(
-                        RecordActivations.of(setting.chain, begin), self.options.search_steps
-                    )
+                    steps = self.options.search_steps
+                    solver = CombinedSolver.starting_at(setting.chain, begin, steps)
                     recovered.append(best_of(setting, solver, box=self.options.box))
                     constrained = solver.constrained
                 advance(1)

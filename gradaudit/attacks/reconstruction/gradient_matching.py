@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.matching.objectives import Distance
@@ -14,10 +15,11 @@ from gradaudit.attacks.reconstruction.matching.restarts import (
 )
 from gradaudit.attacks.reconstruction.matching.unknowns import (
     Start,
-    Targets,
     infer_counts,
     infer_label,
 )
+
+SIGNS = "signs of the last layer's gradient"
 
 
 class DeepLeakage(GradientMatching):
@@ -36,10 +38,6 @@ class DeepLeakage(GradientMatching):
     default_steps = 300
     searches_labels = True
 
-    def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
-        """Known labels, or free ones."""
-        return Targets.of(view, view.labels)
-
 
 class ImprovedDeepLeakage(GradientMatching):
     """Read the label of a single record off the last layer, then minimise ‖∇W' − ∇W‖².
@@ -56,14 +54,11 @@ class ImprovedDeepLeakage(GradientMatching):
     default_steps = 300
     reads_labels = True
 
-    def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
-        """Known labels, or the label that the signs of the last layer's gradient reveal."""
-        labels = infer_label(view) if view.labels is None else view.labels
-        return Targets.of(view, labels)
-
-    def labels_from(self, view: AttackerView) -> str:
-        """Where labels come from: known, or read off signs."""
-        return "known" if view.labels is not None else "signs of the last layer's gradient"
+    def unknown_labels(
+        self, view: AttackerView, generator: torch.Generator
+    ) -> tuple[Tensor | None, str]:
+        """The label that the signs of the last layer's gradient reveal."""
+        return infer_label(view), SIGNS
 
 
 class InvertingOptions(MatchingOptions):
@@ -114,24 +109,17 @@ class InvertingGradients(GradientMatching):
     default_steps = 2400
     reads_labels = True
 
-    def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
-        """Known labels, the label that the signs reveal, or a batch's estimated labels."""
-        if view.labels is not None or not view.classes:
-            return Targets.of(view, view.labels)
-        known = infer_label(view) if view.batch == 1 else infer_counts(view, generator)
-        return Targets.of(view, known)
+    def unknown_labels(
+        self, view: AttackerView, generator: torch.Generator
+    ) -> tuple[Tensor | None, str]:
+        """The label that the signs reveal, or a batch's estimated labels."""
+        if not view.classes:
+            return super().unknown_labels(view, generator)
+        if view.batch == 1:
+            return infer_label(view), SIGNS
+        return infer_counts(view, generator), "estimated from the last layer's bias"
 
     def weight_of_tv(self, view: AttackerView) -> float:
         """The weight α of the total variation; by default 0 unless records are pictures."""
         asked = "tv" in self.options.model_fields_set
         return self.options.tv if view.pictures or asked else 0.0
-
-    def labels_from(self, view: AttackerView) -> str:
-        """Where labels come from: known, read off signs, or estimated."""
-        if view.labels is not None:
-            return "known"
-        if not view.classes:
-            return "optimised with the records"
-        if view.batch == 1:
-            return "signs of the last layer's gradient"
-        return "estimated from the last layer's bias"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import overload
 
 import torch
 from pydantic import JsonValue
@@ -61,15 +60,8 @@ class AttackedBatches(Sequence[AttackedBatch]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    @overload
-    def __getitem__(self, index: int) -> AttackedBatch: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[AttackedBatch]: ...
-
-    def __getitem__(self, index: int | slice) -> AttackedBatch | list[AttackedBatch]:
-        if isinstance(index, slice):
-            return [self[number] for number in self._numbers[index]]
+    def __getitem__(self, index: int) -> AttackedBatch:  # type: ignore[override]
+        """The update of one batch; nobody asks for slices."""
         number = self._numbers[index]
         if number in self._kept:
             return self._kept[number]

@@ -1,7 +1,6 @@
 """Compares the labels that each method recovers from some updates with the true labels."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 from pydantic import JsonValue
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
-from gradaudit.attacks.reconstruction.campaign import Campaign, attack_batch
+from gradaudit.attacks.reconstruction.campaign import Campaign
 from gradaudit.attacks.reconstruction.closeness import categorical_distance
 from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels
 from gradaudit.audits.attack_labels import AttackLabels, LabelsOptions
@@ -70,12 +69,7 @@ def _of_methods(
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            answers = campaign.outcomes(
-                partial(attack_batch, recovered_labels, method),
-                method.name,
-                method.options.model_dump_json(),
-                blocks=method.blocks,
-            )
+            answers = campaign.attacked(recovered_labels, method)
         except NotApplicable as error:
             reasons[text] = error.why if isinstance(error, UnknownLabels) else str(error)
         else:

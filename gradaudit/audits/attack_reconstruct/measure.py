@@ -19,7 +19,6 @@ from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attemp
 from gradaudit.attacks.reconstruction.campaign import (
     Campaign,
     Choice,
-    attack_batch,
     draw_examples,
     example_name,
     expect_folder,
@@ -268,12 +267,7 @@ def _of_methods(
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            answers = campaign.outcomes(
-                partial(attack_batch, partial(attempt, scored=campaign.scored), method),
-                method.name,
-                method.options.model_dump_json(),
-                blocks=method.blocks,
-            )
+            answers = campaign.attacked(partial(attempt, scored=campaign.scored), method)
         except NotApplicable as error:
             reasons[text] = str(error)
             continue
@@ -321,7 +315,6 @@ def _headline(
 
 
 def _distance(rows: Sequence[Measurement]) -> float:
-    """Relative error of a method; infinite where it was not scored."""
     errors = (row.number for row in rows if row.metric == "relative_error")
     return next((error for error in errors if error is not None), math.inf)
 
@@ -345,7 +338,6 @@ def _noise(campaign: Campaign, answers: Sequence[Attempt | NotApplicable]) -> Js
 def _draw(
     folder: Path, name: str, campaign: Campaign, answers: Sequence[Attempt | NotApplicable]
 ) -> None:
-    """Draw one method's reconstructions beside the originals."""
     for index, (observed, made) in enumerate(zip(campaign.observed, answers, strict=True)):
         answer = None if isinstance(made, NotApplicable) else answer_of(made, observed)
         if answer is not None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import rebuilt
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, attack_batch
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.closeness import own_items, trace
 from gradaudit.audits.attack_reconstruct.measure import threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
@@ -84,12 +83,7 @@ def _answers(campaign: Campaign, methods: dict[str, Method]) -> tuple[str, list[
     reasons: list[str] = []
     for text, method in methods.items():
         try:
-            answers = campaign.outcomes(
-                partial(attack_batch, rebuilt, method),
-                method.name,
-                method.options.model_dump_json(),
-                blocks=method.blocks,
-            )
+            answers = campaign.attacked(rebuilt, method)
         except NotApplicable as why:
             reasons.append(str(why))
             continue
@@ -133,7 +127,6 @@ def _campaign(
 
 
 def _row(options: TracingOptions, hits: NDArray[np.bool_], rows: Rows) -> Measurement:
-    """Make the row of hits (repetitions, records)."""
     missed = (~hits).reshape(len(hits) * options.participants * options.updates, -1)
     sizes = np.full(len(missed), float(missed.shape[1]))
     value, interval = clustered(missed.mean(axis=1), sizes)

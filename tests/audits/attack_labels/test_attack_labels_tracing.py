@@ -43,12 +43,11 @@ def tracing(at: Subject, **options: Any) -> dict[str, Measurement]:
 def test_every_label_is_read_off_single_gradients() -> None:
     (row,) = membership(subject(), method=("idlg",), batches=10)
     assert (row.value, row.n) == (0, 10)
-    assert row.interval is not None
     assert row.interval == pytest.approx(clopper_pearson(0, 10), abs=0.01)
 
 
 def test_methods_stand_beside_each_other_and_the_closest_is_the_headline() -> None:
-    rows = {r.variant.get("method"): r for r in membership(subject(), batches=2, iterations=5)}
+    rows = {r.variant.get("method"): r for r in membership(subject(), batches=2, iterations=1)}
     assert set(rows) == {None, "dlg", "idlg"}
     assert rows[None].value == min(rows["dlg"].value or 0, rows["idlg"].value or 0)
 
@@ -56,20 +55,18 @@ def test_methods_stand_beside_each_other_and_the_closest_is_the_headline() -> No
 def test_a_batch_has_no_signs_but_optimised_labels() -> None:
     rows = {
         row.variant.get("method"): row
-        for row in membership(subject(), batches=2, batch_size=2, iterations=10, restarts=2)
+        for row in membership(subject(), batches=1, batch_size=2, iterations=10, restarts=2)
     }
     assert rows["idlg"].status == "skipped"
     assert (rows["idlg"].reason or "").endswith("optimise them with --method dlg")
-    assert rows["dlg"].status == "measured"
-    assert rows["dlg"].n == 4
-    assert rows["dlg"].value is not None
+    assert rows["dlg"].n == 2
     assert rows["dlg"].value < 0.75  # what four classes give by chance is more
 
 
 def test_an_update_of_zeros_names_no_label_and_is_traced_to_nobody() -> None:
-    rows = membership(subject(certain_of_zero()), method=("dlg",), batches=10, iterations=1)
-    assert rows[0].n == 10
-    assert (rows[0].value or 0) >= 0.2
+    (row,) = membership(subject(certain_of_zero()), method=("dlg",), records=(0, 1), iterations=1)
+    assert row.n == 2
+    assert row.value >= 0.5
     row = tracing(subject(certain_of_zero()), participants=5, updates=2, iterations=1)["None"]
     assert row.details["method"] == "closed-form"
     assert row.details["diverged"] == 2
@@ -79,21 +76,14 @@ def test_an_update_of_zeros_names_no_label_and_is_traced_to_nobody() -> None:
 def test_noise_hides_labels() -> None:
     noise = parse_defense("dp:clip=1,sigma=10")
     (row,) = membership(subject(defenses=(noise,)), method=("idlg",), batches=10)
-    assert row.value is not None
     assert row.value > 0.3
 
 
 def test_labels_of_a_captured_update_are_named(tmp_path: Path) -> None:
     at, path = subject(), tmp_path / "update.safetensors"
-    save_file(
-        share(
-            at.target, TABLE.inputs[3:4], TABLE.labels[3:4], SharingProtocol(), torch.Generator()
-        ),
-        path,
-    )
-    rows = {
-        row.metric: row for row in membership(at, method=("idlg",), update=str(path), batches=1)
-    }
+    one = TABLE.inputs[3:4], TABLE.labels[3:4]
+    save_file(share(at.target, *one, SharingProtocol(), torch.Generator()), path)
+    rows = {row.metric: row for row in membership(at, method=("idlg",), update=str(path))}
     assert rows["labels_named"].details["labels"] == [3]
     assert rows["membership_distance"].status == "skipped"
     (row,) = membership(at, method=("idlg",), update=str(path), records=(3,))
@@ -107,12 +97,11 @@ def test_real_targets_are_refused() -> None:
 
 
 def test_records_are_traced_to_their_participants() -> None:
-    rows = tracing(subject(), method="dlg", participants=3, updates=2, iterations=10)
+    rows = tracing(subject(), method="closed-form", participants=3, updates=2)
     row = rows["None"]
     assert (row.value, row.n) == (0, 6)
     assert row.details["by_guessing"] == pytest.approx(2 / 3)
     assert rows["item"].value == 0
-    assert row.interval is not None
     assert row.interval == pytest.approx(clopper_pearson(0, 6), abs=0.01)
 
 
@@ -129,18 +118,16 @@ def test_the_closed_form_is_tried_first_and_dlg_where_it_does_not_apply() -> Non
 
 def test_noise_hides_participants_and_items_are_harder_than_participants() -> None:
     noise = parse_defense("dp:clip=1,sigma=10")
-    rows = tracing(subject(defenses=(noise,)), participants=2, updates=4, iterations=2)
-    assert rows["None"].value is not None
-    assert rows["item"].value is not None
+    hidden = subject(defenses=(noise,))
+    rows = tracing(hidden, method="closed-form", participants=2, updates=4)
     assert 0.2 < rows["None"].value <= rows["item"].value
 
 
 def test_repetitions_draw_other_records() -> None:
     row = tracing(subject(), participants=2, repeats=5, iterations=1)["None"]
-    shares = row.details["repetitions"]
-    assert isinstance(shares, list)
+    shares: Any = row.details["repetitions"]
     assert len(shares) == 5
-    assert row.value == pytest.approx(sum(map(float, shares)) / 5)  # type: ignore[arg-type]
+    assert row.value == pytest.approx(sum(shares) / 5)
     assert row.n == 10
 
 

@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -48,9 +48,23 @@ PICTURES = records(1, 12, 12, labels=[0, 1, 2, 1, 0, 2, 2, 1])
 TABLE = records(6, labels=[0, 1, 2, 3, 3, 2, 1, 0])
 
 
+CLOSED: dict[str, Any] = {"method": ("closed-form",), "batches": 1}
+DLG: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
+
+
 def rows_of(at: Subject, **options: Any) -> dict[str, Measurement]:
     """Headline rows by metric."""
     return {row.metric: row for row in every_row(at, **options) if not row.variant}
+
+
+def of_two_rounds(model: nn.Module, data: Records = TABLE) -> Subject:
+    at = subject_of(model, data)
+    return Subject((at.target, at.target), data, at.layers)
+
+
+def update_of(at: Subject, row: int) -> dict[str, Tensor]:
+    one = TABLE.inputs[row : row + 1], TABLE.labels[row : row + 1]
+    return share(at.target, *one, SharingProtocol(), torch.Generator(), dtype=torch.float64)
 
 
 every_row = rows_by(AttackReconstruct)
@@ -72,24 +86,18 @@ def test_every_metric_has_a_row_with_what_the_attacker_knew() -> None:
     )
     assert set(rows) == {metric.id for metric in AttackReconstruct.metrics} - {"certainty"}
     for row in rows.values():
-        assert row.status == "measured"
-        assert row.audit == "attack"
-        assert row.n == 2
-        knowledge = row.details["knowledge"]
-        assert isinstance(knowledge, dict)
-        assert knowledge["labels"] == "unknown"
-        assert knowledge["range"] == [0.0, 1.0]
+        assert (row.status, row.audit, row.n) == ("measured", "attack", 2)
+        knowledge: Any = row.details["knowledge"]
+        assert (knowledge["labels"], knowledge["range"]) == ("unknown", [0.0, 1.0])
     assert rows["label_accuracy"].value == 1
-    restarts = rows["mse"].details["restarts"]
-    assert isinstance(restarts, dict)
+    restarts: Any = rows["mse"].details["restarts"]
     assert restarts["count"] == 4
-    assert restarts["best"] <= restarts["mean"]  # type: ignore[operator]
+    assert restarts["best"] <= restarts["mean"]
 
 
 def test_the_value_is_the_mean_of_the_answers_and_the_interval_needs_five() -> None:
     at = subject_of(mlp(), TABLE)
-    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1}
-    few, many = (rows_of(at, batches=count, **options)["mse"] for count in (4, 6))
+    few, many = (rows_of(at, **{**CLOSED, "batches": count})["mse"] for count in (4, 6))
     assert few.interval is None
     answers = np.array(many.details["answers"], dtype=float)
     assert many.value == pytest.approx(answers.mean())
@@ -129,19 +137,21 @@ def test_an_attacker_knows_a_tables_ranges_and_one_hot_groups() -> None:
     assert view.knowledge["columns"] == "ranges and one-hot groups"
 
 
-def test_samples_only_lower_the_number_of_batches() -> None:
-    options: dict[str, Any] = {"method": ("closed-form",), "batches": 3}
-    for samples, batches in ((100, 3), (2, 2), (None, 3)):
-        row = rows_of(subject_of(mlp(), TABLE, samples=samples), **options)["mse"]
-        assert row.n == batches
+@pytest.mark.parametrize(("samples", "batches"), [(100, 3), (2, 2), (None, 3)])
+def test_samples_only_lower_the_number_of_batches(samples: int | None, batches: int) -> None:
+    at = subject_of(mlp(), TABLE, samples=samples)
+    assert rows_of(at, **{**CLOSED, "batches": 3})["mse"].n == batches
 
 
-def test_tables_skip_picture_scores_with_a_reason() -> None:
-    rows = rows_of(subject_of(mlp(), TABLE), method=("dlg",), iterations=2, restarts=1, batches=1)
+def test_tables_skip_picture_scores_and_real_targets_label_accuracy() -> None:
+    rows = rows_of(subject_of(mlp(), TABLE), **CLOSED)
     for metric in ("psnr", "ssim"):
-        assert rows[metric].status == "skipped"
         assert "no pictures" in str(rows[metric].reason)
     assert rows["mse"].status == "measured"
+    generator = torch.Generator().manual_seed(0)
+    data = Records(torch.rand(4, 6, generator=generator), torch.rand(4, 4, generator=generator))
+    rows = rows_of(subject_of(mlp(), data, loss=MeanSquaredError()), **DLG)
+    assert (rows["mse"].status, rows["label_accuracy"].status) == ("measured", "skipped")
 
 
 def test_methods_are_variants_and_the_headline_is_all_of_the_closest() -> None:
@@ -201,37 +211,21 @@ def test_layers_that_are_left_out_are_not_seen() -> None:
 
 
 def test_a_defense_in_front_hurts_the_attack_and_is_named() -> None:
-    options: dict[str, Any] = {"method": ("dlg",), "iterations": 40, "restarts": 2, "batches": 1}
-    plain = rows_of(subject_of(mlp(), TABLE), **options)["relative_error"]
+    plain = rows_of(subject_of(mlp(), TABLE), **CLOSED)["relative_error"]
     noise = parse_defense("dp:clip=1,sigma=0.5")
-    defended = rows_of(subject_of(mlp(), TABLE, defenses=(noise,)), **options)["relative_error"]
-    assert plain.value is not None
-    assert defended.value is not None
-    assert plain.value < 0.01 < 0.2 < defended.value
-    assert isinstance(defended.details["knowledge"], dict)
-    assert defended.details["knowledge"]["defense"] == [str(noise)]
-
-
-def test_an_adaptive_attacker_gets_more_of_a_pruned_update() -> None:
-    at = subject_of(mlp(), TABLE, defenses=(parse_defense("prune:0.5"),))
-    options: dict[str, Any] = {"method": ("idlg",), "iterations": 30, "restarts": 3, "batches": 2}
-    static = rows_of(at, **options)["relative_error"].value
-    adaptive = rows_of(at, adaptive=True, **options)["relative_error"].value
-    assert static is not None
-    assert adaptive is not None
-    assert adaptive < static
+    defended = rows_of(subject_of(mlp(), TABLE, defenses=(noise,)), **CLOSED)["relative_error"]
+    assert plain.value < 0.01 < 0.2 < defended.value  # type: ignore[operator]
+    knowledge: Any = defended.details["knowledge"]
+    assert knowledge["defense"] == [str(noise)]
 
 
 def test_fedavgs_update_is_attacked_through_the_local_steps() -> None:
     rows = rows_of(
         subject_of(mlp(), TABLE),
-        method=("dlg",),
+        **{**DLG, "iterations": 40, "restarts": 2},
         algorithm="fedavg",
         epochs=2,
         rate=0.1,
-        iterations=40,
-        restarts=2,
-        batches=1,
     )
     error = rows["relative_error"]
     assert error.value is not None
@@ -240,46 +234,19 @@ def test_fedavgs_update_is_attacked_through_the_local_steps() -> None:
 
 
 def test_a_captured_update_is_attacked_as_the_simulated_one(tmp_path: Path) -> None:
+    """Without its records it has the attacker's score alone."""
     at, path = subject_of(mlp(), TABLE), tmp_path / "update.safetensors"
-    update = share(
-        at.target,
-        TABLE.inputs[5:6],
-        TABLE.labels[5:6],
-        SharingProtocol(),
-        torch.Generator(),
-        dtype=torch.float64,
-    )
-    save_file(update, path)
-    options: dict[str, Any] = {"method": ("dlg",), "iterations": 20, "restarts": 2}
-    simulated = rows_of(at, records=(5,), **options)
-    captured = rows_of(at, records=(5,), update=str(path), **options)
-    for metric, row in simulated.items():
-        assert captured[metric].value == row.value
+    save_file(update_of(at, 5), path)
+    simulated = rows_of(at, records=(5,), **DLG)
+    captured = rows_of(at, records=(5,), update=str(path), **DLG)
+    assert {m: row.value for m, row in captured.items()} == {
+        m: row.value for m, row in simulated.items()
+    }
     assert isinstance(captured["mse"].details["update"], dict)
-
-
-def test_a_captured_update_without_its_records_has_the_attackers_score_alone(
-    tmp_path: Path,
-) -> None:
-    at, path = subject_of(mlp(), TABLE), tmp_path / "update.safetensors"
-    save_file(
-        share(at.target, TABLE.inputs[:1], TABLE.labels[:1], SharingProtocol(), torch.Generator()),
-        path,
-    )
-    rows = rows_of(at, update=str(path), method=("dlg",), iterations=2, restarts=1)
-    assert rows["attacker_score"].status == "measured"
+    unknown = rows_of(at, update=str(path), **DLG)
+    assert unknown["attacker_score"].status == "measured"
     for metric in ("mse", "relative_error", "psnr", "ssim"):
-        assert rows[metric].status == "skipped"
-        assert "no truth" in str(rows[metric].reason)
-
-
-def test_real_targets_have_no_label_accuracy() -> None:
-    generator = torch.Generator().manual_seed(0)
-    data = Records(torch.rand(4, 6, generator=generator), torch.rand(4, 4, generator=generator))
-    at = subject_of(mlp(), data, loss=MeanSquaredError())
-    rows = rows_of(at, method=("dlg",), iterations=3, restarts=1, batches=1)
-    assert rows["mse"].status == "measured"
-    assert rows["label_accuracy"].status == "skipped"
+        assert "no truth" in str(unknown[metric].reason)
 
 
 def test_all_restarts_diverged_is_a_failure_with_that_reason(tmp_path: Path) -> None:
@@ -290,56 +257,43 @@ def test_all_restarts_diverged_is_a_failure_with_that_reason(tmp_path: Path) -> 
     assert rows["mse"].reason == "every restart diverged"
 
 
-def test_examples_are_written_on_demand_only(tmp_path: Path) -> None:
-    at = subject_of(picture_model(), PICTURES)
-    options: dict[str, Any] = {"method": ("idlg",), "iterations": 2, "restarts": 1, "batches": 2}
+def test_examples_are_written_on_demand_only_and_by_round(tmp_path: Path) -> None:
+    at = of_two_rounds(picture_model(), PICTURES)
+    options = {**DLG, "method": ("idlg",), "batches": 2}
     folder = tmp_path / "examples"
     rows_of(at, **options)
     assert not folder.exists()
-    rows_of(at, save_examples=folder, **options)
-    assert sorted(path.name for path in folder.iterdir()) == ["idlg-01.png", "idlg-02.png"]
+    rows_of(at, every_round=True, save_examples=folder, **options)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [f"{of}idlg-0{n}.png" for of in ("", "round-1-") for n in (1, 2)]
     sheet = np.asarray(Image.open(folder / "idlg-01.png"))
     assert sheet.shape[1] > 2 * 120  # original and reconstruction side by side
 
 
-def test_pictures_of_several_rounds_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    at = subject_of(picture_model(), PICTURES)
-    at = Subject((at.target, at.target), at.records, at.layers)
-    options: dict[str, Any] = {"method": ("idlg",), "iterations": 1, "restarts": 1, "batches": 1}
-    rows_of(at, **options, every_round=True, save_examples=tmp_path)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["idlg-01.png", "round-1-idlg-01.png"]
-
-
-def test_older_rounds_are_attacked_on_demand() -> None:
-    at = subject_of(mlp(), TABLE)
-    at = Subject((at.target, at.target), TABLE, at.layers)
-    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
-    assert {str(row.variant) for row in every_row(at, **options)} == {"{}"}
-    rounds = {str(row.variant) for row in every_row(at, every_round=True, **options)}
-    assert rounds == {"{}", "{'round': 1}"}
-
-
-def test_the_updates_of_several_rounds_are_attacked_together_on_demand() -> None:
-    at = subject_of(mlp(), TABLE)
-    at = Subject((at.target, at.target), TABLE, at.layers)
-    options: dict[str, Any] = {"method": ("closed-form",), "batches": 1, "joint_rounds": True}
-    rows = every_row(at, **options)
-    assert {str(row.variant) for row in rows} == {"{}"}
-    known = next(row for row in rows if row.metric == "mse").details["knowledge"]
-    assert isinstance(known, dict)
-    assert known["rounds"] == 2
-    rounds = {str(row.variant) for row in every_row(at, every_round=True, **options)}
-    assert rounds == {"{}", "{'round': 1}", "{'round': 2}"}
+@pytest.mark.parametrize(
+    ("options", "rounds"),
+    [
+        ({}, {"{}"}),
+        ({"every_round": True}, {"{}", "{'round': 1}"}),
+        ({"joint_rounds": True}, {"{}"}),
+        ({"joint_rounds": True, "every_round": True}, {"{}", "{'round': 1}", "{'round': 2}"}),
+    ],
+    ids=str,
+)
+def test_rounds_are_attacked_alone_or_together_on_demand(
+    options: dict[str, Any], rounds: set[str]
+) -> None:
+    rows = every_row(of_two_rounds(mlp()), **CLOSED, **options)
+    assert {str(row.variant) for row in rows} == rounds
+    known: Any = next(r for r in rows if r.metric == "mse" and not r.variant).details["knowledge"]
+    assert known.get("rounds", 1) == (2 if "joint_rounds" in options else 1)
 
 
 def test_joint_rounds_ask_for_several_checkpoints_and_no_captured_update() -> None:
     with pytest.raises(UsageError, match="--joint-rounds: needs several rounds"):
         rows_of(subject_of(mlp(), TABLE), joint_rounds=True)
-    at = subject_of(mlp(), TABLE)
-    at = Subject((at.target, at.target), TABLE, at.layers)
     with pytest.raises(UsageError, match="--update holds one update"):
-        rows_of(at, joint_rounds=True, update="u.safetensors")
+        rows_of(of_two_rounds(mlp()), joint_rounds=True, update="u.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -397,23 +351,12 @@ def test_the_closed_forms_rows_hold_its_noise_conditions() -> None:
     options: dict[str, Any] = {"method": ("closed-form",), "records": (3, 5)}
     at = subject_of(mlp(), TABLE, defenses=(parse_defense("dp:clip=1,sigma=0.02"),))
     row = rows_of(at, **options)["relative_error"]
-    found, errors = row.details["noise"], row.details["answers"]
-    assert isinstance(found, list)
-    assert isinstance(errors, list)
-    clean = [
-        share(
-            at.target,
-            TABLE.inputs[i : i + 1],
-            TABLE.labels[i : i + 1],
-            SharingProtocol(),
-            torch.Generator(),
-        )
-        for i in (3, 5)
-    ]
-    for one, update, error in zip(found, clean, errors, strict=True):
+    found: Any = row.details["noise"]
+    errors: Any = row.details["answers"]
+    for one, record, error in zip(found, (3, 5), errors, strict=True):
+        update = update_of(at, record)
         length = torch.cat([part.flatten() for part in update.values()]).norm()
         bias = (update["0.bias"] / length.clamp_min(1)).abs()
-        assert isinstance(one, dict)
         assert one["layer"] == "0"
         assert one["all_rows"]["kappa"] == pytest.approx(float(bias.max() / bias.min()), rel=1e-5)
         assert one["best_row"]["kappa"] == 1.0
@@ -424,7 +367,7 @@ def test_the_closed_forms_rows_hold_its_noise_conditions() -> None:
 
 def test_clipping_alone_is_no_noise() -> None:
     at = subject_of(mlp(), TABLE, defenses=(parse_defense("dp:clip=0.01,sigma=0"),))
-    row = rows_of(at, method=("closed-form",), batches=1)["relative_error"]
+    row = rows_of(at, **CLOSED)["relative_error"]
     (found,) = row.details["noise"]  # type: ignore[misc]
     assert found["all_rows"]["r"] == pytest.approx(0, abs=1e-12)
     assert row.value == pytest.approx(0, abs=1e-12)
@@ -434,17 +377,15 @@ def test_a_secret_branch_is_noise_that_the_closed_form_does_not_mind() -> None:
     spn = parse_defense("spn:bits=8,alpha=0.5")
     at = subject_of(mlp(), TABLE)
     at = Subject((defended_target(at.target, (spn,), 0),), TABLE, at.layers, defenses=(spn,))
-    row = rows_of(at, method=("closed-form",), batches=1)["relative_error"]
+    row = rows_of(at, **CLOSED)["relative_error"]
     (found,) = row.details["noise"]  # type: ignore[misc]
     assert found["all_rows"]["r"] > 0.1
     assert row.value == pytest.approx(0, abs=1e-9)
 
 
 def test_layer_by_layer_attacks_are_spoken_of_without_running_them() -> None:
-    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
-    rows = rows_of(subject_of(picture_model(), PICTURES), **options)
-    told = rows["relative_error"].details["layer_by_layer"]
-    assert isinstance(told, dict)
+    rows = rows_of(subject_of(picture_model(), PICTURES), **DLG)
+    told: Any = rows["relative_error"].details["layer_by_layer"]
     assert (told["r-gap"], told["copa"]) == (None, None)
     assert "attacks apply: r-gap and copa" in str(told["says"])
     (batch,) = chosen_batches(subject_of(picture_model(), PICTURES), Choice())
@@ -456,24 +397,16 @@ def test_layer_by_layer_attacks_are_spoken_of_without_running_them() -> None:
 
 
 def test_why_layer_by_layer_attacks_do_not_apply() -> None:
-    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
     model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)).double()
-    row = rows_of(subject_of(model, TABLE), **options)["relative_error"]
-    told = row.details["layer_by_layer"]
-    assert isinstance(told, dict)
+    told: Any = rows_of(subject_of(model, TABLE), **DLG)["relative_error"].details["layer_by_layer"]
     assert "a ReLU has no inverse" in str(told["copa"])
     assert told["c"] is None
-    several = rows_of(subject_of(mlp(), TABLE), batch_size=2, **options)["relative_error"]
+    several = rows_of(subject_of(mlp(), TABLE), batch_size=2, **DLG)["relative_error"]
     assert "this update is of 2" in str(several.details["layer_by_layer"])
 
 
 def test_worker_processes_change_no_number() -> None:
-    options: dict[str, Any] = {
-        "method": ("dlg", "closed-form"),
-        "iterations": 2,
-        "restarts": 2,
-        "batches": 3,
-    }
+    options = {**DLG, "restarts": 2, "batches": 2}
     alone, spread = (every_row(subject_of(mlp(), TABLE, jobs=jobs), **options) for jobs in (1, 2))
     assert spread == alone
 
@@ -481,8 +414,8 @@ def test_worker_processes_change_no_number() -> None:
 def test_a_model_that_cannot_be_shipped_is_attacked_in_this_process() -> None:
     model = mlp()
     vars(model)["locked"] = threading.Lock()
-    options: dict[str, Any] = {"method": ("closed-form",), "batches": 2}
-    row = rows_of(subject_of(model, TABLE, jobs=2), **options)["relative_error"]
+    at = subject_of(model, TABLE, jobs=2)
+    row = rows_of(at, **{**CLOSED, "batches": 2})["relative_error"]
     assert row.value == pytest.approx(0, abs=1e-9)
 
 
@@ -521,8 +454,7 @@ def test_lengths_are_not_compared_where_the_learning_rate_is_unknown(tmp_path: P
     for bias in (True, False):
         model = mlp(bias=bias)
         at, after = subject_of(model, TABLE), copy.deepcopy(model)
-        one = TABLE.inputs[5:6], TABLE.labels[5:6]
-        update = share(at.target, *one, SharingProtocol(), torch.Generator(), dtype=torch.float64)
+        update = update_of(at, 5)
         with torch.no_grad():
             for name, parameter in after.named_parameters():
                 parameter -= 0.01 * update[name]
@@ -544,16 +476,18 @@ def test_lengths_are_not_compared_where_the_learning_rate_is_unknown(tmp_path: P
 
 
 def test_the_details_hold_what_the_attack_says_of_every_batch() -> None:
-    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 2}
+    options = {**DLG, "restarts": 2, "adaptive": True}
     three, one = (
-        rows_of(subject_of(mlp(), TABLE), batches=batches, **options)["mse"].details["attack"]
+        rows_of(subject_of(mlp(), TABLE), **{**options, "batches": batches})["mse"].details[
+            "attack"
+        ]
         for batches in (3, 1)
     )
-    assert isinstance(three, dict)
-    assert isinstance(one, dict)
+    three, one = cast("Any", three), cast("Any", one)
     assert set(three) == {"options", "labels_from", "batches"}
-    assert [len(each["evaluations"]) for each in three["batches"]] == [2, 2, 2]  # type: ignore[index, union-attr, call-overload]
+    assert [len(each["evaluations"]) for each in three["batches"]] == [2, 2, 2]
     assert set(one) == {"options", "labels_from", "evaluations"}
+    assert one["options"]["adaptive"] is True
 
 
 @pytest.mark.parametrize("records", ["5,2", ("5", "2"), ["5,2"], (5, 2), [5, "2"]])
@@ -585,7 +519,7 @@ def test_picture_scores_are_of_the_batches_that_lie_in_the_range_of_pictures() -
     inputs = PICTURES.inputs.clone()
     inputs[3] *= 2
     data = replace(PICTURES, inputs=inputs)
-    options: dict[str, Any] = {"method": ("idlg",), "iterations": 2, "restarts": 2}
+    options = {**DLG, "method": ("idlg",), "restarts": 2}
     rows = rows_of(subject_of(picture_model(), data), records=(0, 3), **options)
     alone = rows_of(subject_of(picture_model(), PICTURES), records=(0,), **options)
     assert rows["mse"].n == 2
