@@ -58,17 +58,6 @@ def test_without_pairs_it_goes_straight_down() -> None:
     assert torch.equal(memory.directions(rows, moves, -turns, gradients), -gradients)
 
 
-def test_a_row_alone_gives_the_numbers_that_it_gives_beside_others() -> None:
-    generator = np.random.default_rng(2)
-    start = torch.zeros(ROWS, SIZE, dtype=torch.float64)
-    together, alone = Memory.empty(start, HISTORY), Memory.empty(start[:1], HISTORY)
-    for _ in range(7):
-        moves, turns, gradients = drawn(generator)
-        found = together.directions(np.arange(ROWS), moves, turns, gradients)
-        own = alone.directions(np.array([0]), moves[:1], turns[:1], gradients[:1])
-        torch.testing.assert_close(found[:1], own, rtol=1e-12, atol=1e-12)
-
-
 def test_directions_go_on_in_double_precision_from_pairs_in_single() -> None:
     """With nothing new to keep, the direction is that of the pairs as they were rounded."""
     generator = np.random.default_rng(2)
