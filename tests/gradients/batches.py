@@ -19,22 +19,7 @@ def batch_gradient(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> dict[str, Tensor]:
-    """The gradient of the mean loss of one batch, also where its records are coupled.
-
-    Args:
-        target: the audited model; it is left as it was.
-        inputs: (records, …), the batch.
-        labels: (records, …).
-        layers: whose gradients are wanted.
-        dtype: of the computation and of the gradients.
-        seed: what dropout in training mode draws from.
-
-    Returns:
-        Each layer's gradient (elements,) by its name.
-
-    Raises:
-        AuditError: the model cannot be run on the batch, or the labels do not fit.
-    """
+    """Each layer's gradient (elements,) of a batch's mean loss, also where records are coupled."""
     view = FunctionalModel.of(target, dtype=dtype, seed=seed)
     records, targets = view.cast(inputs), view.cast(labels)
     view.check(records, targets)

@@ -114,7 +114,9 @@ class Campaign:
         """Records behind an update."""
         return self.observed[0].view.batch
 
-    def outcomes(self, task: Task[T], title: str, *words: str, blocks: int = 1) -> list[T]:
+    def outcomes(
+        self, task: Task[T], title: str, words: Sequence[str] = (), blocks: int = 1
+    ) -> list[T]:
         """A task's results for every batch, in order; they are kept under the title and words.
 
         The batches are shared out among workers where that keeps as many of them busy as sharing
@@ -147,15 +149,6 @@ class Campaign:
             raise reasons[0]
         return results
 
-    def attacked(self, attack: Attack[T], method: Method) -> list[T | NotApplicable]:
-        """What an attack makes of every batch by a method, see ``attack_batch``.
-
-        Raises:
-            NotApplicable: the method says nothing about any of these updates.
-        """
-        task, options = partial(attack_batch, attack, method), method.options.model_dump_json()
-        return self.outcomes(task, method.name, options, blocks=method.blocks)
-
 
 def _one(
     task: Task[T], batch: AttackedBatch, number: int, execution: Execution, advance: Advance
@@ -163,6 +156,14 @@ def _one(
     result = task(batch, number, execution)
     advance(1)
     return result
+
+
+def attacking(
+    attack: Attack[T], method: Method
+) -> tuple[Task[T | NotApplicable], str, tuple[str, ...], int]:
+    """What ``Campaign.outcomes`` is asked for an attack by a method, see ``attack_batch``."""
+    task, options = partial(attack_batch, attack, method), method.options.model_dump_json()
+    return task, method.name, (options,), method.blocks
 
 
 def attack_batch(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
-from gradaudit.attacks.reconstruction.campaign import Campaign
+from gradaudit.attacks.reconstruction.campaign import Campaign, attacking
 from gradaudit.attacks.reconstruction.closeness import categorical_distance
 from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels
 from gradaudit.audits.attack_labels import AttackLabels, LabelsOptions
@@ -69,7 +69,7 @@ def _of_methods(
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            answers = campaign.attacked(recovered_labels, method)
+            answers = campaign.outcomes(*attacking(recovered_labels, method))
         except NotApplicable as error:
             reasons[text] = error.why if isinstance(error, UnknownLabels) else str(error)
         else:

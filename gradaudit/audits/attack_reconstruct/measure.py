@@ -19,6 +19,7 @@ from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attemp
 from gradaudit.attacks.reconstruction.campaign import (
     Campaign,
     Choice,
+    attacking,
     draw_examples,
     example_name,
     expect_folder,
@@ -267,7 +268,8 @@ def _of_methods(
     reasons: dict[str, str] = {}
     for text, method in methods.items():
         try:
-            answers = campaign.attacked(partial(attempt, scored=campaign.scored), method)
+            score = partial(attempt, scored=campaign.scored)
+            answers = campaign.outcomes(*attacking(score, method))
         except NotApplicable as error:
             reasons[text] = str(error)
             continue

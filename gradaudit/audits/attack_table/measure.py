@@ -156,7 +156,7 @@ class _Attack:
                 break
             options = self.options.model_dump_json()
             task = partial(self._attacked, method)
-            outcomes = self.campaign.outcomes(task, "table", name, options)
+            outcomes = self.campaign.outcomes(task, "table", (name, options))
             if all(outcome.answer is None for outcome in outcomes):
                 reasons[name] = outcomes[0].reason
             else:

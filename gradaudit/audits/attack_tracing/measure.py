@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import rebuilt
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, attacking
 from gradaudit.attacks.reconstruction.closeness import own_items, trace
 from gradaudit.audits.attack_reconstruct.measure import threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
@@ -83,7 +83,7 @@ def _answers(campaign: Campaign, methods: dict[str, Method]) -> tuple[str, list[
     reasons: list[str] = []
     for text, method in methods.items():
         try:
-            answers = campaign.attacked(rebuilt, method)
+            answers = campaign.outcomes(*attacking(rebuilt, method))
         except NotApplicable as why:
             reasons.append(str(why))
             continue

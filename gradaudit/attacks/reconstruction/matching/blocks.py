@@ -172,8 +172,11 @@ class Blocks:
         if workers > 1:
             tasks = [partial(_in_a_worker, self.objective, self.descent, part) for part in parts]
             return Minimum.joined(shared_out(tasks, workers, advance))
-        descend = partial(self.descent, advance=advance)
-        return Minimum.joined([descend(evaluate.anew(), part) for part in parts])
+        minima = []
+        for part in parts:
+            minimum = self.descent(evaluate.anew(), part, advance=advance)
+            minima.append(minimum)  # a comprehension is one more call to the numbers
+        return Minimum.joined(minima)
 
     def rows(self, restarts: int) -> int:
         """The number of restarts in a block."""
