@@ -21,7 +21,7 @@ from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits import Audit, named
 from gradaudit.audits import audits as all_audits
 from gradaudit.config import SubjectSettings, settle
-from gradaudit.core.specs import pick, suggest
+from gradaudit.core.specs import expect_options, pick, suggest
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense, parse_defense
@@ -320,12 +320,6 @@ def _audit(
     """Builds an audit from a preset, the federation over it, and given values on top."""
     name = named(name)
     kind = pick(name, known, f"audits: {name}", "audit")
-    takes = kind.Options.model_fields
-    for option in values:
-        if option not in takes:
-            raise UsageError(
-                f"{name}: no option {option!r}{suggest(option, takes)}; "
-                f"it takes: {', '.join(takes) or 'none'}"
-            )
+    expect_options(kind.Options, name, values)
     said = kind.Options.deployed(federation) if federation else {}
     return kind(settle(kind.Options, dict(values), {**preset, **said}))

@@ -7,7 +7,7 @@ the allowed keys and the defaults are read off its signature.
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -163,13 +163,7 @@ def configured(options: type[M], where: str, values: Mapping[str, object]) -> M:
         UsageError: an option that the part does not take, one that is missing, or a value out of
             range.
     """
-    takes = options.model_fields
-    for name in values:
-        if name not in takes:
-            raise UsageError(
-                f"{where}: no option {name!r}{suggest(name, takes)}; "
-                f"it takes: {', '.join(takes) or 'none'}"
-            )
+    expect_options(options, where, values)
     try:
         return options.model_validate(values)
     except ValidationError as error:
@@ -181,6 +175,21 @@ def configured(options: type[M], where: str, values: Mapping[str, object]) -> M:
         raise UsageError(
             f"{where}: {at}={fault['input']!r}: {what}" if at else f"{where}: {what}"
         ) from error
+
+
+def expect_options(options: type[BaseModel], where: str, names: Iterable[str]) -> None:
+    """Raise an error where a part does not take an option of one of these names.
+
+    Raises:
+        UsageError: it does not.
+    """
+    takes = options.model_fields
+    for name in names:
+        if name not in takes:
+            raise UsageError(
+                f"{where}: no option {name!r}{suggest(name, takes)}; "
+                f"it takes: {', '.join(takes) or 'none'}"
+            )
 
 
 def suggest(name: str, known: Collection[str]) -> str:

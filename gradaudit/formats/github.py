@@ -12,7 +12,6 @@ from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
 from gradaudit.view.facts import abridged
 
-_COMMANDS = {"error": "error", "warning": "warning"}
 _VERDICTS: dict[Word, str] = {
     "passed": "notice",
     "failed": "error",
@@ -40,7 +39,7 @@ def _lines(judged: Report, found: list[list[Result]]) -> Iterator[str]:
     file = _in_workspace(artifact(judged))
     place = {"file": file, "line": str(line_of(judged))} if file else {}
     for worst, *others in found:
-        command = _COMMANDS.get(worst.says, "notice")
+        command = worst.says if worst.says in ("error", "warning") else "notice"
         layers = dict.fromkeys(other.finding.layer or "the whole model" for other in others)
         also = f" Also in {abridged(list(layers))}." if layers else ""
         yield _command(command, f"{worst.sentence}{also}", {**place, "title": worst.rule})

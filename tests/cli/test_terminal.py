@@ -7,6 +7,14 @@ from gradaudit.cli import terminal
 from gradaudit.planning.parallel import Share
 
 
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the terminal's clock shows."""
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    return now
+
+
 def test_lines_are_harmless_and_stop_before_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -24,10 +32,8 @@ def test_lines_are_harmless_and_stop_before_the_end(
 
 
 def test_lines_name_all_open_tasks_and_the_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    now: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
     lines = terminal.Lines()
     with lines.task("sweep, settings", 6) as outer:
         for number in (1, 2):
@@ -47,10 +53,8 @@ def test_lines_name_all_open_tasks_and_the_time_left(
 
 
 def test_lines_come_at_most_every_half_minute(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    now: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
     lines = terminal.Lines()
     for _ in range(100):
         with lines.task("batch", 60) as step:

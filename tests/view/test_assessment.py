@@ -1,7 +1,7 @@
 """Harms with likelihood and severity: what the numbers show, and what they leave open."""
 
 import pytest
-from report_builder import make_report, row, skipped_row
+from report_builder import fc1, make_report, row, skipped_row
 
 from gradaudit.judging import Policy
 from gradaudit.report import Measurement
@@ -32,26 +32,14 @@ def risks(*rows: Measurement, policy: Policy | None = None) -> tuple[AssessedRis
 @pytest.mark.parametrize(
     ("bits", "likelihood", "rows"),
     [
+        (fc1(3, 2.5, 3.5), LIKELY, "leak.bits 3 [2.50, 3.50], lower end above limit 2"),
+        (fc1(1.5, 1.2, 1.8), WARNED, "leak.bits 1.50 [1.20, 1.80], lower end above limit 1"),
         (
-            row("leak.bits", "conv1", 3.0, interval=(2.5, 3.5)),
-            LIKELY,
-            "leak.bits 3 [2.50, 3.50], lower end above limit 2",
-        ),
-        (
-            row("leak.bits", "conv1", 1.5, interval=(1.2, 1.8)),
-            WARNED,
-            "leak.bits 1.50 [1.20, 1.80], lower end above limit 1",
-        ),
-        (
-            row("leak.bits", "conv1", 0.9, interval=(0.5, 2.5)),
+            fc1(0.9, 0.5, 2.5),
             LEFT_OPEN,
             "leak.bits 0.900 [0.500, 2.50], limit 2 inside the interval",
         ),
-        (
-            row("leak.bits", "conv1", 0.5, interval=(0.1, 0.9)),
-            UNLIKELY,
-            "leak.bits 0.500 [0.100, 0.900]",
-        ),
+        (fc1(0.5, 0.1, 0.9), UNLIKELY, "leak.bits 0.500 [0.100, 0.900]"),
         (skipped_row("leak.bits", "conv1", "no"), UNKNOWN, "none"),
     ],
 )
@@ -94,18 +82,14 @@ def test_what_is_rebuilt_and_what_is_solved_for_are_one_harm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("auroc", "word"), [(0.96, CERTAIN), (0.951, CERTAIN), (0.949, LIKELY), (0.76, LIKELY)]
+    ("auroc", "word"),
+    [(0.96, CERTAIN), (0.951, CERTAIN), (0.949, LIKELY), (0.76, LIKELY), (0.7, POSSIBLE)],
 )
 def test_what_an_attack_does_of_what_guessing_fails_at_is_worded_by_its_share(
     auroc: float, word: str
 ) -> None:
     found = risks(row("vinfo.auroc", "fc1", auroc, details={"attribute": "sex"}), policy=AUROC)
     assert found[1].likelihood == word
-
-
-def test_an_attack_that_succeeds_in_fewer_than_half_the_cases_is_possible() -> None:
-    found = risks(row("vinfo.auroc", "fc1", 0.7, details={"attribute": "sex"}), policy=AUROC)
-    assert found[1].likelihood == POSSIBLE
 
 
 def test_labels_that_are_read_exactly_are_almost_certain_to_be_read() -> None:

@@ -11,13 +11,14 @@ from gradaudit.report import Finding
 from gradaudit.view.likelihood import INDICATED, beyond_guessing, likelihood
 
 
+def beyond(metric: str, **limit: Any) -> Finding:
+    return Finding(rule=1, level="error", message="", metric=metric, outcome="failed", **limit)
+
+
 def said(answers: list[Any] | None, *, proxy: bool = False, **limit: Any) -> str:
     details = {} if answers is None else {"answers": answers}
     measured = row("own.closeness", "fc1", 2.0, interval=(1.0, 3.0), details=details)
-    finding = Finding(
-        rule=1, level="error", message="", metric="own.closeness", outcome="failed", **limit
-    )
-    return likelihood(finding, measured, None, proxy=proxy)
+    return likelihood(beyond(measured.id, **limit), measured, None, proxy=proxy)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +37,7 @@ def test_records_beyond_the_limit_are_counted_and_none_at_it(
 def test_records_whose_update_shows_nothing_were_tried() -> None:
     details = {"answers": [0.9], "updates_refused": 3}
     measured = row("own.closeness", "fc1", 0.9, details=details)
-    finding = Finding(
-        rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.5
-    )
-    said = likelihood(finding, measured, None, proxy=False)
+    said = likelihood(beyond(measured.id, max=0.5), measured, None, proxy=False)
     assert said == "the attack succeeded on 1 of the 4 records that it was tried on"
 
 
@@ -49,28 +47,21 @@ def test_what_is_no_number_is_no_record() -> None:
     assert said([None, "x", 0.1], max=0.5) == f"the attack failed {once}"
 
 
-def test_what_is_missed_is_worded_as_what_is_read() -> None:
-    measured = row("own.missed", "fc1", 0.1, interval=(0.0, 0.3))
-    known = Metric(id="missed", title="missed", odds="an attacker reads {rest} of the labels")
-    finding = Finding(
-        rule=1, level="error", message="", metric="own.missed", outcome="failed", min=0.2
-    )
-    said = likelihood(finding, measured, known, proxy=False)
-    assert said == "an attacker reads 90 in 100 (with 95 % confidence 70 to 100) of the labels"
-
-
-def test_a_gain_is_worded_as_what_is_chosen_of_two() -> None:
-    measured = row("own.closeness", "fc1", 0.3, interval=(0.2, 0.6))
-    odds = "about {chosen}, where pure guessing is right 50 times"
-    known = Metric(id="closeness", title="closeness", odds=odds)
-    finding = Finding(
-        rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.1
-    )
-    said = likelihood(finding, measured, known, proxy=False)
-    assert said == (
-        "about 80 times in 100 (with 95 % confidence 70 to 100), where pure guessing is right 50 "
-        "times"
-    )
+@pytest.mark.parametrize(
+    ("odds", "value", "interval", "words"),
+    [
+        ("{rest} of the labels", 0.1, (0.0, 0.3), "90 in 100 (with 95 % confidence 70 to 100) of"),
+        ("{chosen}", 0.3, (0.2, 0.6), "80 times in 100 (with 95 % confidence 70 to 100)"),
+    ],
+    ids=["what is missed, as what is read", "a gain, as what is chosen of two"],
+)
+def test_shares_are_worded_as_cases(
+    odds: str, value: float, interval: tuple[float, float], words: str
+) -> None:
+    measured = row("own.closeness", "fc1", value, interval=interval)
+    known = Metric(id="closeness", title="closeness", odds=f"an attacker reads {odds}")
+    said = likelihood(beyond(measured.id, max=0.05), measured, known, proxy=False)
+    assert said.startswith(f"an attacker reads {words}")
 
 
 @pytest.mark.parametrize(("limit", "side"), [({"max": 1.5}, "most"), ({"min": 1.5}, "least")])
@@ -93,9 +84,8 @@ def test_what_an_update_proves_is_counted_although_no_attack_is_run() -> None:
         ("observe.rows_certified", "of the rows behind this update a server proves 59 in 100"),
         ("observe.update_moved_share", INDICATED),
     ):
-        finding = Finding(rule=1, level="error", message="", metric=name, outcome="failed", max=0)
         measured = row(name, None, 0.594)
-        assert likelihood(finding, measured, metrics[name], proxy=True) == words
+        assert likelihood(beyond(name, max=0), measured, metrics[name], proxy=True) == words
 
 
 @pytest.mark.parametrize(
@@ -115,9 +105,7 @@ def test_a_share_is_of_the_cases_in_which_guessing_fails(
 ) -> None:
     known = Metric(id="closeness", title="closeness", odds=odds)
     measured = row("own.closeness", "fc1", value)
-    finding = Finding(
-        rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.5
-    )
+    finding = beyond(measured.id, max=0.5)
     found = beyond_guessing(finding, measured, known, proxy=False)
     assert found == (share if share is None else pytest.approx(share))
     assert beyond_guessing(finding, measured, known, proxy=True) is None
@@ -126,7 +114,4 @@ def test_a_share_is_of_the_cases_in_which_guessing_fails(
 def test_a_share_counts_the_records_that_a_row_lists() -> None:
     details = {"answers": [0.1, 0.4, 0.9], "updates_refused": 1}
     measured = row("own.closeness", "fc1", 0.9, details=details)
-    finding = Finding(
-        rule=1, level="error", message="", metric="own.closeness", outcome="failed", max=0.3
-    )
-    assert beyond_guessing(finding, measured, None, proxy=False) == 0.5
+    assert beyond_guessing(beyond(measured.id, max=0.3), measured, None, proxy=False) == 0.5
