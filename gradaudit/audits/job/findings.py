@@ -63,14 +63,16 @@ def faults_of(
 
 
 def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
-    beyond = _beyond_declared(chain, probe)
+    declared = [_attribute(link.part, _CLIPS) for link in chain.links]
+    clips = [clip for clip in declared if clip is not None]
+    beyond = any(probe.sensitivity > 2.1 * clip for clip in clips)
     if probe.fixed_length:
         yield chain.fault("clip-after-noise")
     elif probe.own_clip and not probe.on_weights:
         yield chain.fault("clip-from-own-data")
     elif not probe.clipped:
         yield chain.fault("no-clip")
-    elif probe.by_parts and beyond is not False:
+    elif probe.by_parts and (beyond or not clips):
         level: Level = "error" if beyond else "warning"
         most = max(probe.alone.values())
         yield chain.fault("clip-per-array", level, whole=probe.sensitivity, one=most)
@@ -78,16 +80,6 @@ def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
         yield chain.fault(f"float16-{'before' if probe.halved_first else 'after'}-noise")
     if probe.clipped and not probe.fixed_length:
         yield from _below_declared(chain, probe)
-
-
-def _beyond_declared(chain: JobChain, probe: Probe) -> bool | None:
-    """Whether the sensitivity exceeds that of the clip which a filter or mod declares.
-
-    None where none declares any.
-    """
-    declared = [_attribute(link.part, _CLIPS) for link in chain.links]
-    clips = [clip for clip in declared if clip is not None]
-    return any(probe.sensitivity > 2.1 * clip for clip in clips) if clips else None
 
 
 def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:

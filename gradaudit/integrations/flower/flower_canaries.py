@@ -132,7 +132,13 @@ class CanaryStrategy(WrappedStrategy):
             return self.strategy.aggregate_train(server_round, arrived)
         update = self._update_in(answers[0])
         form = Form.of(answers[0], update, list(self.state or ()))
-        self.kind, self.canaries = update.kind, self.canaries or self._canaries(form)
+        self.kind, self.canaries = (
+            update.kind,
+            self.canaries
+            or Canaries(
+                count=self.count, shapes=form.trained, seed=self.seed, device=torch.device("cpu")
+            ),
+        )
         joining = self._replies(server_round, answers, form, self.canaries)
         arrays, metrics = self.strategy.aggregate_train(server_round, [*arrived, *joining])
         if arrays:
@@ -141,11 +147,6 @@ class CanaryStrategy(WrappedStrategy):
         else:
             log.warning(_NOTHING, server_round)
         return arrays, metrics
-
-    def _canaries(self, form: Form) -> Canaries:
-        return Canaries(
-            count=self.count, shapes=form.trained, seed=self.seed, device=torch.device("cpu")
-        )
 
     def _replies(
         self, server_round: int, answers: Sequence[RecordDict], form: Form, canaries: Canaries

@@ -113,7 +113,8 @@ def _of_file(path: Path, weights: str | None = None) -> tuple[dict[str, Tensor],
 
 def _chosen(content: object, file: str, key: str | None) -> tuple[object, tuple[str, ...]]:
     """Returns the requested state dict, else all, and a note on those that are left aside."""
-    states = _states(content)
+    given = content if isinstance(content, Mapping) else {}
+    states = {k: state for k, state in given.items() if isinstance(k, str) and _is_state(state)}
     averaged = [name for name in states if _AVERAGED.search(name.lower())]
     if key is None:
         last = [value for name, value in states.items() if name not in averaged]
@@ -129,12 +130,6 @@ def _chosen(content: object, file: str, key: str | None) -> tuple[object, tuple[
     left = [name for name in states if name != found[0]]
     note = f"state dict taken from {found[0]!r}, as --state-dict says"
     return state, (note, *([f"left aside: {listed(left)}"] if left else []))
-
-
-def _states(content: object) -> dict[str, Any]:
-    """Returns the state dicts in a file by their keys."""
-    given = content if isinstance(content, Mapping) else {}
-    return {key: value for key, value in given.items() if isinstance(key, str) and _is_state(value)}
 
 
 def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:

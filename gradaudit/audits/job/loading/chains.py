@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,42 +86,42 @@ class Link:
     alone: Carry | None = None
 
 
+@dataclass(eq=False)
 class JobChain(Middleware):
     """The filters or mods that the result of one task passes through, in order.
 
     Attributes:
         task: name of the task.
         links: filters or mods, the first that a result meets first.
+        form: in which the training answers.
+        carry: what becomes of a result on its way.
         carries: what the result holds.
         numbers: metrics, counts and meta data that the training sends beside its arrays.
         scope: of the site's privacy policy, or empty.
         chosen: whether this is the scope that the job runs in.
         file: where a filter or mod is added.
         key: the key of that file.
+        known: the law of the whole chain, where it is known.
         masked: whether arrays leave masked, so that the server sees the clients' sum alone.
     """
 
-    def __init__(
-        self,
-        task: str,
-        links: Sequence[Link],
-        form: Form,
-        carry: Carry,
-        *,
-        carries: Carries = "update",
-        numbers: Mapping[str, float] | None = None,
-        scope: str = "",
-        chosen: bool = True,
-        file: str = "",
-        key: str = "",
-        law: ClippedGaussian | None = None,
-        masked: bool = False,
-    ) -> None:
-        super().__init__(f"{task} [{scope}]" if scope else task, None, law)
-        self.task, self.links, self.form, self.carry = task, tuple(links), form, carry
-        self.carries, self.numbers = carries, dict(numbers or {})
-        self.scope, self.chosen, self.file, self.key = scope, chosen, file, key
-        self.masked = masked
+    task: str
+    links: Sequence[Link]
+    form: Form
+    carry: Carry
+    _: KW_ONLY
+    carries: Carries = "update"
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    scope: str = ""
+    chosen: bool = True
+    file: str = ""
+    key: str = ""
+    known: ClippedGaussian | None = None
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        named = f"{self.task} [{self.scope}]" if self.scope else self.task
+        super().__init__(named, None, self.known)
 
     def fault(self, name: str, level: Level | None = None, **facts: Any) -> Fault:
         """Make a fault of this chain."""

@@ -178,7 +178,7 @@ def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
             numbers=count | (UPDATE_NUMBERS if kind == "train" else OTHER_NUMBERS),
             file=file,
             key=f"mods= of ClientApp or of @app.{task}",
-            law=_law(mods),
+            known=_law(mods),
             masked=job.secure is not None and not {*map(name_of, mods)}.isdisjoint(MASKING),
         )
         yield chain.receiving(job.layout)
