@@ -34,7 +34,7 @@ NUMBERS = {
     ),
     "attack attribute": (GAME, "families.base:Family.fit_on"),
     "attack property": (GAME, "families.base:Family.fit_on"),
-    "attack distribution": (GAME, "families.forest:Forest.fit_ordered"),
+    "attack distribution": (GAME, "families.base:Family.fit_ordered"),
     "attack user": (
         f"-m zoo:mlp?inputs=10 -d {HERE}:visits --seed 7 --jobs 1 {FEW} --trials 4 "
         "--batch-size 2 --shadow 40 --batches 20 --rounds 1",

@@ -171,8 +171,9 @@ class _Attack:
             structure = Structure.of(view)
             seed = number_of(self.subject.seed, "text", "search", number)
             answer = recover(view, structure, seed, progress)
-            low = adapters(structure)
-            if low is not None and not self._by_adam:
+            low, options = adapters(structure), self.options
+            by_adam = options.algorithm == "fedavg" and options.optimizer == "adam"
+            if low is not None and not by_adam:
                 pool = self._pool(batch, view.vocabulary)
                 found.predicted.append(predicted(view, structure, low, pool, seed))
                 found.outputs = low.outputs
@@ -190,10 +191,6 @@ class _Attack:
         for layer in presence.places:
             span = presence.span(layer)
             found.ranks.setdefault(layer, []).append(None if span is None else span.rank)
-
-    @property
-    def _by_adam(self) -> bool:
-        return self.options.algorithm == "fedavg" and self.options.optimizer == "adam"
 
     def _decoy_wins(
         self, found: BatchAnswers, presence: Presence, batch: Records, number: int

@@ -60,11 +60,6 @@ class Genie:
         given, hidden = matrix((1 - 1 / precision).sqrt()), matrix(precision**-0.5)
         return cls(matrix(precision), given, hidden)
 
-    def mixed(self, own: Tensor, shared: Tensor) -> Tensor:
-        """Z = u + v of standard normal numbers (records, leading) for v and for u."""
-        mixed: Tensor = own @ self.hidden + shared @ self.given
-        return mixed
-
 
 def slopes_of(
     view: FunctionalModel, names: Sequence[str], records: Tensor, labels: Tensor
@@ -148,14 +143,15 @@ class PriorSample:
             AuditError: the model cannot be run on such records.
             NotApplicable: records have no gradients of their own.
         """
-        cells = _cells(len(labels), most)
+        units = max(2, min(len(labels) // _UNIT, most))
+        cells = torch.arange(len(labels)) * 2 * units // len(labels)
         first = torch.cat([cells.new_ones(1), cells.diff()]).bool() & (cells % 2 == 0)
         others = labels[~first][:_LOOKED_AT]
         looked_at = prior.draw(len(others), torch_rng(seed, "floor", "genie"))
-        before = view.cast(prior.of_labels(looked_at, others))
-        before = before.reshape(-1, *shape)
-        _expect_own_gradients(view, before, view.cast(others))
-        genie = Genie.of(slopes_of(view, names, before, view.cast(others)).cpu(), prior)
+        before = view.cast(prior.of_labels(looked_at, others)).reshape(-1, *shape)
+        seen = before, view.cast(others)
+        _expect_own_gradients(view, *seen)
+        genie = Genie.of(slopes_of(view, names, *seen).cpu(), prior)
         drawn = _drawn(prior, genie, cells // 2, torch_rng(seed, "floor", "records"))
         own = labels[first][cells // 2]
         return cls(prior.of_labels(drawn, own).reshape(-1, *shape), own, cells, genie)
@@ -165,16 +161,6 @@ class PriorSample:
         rank = torch.arange(len(self.cells)) - torch.searchsorted(self.cells, self.cells)
         return (self.cells % 2 == 0) & (rank < most)
 
-    @property
-    def units(self) -> int:
-        """How many there are."""
-        return int(self.cells[-1]) // 2 + 1
-
-
-def _cells(records: int, most: int) -> Tensor:
-    units = max(2, min(records // _UNIT, most))
-    return torch.arange(records) * 2 * units // records
-
 
 def _drawn(prior: GaussianPrior, genie: Genie, units: Tensor, generator: torch.Generator) -> Tensor:
     """Records, (records, d), of which those of a unit have the same u."""
@@ -183,7 +169,8 @@ def _drawn(prior: GaussianPrior, genie: Genie, units: Tensor, generator: torch.G
     shared = torch.randn(count, prior.leading, generator=generator, dtype=torch.float64)
     axes = prior.axes[: prior.leading]
     leading = normal @ axes.mT
-    return prior.at(normal + (genie.mixed(leading, shared[units]) - leading) @ axes)
+    mixed = leading @ genie.hidden + shared[units] @ genie.given  # z = v + u
+    return prior.at(normal + (mixed - leading) @ axes)
 
 
 def _expect_own_gradients(view: FunctionalModel, inputs: Tensor, labels: Tensor) -> None:

@@ -29,7 +29,7 @@ from gradaudit.audits.subspace.comparing import (
     principal_coordinates,
     quick_angles,
 )
-from gradaudit.audits.subspace.groups import Orders, Split
+from gradaudit.audits.subspace.groups import Split
 from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
@@ -270,9 +270,11 @@ class _Groups:
 
     def portions(self, memory: int) -> list[Task[dict[str, Array]]]:
         """Compute distances under the permutations, as many at once as fit the memory."""
+        labels = self.split.member[self.split.orders]
+        step = max(1, min(_AT_ONCE, memory // (8 * 4 * self.coordinates.size)))
         return [
-            partial(_permuted, self.coordinates, self.split.member[some], self.k, self.floor)
-            for some in _portions(self.split.orders, self.coordinates.size, memory)
+            partial(_permuted, self.coordinates, labels[at : at + step], self.k, self.floor)
+            for at in range(0, len(labels), step)
         ]
 
     def compared(self, permuted: Sequence[Mapping[str, Array]]) -> PrincipalAngles | NotApplicable:
@@ -318,10 +320,3 @@ def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float
         rows[np.arange(sizes.max()) < sizes[:, None]] = np.nonzero(group)[1]
         directions.append(leading_directions(padded[rows], k, floor, reliable=_ROUGHLY))
     return quick_angles(*directions)
-
-
-def _portions(orders: Orders, size: int, memory: int) -> Iterator[Orders]:
-    """Divide the permutations into portions whose coordinates and products fit the memory."""
-    step = max(1, min(_AT_ONCE, memory // (8 * 4 * size)))
-    for start in range(0, len(orders), step):
-        yield orders[start : start + step]

@@ -116,7 +116,7 @@ def test_records_are_of_the_prior_and_those_of_a_unit_differ_by_what_is_untold()
     covariance = dense_covariance(prior)
     whole = centred.mT @ centred / len(centred)
     assert float((whole - covariance).norm() / covariance.norm()) < 0.08
-    assert sample.units == 2000
+    assert int(sample.cells[-1]) == 2 * 2000 - 1
     assert (sample.labels.reshape(-1, 4) == sample.labels[::4, None]).all()
     leading = (centred @ prior.axes[:4].mT / prior.variances[:4].sqrt()).reshape(-1, 4, 4)
     apart = (leading - leading.mean(dim=1, keepdim=True)).reshape(-1, 4)
