@@ -14,6 +14,7 @@ from gradaudit.audits.gathering import incomplete
 from gradaudit.audits.sizes import Size, SizeName
 from gradaudit.executors.stopping import Stopped
 from gradaudit.executors.units import NOTHING_KEPT, Units
+from gradaudit.planning.pace import Pace, Passes
 from gradaudit.planning.survey import Survey
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement, Report
@@ -101,8 +102,15 @@ def scanned(units: Units, stop: int = -1) -> Report:
     return survey.report({})
 
 
-def test_a_scan_that_is_resumed_is_the_one_that_was_not_interrupted(tmp_path: Path) -> None:
-    """The sizes follow from the time that was left, of which the interrupted run had its part."""
+def test_a_scan_that_is_resumed_is_the_one_that_was_not_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sizes follow from the time that was left, of which the interrupted run had its part.
+
+    The pace is always the same: measured, it would follow what else the machine does.
+    """
+    passes = Passes(alone=1e-6, together=1e-6)
+    monkeypatch.setattr(Pace, "of", lambda subject: Pace(passes, passes))
     whole = scanned(NOTHING_KEPT)
     count = Timed.runs
     assert len(set(whole.provenance["plan"]["sizes"].values())) == 2
