@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -129,12 +130,10 @@ def import_torchvision(submodule: str) -> Any:
     try:
         return with_operators(partial(importlib.import_module, f"torchvision.{submodule}"))
     except (ImportError, RuntimeError) as error:
-        import torch
-
         reason = str(error).split("\n")[0]
         raise UsageError(
             f"torchvision cannot be imported ({reason}); install the release that goes with "
-            f"torch {torch.__version__}"
+            f"torch {version('torch')}"
         ) from error
 
 
@@ -152,10 +151,11 @@ def with_operators(load: Callable[[], T]) -> T:
 
 @cache
 def _define_missing_operators() -> Any:
-    """Define operators for the life of the process, as a library object removes its own."""
-    import torch
+    """Define operators for the life of the process, as a library object removes its own.
 
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    Torch is loaded by then: it has refused torchvision's registration.
+    """
+    library = sys.modules["torch"].library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         library.define(operator + _SCHEMA)  # type: ignore[no-untyped-call]
     return library

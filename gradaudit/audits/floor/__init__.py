@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 from gradaudit.audits.sizes import SAMPLED_LAYERS
@@ -55,8 +55,17 @@ class FloorOptions(AuditOptions):
         None,
         ge=0,
         description="Number of the prior's records whose updates are attacked, to measure the gap "
-        "above the floor (without it 16, and none where the model would take long).",
+        "above the floor: 0, or 2 and more (without it 16, and none where the model would take "
+        "long).",
     )
+
+    @field_validator("attacked")
+    @classmethod
+    def _several(cls, attacked: int | None) -> int | None:
+        """Refuse one record, of which no interval is known."""
+        if attacked == 1:
+            raise ValueError("the error of one record has no interval; attack 2 or more, or 0")
+        return attacked
 
 
 class Floor(Audit[FloorOptions]):

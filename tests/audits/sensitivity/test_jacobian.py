@@ -129,7 +129,7 @@ def test_by_the_label(case: Case) -> None:
         for place, (way, by) in enumerate(product((Looped(), Doubled()), ("point", "target")))
         if (number + place) % 2
     ],
-    ids=str,
+    ids=lambda part: type(part).__name__ if isinstance(part, Differentiation) else str(part),
 )
 def test_slower_ways_give_the_same(case: Case, way: Differentiation, by: Variable) -> None:
     slower = measured(case.target(), case.inputs[:2], case.labels[:2], by, way)
