@@ -155,9 +155,9 @@ def _define_missing_operators() -> Any:
 
     Torch is loaded by then: it has refused torchvision's registration.
     """
-    library = sys.modules["torch"].library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library = sys.modules["torch"].library.Library("torchvision", "FRAGMENT")
     for operator in ("nms", "qnms"):
-        library.define(operator + _SCHEMA)  # type: ignore[no-untyped-call]
+        library.define(operator + _SCHEMA)
     return library
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import gradaudit
 from gradaudit.zoo import build
 from tests.command_line import run
+from tests.job_folders import chain, dp, nvflare_job
 
 MOST, SEEN = 15, 20
 PACKAGE = str(Path(gradaudit.__file__).parent)
@@ -68,6 +69,7 @@ NUMBERS = {
         f"{SMALL} --samples 4 --sigma 0.1 --attacked 0",
         "audits.floor.van_trees:van_trees_bound",
     ),
+    "job": ("JOB", "audits.job.epsilon:Strength.epsilon"),
     "forward": (f"{PICTURES} --samples 8", "audits.forward.measure:information"),
     "sensitivity": (f"{PICTURES} --samples 2", "gradients.sources:Tangents.norms"),
     "subspace": (f"{TABLE} -a sex", "audits.subspace.comparing:quick_angles"),
@@ -116,7 +118,7 @@ def calls_to(code: CodeType, frame: FrameType | None) -> int:
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGE):
             calls += 1
-            if frame.f_code.co_qualname == "audit_command.<locals>.command":
+            if frame.f_code.co_qualname in ("audit_command.<locals>.command", "_job"):
                 return calls
         frame = frame.f_back
     return 0
@@ -130,6 +132,9 @@ def test_a_number_is_few_calls_away_from_its_command(
     monkeypatch.chdir(tmp_path)
     model = build("mlp", inputs=(10,)) if command == "observe" else nn.Identity()
     save_file({name: torch.ones_like(p) for name, p in model.named_parameters()}, UPDATE)
+    if command == "job":
+        pytest.importorskip("nvflare")
+        nvflare_job(tmp_path / "JOB", [chain(dp())])
     options, place = NUMBERS[command]
     module, _, name = place.partition(":")
     number = reduce(getattr, name.split("."), import_module(f"gradaudit.{module}"))
