@@ -21,7 +21,7 @@ from gradaudit.trust import expect_trusted, trust
 
 
 def parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
-    """Returns a keyword of a command, which is None where its option or argument is not given."""
+    """Makes a command's keyword parameter, None where its option or argument is not given."""
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )

@@ -46,7 +46,7 @@ _CLASSES: Mapping[Task, tuple[str, str]] = {
     "sequence-to-sequence": ("Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
     "question-answering": ("QuestionAnswering", "QUESTION_ANSWERING"),
 }
-"""Ends of the names of a task's builder of models, and of the library's table of their classes."""
+"""Suffixes of a task's AutoModel class, and of the library's table of model classes."""
 _GIVEN_BY: Mapping[Task, str] = {
     "token-classification": "input_ids and attention_mask, with a label for each token",
     "image-classification": "pictures, or name a folder by images:DIR",

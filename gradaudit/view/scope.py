@@ -109,7 +109,7 @@ def attacked(report: Report) -> tuple[str, ...]:
     asked = texts_of(report.provenance.get("attributes"))
 
     def names_no_other(secret: str) -> bool:
-        """Whether a secret is an attribute, or not about one, as the share that has it is."""
+        """Tell whether a secret is an offered attribute, or mentions none of them."""
         return secret in offered or not any(name in secret for name in offered)
 
     return tuple(dict.fromkeys(filter(names_no_other, filter(None, (*asked, *named)))))

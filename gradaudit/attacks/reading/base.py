@@ -50,7 +50,7 @@ class ReadingUnit(NamedTuple):
 
 
 def untold(metric: str, layer: str | None, why: str) -> ReadingUnit:
-    """A unit of which nothing can be said, and why."""
+    """Make a unit whose only row gives the reason why the metric has no value."""
     return ReadingUnit(
         (metric,), layer, 0, lambda _: iter([ReadingValue(metric, layer, None, why)])
     )

@@ -161,7 +161,7 @@ def _one(
 def attacking(
     attack: Attack[T], method: Method
 ) -> tuple[Task[T | NotApplicable], str, tuple[str, ...], int]:
-    """What ``Campaign.outcomes`` is asked for an attack by a method, see ``attack_batch``."""
+    """Make the arguments of ``Campaign.outcomes`` for an attack by a method."""
     task, options = partial(attack_batch, attack, method), method.options.model_dump_json()
     return task, method.name, (options,), method.blocks
 

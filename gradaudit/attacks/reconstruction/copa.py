@@ -177,7 +177,7 @@ class CombinedSolver(Solver):
 
     @classmethod
     def starting_at(cls, chain: LayerChain, record: Tensor, steps: int) -> CombinedSolver:
-        """A solver that starts at the features of a record, in its shape."""
+        """Make a solver that starts at the features of a record."""
         inputs, outputs = {}, {}
         x = chain.entrance.value(record.flatten())
         for stage in chain.stages:

@@ -59,7 +59,7 @@ class Answers:
         released: Features,
         held: Features,
     ) -> Self:
-        """Ask what was fitted for the log-probabilities of both."""
+        """Compute a fitted adversary's log-probabilities of released and of held-out updates."""
         return cls(says(released), says(held) if len(held) else np.zeros((0, len(split.values))))
 
 

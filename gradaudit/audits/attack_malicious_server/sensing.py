@@ -107,7 +107,7 @@ class _LayerParts:
         return uses[0][0], uses[0][1]
 
     def add(self, run: Gradients, chunk: slice) -> None:
-        """Add the parts of some records of a run."""
+        """Add the gradients' norms and the active units of a chunk of records."""
         if self._use is not None:
             site, operation = self._use
             left = operation.left(run.deltas[site][chunk])[:, 0]

@@ -121,7 +121,7 @@ class InactiveUnits:
         return torch.maximum(before, after) / ((before - after).abs() + _CLOSE)
 
     def directions(self, cells: Tensor, draws: torch.Generator | None = None) -> Tensor:
-        """Find the directions w that only one record's units tell, from points (points, cells).
+        """Find directions w that silent units of one record determine, from points (points, cells).
 
         At each point the units that are surely off are taken for those of one record, and the
         direction that they take to nothing is kept if it is the only one. Directions (found, rank)

@@ -214,7 +214,7 @@ def predicted(
     width = int(positions.max()) + 1
 
     def vectors(tokens: Tensor) -> Tensor:
-        """(tokens, positions, width): of each token at every position."""
+        """Compute the input of each token at every position, (tokens, positions, width)."""
         ids = tokens.to(view.model.device)[:, None].expand(-1, width)
         return place.came_in(ids).cpu()
 

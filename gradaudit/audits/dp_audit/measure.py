@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,9 +125,20 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     for name in names if len(names) > 1 else ():
         yield from game_rows(games[name], rows.of({"attribute": name}))
     _draw_histogram(games[best], options)
+    yield from _swept_rows(partial(play, best), swept, columns, rows, options)
+
+
+def _swept_rows(
+    play: Callable[[Mechanism], Game],
+    swept: Sequence[tuple[str, float, Mechanism]],
+    columns: int,
+    rows: Rows,
+    options: DpAuditOptions,
+) -> Iterator[Measurement]:
+    """Yield the rows of the game at each setting of a sweep, and draw its curves."""
     curves: dict[str, dict[float, Game]] = {}
-    for setting, at, other in swept:
-        game, at_setting = play(best, other), rows.of({setting: at})
+    for setting, at, mechanism in swept:
+        game, at_setting = play(mechanism), rows.of({setting: at})
         yield from game_rows(game, at_setting)
         yield from theory_rows(game, columns, at_setting)
         if game.score is not None:

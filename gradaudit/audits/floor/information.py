@@ -37,9 +37,9 @@ _AT_ONCE = 128
 _WORKING_SET = 96 << 20
 _ELEMENT, _COPIES = 8, 8
 Sums = dict[str, Tensor]
-"""By layer, sums over the records of each cell, (cells, probes, probes)."""
+"""Sums of products over the records of each cell, (cells, probes, probes), by layer."""
 Locals = dict[str, list[LocalInformation]]
-"""By layer, of the records of some chunks."""
+"""Local information of the records of several chunks, by layer."""
 
 
 @dataclass(frozen=True)

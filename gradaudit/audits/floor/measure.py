@@ -171,7 +171,7 @@ class _LayerRows:
     options: FloorOptions
 
     def of(self, name: str | None, layers: Sequence[Layer]) -> Iterator[Measurement]:
-        """Yield the floors of some layers together, how often a record is met, and the gap."""
+        """Yield rows of a set of layers: floors, bound on success, and gap to the best attack."""
         rows, case, why = self.rows, self.case, self.case.why_not(layers)
         law, information = case.law(layers), None
         if why:

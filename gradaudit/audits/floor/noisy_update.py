@@ -143,7 +143,7 @@ class NoisyUpdate:
         return self._over_updates(found)
 
     def _over_updates(self, found: Sequence[Mapping[str, Told]]) -> dict[str, Told]:
-        """Add up what each checkpoint's update tells, as often as it is made, of each layer."""
+        """Add up the information of every update of a layer, over all checkpoints."""
         pairs = list(zip(found, (count for _, count in self.updates), strict=True))
         names = [name for name in found[0] if all(name in parts for parts in found)]
         return {n: reduce(add, (parts[n] * count for parts, count in pairs)) for n in names}

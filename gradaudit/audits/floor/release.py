@@ -43,7 +43,7 @@ class Release:
         return frozenset(self.parameters)
 
     def holds(self, layer: Layer) -> bool:
-        """Tell whether all parameters of a layer are among these."""
+        """Tell whether the release covers all parameters of a layer."""
         return self.members.issuperset(layer.parameter_names)
 
     @property
@@ -186,7 +186,7 @@ def shrunk(
 def _together(
     moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], clips: Sequence[Release]
 ) -> Iterator[tuple[dict[str, JacobianProducts], float | None]]:
-    """Yield the layers that are clipped together, and to which norm; without clips all, to none."""
+    """Yield each group of layers that is clipped together, with the norm it is clipped to."""
     if not clips:
         yield dict(moved), None
     for release in clips:

@@ -109,7 +109,7 @@ def _units(information: Information | None, law: UpdateLaw | None) -> int:
 def _by_information(
     functional: Functional, information: Information, prior: GaussianPrior, folds: Tensor
 ) -> list[Tensor]:
-    """Compute every unit's numbers without a genie, with one, and of shares with weights.
+    """Compute each unit's bounds: without a genie, with one, and with weights of the records.
 
     The weights' are beside tangents of ((I + A)⁻¹)ⱼⱼ at the other folds' mean, (units, probes).
     """

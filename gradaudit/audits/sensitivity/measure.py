@@ -121,7 +121,7 @@ class _RowsOfSample:
 
     @property
     def _facts(self) -> dict[str, JsonValue]:
-        """Say from what the number is, and how many records are left out, as their range is 0."""
+        """Collect facts: the probes behind the number, and records left out as their range is 0."""
         sample, taken = self.sample, "all columns"
         if not sample.exact:
             count, columns = sample.parts.shape[1], sample.columns
@@ -131,7 +131,7 @@ class _RowsOfSample:
 
     @property
     def _beside(self) -> dict[str, JsonValue]:
-        """Collect the median, and the error of probes."""
+        """Collect the details of a mean: the median of the records, and the probes' error."""
         sample = self.sample
         details: dict[str, JsonValue] = {"median": statistics.median(sample.values.tolist())}
         if not sample.exact:

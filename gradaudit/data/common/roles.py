@@ -280,7 +280,11 @@ def in_order(records: Records, names: tuple[str, ...], origin: str) -> Records:
 
 
 def names_in(order: str) -> tuple[str, ...]:
-    """Names with commas between them, or in a file, one a line; else a UsageError."""
+    """Read names that are separated by commas, or that a file lists one a line.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     path = Path(order).expanduser()
     if "," in order or not path.is_file():
         return tuple(name.strip() for name in order.split(",") if name.strip())

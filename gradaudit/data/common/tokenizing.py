@@ -102,7 +102,7 @@ class Hashing:
         return _padded(rows, length, padding or 0, frozenset())
 
     def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
-        """Takes of the data's words with a token the most frequent; ``#17`` where none has it.
+        """Spells a token as the most frequent of the data's words that hash to it, else as ``#17``.
 
         Args:
             texts: the tokens of each.
@@ -213,7 +213,7 @@ class _Facts:
 
 
 Tokenizer = Hashing | Pretrained
-"""A way to make tokens of texts, and words of tokens."""
+"""A tokenizer: it encodes texts as tokens and spells tokens as words."""
 
 
 def _made(

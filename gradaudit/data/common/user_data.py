@@ -151,7 +151,7 @@ def records_of(
 
 
 def _parts(returned: Any, *, unlabelled: bool) -> Mapping[str, Any] | None:
-    """What is returned as a mapping of parts; None of what may give items."""
+    """Return the data's parts by name; None where the data may yield records one by one."""
     if isinstance(returned, Mapping):
         return returned
     if unlabelled and isinstance(returned, (np.ndarray, torch.Tensor)):

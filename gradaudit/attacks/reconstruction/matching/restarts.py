@@ -173,7 +173,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
     def unknown_labels(
         self, view: AttackerView, generator: torch.Generator
     ) -> tuple[Tensor | None, str]:
-        """What ``labels`` gives where the attacker does not know them."""
+        """Return labels found by the attacker, None where it searches them; and their source."""
         return None, "optimised with the records"
 
     def run(self, view: AttackerView, execution: Execution) -> Candidates:

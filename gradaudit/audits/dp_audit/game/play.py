@@ -52,7 +52,7 @@ from gradaudit.statistics.serial import depends
 Mode = Literal["implementation", "exact"]
 
 MIN_TRIALS, PILOT_SHARE = 100, 4
-"""Fewest trials; and one pilot release for so many of them."""
+"""Least number of trials, and number of trials for each pilot release."""
 GAUSSIAN_TRIALS = 1000
 """Fewer let a Laplace or logistic law pass for the declared Gaussian one (in 15 to 89 % of runs of
 100 to 200)."""

@@ -12,6 +12,7 @@ from gradaudit.audits.dp_audit.game.canary import (
     NO_RECORD,
     POOL,
     STAGES,
+    Canary,
     CanaryPairs,
     Pair,
     choose_canary,
@@ -139,21 +140,16 @@ def play_on(
     # what foreign code carries on from one release to the next would be lost with those left out
     workers = ALONE if mechanism.foreign else subject.workers
     workers = workers.on(attribute, mechanism.description, repr(vars(mechanism)))
-    kept = workers.on("canaries")
-    canaries = kept.units.kept()
-    if canaries is None:
+
+    def choose() -> CanaryPairs[Canary]:
         with progress.task(f"canaries for {attribute}", STAGES * options.restarts) as advance:
-            canaries = choose_canary(
-                sensitivity,
-                domain,
-                records,
-                options,
-                sequence(seed, "canary"),
-                advance,
-                kept,
-                pool=subject.samples or POOL,
+            pool, drawn = subject.samples or POOL, sequence(seed, "canary")
+            return choose_canary(
+                sensitivity, domain, records, options, drawn, advance, kept, pool=pool
             )
-        kept.units.keep(canaries)
+
+    kept = workers.on("canaries")
+    canaries = kept.units.once(choose)
     names, null, others = column.names, canaries.played.null, [canaries.played.alternative]
     if options.replacement == "uniform":
         others = [i for i in range(len(column)) if i != null]
@@ -227,12 +223,12 @@ def _trials(
     progress: Progress,
 ) -> TrialsResult:
     kept = workers.on("trials")
-    result: TrialsResult | None = kept.units.kept()
-    if result is None:
+
+    def played() -> TrialsResult:
         with progress.task("releases", 2 * rules.trials) as advance:
-            result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance, kept)
-        kept.units.keep(result)
-    return result
+            return play(mechanism, hypotheses, rules, sequence(seed, "game"), advance, kept)
+
+    return kept.units.once(played)
 
 
 def pair_epsilon(

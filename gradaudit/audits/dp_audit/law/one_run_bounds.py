@@ -160,7 +160,7 @@ def one_run_bounds(
     Raises:
         NotApplicable: too few canaries are in, or out.
     """
-    expect(included)
+    _expect_canaries(included)
     if unit == "record":
         tried = [certain_guesses(scores, included)]
     else:
@@ -177,8 +177,8 @@ def one_run_ceiling(canaries: int, *, delta: float, alpha: float, unit: Unit = "
     return epsilon_one_run(CanaryGuesses(canaries, made, made), delta=delta, alpha=alpha / tried)
 
 
-def expect(included: NDArray[np.bool_]) -> None:
-    """Expect enough canaries on either side.
+def _expect_canaries(included: NDArray[np.bool_]) -> None:
+    """Refuse a run with too few canaries that were in the training, or out of it.
 
     Raises:
         NotApplicable: too few are in, or out.
