@@ -63,6 +63,8 @@ class AttackerView:
         columns: of a table, each with its name, its positions in a record, its range of numbers
             or the values of its one-hot group; empty for other records.
         earlier: views of the updates that the same records made in earlier rounds, oldest first.
+        statistics: the batch's own means and variances at BatchNorm layers, by the names of the
+            buffers that keep the running ones, where the attacker is given them.
         knowledge: all of this in words, for the report.
     """
 
@@ -82,6 +84,7 @@ class AttackerView:
     length_known: bool = True
     columns: tuple[Feature, ...] = ()
     earlier: "tuple[AttackerView, ...]" = ()
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
     knowledge: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
@@ -106,15 +109,15 @@ class AttackerView:
         device = device or self.model.device
         if (dtype, device) == (self.dtype, self.model.device):
             return self
-        parameters, constants, update = (
+        parameters, constants, update, statistics = (
             {n: t.to(device, dtype if t.is_floating_point() else t.dtype) for n, t in part.items()}
-            for part in (self.model.parameters, self.model.constants, self.update)
+            for part in (self.model.parameters, self.model.constants, self.update, self.statistics)
         )
         model = replace(
             self.model, parameters=parameters, constants=constants, dtype=dtype, device=device
         )
         earlier = tuple(view.in_precision(dtype, device) for view in self.earlier)
-        return replace(self, model=model, update=update, earlier=earlier)
+        return replace(self, model=model, update=update, earlier=earlier, statistics=statistics)
 
     @property
     def pictures(self) -> bool:

@@ -1,7 +1,7 @@
 """Attacks the updates of some batches with every method, and scores the reconstructions."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -186,17 +186,41 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
         expect_folder(options.save_examples)
     methods = _methods(options)
     expect_numbers(methods, subject.records)
+    _expect_statistics(options, methods.values())
     start = None if options.start is None else read_start(options.start)
     rounds = attacked_rounds(subject, options)
     for target, variant in rounds if options.every_round or not options.joint_rounds else ():
         alone = variant or ({"round": len(rounds)} if options.joint_rounds else {})
-        threat = threat_model(options, subject, target, options.known_labels, start)
+        threat = _threat(options, subject, target, start)
         campaign = campaign_of(options, subject, threat, progress)
         yield from _of_methods(audit, subject, methods, campaign, alone)
     if options.joint_rounds:
         threat = _jointly(options, subject, start)
         campaign = campaign_of(options, subject, threat, progress)
         yield from _of_methods(audit, subject, methods, campaign, {})
+
+
+def _expect_statistics(options: ReconstructOptions, methods: Collection[Method]) -> None:
+    """Refuse the batch's own statistics where nothing uses them, or they are not those of it.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if not options.known_statistics:
+        return
+    if not any(getattr(method.options, "batchnorm", 0) for method in methods):
+        raise UsageError("--known-statistics: no method uses them; give --batchnorm a weight")
+    if options.update is not None or options.others:
+        raise UsageError(
+            "--known-statistics: are those of one client's batch; leave out --update and --others"
+        )
+
+
+def _threat(
+    options: ReconstructOptions, subject: Subject, target: Target, start: Tensor | None
+) -> ThreatModel:
+    threat = threat_model(options, subject, target, options.known_labels, start)
+    return replace(threat, known_statistics=options.known_statistics)
 
 
 def _jointly(options: ReconstructOptions, subject: Subject, start: Tensor | None) -> ThreatModel:
@@ -209,10 +233,7 @@ def _jointly(options: ReconstructOptions, subject: Subject, start: Tensor | None
         raise UsageError("--joint-rounds: needs several rounds; repeat --checkpoint, oldest first")
     if options.update is not None:
         raise UsageError("--joint-rounds: --update holds one update; leave one of both out")
-    *earlier, newest = (
-        threat_model(options, subject, target, options.known_labels, start)
-        for target in subject.targets
-    )
+    *earlier, newest = (_threat(options, subject, target, start) for target in subject.targets)
     return replace(newest, earlier=tuple(earlier))
 
 

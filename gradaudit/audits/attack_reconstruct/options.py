@@ -18,7 +18,7 @@ AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10
 _FLAGS = (
     "objective", "tv", "box", "optimiser", "iterations", "learning_rate", "decay", "init",
-    "adaptive", "precision",
+    "adaptive", "batchnorm", "precision",
 )  # fmt: skip
 """Options of methods; all but the learning rate, their ``rate``, by the name that methods use."""
 
@@ -74,6 +74,12 @@ class AttackOptions(ClientOptions):
     )
     adaptive: bool | None = Field(
         None, description="Compare only the update's elements that a defense did not set to zero."
+    )
+    batchnorm: float | None = Field(
+        None,
+        ge=0,
+        description="Weight of the distance of the candidate records' BatchNorm means and "
+        "variances from the model's running ones.",
     )
     precision: Literal["mixed", "float32", "float64"] | None = Field(
         None, description="Floating-point precision of the attack."
@@ -158,6 +164,11 @@ class ReconstructOptions(BatchOptions):
         "where that applies, and dlg).",
     )
     known_labels: bool = Field(False, description="Give the labels to the attacker.")
+    known_statistics: bool = Field(
+        False,
+        description="Diagnostic: give the attacker the batch's own BatchNorm means and variances, "
+        "as where clients send them, for --batchnorm to compare with.",
+    )
     joint_rounds: bool = Field(
         False,
         description="Attack the updates that the same batch makes at all checkpoints together, "

@@ -296,6 +296,18 @@ def test_joint_rounds_ask_for_several_checkpoints_and_no_captured_update() -> No
         rows_of(of_two_rounds(mlp()), joint_rounds=True, update="u.safetensors")
 
 
+NORMED: dict[str, Any] = {"known_statistics": True, "batchnorm": 0.1, "method": ("dlg",)}
+
+
+def test_a_batchs_own_statistics_are_named_a_diagnostic() -> None:
+    net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Sigmoid(), nn.Linear(4, 4))
+    rows = rows_of(subject_of(net, TABLE), **{**NORMED, "iterations": 2}, batch_size=2)
+    known: Any = rows["mse"].details["knowledge"]
+    assert "diagnostic" in known["statistics"]
+    with pytest.raises(NotApplicable, match="no BatchNorm layer with running statistics"):
+        rows_of(subject_of(mlp(), TABLE), batchnorm=0.1, method=("dlg",))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -311,6 +323,9 @@ def test_joint_rounds_ask_for_several_checkpoints_and_no_captured_update() -> No
         ({"method": ("dlg",), "init": "given"}, "there is no starting point"),
         ({"method": ("dlg",), "init": "given", "start": Path("no.npy")}, "no.npy: cannot be read"),
         ({"save_examples": Path("/dev/null/x")}, "cannot be made"),
+        ({"known_statistics": True}, "no method uses them; give --batchnorm a weight"),
+        ({**NORMED, "others": 1}, "leave out --update and --others"),
+        ({**NORMED, "update": "u.safetensors"}, "leave out --update and --others"),
     ],
     ids=str,
 )

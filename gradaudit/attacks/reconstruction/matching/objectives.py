@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradaudit.attacks.reconstruction.matching.batch_norms import statistics_distance
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.errors import NotApplicable
 
@@ -27,6 +28,9 @@ Distance = Literal["l2", "cosine"]
 class Objective:
     """D(update of the candidate, shared update) + tv · TV(candidate), of a flat point.
 
+    With a weight ``batchnorm`` the distance of the candidate's statistics at BatchNorm layers from
+    those that the attacker has is added, see ``statistics_distance``.
+
     ``l2`` is ‖g' − g‖² / ‖g‖² over all visible parameters: the distance of Deep Leakage from
     Gradients, in units in which the blank update has 1. ``cosine`` is 1 − ⟨g', g⟩ / (‖g'‖ ‖g‖)
     (Geiping et al. 2020, equation 4), which no scale of the update changes. Where the same records
@@ -37,6 +41,7 @@ class Objective:
     Attributes:
         tv: weight of the total variation of pictures.
         adaptive: compare only where the shared update is not zero.
+        batchnorm: weight of the distance of BatchNorm statistics.
     """
 
     view: AttackerView
@@ -44,6 +49,7 @@ class Objective:
     distance: Distance = "l2"
     tv: float = 0.0
     adaptive: bool = False
+    batchnorm: float = 0.0
 
     def __post_init__(self) -> None:
         if not any(bool(part.any()) for view in self.view.rounds for part in view.update.values()):
@@ -80,6 +86,11 @@ class Objective:
         return replace(self, view=view, targets=Targets.of(view, self.targets.fixed))
 
     @property
+    def has_prior(self) -> bool:
+        """Whether more than the distance of updates counts, so that no minimum is zero."""
+        return bool(self.tv or self.batchnorm)
+
+    @property
     def fits_single_precision(self) -> bool:
         """Whether squares of gradients that are told apart there are neither 0 nor infinite.
 
@@ -97,7 +108,7 @@ class Objective:
         by 2 ε √f (1 + √f). A value that is a difference of larger numbers, or a sum with others, is
         taken for no less than 1. As √f is concave, the bound holds for means over rounds, too.
         """
-        squares = self.distance == "l2" and not self.tv
+        squares = self.distance == "l2" and not self.has_prior
         root = np.sqrt(np.maximum(values, 0 if squares else 1))
         noise: FloatArray = 2 * torch.finfo(torch.float32).eps * root * (1 + root)
         return noise
@@ -152,9 +163,12 @@ class Objective:
         if self.adaptive:
             parts = {name: part.where(self.shared[name] != 0) for name, part in parts.items()}
         value = DISTANCES[self.distance](parts, self.shared, self.length)
-        if not self.tv:
-            return value
-        return value + self.tv * total_variation(records, leading=value.dim())
+        leading = value.dim()
+        if self.tv:
+            value = value + self.tv * total_variation(records, leading=leading)
+        if self.batchnorm:
+            value = value + self.batchnorm * statistics_distance(self.view, records, leading)
+        return value
 
 
 def flattened(update: Update) -> Update:

@@ -24,6 +24,7 @@ from gradaudit.attacks.reconstruction.base import (
     Execution,
     Reconstruction,
 )
+from gradaudit.attacks.reconstruction.matching.batch_norms import norm_layers
 from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator, blocks_of
 from gradaudit.attacks.reconstruction.matching.lbfgs import EVALUATIONS, HISTORY, minimise
 from gradaudit.attacks.reconstruction.matching.objectives import (
@@ -142,6 +143,12 @@ class MatchingOptions(base.ReconstructionOptions):
     adaptive: bool = Field(
         False, description="Compare only the update's nonzero elements, as for a pruned update."
     )
+    batchnorm: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the distance of the records' BatchNorm statistics from the "
+        "model's running ones.",
+    )
     precision: Precision = Field(
         "mixed",
         description="Floating-point precision of the attack; mixed is single, then double "
@@ -189,9 +196,8 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         options, generator = self.options, execution.generator()
         labels, source = self.labels(view, generator)
         targets = Targets.of(view, labels)
-        objective = Objective(
-            view, targets, options.objective, self.weight_of_tv(view), options.adaptive
-        )
+        tv, prior = self.weight_of_tv(view), options.batchnorm
+        objective = Objective(view, targets, options.objective, tv, options.adaptive, prior)
         apart = torch.Generator().manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
         records = starts(view, options.init, self.starts, generator).flatten(1)
         free = normal(self.starts, targets.size, apart).to(records)
@@ -222,7 +228,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         """The search for a minimum by the optimiser that the options name, block by block."""
         options, size = self.options, objective.unknowns
         if options.optimiser == "lbfgs":
-            limit = 0.0 if objective.tv else _EXPLAINED[objective.view.dtype]
+            limit = 0.0 if objective.has_prior else _EXPLAINED[objective.view.dtype]
             mixed = options.precision == "mixed" and objective.fits_single_precision
             noise = objective.noise if mixed else None
             search = partial(minimise, outer=options.iterations, tolerance=limit, noise=noise)
@@ -259,6 +265,10 @@ class GradientMatching(Reconstruction[MatchingOptions]):
             raise UsageError("--box: L-BFGS takes no box; use --optimiser adam or signed-adam")
         if self.weight_of_tv(view) and not view.pictures:
             raise UsageError("--tv: total variation is of pictures, these records are none")
+        if options.batchnorm and not norm_layers(view.model):
+            raise NotApplicable(
+                "--batchnorm: the model has no BatchNorm layer with running statistics"
+            )
         if options.objective == "l2" and not view.length_known:
             raise NotApplicable(
                 f"{self.name} compares lengths, and without --rate that of the difference of two "
