@@ -249,6 +249,7 @@ def test_no_input_of_the_action_is_part_of_a_script() -> None:
     assert not any("${{" in each["run"] for each in ACTION["runs"]["steps"])
 
 
+@pytest.mark.slow
 def test_the_hook_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
@@ -144,10 +144,17 @@ def _is_import_module(function: ast.expr) -> bool:
     )
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Every node of a file's syntax tree, the module first."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def read(path: Path) -> Module:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    module = nodes_of(path)[0]
+    assert isinstance(module, ast.Module)
     room = room_of(".".join(path.relative_to(PACKAGE).with_suffix("").parts))
-    return Module(room, imported(tree.body), imported(ast.walk(tree)))
+    return Module(room, imported(module.body), imported(nodes_of(path)))
 
 
 def room_of(name: str) -> str:
@@ -251,7 +258,7 @@ def ours_alone(names: Iterable[str]) -> set[str]:
 
 
 def test_private_names_of_other_packages_are_in_the_table() -> None:
-    used = set().union(*(private(ast.parse(path.read_text("utf-8"))) for path in PATHS.values()))
+    used = set().union(*(private(nodes_of(path)) for path in PATHS.values()))
     assert used == PRIVATE.keys()
 
 
@@ -263,16 +270,16 @@ def test_private_names_are_found() -> None:
         from gradaudit._version import __version__
         nn.functional._pad(1), self._own, torch.__version__
     """
-    found = private(ast.parse(dedent(code)))
+    found = private(list(ast.walk(ast.parse(dedent(code)))))
     pad = "torch.nn.functional._pad"
     assert found == {"torch._C", "torch._ops", "torch.nn.modules.conv._ConvNd", pad}
 
 
-def private(tree: ast.AST) -> set[str]:
+def private(nodes: Sequence[ast.AST]) -> set[str]:
     """The private names of other packages, up to the first part that begins with ``_``."""
     known: dict[str, str] = {}
-    names = imported(ast.walk(tree))
-    for node in ast.walk(tree):
+    names = imported(nodes)
+    for node in nodes:
         if isinstance(node, ast.Import):
             firsts = [each.name if each.asname else each.name.split(".")[0] for each in node.names]
             known |= {
@@ -280,8 +287,8 @@ def private(tree: ast.AST) -> set[str]:
             }
         elif isinstance(node, ast.ImportFrom):
             known |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             first, *rest = ast.unparse(node).split(".")
             names.add(".".join([known.get(first, ""), *rest]))
     found = (
@@ -332,7 +339,7 @@ def test_an_audit_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
 def test_a_class_name_stands_for_one_class() -> None:
     homes: dict[str, list[str]] = {}
     for name, path in PATHS.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name)
     assert {kind: where for kind, where in homes.items() if len(where) > 1} == {}

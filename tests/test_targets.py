@@ -52,6 +52,7 @@ def test_a_target_with_audits_as_objects_gives_the_report_of_the_other_call() ->
     )
 
 
+@pytest.mark.slow
 def test_each_audit_is_asked_about_the_attributes_that_it_names() -> None:
     options = {"family": "logistic", "batches": 10, "repeats": 2, "batch_size": 4}
     target = gradaudit.Target("zoo:mlp?inputs=64&hidden=3", "digits", samples=200)
@@ -86,6 +87,7 @@ def test_a_target_shares_the_gradient_and_defends_it() -> None:
     assert torch.equal(signs, torch.where(kept, plain["0.weight"].sign(), 0.0).to(signs))
 
 
+@pytest.mark.slow
 def test_an_attack_is_called_with_a_target_and_an_update() -> None:
     torch.manual_seed(0)
     audited = nn.Sequential(nn.Linear(2, 8), nn.Sigmoid(), nn.Linear(8, 3))

@@ -139,6 +139,7 @@ def test_an_audit_that_breaks_off_never_passes_a_policy(tmp_path: Path) -> None:
     assert done.err.startswith("gradaudit: counting failed: RuntimeError: first line second")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "module"), [("scan", "commands.scan"), ("counting", "audit")])
 def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(
     command: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

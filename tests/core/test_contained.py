@@ -58,6 +58,7 @@ def test_the_end_of_work_is_an_error_in_words(work: Callable[[], object], words:
     assert str(caught.value) == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("work", "waiting"), [(spin, 99), (lambda: time.sleep(99), 1)])
 def test_work_without_end_is_ended_by_its_processor_time_or_by_the_clock(
     work: Callable[[], None], waiting: int, monkeypatch: pytest.MonkeyPatch
@@ -68,6 +69,7 @@ def test_work_without_end_is_ended_by_its_processor_time_or_by_the_clock(
         contained(work)
 
 
+@pytest.mark.slow
 def test_memory_grows_with_what_is_read() -> None:
     assert contained(lambda: len(bytearray(800 << 20)), memory=400 << 20) == 800 << 20
 

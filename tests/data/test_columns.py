@@ -52,6 +52,7 @@ def test_a_column_of_missing_cells_is_text_of_one_value() -> None:
     assert (empty.values, empty.numbers, empty.missing) == ((MISSING,), None, 2)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(), min_size=1))
 def test_every_text_cell_is_found_again_by_its_code(cells: list[str]) -> None:
     text = column("text", *cells)

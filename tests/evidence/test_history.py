@@ -58,6 +58,7 @@ def test_reports_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [row.variant["report"] for row in history.merged().rows[::3]] == list(range(1, 12))
 
 
+@pytest.mark.slow
 def test_luck_flags_as_many_comparisons_as_is_said() -> None:
     """Of 3,000 layers whose number never changes, in three reports."""
     drawn = np.random.default_rng(0).normal(size=(3, 3000))

@@ -108,6 +108,7 @@ def envelopes(own: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[str,
     yield "a statement without an envelope", json.loads(payload)
 
 
+@pytest.mark.slow
 def test_a_hundred_tampered_packs_are_refused(desk: Path, tmp_path: Path) -> None:
     cases = list(tampered(desk))
     assert len(cases) >= 100

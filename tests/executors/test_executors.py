@@ -240,6 +240,7 @@ class Repeating(ThreadPoolExecutor):
         return asked
 
 
+@pytest.mark.slow
 def test_what_is_done_again_is_counted_once() -> None:
     def slow(advance: Advance) -> None:
         advance(7)

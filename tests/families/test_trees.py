@@ -135,6 +135,7 @@ def test_trees_see_classes_by_the_prior_and_rows_of_a_class_alike() -> None:
         assert times[:, :40].mean(axis=0) == pytest.approx(np.full(40, 0.5), abs=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [30, 300])
 def test_of_sparse_columns_a_forest_tells_as_much_as_that_of_scikit_learn(columns: int) -> None:
     """Every tenth column is seldom not zero, nine times as often in one class as in the other."""
@@ -153,6 +154,7 @@ def test_of_sparse_columns_a_forest_tells_as_much_as_that_of_scikit_learn(column
     assert roc_auc_score(truth, ours) > roc_auc_score(truth, theirs) - 0.015
 
 
+@pytest.mark.slow
 def test_a_forest_says_about_what_that_of_scikit_learn_does() -> None:
     """A target of two steps, told by two of six columns, in rows of which some are wrong."""
     features = generator(1).normal(size=(300, 6))

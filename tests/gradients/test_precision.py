@@ -104,6 +104,7 @@ def test_double_precision_is_usual_where_it_is_not_slow(
     assert usual_precision(torch.device(device)) is usual
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("audit", "agreeing"), [(Sensitivity, 1e-5), (Forward, 1e-5), (CopaMetric, 0.0)]
 )

@@ -189,6 +189,7 @@ def test_a_server_keeps_the_reports_of_its_clients_apart(tmp_path: Path) -> None
     assert names == {"from-site-1-round-0.json", "from-site-2-round-0.json"}
 
 
+@pytest.mark.slow
 def test_a_job_that_is_written_keeps_every_option(tmp_path: Path) -> None:
     given = {"folder": "r", "policy": "p.yaml", "share": 0.5, "on_fail": "raise", "capture": "c"}
     job = Late("nvflare.job_config.api").FedJob(name="job")

@@ -64,6 +64,7 @@ def test_gradients_are_those_of_the_trained_weights(
             torch.testing.assert_close(gradients[layer.name][k], expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_report_tells_of_both_files(shelf: Shelf) -> None:
     adapter = shelf.adapter(GPT2, "c_attn")
     checkpoint = opened(shelf, GPT2, adapter).target.checkpoint

@@ -77,6 +77,7 @@ def test_per_sample_gradients_are_those_of_the_library_without_padding(
             torch.testing.assert_close(gradients[layer.name][k], expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_weights_in_the_folder_are_its_checkpoint(shelf: Shelf) -> None:
     path = shelf.model("GPT2LMHeadModel")
     target = opened(path, f"{shelf.texts()}?text=text").target
@@ -88,6 +89,7 @@ def test_the_weights_in_the_folder_are_its_checkpoint(shelf: Shelf) -> None:
     )
 
 
+@pytest.mark.slow
 def test_weights_may_lie_in_shards_or_be_a_state_dict(shelf: Shelf, tmp_path: Path) -> None:
     whole = opened(path := shelf.model("BertForMaskedLM"), f"{shelf.texts()}?text=text").target
     for kind in ("shards", "bin"):
@@ -104,6 +106,7 @@ def test_weights_may_lie_in_shards_or_be_a_state_dict(shelf: Shelf, tmp_path: Pa
             assert parameter.equal(whole.model.get_parameter(name))
 
 
+@pytest.mark.slow
 def test_older_names_of_weights_are_known(shelf: Shelf, tmp_path: Path) -> None:
     """As in folders of before: without the prefix and with masks, or with gamma and beta."""
     for architecture, add, old in (
@@ -138,6 +141,7 @@ def test_tied_embeddings_are_one_layer(shelf: Shelf) -> None:
     assert "lm_head" not in names
 
 
+@pytest.mark.slow
 def test_a_model_travels_to_workers(shelf: Shelf) -> None:
     target = opened(shelf.model("BertForMaskedLM"), f"{shelf.texts()}?text=text").target
     arrived = cloudpickle.loads(cloudpickle.dumps(target.model))
@@ -172,6 +176,7 @@ def test_refused_configs(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_refused_folders(shelf: Shelf, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder; nothing is ever downloaded"):
         load_model("hf:gpt2")

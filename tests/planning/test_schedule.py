@@ -222,6 +222,7 @@ def test_of_what_took_long_though_nothing_was_expected_less_is_tried() -> None:
     assert came.best == {0: "least", 1: "quick"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slower", [0.1, 1, 10])
 @given(
     truth=st.lists(

@@ -224,6 +224,7 @@ def test_laplace_noise_is_added_before_the_components() -> None:
     assert interceptor(MLP, "dp:clip=9,sigma=0.3,noise=laplace").linear(noisy.layers[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "specs",
     [

@@ -24,6 +24,7 @@ def test_a_difference_has_newcombes_interval() -> None:
     assert found == pytest.approx((0.0524, 0.3339), abs=5e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alike", [False, True])
 def test_shares_over_clusters_cover_whether_members_are_alike_or_not(alike: bool) -> None:
     rng, found = np.random.default_rng(0), []

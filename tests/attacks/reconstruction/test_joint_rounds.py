@@ -134,6 +134,7 @@ def test_rounds_of_equal_size_bring_the_closed_forms_error_down_as_their_square_
     assert 2.6 < errors[1] / errors[4] < 6  # 4, within three deviations of 360 numbers each
 
 
+@pytest.mark.slow
 def test_labels_are_read_off_the_rounds_together() -> None:
     """Noise that hides the label in single rounds does not in the mean of many."""
     clean = joint(*[other_weights(mlp(), n) for n in range(40)], batch=ROWS, known_labels=False)
@@ -152,6 +153,7 @@ def test_counts_of_labels_are_the_mean_over_rounds() -> None:
     assert one.tolist() == [0, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_more_rounds_find_more_of_a_noisy_batch() -> None:
     models = [other_weights(cnn(), n) for n in range(6)]
     attack = InvertingGradients(restarts=1, iterations=100, tv=0.0)

@@ -107,6 +107,7 @@ def test_the_adaptive_adversary_draws_a_private_part_of_his_own() -> None:
         assert torch.equal(value, before[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduce", [None, "pca:4"])
 def test_other_clients_have_records_of_neither_side(reduce: str | None) -> None:
     """Where there are none the request is refused."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from audits.attack_table.tables import blurred, chain, layers_of, seen_of, table
 from torch import Tensor
@@ -46,6 +47,7 @@ def test_what_lies_outside_a_span_has_the_variance_that_noise_gives_it() -> None
     assert float((mean.mean() - 1).abs()) < 0.03
 
 
+@pytest.mark.slow
 def test_how_squares_grow_is_what_a_dense_fit_of_the_numbers_says() -> None:
     """Another row, its numbers moved along finite differences, against autograd's gradients."""
     view, columns, cells, labels = true_rows()
@@ -86,6 +88,7 @@ def test_a_row_whose_place_another_takes_as_well_is_not_proved() -> None:
     assert not small.proves(3)
 
 
+@pytest.mark.slow
 def test_numbers_jump_where_the_descent_stops_beside_units_that_go_on_or_off() -> None:
     view, columns, cells, labels = true_rows()
     tried = (moved(cells, row, columns, by) for row in range(COUNT) for by in (0.8, -0.8, 1.2))

@@ -62,6 +62,7 @@ def test_a_direction_of_two_rows_is_none_where_both_are_told() -> None:
     assert not units._holds(mixed / mixed.norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("double", [True, False])
 def test_rows_of_several_local_steps_come_back_certified(double: bool) -> None:
     """Minibatches of 3 and two epochs, in double and in single precision."""

@@ -150,6 +150,7 @@ for kind in (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU):
     CASES[kind.__name__] = table(), layers, CrossEntropy(), COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_batch_comes_back_whole_and_certified(case: str) -> None:
     records, model, loss, count = CASES[case]
@@ -205,6 +206,7 @@ def test_rounding_is_read_off_the_numbers() -> None:
     assert rounding({"a": torch.randn(5, 5).bfloat16().double()}) == 1e-2
 
 
+@pytest.mark.slow
 def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> None:
     """Two rows that activate the same units of a second layer of few have one δ between them."""
     records = table()
@@ -243,6 +245,7 @@ def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> No
     assert bool(rebuilt(seen)[1].rows.all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-6, 1e-4])
 def test_numbers_behind_noise_lie_within_their_precision(noise: float) -> None:
     """Named rows are refined together; each number of a certified row is as near as it says."""

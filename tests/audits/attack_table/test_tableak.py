@@ -173,6 +173,7 @@ def test_the_calibration_error_is_the_mean_gap_of_the_bins() -> None:
     assert calibration_error(certainty, right) == pytest.approx((4 * 0.2 + 2 * 0.15) / 6)
 
 
+@pytest.mark.slow
 def test_the_audit_reports_shares_columns_pictures_and_values_only_where_asked(
     tmp_path: Path,
 ) -> None:
@@ -227,6 +228,7 @@ def test_rows_of_a_captured_update_are_proved_without_the_truth(tmp_path: Path) 
     assert rows["row_accuracy", ""].value is None
 
 
+@pytest.mark.slow
 def test_updates_that_are_refused_are_counted_beside_the_shares_of_the_others() -> None:
     """One layer alone; the second batch holds a record twice, so that its span is too small."""
     records = table()

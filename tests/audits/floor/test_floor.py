@@ -43,6 +43,7 @@ def rows_of(subject: Subject, **options: Any) -> dict[tuple[str, str | None], Me
     return {(row.metric, row.layer): row for row in found if row.metric != "gap"}
 
 
+@pytest.mark.slow
 def test_every_layer_and_the_model_have_rows() -> None:
     rows = rows_of(defended("dp:clip=1,sigma=0.3", samples=32))
     assert set(rows) == {(m, x) for m in ("mse_share", "nats", "rero") for x in ("0", "2", None)}
@@ -76,6 +77,7 @@ def test_noise_too_small_for_a_number_has_a_reason() -> None:
     assert rows["rero", None].value == 1
 
 
+@pytest.mark.slow
 def test_a_kink_leaves_the_law_s_floor_to_what_is_before_it_or_clipped_with_that() -> None:
     """Of eight records no law is told, so that the reasons stand alone."""
     for samples in (8, 64):
@@ -110,6 +112,7 @@ def test_a_layer_of_a_batch_that_is_clipped_as_a_whole_tells_of_the_others_by_th
     assert reason.startswith("is clipped together with 0: ReLU")
 
 
+@pytest.mark.slow
 def test_hidden_layers_tell_nothing_and_stay_out_of_the_norm() -> None:
     seen = rows_of(defended("dp:clip=1,sigma=0.3", samples=64))
     hidden = defended("dp:clip=1,sigma=0.3", samples=64, hidden=("0",))
@@ -146,6 +149,7 @@ def test_a_prior_of_a_file(tmp_path: Path) -> None:
         rows_of(defended(), sigma=0.3, prior="nowhere.npz")
 
 
+@pytest.mark.slow
 def test_small_models_draw_more_records_unless_told_how_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -122,6 +122,7 @@ def exact(subject: Subject, sigma: float, *models: nn.Module) -> float:
     return float(torch.linalg.inv(precision).trace()) / prior.variance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.05, 0.5])
 def test_a_linear_update_leaves_no_gap(sigma: float) -> None:
     """The floor is the exact error, so the gap's interval holds zero; the ends are of one axis."""
@@ -138,6 +139,7 @@ def test_a_linear_update_leaves_no_gap(sigma: float) -> None:
     assert 0 < found["nats_shown"] < found["nats_most"]
 
 
+@pytest.mark.slow
 def test_updates_of_several_checkpoints_add_up() -> None:
     """Three rounds of two linear models, the newer with one more: the exact error of all three."""
     subject, older = linear(16), Shifted()
@@ -164,6 +166,7 @@ def classes(kind: type[nn.Module] = nn.Tanh, apart: float = 0.0, **more: Any) ->
     return subject_of(Target(model, CrossEntropy()), records, **{"samples": 8, **more})
 
 
+@pytest.mark.slow
 def test_where_there_is_no_floor_or_no_attack_the_gap_says_why() -> None:
     rows = gaps(classes(nn.ReLU), sigma=0.3, attacked=4)
     assert (rows["0"].reason or "").startswith("no floor: ReLU 1 has a kink")
@@ -189,6 +192,7 @@ def test_what_is_attacked_is_what_leaves() -> None:
         sent(view, layers, [released(layers, 4, 0.5, clip=1.0, of_records=False)])
 
 
+@pytest.mark.slow
 def test_floors_and_attacks_are_about_the_means_of_labels() -> None:
     subject = classes(apart=4.0, samples=64)
     row = gaps(subject, sigma=0.5, attacked=16, prior="by-label")[None]
@@ -201,6 +205,7 @@ def test_floors_and_attacks_are_about_the_means_of_labels() -> None:
         gaps(linear(), sigma=0.5, prior="by-label")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "attacked"), [("gaussian", 4), ("laplace", 0)])
 def test_rounds_with_fresh_noise_tell_as_much_as_their_mean(kind: str, attacked: int) -> None:
     """Four updates at one checkpoint: every number is that of one under half the noise."""

@@ -24,6 +24,7 @@ from gradaudit.models.target import Target, layers_of
 FACTOR = torch.tensor([[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [0.0, 0.3, 0.0]]).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1e9, 2.0])
 def test_local_information_is_that_of_dense_derivatives(bound: float) -> None:
     """A by the clipped gradient's Jacobian; B's slopes by forward mode through the Jacobian."""

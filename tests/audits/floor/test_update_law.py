@@ -46,6 +46,7 @@ def test_numbers_are_those_of_dense_covariances() -> None:
             assert float(found[row, j]) == pytest.approx(float(expected))
 
 
+@pytest.mark.slow
 def test_a_linear_update_has_its_own_information_and_a_floor_below_its_error() -> None:
     """G = z under σ: d/2 ln(1 + 1/σ²) nats, and the error σ²/(1 + σ²) in every direction."""
     generator = torch.Generator().manual_seed(0)

@@ -27,6 +27,7 @@ def chain(elements: int, sigma: float, *, first: bool) -> JobChain:
     return made.receiving(Layout.of({"weight": torch.zeros(elements)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("elements", "seeds"), [(73, 3), (2307, 3), (20_000, 1)])
 @pytest.mark.parametrize("sigma", [0.5, 5.0])
 def test_rounding_after_the_noise_is_no_rounding_before_it(

@@ -29,6 +29,7 @@ def gradient(model: nn.Module, first: int = 0) -> dict[str, Tensor]:
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
+@pytest.mark.slow
 def test_a_gradient_proves_its_rows_and_noise_proves_none() -> None:
     """The attacker's columns are drawn for themselves: no row of the table is known."""
     model = chain(17, 40, 40, 2)
@@ -64,6 +65,7 @@ def test_where_no_row_can_be_proved_the_reading_says_why() -> None:
         assert words in value.reason
 
 
+@pytest.mark.slow
 def test_steps_of_training_are_tested_at_the_weights_that_they_were_computed_at() -> None:
     """The observer's subject holds the first weights; the second step is taken at others."""
     model = chain(17, 40, 40, 2)

@@ -101,6 +101,7 @@ def assert_dense(
             torch.testing.assert_close(found[layer.name].ranges[k], spread, rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_by_the_input(case: Case) -> None:
     """Biases are taken with every other case."""
@@ -360,6 +361,7 @@ def test_what_is_kept_goes_on_only_where_as_many_records_fit(
             torch.testing.assert_close(found[name].samples, norms.samples)
 
 
+@pytest.mark.slow
 def test_no_memory_is_counted_for_tangents_that_are_not_formed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

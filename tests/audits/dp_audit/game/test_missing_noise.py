@@ -116,6 +116,7 @@ def test_a_scale_that_tells_the_value_is_read_off_the_distance(turned: bool) -> 
     assert result.scores["projection"].bound.flawless
 
 
+@pytest.mark.slow
 def test_honest_noise_proves_no_more_than_its_epsilon_and_repeats_nothing() -> None:
     """A Gaussian mechanism's at μ = 1: 4.38 at δ = 1e-5."""
     scores = [game(honest, trials=200, seed=seed).scores["projection"] for seed in range(8)]

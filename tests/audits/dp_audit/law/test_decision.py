@@ -51,6 +51,7 @@ def test_power(mu, least):
     assert np.mean(values) >= least
 
 
+@pytest.mark.slow
 def test_power_from_pilots():
     law, rng = ProjectionLaw((1.0,), 1.0), np.random.default_rng(4)
     values = []
