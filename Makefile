@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 TESTS := $(BIN)/pytest -n 2 --dist loadfile --assert=plain
 EXPLAIN := { status=$$?; [ $$status -ne 1 ] || $(BIN)/pytest --last-failed; exit $$status; }
 
-.PHONY: demo check quick test lint docs picture reference mutants lock audit clean
+.PHONY: demo check quick test processes lint docs picture reference mutants lock audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradaudit scan -o demo-report.json
@@ -16,10 +16,13 @@ check: $(INSTALLED)
 	@$(MAKE) --no-print-directory -j 2 lint quick
 
 quick: $(INSTALLED)
-	$(TESTS) -m "not slow" || $(EXPLAIN)
+	$(TESTS) -m "not slow and not processes" || $(EXPLAIN)
 
 test: $(INSTALLED)
-	$(TESTS) || $(EXPLAIN)
+	$(TESTS) -m "not processes" || $(EXPLAIN)
+
+processes: $(INSTALLED)
+	$(TESTS) -m processes || $(EXPLAIN)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

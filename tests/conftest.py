@@ -22,9 +22,24 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 TESTS = Path(__file__).parent
-SLOW = (
+PROCESSES = (
     "test_hostile.py",
     "executors/test_workers.py",
+    "executors/test_executors.py",
+    "integrations/test_flower_simulation.py",
+    "test_first_scan.py",
+    "test_devices.py",
+    "test_adoption.py",
+    "test_resuming.py",
+    "test_processors.py",
+    "formats/test_chromium.py",
+    "planning/test_beside.py",
+    "cli/test_processes.py",
+    "test_site.py",
+)
+"""Files whose tests start processes: commands, workers, clusters, simulators, browsers."""
+
+SLOW = (
     "attacks/reconstruction/test_blocks.py",
     "attacks/reconstruction/test_replay.py",
     "audits/attack_inference/test_attack_inference.py",
@@ -50,14 +65,12 @@ SLOW = (
     "audits/vinfo/test_v_information.py",
     "audits/vinfo/test_vinfo.py",
     "audits/vinfo/test_vinfo_original.py",
-    "cli/test_processes.py",
     "federation/test_resume.py",
-    "planning/test_beside.py",
     "protection/test_levels.py",
     "ranks/test_convolution.py",
     "strangers/test_models_that_write.py",
 )
-"""Files of which most tests run whole audits, start processes or need long statistics."""
+"""Files of which most tests run whole audits or need long statistics."""
 
 LONGEST = (
     "test_hostile.py",
@@ -101,13 +114,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark whole files as slow, and begin with the longest; single tests are marked in place."""
-    slow, longest = ({TESTS / name: k for k, name in enumerate(n)} for n in (SLOW, LONGEST))
-    missing = [str(path) for path in (*slow, *longest) if not path.exists()]
-    assert not missing, f"SLOW or LONGEST names files that are gone: {missing}"
+    """Mark whole files, and begin with the longest; single tests are marked in place."""
+    slow, processes, longest = (
+        {TESTS / name: place for place, name in enumerate(names)}
+        for names in (SLOW, PROCESSES, LONGEST)
+    )
+    missing = [str(path) for path in (*slow, *processes, *longest) if not path.exists()]
+    assert not missing, f"SLOW, PROCESSES or LONGEST names files that are gone: {missing}"
     for item in items:
         if item.path in slow:
             item.add_marker(pytest.mark.slow)
+        if item.path in processes:
+            item.add_marker(pytest.mark.processes)
     items.sort(key=lambda item: longest.get(item.path, len(longest)))
 
 

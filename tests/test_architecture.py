@@ -320,7 +320,7 @@ def test_light_commands_never_import_torch() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_an_audit_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
     """Loading one of these libraries takes as long as an audit of a small model does."""
     sample = PACKAGE.parent / "sample_models"

@@ -80,7 +80,7 @@ ZSH = {"_TYPER_COMPLETE_ARGS": "gradaudit scan --model zoo:len"}
 BASH = {"COMP_WORDS": "gradaudit\nscan\n--model\nzoo\n:\nlen", "COMP_CWORD": "5"}
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("shell", "words", "answer"),
     [("zsh", ZSH, r'"zoo\\:lenet":'), ("bash", BASH, "lenet\n")],

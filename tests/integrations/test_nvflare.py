@@ -224,7 +224,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_the_simulator_runs_a_job_with_filters_in_both_chains(simulated: Path) -> None:
     names = {f"site-{site}-round-{number}.json" for site in (1, 2) for number in (0, 1)}
     found = list(simulated.rglob("site-*-round-*.json"))

@@ -189,7 +189,7 @@ for attempt in range(2):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_of_failures_of_torchvision_missing_operators_are_mended_and_others_told() -> None:
     """They are defined, and the import is repeated."""
     done = subprocess.run(

@@ -61,7 +61,7 @@ pace.Pace.of(None)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_what_the_first_gradient_of_a_process_loads_is_no_part_of_a_timed_pass() -> None:
     assert subprocess.run([sys.executable, "-c", FIRST], check=False).returncode == 0
 

@@ -89,6 +89,7 @@ def by_one_and_two(search: Blocks, points: Tensor, outer: int) -> Minimum:
     return found[0]
 
 
+@pytest.mark.processes
 def test_two_workers_give_the_same_bits_as_none(workers: list[int]) -> None:
     """A restart that diverges is dropped in its worker alone."""
     objective = objective_of(cnn(), 1, 6, 6)
@@ -295,6 +296,7 @@ def test_mixed_precision_is_double_where_squares_leave_the_range_of_single_preci
     assert not DeepLeakage(MatchingOptions(precision="mixed")).search(scaled).mixed
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("wide")
 def test_two_workers_give_the_same_bits_in_mixed_precision(workers: list[int]) -> None:
     objective = objective_of(mlp(), 6)

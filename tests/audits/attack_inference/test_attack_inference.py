@@ -91,6 +91,7 @@ def test_the_same_seed_gives_the_same_rows_for_any_number_of_workers(
     assert attack("attribute", two, rounds=2) == plain
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("repeats", [1, 2])  # fits are shared out, or whole repetitions
 def test_workers_share_in_what_is_played_and_it_is_kept(
     repeats: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

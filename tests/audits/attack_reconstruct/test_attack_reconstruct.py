@@ -420,6 +420,7 @@ def test_why_layer_by_layer_attacks_do_not_apply() -> None:
     assert "this update is of 2" in str(several.details["layer_by_layer"])
 
 
+@pytest.mark.processes
 def test_worker_processes_change_no_number() -> None:
     options = {**DLG, "restarts": 2, "batches": 2}
     alone, spread = (every_row(subject_of(mlp(), TABLE, jobs=jobs), **options) for jobs in (1, 2))

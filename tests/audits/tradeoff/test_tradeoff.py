@@ -102,6 +102,7 @@ def test_the_headline_is_the_first_view_and_the_grid_is_part_of_it(
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.processes
 def test_the_same_seed_gives_the_same_rows_by_any_workers_and_another_others() -> None:
     options: dict[str, Any] = {"batches": 2, "participants": 2, "iterations": 1, "rounds": 3}
     first, together, other = (
