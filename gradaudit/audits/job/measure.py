@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from gradaudit._version import __version__
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
+from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Layout
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import (
@@ -145,6 +146,7 @@ def _with_framework(name: str) -> ModuleType:
     return import_module(f"gradaudit.audits.job.{name}")
 
 
+@quiet()
 def audited(folder: Path, options: JobOptions) -> Audited:
     """Load a job, and probe what leaves its clients and its server.
 

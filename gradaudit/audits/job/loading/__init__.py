@@ -38,6 +38,12 @@ def models_in(folders: Sequence[Path]) -> list[tuple[Path, type]]:
 def modules_in(folders: Sequence[Path]) -> list[tuple[str, Path]]:
     """Names and files of the imported modules that lie in these folders."""
     roots = tuple(f"{folder.resolve()}{os.sep}" for folder in folders)
-    held = ((n, getattr(module, "__dict__", {})) for n, module in list(sys.modules.items()))
-    files = ((name, str(attributes.get("__file__"))) for name, attributes in held)
-    return [(name, Path(file)) for name, file in files if file.startswith(roots)]
+    files = {
+        name: getattr(module, "__dict__", {}).get("__file__")
+        for name, module in list(sys.modules.items())
+    }
+    return [
+        (name, Path(file))
+        for name, file in files.items()
+        if isinstance(file, str) and file.startswith(roots)
+    ]
