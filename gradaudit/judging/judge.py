@@ -240,7 +240,7 @@ def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | No
 def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]) -> list[Finding]:
     message = "" if met else "the policy has no rule for what this report holds"
     if not any(row.status == "measured" for row in report.rows):
-        message = "nothing in this report was measured"
+        message = "no audit measured a number"
     elif report.interrupted:
         message = "the command was interrupted: this report is incomplete"
     findings = [_nothing(message)] if message else []

@@ -334,5 +334,5 @@ def _rounded(amount: float) -> float:
 
 def _words(verdict: ProtectionVerdict) -> str:
     if verdict.passed:
-        return "passes"
+        return "no row is beyond its limit"
     return f"{len(verdict.failed)} rows beyond their limits, such as {verdict.failed[0]}"

@@ -124,7 +124,7 @@ def test_an_incomplete_audit_never_passes(tmp_path: Path, rows: Any, text: str |
     options = ["--policy", policy(tmp_path, text)] if text else []
     done = run("gate", saved(tmp_path, *rows), *options)
     assert done.status == 1
-    assert "error    nothing in this report was measured\n" in done.out
+    assert "error    no audit measured a number\n" in done.out
 
 
 def test_a_judged_copy_is_written(tmp_path: Path) -> None:

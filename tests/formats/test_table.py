@@ -275,7 +275,7 @@ def test_the_rows_of_a_sweep_are_shown_where_nothing_else_is() -> None:
 
 def test_a_report_without_anything_says_so() -> None:
     text = shown(make_report(layers=[], data={}))
-    assert "UNDECIDED by the default policy: nothing in this report was measured\n" in text
+    assert "UNDECIDED by the default policy: no audit measured a number\n" in text
 
 
 def test_the_findings_of_a_judged_report_make_the_risks() -> None:

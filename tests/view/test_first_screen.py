@@ -63,7 +63,7 @@ def test_it_begins_with_what_was_audited_and_when() -> None:
         ),
         (
             skipped_row("leak.bits", "conv1", "no layer"),
-            "Nothing in this report was measured.",
+            "No audit measured a number.",
             "Nothing was measured that says so.",
             "Measure what is missing.",
         ),

@@ -175,8 +175,8 @@ def _over_records(reading: JacobianNorm, metric: str, quantile: Quantile) -> Met
     reaction = _REACTIONS[reading.reacting]
     return Metric(
         id=metric,
-        title=f"{quantile.title} over records of the gradient's sensitivity to the "
-        f"{reading.reacting}, as {reading.metric} measures it",
+        title=f"{quantile.title} over records of {reading.metric}, the gradient's sensitivity to "
+        f"the {reading.reacting}",
         unit=reading.unit,
         riskier="higher",
         counts="records",
