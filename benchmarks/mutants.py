@@ -26,7 +26,7 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome
 
 from benchmarks.harness import ROOT, arguments
 
-ROOMS = ("audits/dp_audit", "audits/vinfo", "games", "judging", "ranks", "statistics")
+ROOMS = ("audits/dp_audit", "audits/vinfo", "games", "judging", "ranks", "core/statistics")
 PYTEST = f"{sys.executable} -m pytest -x -q -p no:cacheprovider -p no:xdist"
 PATIENCE, SECONDS = 10, 240
 """Times as long as without a mutant that the tests may take, and seconds at most."""

@@ -15,6 +15,9 @@ from pydantic import JsonValue
 from scipy.special import ndtri
 from torch import Tensor
 
+from gradaudit.core.statistics import CONFIDENCE
+from gradaudit.core.statistics.intervals import clustered, wilson
+from gradaudit.core.statistics.laws import binomial_at_least
 from gradaudit.core.text import listed
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
@@ -23,9 +26,6 @@ from gradaudit.gradients.memory import flops
 from gradaudit.models.losses import CrossEntropy, Loss, classes_second
 from gradaudit.models.preprocessing import PROBABLY, ChannelMoments, watching
 from gradaudit.models.target import Expected, Target
-from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.intervals import clustered, wilson
-from gradaudit.statistics.laws import binomial_at_least
 
 MOST_RECORDS = 10_000
 FEWEST_RECORDS = 8

@@ -15,7 +15,7 @@ from command_line import expect_light
 PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
 
-TOOLS = "_version core errors executors measurement presentation progress report statistics trust"
+TOOLS = "_version core errors executors measurement presentation progress report trust"
 """What every room may import, and what imports nothing but tools."""
 SHARED = {
     "zoo": "",
@@ -72,14 +72,12 @@ ROOMS = {
     "config": "audits deployment federation",
     "run": "accuracy audits config data defenses deployment federation gradients models references "
     "subject",
-    "planning": "audits defenses gradients models run subject",
     "observer": "attacks audits audits.observe formats judging models sharing subject",
     "integrations": "federation judging observer sharing",
-    "protection": "audits audits.floor data defenses gradients judging models planning run "
-    "sharing subject",
+    "protection": "audits audits.floor data defenses gradients judging models run sharing subject",
     "api": "attacks audits config data defenses deployment models run sharing subject",
     "cli": "audits audits.job config defenses deployment evidence formats judging models observer "
-    "planning protection run subject sweeping view zoo",
+    "protection run subject sweeping view zoo",
     "__init__": "api formats judging models observer",
     "__main__": "cli",
 }
@@ -90,8 +88,8 @@ LIGHT = (
     "measurement presentation progress report trust view"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
-NOT_LIGHT = {"gradaudit.core.huggingface"}
-"""Modules of light rooms that load torch."""
+NOT_LIGHT = ("gradaudit.core.huggingface", "gradaudit.core.statistics")
+"""Modules and folders of light rooms that load torch, SciPy or scikit-learn."""
 
 
 PRIVATE = {
@@ -200,7 +198,7 @@ def is_light(name: str) -> bool:
     if folders[0] == "audits" and len(folders) > 1:
         declared = len(folders) == 2 or folders[2:] in (("__init__.py",), ("options.py",))
         return declared and (folders[1] == "__init__.py" or not folders[1].startswith("_"))
-    return modules()[name].room in LIGHT.split() and name not in NOT_LIGHT
+    return modules()[name].room in LIGHT.split() and not name.startswith(NOT_LIGHT)
 
 
 def loaded_with(name: str) -> set[str]:

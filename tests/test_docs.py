@@ -28,11 +28,11 @@ from gradaudit.errors import AuditError, UsageError
 from gradaudit.executors.stopping import Stopped
 from gradaudit.judging import Policy, gate
 from gradaudit.observer.observer import Allowance
-from gradaudit.planning.survey import Survey
 from gradaudit.protection.cheapest import ProtectionVerdict
 from gradaudit.protection.guards import Protection, UndefendedUpdates
 from gradaudit.protection.planner import Plan, Planner
 from gradaudit.report import Report
+from gradaudit.run.survey import Survey
 
 jobs, scripts = Late("nvflare.job_config.api"), Late("nvflare.job_config.script_runner")
 ROOT = Path(__file__).parents[1]

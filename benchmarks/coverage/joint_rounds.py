@@ -34,8 +34,8 @@ from gradaudit.attacks.reconstruction.matching.batch_norms import batch_statisti
 from gradaudit.attacks.reconstruction.matching.blocks import Blocks
 from gradaudit.attacks.reconstruction.matching.objectives import Objective
 from gradaudit.attacks.reconstruction.matching.restarts import StepSize, descend
+from gradaudit.core.statistics.intervals import student
 from gradaudit.data.records import Records
-from gradaudit.statistics.intervals import student
 
 NETS: dict[str, Callable[[], nn.Module]] = {
     "lenet": lambda: zoo.build("lenet"),

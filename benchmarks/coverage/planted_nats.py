@@ -18,8 +18,8 @@ from scipy import optimize, stats
 import gradaudit
 from benchmarks.harness import arguments, heading, line
 from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, v_information
+from gradaudit.core.statistics.intervals import student
 from gradaudit.data.records import Attribute, Records
-from gradaudit.statistics.intervals import student
 
 NATS = (0.1, 0.3, 0.5)
 UNIFORM = np.array([0.5, 0.5])

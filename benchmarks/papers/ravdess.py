@@ -32,11 +32,11 @@ from torch import nn
 
 import gradaudit
 from benchmarks.harness import arguments, data_file, epochs_of, fit, heading, line
+from gradaudit.core.statistics.intervals import student
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.models.building import load_model
 from gradaudit.report import Measurement
-from gradaudit.statistics.intervals import student
 
 EPOCHS, RATE = 10, 0.01
 GUESSING = {("property", "auroc"): 1 / 2, ("property", "asr"): 1 / 2}

@@ -42,6 +42,8 @@ from gradaudit.audits.vinfo.cases import AttributeCase, drawn_cases
 from gradaudit.audits.vinfo.repetitions import Repetition
 from gradaudit.audits.vinfo.v_information import Estimator, UsableInformation
 from gradaudit.audits.vinfo.v_information import estimate as of_repetition
+from gradaudit.core.statistics.correlation import pearson
+from gradaudit.core.statistics.intervals import student
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
 from gradaudit.models.building import load_model
@@ -49,8 +51,6 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.statistics.correlation import pearson
-from gradaudit.statistics.intervals import student
 from gradaudit.subject import Subject
 
 OLDER = "older"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Audit
+from gradaudit.core.statistics import CONFIDENCE
 from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.report import Measurement, Status, Variant
-from gradaudit.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from gradaudit.models.target import Target

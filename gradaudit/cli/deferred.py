@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from gradaudit.executors import units as units
     from gradaudit.models import building as building
     from gradaudit.observer import saved_updates as saved_updates
-    from gradaudit.planning import survey as survey
     from gradaudit.protection import asking as asking
     from gradaudit.protection import planner as planner
     from gradaudit.protection import protection_plan as protection_plan
     from gradaudit.run import opening as opening
     from gradaudit.run import runner as runner
     from gradaudit.run import scaling as scaling
+    from gradaudit.run import survey as survey
     from gradaudit.run import training as training
     from gradaudit.sweeping import curves as curves
     from gradaudit.sweeping import extrapolation as extrapolation
@@ -36,12 +36,11 @@ else:
 
 _PLACES = {
     "config": "gradaudit",
-    **dict.fromkeys(("opening", "runner", "scaling", "training"), "gradaudit.run"),
+    **dict.fromkeys(("opening", "runner", "scaling", "survey", "training"), "gradaudit.run"),
     **dict.fromkeys(("measure", "starting"), "gradaudit.audits.job"),
     **dict.fromkeys(("asking", "planner", "protection_plan"), "gradaudit.protection"),
     "units": "gradaudit.executors",
     "building": "gradaudit.models",
     "saved_updates": "gradaudit.observer",
-    "survey": "gradaudit.planning",
     **dict.fromkeys(("curves", "extrapolation"), "gradaudit.sweeping"),
 }

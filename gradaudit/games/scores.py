@@ -1,8 +1,8 @@
 """Scores of guesses of a private value, over one or several repetitions of a game.
 
 Every score is a mean over trials, or a two-sample one, whose trials share records: its variance is
-that of an incomplete U-statistic (``gradaudit.statistics.u_statistic``), from what each trial adds
-to its error. Rates have Wilson's interval on as many trials as would be so exact if they were
+that of an incomplete U-statistic (``core.statistics.u_statistic``), from what each trial adds to
+its error. Rates have Wilson's interval on as many trials as would be so exact if they were
 independent, with Student's quantile, which keeps its level near 0 and 1.
 """
 
@@ -15,9 +15,9 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.statistics.intervals import Interval, difference, wilson
-from gradaudit.statistics.laws import binomial_quantile, student_quantile
-from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
+from gradaudit.core.statistics.intervals import Interval, difference, wilson
+from gradaudit.core.statistics.laws import binomial_quantile, student_quantile
+from gradaudit.core.statistics.u_statistic import Draws, disjoint, pooled, project
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -10,7 +10,7 @@ from gradaudit.audits.floor import GAP, Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
-from gradaudit.planning.pace import Pace
+from gradaudit.run.pace import Pace
 from gradaudit.subject import Subject
 
 

@@ -17,12 +17,12 @@ from gradaudit.audits.floor.measure import FUNCTIONALS, case_of
 from gradaudit.audits.floor.noisy_update import NoisyUpdate
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.van_trees import van_trees_bound
+from gradaudit.core.statistics.laws import student_quantile
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Rule
 from gradaudit.judging.policy import layer_matches
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
-from gradaudit.statistics.laws import student_quantile
 from gradaudit.subject import Subject
 
 Noise = Mapping[str, float]

@@ -22,9 +22,9 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtr, ndtri
 
 from gradaudit.audits import Audit, Metric
+from gradaudit.core.statistics import CONFIDENCE
 from gradaudit.core.text import variant_text
 from gradaudit.report import EXTRAPOLATED, Measurement, Report
-from gradaudit.statistics import CONFIDENCE
 from gradaudit.sweeping.grid import FEWEST
 
 Floats = NDArray[np.float64]

@@ -17,8 +17,8 @@ from rich.console import Console
 from gradaudit.cli import guarded
 from gradaudit.cli.reports import render
 from gradaudit.cli.sweep_command import print_sweep, sweep_command
-from gradaudit.planning.pace import Pace
 from gradaudit.report import Report
+from gradaudit.run.pace import Pace
 from gradaudit.view.scope import scope_of
 
 __all__ = ["only_counting"]

@@ -4,7 +4,7 @@ import pytest
 from rich.progress import Progress as Bar
 
 from gradaudit.cli import terminal
-from gradaudit.planning.parallel import Share
+from gradaudit.run.parallel import Share
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score, roc_curve
 
+from gradaudit.core.statistics.u_statistic import Draws, pooled, project
 from gradaudit.games.scores import (
     Score,
     Scores,
@@ -18,7 +19,6 @@ from gradaudit.games.scores import (
     roc,
 )
 from gradaudit.games.splits import draw_any
-from gradaudit.statistics.u_statistic import Draws, pooled, project
 
 
 def probabilities(trials: int, values: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

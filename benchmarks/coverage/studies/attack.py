@@ -15,9 +15,9 @@ from gradaudit.audits.attack_inference.game import PropertyGame
 from gradaudit.audits.attack_inference.inference_rows import Scorer
 from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.audits.attack_inference.user import UserGame
+from gradaudit.core.statistics.intervals import clopper_pearson, clustered
 from gradaudit.data.records import Attribute, Records
 from gradaudit.games.scores import Score
-from gradaudit.statistics.intervals import clopper_pearson, clustered
 
 WIDTH = 10
 NOISE = 0.5

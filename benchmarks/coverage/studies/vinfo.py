@@ -12,7 +12,7 @@ from benchmarks.coverage.studies.base import Cell, Outcome, Study, interval
 from gradaudit.audits.vinfo.repetitions import Question, Repetition, repetitions
 from gradaudit.audits.vinfo.spread import RecordUse, auroc_interval, information_interval
 from gradaudit.audits.vinfo.v_information import Estimator, UsableInformation, estimate
-from gradaudit.statistics.intervals import clopper_pearson
+from gradaudit.core.statistics.intervals import clopper_pearson
 
 FEATURES = 10
 REPEATS = 8

@@ -17,6 +17,7 @@ from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import RATE
 from gradaudit.core.randomness import rng, torch_rng
+from gradaudit.core.statistics.intervals import clustered
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
@@ -24,7 +25,6 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import seen
-from gradaudit.statistics.intervals import clustered
 from gradaudit.subject import Subject
 
 _CLOSE = 1e-3

@@ -28,11 +28,11 @@ from gradaudit.audits.attack_inference.observation import RoundObservation
 from gradaudit.audits.attack_inference.split import GameSplit
 from gradaudit.core.noise_laws import noise_scale
 from gradaudit.core.randomness import rng, sequence
+from gradaudit.core.statistics import CONFIDENCE
+from gradaudit.core.statistics.laws import entropy
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.models.target import Layer
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.laws import entropy
 
 NO_NOISE = "no Gaussian noise is added, so the gradient may tell everything"
 _FEWEST, _MOST = 16, 1024

@@ -13,10 +13,10 @@ from gradaudit.audits.attack_inference.fano import Leak, fano_advantage_bound, s
 from gradaudit.audits.attack_inference.readers import Guesses, Temperature
 from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
 from gradaudit.audits.rows import Details, Rows
+from gradaudit.core.statistics.laws import entropy
+from gradaudit.core.statistics.u_statistic import Draws
 from gradaudit.games.scores import Score, Scores, Trials, gain
 from gradaudit.report import Measurement
-from gradaudit.statistics.laws import entropy
-from gradaudit.statistics.u_statistic import Draws
 
 METRICS = ("asr", "auroc", "advantage", "tpr_at_1pct_fpr")
 GAINS = ("auroc_gain", "advantage_gain")

@@ -19,10 +19,10 @@ from gradaudit.audits.attack_reconstruct.measure import (
 )
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows
+from gradaudit.core.statistics.intervals import clustered
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.statistics.intervals import clustered
 from gradaudit.subject import Subject
 
 _READING = 2.0

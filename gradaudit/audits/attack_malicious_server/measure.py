@@ -19,12 +19,12 @@ from gradaudit.audits.attack_malicious_server.published import compare
 from gradaudit.audits.attack_malicious_server.sensing import LayerGradients, gradients_of_records
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
+from gradaudit.core.statistics.intervals import student
 from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.statistics.intervals import student
 from gradaudit.subject import Subject
 
 DOMINATED = 0.9

@@ -36,12 +36,12 @@ from gradaudit.audits.attack_reconstruct.options import (
 )
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows, by_round
+from gradaudit.core.statistics.intervals import clopper_pearson, student
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement, Variant
-from gradaudit.statistics.intervals import clopper_pearson, student
 from gradaudit.subject import Subject
 
 SCORES = ("mse", "relative_error", "psnr", "ssim")

@@ -18,12 +18,12 @@ from gradaudit.audits.attack_record.record_game import RecordGame, alike, record
 from gradaudit.audits.attack_record.span_certificates import Certified, SpanCertificates
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows
+from gradaudit.core.statistics.intervals import clopper_pearson_upper, clustered
 from gradaudit.errors import NotApplicable
 from gradaudit.games.scores import Score
 from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.statistics.intervals import clopper_pearson_upper, clustered
 from gradaudit.subject import Subject
 
 RATES = {"record_tpr_at_1pct_fpr": 0.01, "record_tpr_at_01pct_fpr": 0.001}

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradaudit.audits.attack_record.likelihood_ratio import CandidatePairs, FloatArray
+from gradaudit.core.statistics.intervals import wilson
+from gradaudit.core.statistics.laws import binomial_quantile, student_quantile
 from gradaudit.games.scores import Score, above, placements
-from gradaudit.statistics.intervals import wilson
-from gradaudit.statistics.laws import binomial_quantile, student_quantile
 
 _TAIL = 0.1
 """Chance that the threshold lies beyond each end of the false positives' allowance."""

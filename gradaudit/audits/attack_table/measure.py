@@ -31,11 +31,11 @@ from gradaudit.core.parts import discover
 from gradaudit.core.randomness import number as number_of
 from gradaudit.core.randomness import rng
 from gradaudit.core.specs import pick, suggest
+from gradaudit.core.statistics.intervals import clopper_pearson, clustered
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.statistics.intervals import clopper_pearson, clustered
 from gradaudit.subject import Subject
 
 SHARES = ("cell_accuracy", "row_accuracy", "rows_certified")

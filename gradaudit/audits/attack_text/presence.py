@@ -17,8 +17,8 @@ from gradaudit.audits.attack_text.linear_maps import MapsOfOneInput
 from gradaudit.audits.attack_text.recovery.candidates import row_strengths
 from gradaudit.audits.attack_text.span import Span
 from gradaudit.audits.attack_text.view import TextView
+from gradaudit.core.statistics.correlation import rank
 from gradaudit.models.target import Layer
-from gradaudit.statistics.correlation import rank
 
 _CHUNK = 64
 _POOL = 8

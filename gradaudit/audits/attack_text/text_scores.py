@@ -16,9 +16,9 @@ from gradaudit.audits.attack_text.recovery.recover import Answer
 from gradaudit.audits.attack_text.span import is_void
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.audits.rows import NO_TRUTH, Rows
+from gradaudit.core.statistics.intervals import clustered
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import CapturedUpdate
-from gradaudit.statistics.intervals import clustered
 from gradaudit.subject import Subject
 
 ANSWERED = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")

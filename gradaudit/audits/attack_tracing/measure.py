@@ -19,11 +19,11 @@ from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.core.randomness import number as derived_seed
+from gradaudit.core.statistics.intervals import clustered
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.statistics.intervals import clustered
 from gradaudit.subject import Subject
 
 

@@ -28,11 +28,11 @@ from gradaudit.audits.floor.release import Release
 from gradaudit.audits.floor.van_trees import van_trees_bound
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.core.randomness import rng
+from gradaudit.core.statistics import CONFIDENCE
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
-from gradaudit.statistics import CONFIDENCE
 from gradaudit.subject import Subject
 
 _DRAWS, _MOST_DRAWS, _FEWEST = 64, 1024, 4

@@ -24,10 +24,10 @@ from gradaudit.audits.floor import FloorOptions
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release
 from gradaudit.core.randomness import torch_rng
+from gradaudit.core.statistics.intervals import skewed
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
-from gradaudit.statistics.intervals import skewed
 from gradaudit.subject import Subject
 
 STARTS, STEPS = 3, 16

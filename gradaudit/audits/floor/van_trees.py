@@ -25,7 +25,7 @@ from gradaudit.audits.floor.functionals import Functional, share
 from gradaudit.audits.floor.information import Information
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.rate_distortion import UpdateLaw, bounds_by_law
-from gradaudit.statistics.intervals import student
+from gradaudit.core.statistics.intervals import student
 
 _FOLDS, _UNIT = 8, 4
 _OWN, _SCALED, _OTHERS = 0.45, 0.45, 0.05

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from gradaudit.audits.base import AuditCost
 from gradaudit.audits.forward import Forward
 from gradaudit.audits.rows import Rows, by_round
+from gradaudit.core.statistics.laws import student_quantile
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.capture import FunctionMode
 from gradaudit.gradients.functional import FunctionalModel
@@ -34,7 +35,6 @@ from gradaudit.gradients.memory import column_blocks, peak_bytes
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.statistics.laws import student_quantile
 from gradaudit.subject import Subject, defenses_note
 
 Array = NDArray[np.float64]

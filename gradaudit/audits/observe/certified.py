@@ -19,13 +19,13 @@ from gradaudit.audits.attack_table.base import TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.core.randomness import rng, torch_rng
+from gradaudit.core.statistics.intervals import clopper_pearson
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import layers_of
 from gradaudit.progress import Silent
 from gradaudit.sharing.named import NamedUpdate
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.statistics.intervals import clopper_pearson
 from gradaudit.subject import Subject
 
 METRIC = "rows_certified"

@@ -23,6 +23,8 @@ from scipy.special import gammainccinv, gammaincinv, stdtrit
 from torch import Tensor
 
 from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
+from gradaudit.core.statistics import CONFIDENCE
+from gradaudit.core.statistics.intervals import Interval
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.workers import ALONE, Workers
@@ -34,8 +36,6 @@ from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
-from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.intervals import Interval
 
 Array = NDArray[np.float64]
 

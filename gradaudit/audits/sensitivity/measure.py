@@ -27,20 +27,20 @@ from gradaudit.audits.sensitivity.jacobian_sensitivity import (
     VariableSensitivity,
     joined,
 )
-from gradaudit.core.text import UNBOUNDED
-from gradaudit.errors import AuditError, GradauditError, NotApplicable
-from gradaudit.gradients.differentiation import Variable
-from gradaudit.models.target import Target, layers_of
-from gradaudit.progress import Progress
-from gradaudit.report import Measurement, Status
-from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.intervals import (
+from gradaudit.core.statistics import CONFIDENCE
+from gradaudit.core.statistics.intervals import (
     bootstrap_counts,
     fewest_values,
     quantile_interval,
     ratio_interval,
     student,
 )
+from gradaudit.core.text import UNBOUNDED
+from gradaudit.errors import AuditError, GradauditError, NotApplicable
+from gradaudit.gradients.differentiation import Variable
+from gradaudit.models.target import Target, layers_of
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Status
 from gradaudit.subject import Subject, defenses_note
 
 _UNSHOWN = {

@@ -32,6 +32,7 @@ from gradaudit.attacks.reconstruction.closeness import (
 )
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.core.randomness import sequence, torch_rng
+from gradaudit.core.statistics.laws import student_quantile
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_parts
 from gradaudit.executors.workers import one_thread
@@ -40,7 +41,6 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
-from gradaudit.statistics.laws import student_quantile
 from gradaudit.subject import seen_by_outsiders
 
 FloatArray = NDArray[np.float64]

@@ -21,10 +21,10 @@ from gradaudit.audits.vinfo.spread import (
     ranked_share,
 )
 from gradaudit.audits.vinfo.v_information import RATES, UsableInformation
+from gradaudit.core.statistics.correlation import FEWEST_POINTS, pearson
+from gradaudit.core.statistics.intervals import student
 from gradaudit.families import sizes
 from gradaudit.report import LEARNERS, RISKIEST_BY, Measurement, Variant
-from gradaudit.statistics.correlation import FEWEST_POINTS, pearson
-from gradaudit.statistics.intervals import student
 
 METRIC = "correlation"
 RANKED = ("roc", "aurocs")

@@ -11,10 +11,10 @@ import numpy as np
 from gradaudit.audits.vinfo import VinfoOptions
 from gradaudit.audits.vinfo.repetitions import Question, Repetition, occurring_values, repetitions
 from gradaudit.core.randomness import sequence
+from gradaudit.core.statistics.correlation import FEWEST_POINTS
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.games.splits import IntArray, split
-from gradaudit.statistics.correlation import FEWEST_POINTS
 from gradaudit.subject import Subject
 
 RECORDS = 2000

@@ -28,11 +28,11 @@ from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, SUCCESS, VINFO, Vinfo, VinfoOptions
+from gradaudit.core.statistics.intervals import clopper_pearson, clustered
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
-from gradaudit.statistics.intervals import clopper_pearson, clustered
 from gradaudit.subject import Subject
 
 FloatArray = NDArray[np.float64]

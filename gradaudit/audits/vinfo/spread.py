@@ -15,8 +15,8 @@ from scipy.special import ndtr, ndtri
 
 from gradaudit.audits.vinfo.repetitions import Repetition
 from gradaudit.audits.vinfo.v_information import LearningCurvePoint, UsableInformation
-from gradaudit.statistics.intervals import Interval, resampled, resampled_variance, wilson
-from gradaudit.statistics.laws import student_quantile
+from gradaudit.core.statistics.intervals import Interval, resampled, resampled_variance, wilson
+from gradaudit.core.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
 _GRID = np.linspace(-9, 9, 2001)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gradaudit.audits.vinfo.repetitions import Repetition
 from gradaudit.core.randomness import sequence
+from gradaudit.core.statistics.laws import entropy
 from gradaudit.executors.workers import one_thread
 from gradaudit.families import family
 from gradaudit.families.base import (
@@ -30,7 +31,6 @@ from gradaudit.families.calibration import calibration
 from gradaudit.families.forest import FittedForest, PaperForest
 from gradaudit.games.scores import auroc, log_odds, roc
 from gradaudit.progress import Advance
-from gradaudit.statistics.laws import entropy
 
 IGNORANT = "prior"
 RATES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from gradaudit.audits.attack_inference.fano import Channel, fano_advantage_bound, fano_error
-from gradaudit.statistics.laws import entropy
+from gradaudit.core.statistics.laws import entropy
 
 
 def uncertainty(error: np.ndarray, values: int) -> np.ndarray:

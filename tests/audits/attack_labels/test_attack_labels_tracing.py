@@ -12,6 +12,7 @@ from torch import nn
 
 from gradaudit.audits.attack_labels import AttackLabels
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
+from gradaudit.core.statistics.intervals import clopper_pearson
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
@@ -20,7 +21,6 @@ from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
-from gradaudit.statistics.intervals import clopper_pearson
 from gradaudit.subject import Subject
 from tests.attacks.reconstruction.scenes import certain_of_zero, mlp, records
 from tests.command_line import run

@@ -9,9 +9,9 @@ from audits.attack_text.sentences import LENGTH, subject, view
 
 from gradaudit.audits.attack_text.presence import Presence, Texts, mean_over, wins
 from gradaudit.audits.attack_text.text_threat import TextThreat, texts_of
+from gradaudit.core.statistics.intervals import clustered
 from gradaudit.defenses import parse_defense
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.statistics.intervals import clustered
 
 MAPS = {f"blocks.{k}.{name}" for k in (0, 1) for name in ("qkv", "out", "wide", "narrow")}
 

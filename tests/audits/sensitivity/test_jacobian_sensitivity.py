@@ -13,11 +13,11 @@ from gradaudit.audits.sensitivity.jacobian_sensitivity import (
     Sample,
     joined,
 )
+from gradaudit.core.statistics.intervals import bootstrap_counts, ratio_interval
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent
-from gradaudit.statistics.intervals import bootstrap_counts, ratio_interval
 from tests.coverage import assert_covers, covered
 
 SPECTRA = {

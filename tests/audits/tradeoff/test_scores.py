@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t
 
 from gradaudit.audits.tradeoff.attacking import cap, cap_interval, clipped, mean_interval, position
-from gradaudit.statistics.intervals import wilson
+from gradaudit.core.statistics.intervals import wilson
 
 
 def test_cap_by_hand() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from gradaudit.audits.vinfo.original import THRESHOLDS, Tally, ceiling, log_success
-from gradaudit.statistics.intervals import clopper_pearson
+from gradaudit.core.statistics.intervals import clopper_pearson
 
 
 def tally(successes: list[list[int]], guessed: list[list[float]], restarts: int = 4) -> Tally:

@@ -18,10 +18,10 @@ from gradaudit.audits.vinfo.v_information import (
     macro_auroc,
     v_information,
 )
+from gradaudit.core.statistics.intervals import student
 from gradaudit.families.base import class_weights
 from gradaudit.families.forest import ceiling
 from gradaudit.games.splits import Batches
-from gradaudit.statistics.intervals import student
 
 UNIFORM = np.array([0.5, 0.5])
 SKEWED = np.array([0.85, 0.15])

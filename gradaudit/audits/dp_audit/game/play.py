@@ -44,10 +44,10 @@ from gradaudit.audits.dp_audit.law.estimates import (
 from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, ReleaseLaw
 from gradaudit.core.randomness import Seed, rng, sequence
+from gradaudit.core.statistics.serial import depends
 from gradaudit.errors import UsageError
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.progress import Advance
-from gradaudit.statistics.serial import depends
 
 Mode = Literal["implementation", "exact"]
 

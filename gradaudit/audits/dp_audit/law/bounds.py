@@ -60,8 +60,8 @@ from numpy.typing import ArrayLike
 from scipy.special import betaincinv, logit
 
 from gradaudit.audits.dp_audit.law.theory import FloatArray
-from gradaudit.statistics.intervals import clopper_pearson_upper
-from gradaudit.statistics.laws import binomial_exceeded, binomial_limit
+from gradaudit.core.statistics.intervals import clopper_pearson_upper
+from gradaudit.core.statistics.laws import binomial_exceeded, binomial_limit
 
 Direction = Literal["false positives", "false negatives"]
 """Which error rate stands in the denominator."""

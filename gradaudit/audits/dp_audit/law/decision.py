@@ -28,7 +28,7 @@ from scipy.special import chdtrc, chndtr, ndtr
 from gradaudit.audits.dp_audit.law import bounds
 from gradaudit.audits.dp_audit.law.bounds import LowerBound, Method
 from gradaudit.audits.dp_audit.law.theory import FloatArray
-from gradaudit.statistics.laws import normality
+from gradaudit.core.statistics.laws import normality
 
 _SPREAD = 8.0
 """Candidate thresholds reach this many standard deviations beyond either mean."""

@@ -38,8 +38,8 @@ from scipy.special import fdtr, gammainccinv, gammaincinv, ndtr
 
 from gradaudit.audits.dp_audit.law.bounds import Direction, epsilon_of_rates
 from gradaudit.audits.dp_audit.law.theory import FloatArray, epsilon_gaussian
-from gradaudit.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
-from gradaudit.statistics.laws import normality
+from gradaudit.core.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
+from gradaudit.core.statistics.laws import normality
 
 _NODES = 128
 _TAIL = 1e-17

@@ -20,7 +20,7 @@ from gradaudit.audits.dp_audit.law.bounds import (
     tails_bound,
 )
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
-from gradaudit.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
+from gradaudit.core.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
 
 TRIALS = 60
 COUNTS = st.integers(0, TRIALS)

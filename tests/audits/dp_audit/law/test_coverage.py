@@ -20,7 +20,7 @@ from gradaudit.audits.dp_audit.law.bounds import (
 from gradaudit.audits.dp_audit.law.decision import PilotLaw, ProjectionLaw, best_threshold
 from gradaudit.audits.dp_audit.law.estimates import epsilon_point, mu_lower
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
-from gradaudit.statistics.intervals import clopper_pearson_upper
+from gradaudit.core.statistics.intervals import clopper_pearson_upper
 
 AUDITS, CHUNK = 1000, 200
 ALPHA, DELTA = 0.05, 1e-5

@@ -13,7 +13,7 @@ from gradaudit.audits.dp_audit.law.estimates import (
     noncentrality_lower,
 )
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
-from gradaudit.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
+from gradaudit.core.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
 
 DELTA = 1e-3
 

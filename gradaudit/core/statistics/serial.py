@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-from gradaudit.statistics.correlation import rank
+from gradaudit.core.statistics.correlation import rank
 
 FloatArray = NDArray[np.float64]
 PERMUTATIONS = 999

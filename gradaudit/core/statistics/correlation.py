@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.laws import student_p, student_quantile
+from gradaudit.core.statistics import CONFIDENCE
+from gradaudit.core.statistics.laws import student_p, student_quantile
 
 FloatArray = NDArray[np.float64]
 FEWEST_POINTS = 5

@@ -14,8 +14,11 @@ from gradaudit.errors import AuditError
 from gradaudit.executors.stopping import Stopped, reporting
 from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import COSTS
-from gradaudit.planning.pace import Pace
-from gradaudit.planning.parallel import (
+from gradaudit.progress import Advance, Progress
+from gradaudit.report import Report, estimate
+from gradaudit.run.fingerprint import fingerprint
+from gradaudit.run.pace import Pace
+from gradaudit.run.parallel import (
     Share,
     Subjects,
     looks_at_all,
@@ -23,11 +26,8 @@ from gradaudit.planning.parallel import (
     side_by_side,
     workers_of,
 )
-from gradaudit.planning.schedule import Schedule, ScheduledRun, in_turn
-from gradaudit.progress import Advance, Progress
-from gradaudit.report import Report, estimate
-from gradaudit.run.fingerprint import fingerprint
 from gradaudit.run.runner import Outcome, Run, left_out, measured, of_sample, passed_over
+from gradaudit.run.schedule import Schedule, ScheduledRun, in_turn
 from gradaudit.subject import Subject
 
 SAMPLE_ALONE = "there was time for a sample of the layers alone (a longer --budget runs all)"

@@ -15,10 +15,10 @@ from gradaudit.audits.sizes import Size
 from gradaudit.config import SubjectSettings
 from gradaudit.data.common.user_data import records_of
 from gradaudit.gradients.precision import slowness_of_double
-from gradaudit.planning.pace import Pace, Passes
-from gradaudit.planning.parallel import sampled
-from gradaudit.planning.survey import _in_precisions
 from gradaudit.run.opening import open_subject
+from gradaudit.run.pace import Pace, Passes
+from gradaudit.run.parallel import sampled
+from gradaudit.run.survey import _in_precisions
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject
@@ -51,7 +51,7 @@ def test_a_subject_in_single_precision_has_one_pace() -> None:
 
 FIRST = """
 import sys, torch
-from gradaudit.planning import pace
+from gradaudit.run import pace
 def timed(*_):
     before = set(sys.modules)
     torch.func.grad(torch.sum)(torch.zeros(1))

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 from scipy.optimize import brentq
 
-from gradaudit.statistics.correlation import pearson
-from gradaudit.statistics.intervals import resampled, skewed, student, wilson
+from gradaudit.core.statistics.correlation import pearson
+from gradaudit.core.statistics.intervals import resampled, skewed, student, wilson
 from tests.coverage import covered
 
 

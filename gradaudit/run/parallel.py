@@ -21,9 +21,9 @@ from gradaudit.executors.shipping import received, shipped
 from gradaudit.executors.units import Units
 from gradaudit.executors.workers import on_this_machine, shared_out
 from gradaudit.models.target import Layer
-from gradaudit.planning.schedule import ScheduledRun
 from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.run.runner import Outcome, measured
+from gradaudit.run.schedule import ScheduledRun
 from gradaudit.subject import Subject
 
 Subjects = Mapping[bool, Subject]

@@ -44,9 +44,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, betainccinv, betaincinv
 
 from gradaudit.core.randomness import rng
+from gradaudit.core.statistics import CONFIDENCE
+from gradaudit.core.statistics.laws import student_quantile
 from gradaudit.core.text import UNBOUNDED
-from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
 DRAWS = 5000

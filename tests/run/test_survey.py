@@ -14,10 +14,10 @@ from gradaudit.audits.gathering import incomplete
 from gradaudit.audits.sizes import Size, SizeName
 from gradaudit.executors.stopping import Stopped
 from gradaudit.executors.units import NOTHING_KEPT, Units
-from gradaudit.planning.pace import Pace, Passes
-from gradaudit.planning.survey import Survey
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement, Report
+from gradaudit.run.pace import Pace, Passes
+from gradaudit.run.survey import Survey
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gradaudit.statistics.correlation import rank
-from gradaudit.statistics.laws import (
+from gradaudit.core.statistics.correlation import rank
+from gradaudit.core.statistics.laws import (
     binomial_at_least,
     binomial_exceeded,
     binomial_limit,

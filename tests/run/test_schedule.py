@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gradaudit.audits.base import Metric
 from gradaudit.audits.sizes import Size, SizeName
-from gradaudit.planning.schedule import Schedule, ScheduledRun
+from gradaudit.run.schedule import Schedule, ScheduledRun
 
 NAMES: tuple[SizeName, ...] = ("least", "quick", "plain")
 Seconds = Sequence[float]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc, betainc, stdtr, stdtrit
 
-from gradaudit.statistics import CONFIDENCE
+from gradaudit.core.statistics import CONFIDENCE
 
 
 def entropy(prior: ArrayLike) -> float:

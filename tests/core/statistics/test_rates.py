@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, t
 
-from gradaudit.statistics.intervals import clopper_pearson, clustered, difference, gaffke, wilson
+from gradaudit.core.statistics.intervals import (
+    clopper_pearson,
+    clustered,
+    difference,
+    gaffke,
+    wilson,
+)
 from tests.coverage import assert_covers
 
 

@@ -6,7 +6,7 @@ from scipy.signal import lfilter
 from scipy.special import binom
 from scipy.stats import rankdata
 
-from gradaudit.statistics.serial import _Rarity, _scores, depends
+from gradaudit.core.statistics.serial import _Rarity, _scores, depends
 
 N = 1000
 

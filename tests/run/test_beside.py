@@ -15,12 +15,12 @@ from gradaudit.audits import AuditCost, audits
 from gradaudit.audits.sizes import Size
 from gradaudit.executors import workers
 from gradaudit.executors.units import NOTHING_KEPT, Units
-from gradaudit.planning.parallel import side_by_side
-from gradaudit.planning.schedule import Schedule, ScheduledRun
-from gradaudit.planning.survey import Survey
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement, Report
+from gradaudit.run.parallel import side_by_side
 from gradaudit.run.runner import Outcome
+from gradaudit.run.schedule import Schedule, ScheduledRun
+from gradaudit.run.survey import Survey
 
 if TYPE_CHECKING:
     from gradaudit.subject import Subject

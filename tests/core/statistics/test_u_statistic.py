@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from gradaudit.core.statistics.u_statistic import Draws, ProjectedScores, disjoint, pooled, project
 from gradaudit.games.splits import draw_any
-from gradaudit.statistics.u_statistic import Draws, ProjectedScores, disjoint, pooled, project
 
 
 def drawn(records: int, size: int, trials: int, seed: int) -> np.ndarray:

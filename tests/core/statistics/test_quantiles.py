@@ -6,8 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from gradaudit.core.text import UNBOUNDED
-from gradaudit.statistics.intervals import (
+from gradaudit.core.statistics.intervals import (
     REPLICATES,
     bootstrap_counts,
     fewest_values,
@@ -15,6 +14,7 @@ from gradaudit.statistics.intervals import (
     quantile_interval,
     ratio_interval,
 )
+from gradaudit.core.text import UNBOUNDED
 from tests.coverage import assert_covers
 
 TAIL = 0.025

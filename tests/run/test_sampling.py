@@ -11,11 +11,11 @@ from torch import nn
 from gradaudit.audits import AuditCost, Metric
 from gradaudit.audits.sizes import Size
 from gradaudit.models.target import Layer, layers_of
-from gradaudit.planning.parallel import sample_of, sampled
-from gradaudit.planning.schedule import in_turn
-from gradaudit.planning.survey import NO_TIME, SAMPLE_ALONE, Survey
 from gradaudit.progress import Silent
+from gradaudit.run.parallel import sample_of, sampled
 from gradaudit.run.runner import Outcome, measured, of_sample
+from gradaudit.run.schedule import in_turn
+from gradaudit.run.survey import NO_TIME, SAMPLE_ALONE, Survey
 from gradaudit.subject import Subject
 
 if TYPE_CHECKING:
