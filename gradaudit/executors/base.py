@@ -77,7 +77,7 @@ class GivenExecutor(Cluster):
         return jobs or int(getattr(self.executor, "_max_workers", 2))
 
     def open(self, workers: int) -> Executor:
-        """Open it."""
+        """Return the executor that was given."""
         return self.executor
 
     def kill(self) -> None:

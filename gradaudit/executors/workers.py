@@ -257,7 +257,7 @@ class _Shared:
         self.reported = 0
 
     def done(self) -> None:
-        """Do all tasks."""
+        """Send every task to the workers until each has a result."""
         cluster = _employed().cluster
         with TemporaryDirectory(prefix="gradaudit-") as folder:
             counts = Path(folder) / "units"

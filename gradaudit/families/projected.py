@@ -171,5 +171,5 @@ class Discriminant(ProjectedFamily):
         return lambda projected: np.asarray(projected @ directions + offsets)
 
     def seconds(self, rows: int, features: int) -> float:
-        """Mostly the projection's."""
+        """Estimate the seconds of a fit, most of which the projection takes."""
         return 1e-3 + Projection.seconds(rows, features)

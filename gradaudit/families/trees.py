@@ -174,7 +174,7 @@ class _Growing:
         self._nodes = 0
 
     def root_level(self, targets: FloatArray, times: IntArray) -> _Level:
-        """The roots."""
+        """Make the level of the roots, one root for each tree."""
         trees, rows = np.nonzero(times)
         drawn = times[trees, rows]
         sums = np.vstack([drawn, drawn * targets[rows].T]).astype(np.float32)

@@ -60,7 +60,7 @@ class Batch:
         return replace(self, targets=self.targets + step)
 
     def variable(self, name: Variable) -> Tensor:
-        """Points or targets."""
+        """Return the differentiated variable: the points or the targets."""
         return self.points if name == "point" else self.targets
 
 
@@ -127,7 +127,7 @@ class Doubled:
         return _stacked([tree_map(torch.detach, of_record) for of_record in gradients])
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
-        """The gradients' tangents."""
+        """Compute the tangents of the gradients."""
         return _stacked([_doubled(*one, directions, by) for one in _one_by_one(batch)])
 
 

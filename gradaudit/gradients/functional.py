@@ -173,7 +173,7 @@ class FunctionalModel:
         return listed([shape.strip() for shape in shapes])
 
     def _outputs_of_kept_weights(self, inputs: Tensor) -> Tensor:
-        """The outputs, after which the weights must still be those of the module."""
+        """Compute the outputs, and refuse a model that writes into its own weights."""
         outputs = self.outputs(self.parameters, inputs)
         weights = dict(self.module.named_parameters())
         changed = [

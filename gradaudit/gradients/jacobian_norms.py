@@ -98,11 +98,11 @@ class Columns:
     elements: range | tuple[int, ...]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of directions."""
         return len(self.elements)
 
     def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
-        """Unit vectors."""
+        """Yield the unit vectors in chunks."""
         for start in range(0, len(self), size):
             some = self.elements[start : start + size]
             at = torch.as_tensor(some, device=like.device).unsqueeze(1)
@@ -119,11 +119,11 @@ class Gaussian:
     seed: int
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of directions."""
         return self.count
 
     def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
-        """Probes."""
+        """Yield the random probes in chunks."""
         for start in range(0, self.count, size):
             some = range(start, min(start + size, self.count))
             probes = [gaussian(like, self.seed, "jacobian", "probe", k) for k in some]

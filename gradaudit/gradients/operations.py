@@ -98,7 +98,7 @@ class Transposed(Linear):
         return gradient.mT.flatten(1)
 
     def laid_out(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """A and Δ."""
+        """Arrange A and Δ as ``left`` and ``right`` take them."""
         return right, left
 
 
@@ -184,7 +184,7 @@ class Offset(Operation):
         return channels_first(delta, self.shape, self.outputs, self.channels_last).unsqueeze(1)
 
     def right(self, seen: Tensor) -> Tensor:
-        """Ones."""
+        """Return A, which is one at every position."""
         return seen.new_ones(len(seen), 1, 1, self.positions)
 
 

@@ -154,7 +154,7 @@ class _Trial(NamedTuple):
 
     @classmethod
     def of(cls, gradients: PerSampleGradients) -> Self:
-        """Run them."""
+        """Compute one record's gradients, then two records', and measure the memory of both."""
         runs: list[Gradients] = []
 
         def run(records: int) -> None:
@@ -165,7 +165,7 @@ class _Trial(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of one record's."""
+        """Return the bytes of one record's gradients."""
         return sum(tensor.nbytes // len(tensor) for tensor in self.gradients.tensors)
 
 

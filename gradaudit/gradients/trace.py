@@ -32,7 +32,7 @@ class Gradients(NamedTuple):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of them."""
+        """Return the tensors of every kind as one tuple."""
         return (*self.deltas, *self.seen.values(), *self.whole.values())
 
 
@@ -149,7 +149,7 @@ class Trace:
         return {k: x for k, x in enumerate(capture.seen) if not x.is_floating_point()}
 
     def zeros(self, like: Tensor) -> tuple[Tensor, ...]:
-        """A perturbation a site."""
+        """Make one zero perturbation for each site."""
         dtype, device = self.view.dtype, like.device
         return tuple(torch.zeros(site.shape, dtype=dtype, device=device) for site in self.sites)
 

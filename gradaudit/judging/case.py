@@ -50,7 +50,7 @@ class Claim:
 
     @property
     def alpha(self) -> float:
-        """One-sided level of the upper end."""
+        """Return the one-sided error level of the interval's upper end."""
         return (1 - self.confidence) / 2
 
     @property

@@ -164,7 +164,7 @@ class PassedProtection:
 
     @property
     def proven(self) -> bool:
-        """Whether none is cheaper."""
+        """Whether no cheaper protection passes, by the bound on the cost."""
         return self.cost <= self.least + _EQUAL
 
 

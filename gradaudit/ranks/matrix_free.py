@@ -99,7 +99,7 @@ class ResidualProgress:
 
     @property
     def taken(self) -> int:
-        """Iterations until now."""
+        """Return the number of iterations that were taken."""
         return len(self.norms)
 
     @property

@@ -85,7 +85,7 @@ class ClientRows:
         return self.itemsize * layer.parameters
 
     def factored(self, layer: Layer) -> bool:
-        """Updates are formed."""
+        """Return False: updates of several records are formed, never kept as factors."""
         return False
 
     def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:

@@ -32,7 +32,7 @@ class Packed(Protocol):
     """An array as a federation sends it, unpacked when it is read."""
 
     def numpy(self) -> NDArray[Any]:
-        """The array."""
+        """Return the values as a NumPy array."""
         ...
 
 

@@ -55,7 +55,7 @@ class RebuiltTexts(BaseModel):
 
     @property
     def shown(self) -> tuple[RebuiltText, ...]:
-        """The first texts."""
+        """Return the first texts, as many as the page shows."""
         return self.texts[:MOST_TEXTS]
 
 

@@ -54,7 +54,7 @@ class FirstScreen:
 
     @property
     def gets(self) -> str:
-        """What an attacker gets."""
+        """Join the sentences about the attacker's findings."""
         return f"{self.found} {self.also}".rstrip()
 
     @property

@@ -64,7 +64,7 @@ class Scope:
 
     @property
     def audited(self) -> str:
-        """Model and data."""
+        """Join the descriptions of the model and of the data."""
         return "; ".join(filter(None, (self.model, self.data)))
 
     @property

@@ -202,7 +202,7 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
 def _described(
     weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Convolution:
-    """A convolution without weights of its own."""
+    """Make a convolution module of these settings, on the meta device without weights."""
     outputs, inputs, *kernel = weight.shape
     kinds: tuple[Callable[..., Convolution], ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     sizes = (tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)

@@ -292,12 +292,12 @@ class Stage:
 
     @property
     def inputs(self) -> int:
-        """Elements of X."""
+        """Return the number of elements of the layer's input X."""
         return prod(self.input_shape)
 
     @property
     def outputs(self) -> int:
-        """Elements of Z."""
+        """Return the number of elements of the layer's output Z."""
         return prod(self.output_shape)
 
     @cached_property

@@ -111,5 +111,5 @@ def head_of(update: NamedUpdate) -> tuple[str, LinearUpdate] | None:
 
 
 def size_of(update: NamedUpdate, names: tuple[str, ...]) -> int:
-    """Elements of some parameters."""
+    """Count the elements of some parameters."""
     return sum(math.prod(update.after[name].shape) for name in names)

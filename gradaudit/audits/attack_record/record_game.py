@@ -98,7 +98,7 @@ class RecordGame:
 
     @cached_property
     def sharing(self) -> SharingProtocol:
-        """How clients share."""
+        """Describe how clients make their updates."""
         return self.options.sharing(self.subject.defenses, self.subject.hidden)
 
     @cached_property

@@ -168,9 +168,10 @@ class JointFit:
         return bool((self.growth(row, rows, labels) > NEAR).all())
 
     def growth(self, row: int, others: Tensor, labels: Tensor) -> Tensor:
-        """By how many variances squares grow with other rows (others, cells) in a row's place.
+        """Compute the growth of the sum of squares when other rows take a row's place, (others,).
 
-        Their numbers move to the first order. (others,).
+        In variances of the noise, for other rows (others, cells), with the remaining numbers moved
+        to the first order.
         """
         slopes = self._slopes(slice(row, row + 1))
         change = self._made(others, labels, self.times[row].expand(len(others))) - self.parts[row]

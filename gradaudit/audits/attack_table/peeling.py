@@ -88,7 +88,7 @@ class Peeling:
 
     @classmethod
     def of(cls, view: AttackerView, layers: TwoLayers, columns: TableColumns) -> Self:
-        """The whole update."""
+        """Begin with the whole update, of which no row is named yet."""
         one, two = layers.matrices(view.update)
         alone = two if is_gradient(view) else None
         precision = Precision.of(view.update, (one, alone), view.batch)

@@ -124,7 +124,7 @@ def position(ratios: FloatArray) -> float | None:
 
 @dataclass(frozen=True)
 class Attack:
-    """How batches are attacked.
+    """The attack on each batch, and the knowledge of its attacker.
 
     Attributes:
         method: of reconstruction; its labels are what membership is scored by.

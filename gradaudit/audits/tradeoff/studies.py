@@ -77,7 +77,7 @@ class TrainedModel:
 
     @property
     def value(self) -> float:
-        """The accuracy."""
+        """Return the accuracy on the test records; 0 where it was not measured."""
         return self.accuracy.value or 0.0
 
     @property

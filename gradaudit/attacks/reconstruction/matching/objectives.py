@@ -192,7 +192,7 @@ class CandidateUpdate(Protocol):
         """Compute ‖g' − g‖², with all digits where it is small."""
 
     def where(self, kept: Tensor) -> CandidateUpdate:
-        """With zeros elsewhere."""
+        """Return the update with zeros where the mask is False."""
 
 
 Parts = Mapping[str, CandidateUpdate]
@@ -217,7 +217,7 @@ class WholeUpdate:
         return (self.update - shared).square().sum(dim=-1)
 
     def where(self, kept: Tensor) -> WholeUpdate:
-        """With zeros elsewhere."""
+        """Return the update with zeros where the mask is False."""
         return WholeUpdate(self.update * kept)
 
 
