@@ -154,17 +154,23 @@ def draw_any(members: IntArray, size: int, count: int, generator: np.random.Gene
 def shuffled(
     codes: IntArray, users: NDArray[np.str_] | None, generator: np.random.Generator
 ) -> IntArray:
-    """Shuffles codes (records,) among records, or among users where there are any.
+    """Permute codes (records,) among the records, or among users, who keep their records.
 
-    What a user's records have in common stays in common: every user gets the codes of another,
-    repeated or cut to the number of its records. Permuted records would hide that users alone,
-    whatever their value, make an attribute look leaky.
+    Permuted records would hide that users alone, whatever their value, make an attribute look
+    leaky. Where every user has one value, users swap values. Where values vary within users, the
+    records of all users in one random order take the values of all in another: runs of values that
+    belonged to one user go on belonging to one, as far as users have equally many records.
     """
     if users is None:
         return generator.permutation(codes)
-    names = owners(users, len(codes))
-    rows = np.split(np.argsort(names, kind="stable"), np.cumsum(np.bincount(names))[:-1])
+    _, first, user = np.unique(users, return_index=True, return_inverse=True)
+    of_users = codes[first]
+    if (of_users[user] == codes).all():
+        return np.asarray(generator.permutation(of_users)[user])
+    giving, taking = (
+        np.lexsort((generator.random(len(user)), generator.permutation(len(first))[user]))
+        for _ in range(2)
+    )
     dealt = np.empty_like(codes)
-    for taking, donor in zip(rows, generator.permutation(len(rows)), strict=True):
-        dealt[taking] = np.resize(generator.permutation(codes[rows[donor]]), len(taking))
+    dealt[taking] = codes[giving]
     return dealt

@@ -120,3 +120,5 @@ def test_shuffling_keeps_the_codes_and_what_users_have_in_common() -> None:
         assert len(np.unique(found[users == user])) == 1
     assert (found != codes).any()
     assert found.sum() == codes.sum()
+    uneven, varied = np.repeat(["a", "b", "c"], (5, 20, 75)), codes[rng.permutation(100)]
+    assert sorted(shuffled(varied, uneven, rng)) == sorted(varied)

@@ -102,7 +102,9 @@ def repetitions(question: Question, *, permuted: bool = False) -> Iterator[Repet
     for number in range(question.repeats):
         words = "repetition", number, "permuted" if permuted else "as it is"
         seed = sequence(question.seed, *words)
-        codes = _permuted(asked, seed) if permuted else asked.codes
+        codes = asked.codes
+        if permuted:
+            codes = splits.shuffled(codes, asked.users, rng(seed, "permutation"))
         yield _repetition(asked, number, permuted, codes, seed)
 
 
@@ -184,26 +186,3 @@ def _held(question: Question, drawn: Batches) -> float:
 
 def _names(question: Question) -> IntArray:
     return splits.owners(question.users, len(question.codes))
-
-
-def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:
-    """Permute the attribute among the records, or among users, who keep their records.
-
-    Where every user has one value, users swap values. Where values vary within users, the records
-    of all users in one random order take the values of all in another: runs of values that
-    belonged to one user go on belonging to one, as far as users have equally many records.
-    """
-    generator = rng(seed, "permutation")
-    if question.users is None:
-        return generator.permutation(question.codes)
-    _, first, user = np.unique(question.users, return_index=True, return_inverse=True)
-    of_users = question.codes[first]
-    if (of_users[user] == question.codes).all():
-        return np.asarray(generator.permutation(of_users)[user])
-    giving, taking = (
-        np.lexsort((generator.random(len(user)), generator.permutation(len(first))[user]))
-        for _ in range(2)
-    )
-    dealt = np.empty_like(question.codes)
-    dealt[taking] = question.codes[giving]
-    return dealt
