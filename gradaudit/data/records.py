@@ -52,7 +52,7 @@ class Feature:
     coded: bool = False
 
 
-class Spelled(NamedTuple):
+class SpelledTexts(NamedTuple):
     """Texts of tokens in words.
 
     Attributes:
@@ -64,7 +64,7 @@ class Spelled(NamedTuple):
     note: str = ""
 
 
-Spelling = Callable[[Sequence[Sequence[int]]], Spelled]
+Spelling = Callable[[Sequence[Sequence[int]]], SpelledTexts]
 """Spells texts of tokens in words; it may read the data or the tokenizer again."""
 
 

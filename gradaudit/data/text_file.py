@@ -13,7 +13,7 @@ from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.data.common.roles import Labels, in_order, labels_of
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import TextTable, read_table
-from gradaudit.data.common.tabular import Described
+from gradaudit.data.common.tabular import DescribedRecords
 from gradaudit.data.common.tokenizing import (
     TOKEN_BYTES,
     Hashing,
@@ -26,14 +26,14 @@ from gradaudit.data.common.tokenizing import (
     parts_of,
 )
 from gradaudit.data.hf_datasets import open_folder
-from gradaudit.data.records import Records, Spelled
+from gradaudit.data.records import Records, SpelledTexts
 from gradaudit.errors import UsageError
 
 _LENGTH = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFile(Described):
+class TextFile(DescribedRecords):
     """A column of texts in a table, as tokens.
 
     The table is a CSV file or one of JSON lines, plain or compressed by gzip, a Parquet or Arrow
@@ -88,7 +88,7 @@ class TextFile(Described):
             records = in_order(records, classes, self.source)
         return self._for_model(records, tokens.types is not None) if self.reading else records
 
-    def spelled(self, texts: Sequence[Sequence[int]]) -> Spelled:
+    def spelled(self, texts: Sequence[Sequence[int]]) -> SpelledTexts:
         """Spells texts of tokens in words; the words of hashed ones are read again.
 
         Raises:

@@ -6,7 +6,7 @@ and rfc3161-client; nothing here implements cryptography.
 
 from gradaudit.evidence.annex import annex
 from gradaudit.evidence.commitment import Commitment, commit, stamp
-from gradaudit.evidence.pack import Check, verify
+from gradaudit.evidence.pack import PackCheck, verify
 from gradaudit.evidence.statement import statement_of
 
-__all__ = ["Check", "Commitment", "annex", "commit", "stamp", "statement_of", "verify"]
+__all__ = ["Commitment", "PackCheck", "annex", "commit", "stamp", "statement_of", "verify"]

@@ -32,7 +32,7 @@ MOST_METRICS = 8
 
 
 @dataclass(frozen=True)
-class Turn:
+class ShownChange:
     """A change that intervals show, between two reports by name."""
 
     before: str
@@ -76,7 +76,7 @@ class History:
         return list(dict.fromkeys(rows[0][1].id for rows in self.series.values()))
 
     @cached_property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[ShownChange]:
         """The changes that intervals show, those for the worse first."""
         every = (turn for rows in self.series.values() for turn in _turns(rows))
         return sorted(every, key=lambda turn: turn.change.direction != "worse")
@@ -155,12 +155,12 @@ def read_history(folder: Path, metric: str | None = None) -> History:
     return history
 
 
-def _turns(rows: Sequence[tuple[str, Measurement]]) -> Iterator[Turn]:
+def _turns(rows: Sequence[tuple[str, Measurement]]) -> Iterator[ShownChange]:
     name, kept = rows[0]
     for later, row in rows[1:]:
         change = Change(kept, row)
         if change.overlap is False and change.direction is not None:
-            yield Turn(name, later, change)
+            yield ShownChange(name, later, change)
             name, kept = later, row
 
 

@@ -26,7 +26,7 @@ MAX_NAME = 255
 """Most bytes that file systems let a name have."""
 
 
-class Check(NamedTuple):
+class PackCheck(NamedTuple):
     """What was found of one file or claim of a pack.
 
     Attributes:
@@ -40,7 +40,7 @@ class Check(NamedTuple):
     words: str
 
 
-def verify(folder: Path, key: Path | None = None) -> list[Check]:
+def verify(folder: Path, key: Path | None = None) -> list[PackCheck]:
     """Returns a check of the signature, each file, the statement's claims and the commitment.
 
     Args:
@@ -55,7 +55,7 @@ def verify(folder: Path, key: Path | None = None) -> list[Check]:
     if "payload" not in document:
         says = "is not signed: whoever can alter the files can write another statement"
         return [
-            Check(None if key is None else False, path.name, says),
+            PackCheck(None if key is None else False, path.name, says),
             *_claims(folder, path, document),
         ]
     if key is None:
@@ -63,8 +63,10 @@ def verify(folder: Path, key: Path | None = None) -> list[Check]:
     try:
         statement = json.loads(signed(document, key), object_pairs_hook=once)
     except (UnsignedError, ValueError, RecursionError):
-        return [Check(False, path.name, f"was altered, or was not signed by the owner of {key}")]
-    sound = Check(True, path.name, f"signed by the owner of {key}")
+        return [
+            PackCheck(False, path.name, f"was altered, or was not signed by the owner of {key}")
+        ]
+    sound = PackCheck(True, path.name, f"signed by the owner of {key}")
     return [sound, *_claims(folder, path, statement)]
 
 
@@ -100,12 +102,12 @@ def _is_statement(document: Mapping[str, Any]) -> bool:
     return document.get("_type") == STATEMENT or {"payload", "signatures"} <= document.keys()
 
 
-def _claims(folder: Path, own: Path, statement: Json) -> Iterator[Check]:
+def _claims(folder: Path, own: Path, statement: Json) -> Iterator[PackCheck]:
     """Yields a check of each file that the statement names, then of what it says of them."""
     try:
         named = _named(statement)
     except (AttributeError, KeyError, TypeError, ValueError):
-        yield Check(False, "the statement", "is not as `gradaudit attest` writes it")
+        yield PackCheck(False, "the statement", "is not as `gradaudit attest` writes it")
         return
     files: dict[Kind, Path] = {}
     for name, digest, kind in named:
@@ -118,7 +120,7 @@ def _claims(folder: Path, own: Path, statement: Json) -> Iterator[Check]:
     known = {own.name, *(Path(name).name for name, _, _ in named)}
     for path in sorted(folder.iterdir()):
         if path.name not in known:
-            yield Check(None, path.name, "is not named by the statement, and was not checked")
+            yield PackCheck(None, path.name, "is not named by the statement, and was not checked")
 
 
 def _named(statement: Json) -> list[tuple[str, str, str]]:
@@ -141,38 +143,38 @@ def _named(statement: Json) -> list[tuple[str, str, str]]:
     return named
 
 
-def _of_file(path: Path, digest: str, *, subject: bool) -> Check:
+def _of_file(path: Path, digest: str, *, subject: bool) -> PackCheck:
     if not path.exists():
-        return Check(False, path.name, "is missing: the statement names it")
+        return PackCheck(False, path.name, "is missing: the statement names it")
     try:
         found = checkpoint_digest(path) if subject else digest_of(path)
     except UsageError as error:
-        return Check(False, path.name, str(error))
+        return PackCheck(False, path.name, str(error))
     if found == digest:
-        return Check(True, path.name, f"matches, SHA-256 {digest[:12]}…")
-    return Check(False, path.name, f"was altered: SHA-256 is {found[:12]}…, was {digest[:12]}…")
+        return PackCheck(True, path.name, f"matches, SHA-256 {digest[:12]}…")
+    return PackCheck(False, path.name, f"was altered: SHA-256 is {found[:12]}…, was {digest[:12]}…")
 
 
-def _of_result(files: Mapping[Kind, Path], statement: Json) -> Check:
+def _of_result(files: Mapping[Kind, Path], statement: Json) -> PackCheck:
     """Checks that the statement is the one that the files give."""
     what = "the result"
     try:
         made = statement_of(files)
     except (UsageError, KeyError) as error:
-        return Check(False, what, f"does not follow from the files: {error}")
+        return PackCheck(False, what, f"does not follow from the files: {error}")
     if made == statement:
         result = cast("Any", statement)["predicate"]["result"]
         if "policy" not in files:
             said = "is what the report says; no policy is named to judge its numbers by"
-            return Check(None, what, f"{result} {said}")
-        return Check(True, what, f"{result} follows from the report and the policy")
-    return Check(False, what, "is not what the report says")
+            return PackCheck(None, what, f"{result} {said}")
+        return PackCheck(True, what, f"{result} follows from the report and the policy")
+    return PackCheck(False, what, "is not what the report says")
 
 
-def _of_commitment(path: Path, report: Path) -> Check:
+def _of_commitment(path: Path, report: Path) -> PackCheck:
     try:
         commitment, judged, stamped = read_commitment(path), Report.from_file(report), stamp(path)
     except UsageError as error:
-        return Check(False, path.name, str(error))
+        return PackCheck(False, path.name, str(error))
     first = commitment.came_first(judged, stamped)
-    return Check(first or None, "the policy", commitment.order(judged, stamped))
+    return PackCheck(first or None, "the policy", commitment.order(judged, stamped))

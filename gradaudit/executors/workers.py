@@ -53,7 +53,7 @@ _AHEAD = 2
 
 
 @dataclass
-class _Employed:
+class _ChosenExecutor:
     """The executor that was named last, and its workers."""
 
     named: str | Executor = DEFAULT
@@ -61,8 +61,8 @@ class _Employed:
 
 
 @cache
-def _employed() -> _Employed:
-    return _Employed()
+def _chosen_executor() -> _ChosenExecutor:
+    return _ChosenExecutor()
 
 
 def use_cluster(executor: str | Executor, jobs: int | None = None) -> int:
@@ -78,7 +78,7 @@ def use_cluster(executor: str | Executor, jobs: int | None = None) -> int:
     Raises:
         UsageError: there is no such place, or nobody answers there.
     """
-    now = _employed()
+    now = _chosen_executor()
     if now.named != executor:
         cluster = load_cluster(executor)
         now.cluster.kill()
@@ -88,7 +88,7 @@ def use_cluster(executor: str | Executor, jobs: int | None = None) -> int:
 
 def on_this_machine() -> bool:
     """Whether units of work run in processes of this machine, which see the same files."""
-    return _employed().cluster.here
+    return _chosen_executor().cluster.here
 
 
 @contextmanager
@@ -258,7 +258,7 @@ class _Shared:
 
     def done(self) -> None:
         """Send every task to the workers until each has a result."""
-        cluster = _employed().cluster
+        cluster = _chosen_executor().cluster
         with TemporaryDirectory(prefix="gradaudit-") as folder:
             counts = Path(folder) / "units"
             self.units: NDArray[np.int64] = np.memmap(counts, np.int64, "w+", shape=(self.count,))

@@ -45,7 +45,7 @@ class Client:
 Clients = Sequence[Client]
 
 
-class Workplace:
+class ClientModel:
     """The single copy of the model on which all clients train in turn.
 
     The target has the defenses that change it, ``sharing`` is what a client's update passes through

@@ -15,7 +15,7 @@ from gradaudit.defenses.base import Defense
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import Algorithm, choose_algorithm
 from gradaudit.federation.canaries import CanaryClients, longest
-from gradaudit.federation.clients import Client, Server, Workplace, diverged
+from gradaudit.federation.clients import Client, ClientModel, Server, diverged
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
@@ -82,9 +82,9 @@ class FederatedTraining:
         sharing = SharingProtocol(
             defenses=tuple(defenses), algorithm="fedsgd" if self.algorithm.one_step else "fedavg"
         )
-        self._workplace = Workplace(self.target, options, size, sharing, seed)
+        self._client_model = ClientModel(self.target, options, size, sharing, seed)
         self.canaries = self._make_canaries(options, sharing, seed)
-        self._workplace.canaries = self.canaries
+        self._client_model.canaries = self.canaries
         self._rate = options.rate
         self.number = 0
         self.loss: float | None = None
@@ -112,7 +112,7 @@ class FederatedTraining:
             count=options.canaries,
             norm=longest(sharing),
             records=round(median(map(len, self.parts))),
-            shapes={name: p.shape for name, p in self._workplace.shared.items()},
+            shapes={name: p.shape for name, p in self._client_model.shared.items()},
             sharing=sharing,
             seed=seed,
             device=self.target.device,
@@ -125,7 +125,7 @@ class FederatedTraining:
             AuditError: the training diverged.
         """
         number = self.number + 1
-        self.loss = self.algorithm.round(self.server, self.clients, self._workplace, number)
+        self.loss = self.algorithm.round(self.server, self.clients, self._client_model, number)
         if not self.server.finite:
             raise diverged(number, self._rate, "weights are not finite")
         self.number = number

@@ -9,7 +9,7 @@ from gradaudit.formats.base import Format
 from gradaudit.judging import Policy, Word
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
-from gradaudit.view import ArrayLine, Concern, Gap, LayerLine, MetricColumn, View, view
+from gradaudit.view import ArrayLine, Concern, LayerLine, MetricColumn, UnmeasuredPart, View, view
 from gradaudit.view.cells import MARKS
 from gradaudit.view.gaps import in_brief
 
@@ -182,7 +182,7 @@ def _concern(concern: Concern) -> str:
     return f"- {mark}**{concern.word}** {_text(concern.sentence)}{rest}"
 
 
-def _gap(gap: Gap) -> str:
+def _gap(gap: UnmeasuredPart) -> str:
     verb = "failed" if gap.failed else "not tested"
     return f"- {_text(gap.what)} {verb}{_text(gap.where)}: {_text(gap.reason)}"
 

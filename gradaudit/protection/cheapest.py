@@ -5,7 +5,7 @@ rules of the whole model rules out every protection that covers no more. One tha
 a layer says that this layer needs more; where a metric is relative, as a layer's share in a sum,
 which grows when others are hidden, only wherever the others have at least as much.
 
-The cheapest protection that no lesson rules out hits every one of them, as in an implicit hitting
+The cheapest protection that no failure rules out hits every one of them, as in an implicit hitting
 set problem (Chandrasekaran, Karp, Moreno-Centeno and Vempala, "Algorithms for implicit hitting set
 problems", 2011, section 2); it is a small integer program.
 """
@@ -54,7 +54,7 @@ class ProtectionVerdict:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class FailedTrial:
     """A trial that did not pass."""
 
     protection: Protection
@@ -76,7 +76,7 @@ class Lesson:
         )
 
 
-class Choices:
+class GuardChoices:
     """Every guard of every layer as a variable that is 0 or 1.
 
     Args:
@@ -94,7 +94,7 @@ class Choices:
         return sum(self._price(layer, guard) for layer, guard in protection)
 
     def cheapest(
-        self, lessons: Sequence[Lesson], kinds: Collection[Kind] = KINDS
+        self, failures: Sequence[FailedTrial], kinds: Collection[Kind] = KINDS
     ) -> Protection | None:
         """Returns the cheapest protection that shares a layer and may pass; None without any.
 
@@ -102,7 +102,7 @@ class Choices:
         """
         layers, guards = self.prices.shape
         shared = np.tile([float(guard != HIDE) for guard in self.guards], layers)
-        rows = [shared, *(row for lesson in lessons for row in self._rows(lesson))]
+        rows = [shared, *(row for failure in failures for row in self._rows(failure))]
         touched = np.array([guard.kind != "open" for guard in self.guards]) * _TIE
         may = np.tile([guard.kind in kinds for guard in self.guards], layers)
         solution = milp(
@@ -120,9 +120,9 @@ class Choices:
         chosen = np.asarray(solution.x).reshape(layers, guards).argmax(axis=1)
         return Protection(self.layers, tuple(self.guards[place] for place in chosen))
 
-    def _rows(self, lesson: Lesson) -> Iterator[np.ndarray]:
+    def _rows(self, failure: FailedTrial) -> Iterator[np.ndarray]:
         """Yield coefficients of the variables, whose sum is to be at least 1."""
-        mine, verdict = lesson.protection.guards, lesson.verdict
+        mine, verdict = failure.protection.guards, failure.verdict
         beyond = np.array([[not guard.covers(g) for g in self.guards] for guard in mine], float)
         below = np.array([[not g.covers(guard) for g in self.guards] for guard in mine], float)
         if verdict.whole:
@@ -192,8 +192,8 @@ class Search:
         attempt: Attempt,
         more: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.choices = Choices(layers, guards, price)
-        self.lessons: list[Lesson] = []
+        self.choices = GuardChoices(layers, guards, price)
+        self.failures: list[FailedTrial] = []
         self.tried: dict[Protection, ProtectionVerdict] = {}
         self._attempt, self._more = attempt, more
 
@@ -207,11 +207,11 @@ class Search:
     def learn(self, protection: Protection, verdict: ProtectionVerdict) -> None:
         """Keep the verdict that other records gave on a protection."""
         if not verdict.passed:
-            self.lessons.append(Lesson(protection, verdict))
+            self.failures.append(FailedTrial(protection, verdict))
 
     def allowed(self, protection: Protection) -> bool:
         """Whether no failed trial rules the protection out."""
-        return not any(lesson.forbids(protection) for lesson in self.lessons)
+        return not any(failure.forbids(protection) for failure in self.failures)
 
     def cheapest_of(self, chain: Sequence[Protection]) -> Protection | None:
         """Finds the first protection that passes in a sequence of ever stronger ones.
@@ -235,7 +235,7 @@ class Search:
             kinds: guards to search among; protections found with other guards count too.
         """
         bound = 0.0
-        while candidate := self.choices.cheapest(self.lessons, kinds):
+        while candidate := self.choices.cheapest(self.failures, kinds):
             bound = self.choices.cost(candidate)
             passed = self.cheapest_passed()
             if passed and self.choices.cost(passed) <= bound + _EQUAL:

@@ -12,11 +12,11 @@ from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.judging import Policy
 from gradaudit.progress import Progress
 from gradaudit.protection.asking import is_floor
-from gradaudit.protection.blurring import Blurring
-from gradaudit.protection.cheapest import Choices, PassedProtection, ProtectionVerdict, Search
+from gradaudit.protection.cheapest import GuardChoices, PassedProtection, ProtectionVerdict, Search
 from gradaudit.protection.costs import choose_cost
 from gradaudit.protection.floor_rules import FloorBounds
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection, UndefendedUpdates
+from gradaudit.protection.noise_search import NoiseSearch
 from gradaudit.protection.protection_plan import Plan, Trial
 from gradaudit.protection.trial import (
     Bench,
@@ -106,7 +106,7 @@ class Planner:
             bounds = self._bounds(searched) if self._floors else FloorBounds()
         if bounds.floors:
             bounds = bounds.varied(list(self._halves()), rounds)
-        self._blurring = Blurring(bounds, self._weights, roots, self._clock.more)
+        self._noise_search = NoiseSearch(bounds, self._weights, roots, self._clock.more)
 
     def plan(self) -> Plan:
         """Search a plan, verify it on fresh records, and repair it where it fails there.
@@ -128,7 +128,7 @@ class Planner:
             if verdict.passed:
                 return plan
             self._search.learn(protection, self._verdict(judged, protection, self._floors))
-            self._blurring.learn(shortfall(judged, self._floors))
+            self._noise_search.learn(shortfall(judged, self._floors))
         return plan
 
     def _probe(self) -> None:
@@ -152,7 +152,7 @@ class Planner:
         if self._search.attempt(utmost).passed and self._search.allowed(utmost):
             guards |= {*self._search.eased(utmost, utmost.layers).guards}
         self._guards = (*self._guards, *sorted(guards - {*self._guards}))
-        self._search.choices = Choices(utmost.layers, self._guards, cache(self._price))
+        self._search.choices = GuardChoices(utmost.layers, self._guards, cache(self._price))
         return self._search.best()
 
     def _cheapest(self, passed: Protection) -> Protection | None:
@@ -164,13 +164,13 @@ class Planner:
         for layer, guard in passed:
             if guard.kind == "noise":
                 passed = self._search.eased(passed, [layer])
-        plan = self._blurring.completed(passed)
+        plan = self._noise_search.completed(passed)
         naive = [protection for protection, _ in self._naive().values() if protection.shared]
         plan = min([*([plan] if plan else []), *naive], key=cost, default=None)
         if not self._floors or plan is None:
             return plan
         for layer in [name for name, guard in passed if guard != OPEN]:
-            other = self._blurring.completed(passed.with_guard(layer, OPEN))
+            other = self._noise_search.completed(passed.with_guard(layer, OPEN))
             if other and cost(other) < cost(plan) and self._search.passes(other):
                 passed, plan = passed.with_guard(layer, OPEN), other
         return plan
@@ -191,7 +191,7 @@ class Planner:
         The most may be to share nothing.
         """
         for name, chain in self._strategies():
-            if kept := [protection for protection in chain if self._blurring.holds(protection)]:
+            if kept := [protection for protection in chain if self._noise_search.holds(protection)]:
                 yield name, kept
 
     def _strategies(self) -> Iterator[tuple[str, list[Protection]]]:
@@ -199,7 +199,7 @@ class Planner:
         counts = range(len(layers) + 1)
         yield "first layers", [self._open.hiding(layers[:n]) for n in counts]
         yield "last layers", [self._open.hiding(layers[n:]) for n in reversed(counts)]
-        enough = self._blurring.uniform(layers)
+        enough = self._noise_search.uniform(layers)
         for kind, name in (("noise", "uniform noise"), ("prune", "uniform pruning")):
             levels = {guard for guard in self._guards if guard.kind == kind}
             levels |= {enough} if enough and kind == "noise" else set()
@@ -224,7 +224,7 @@ class Planner:
         rounds: int,
     ) -> Plan:
         search, cost = self._search, self._search.choices.cost
-        tried = ((p, v) for p, v in search.tried.items() if self._blurring.holds(p))
+        tried = ((p, v) for p, v in search.tried.items() if self._noise_search.holds(p))
         return Plan(
             protection=protection,
             cost=cost(protection),
@@ -234,7 +234,7 @@ class Planner:
             verdict=verdict,
             trials=[Trial(p, cost(p), v) for p, v in tried],
             rounds=rounds,
-            untried=not verdict.passed and search.choices.cheapest(search.lessons) is not None,
+            untried=not verdict.passed and search.choices.cheapest(search.failures) is not None,
             prices={layer: self._price(layer, HIDE) for layer in self._open.layers},
             updates=self._updates,
         )
@@ -244,7 +244,7 @@ class Planner:
         tried, choices = self._search.tried, self._search.choices
         nearest = min(tried, key=lambda p: (len(tried[p].failed), choices.cost(p)))
         judged = self._bench.judged(nearest)
-        left = choices.cheapest(self._search.lessons) or self._open.hiding(self._open.layers)
+        left = choices.cheapest(self._search.failures) or self._open.hiding(self._open.layers)
         return self._plan(nearest, choices.cost(left), judged, verdict_of(judged), 0)
 
     def _price(self, layer: str, guard: Guard) -> float:

@@ -46,7 +46,7 @@ class Compared:
     free: frozenset[str]
 
 
-class Standing(BaseModel):
+class ReferenceRank(BaseModel):
     """How a row stands among the references of a set.
 
     Attributes:
@@ -64,7 +64,7 @@ class Standing(BaseModel):
     alike: int
 
     @classmethod
-    def read(cls, row: Measurement) -> Standing | None:
+    def read(cls, row: Measurement) -> ReferenceRank | None:
         """Reads what a row's details say of it; None where they say nothing that is one."""
         try:
             return cls.model_validate(row.details.get(REFERENCE))
@@ -121,7 +121,7 @@ def with_references(
 
 def standing(
     row: Measurement, kind: str | None, audit: Audit[Any], among: Sequence[Report]
-) -> Standing | None:
+) -> ReferenceRank | None:
     """Counts how many references a headline is riskier than.
 
     Args:
@@ -148,7 +148,7 @@ def standing(
         return None
     metric = next(metric for metric in audit.metrics if metric.id == row.metric)
     above = [risk(metric, value) - risk(metric, other) for other in values]
-    return Standing(
+    return ReferenceRank(
         set=SET,
         of=len(values),
         riskier_than=sum(by > how.tolerance for by in above),

@@ -72,7 +72,7 @@ def sample_of(layers: Sequence[Layer], count: int) -> tuple[Layer, ...]:
     return tuple(layers[place] for place in sorted([*wanted][:count]))
 
 
-class Share:
+class AuditProgress:
     """Progress of an audit that advances the scan's progress by its expected seconds.
 
     How many tasks an audit has nobody knows beforehand, so each takes half of what is left.

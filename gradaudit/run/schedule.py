@@ -74,7 +74,7 @@ def in_turn(
     return sorted(by_priority, key=lambda sizes: sizes[0].audit.name not in first)
 
 
-class _Course:
+class _AuditState:
     """State of an audit during the scan: its estimates, its pace, and the sizes done and left."""
 
     def __init__(self, sizes: Sequence[Size], estimate: Callable[[Size], float]) -> None:
@@ -121,25 +121,25 @@ class Schedule:
         estimate: Callable[[Size], float],
         left: Callable[[], float | None],
     ) -> None:
-        self._courses = [_Course(sizes, estimate) for sizes in ladders]
+        self._states = [_AuditState(sizes, estimate) for sizes in ladders]
         self._left = left
 
     def next(self) -> ScheduledRun | None:
         """Returns the most useful audit to run next; None where none fits."""
         left = self._left()
-        waiting = [course for course in self._courses if course.untried]
+        waiting = [state for state in self._states if state.untried]
         if left is None:
             return self._turn(waiting[0], waiting[0].open, None) if waiting else None
-        for course in waiting:
-            if course.idle and not course.cut:
+        for state in waiting:
+            if state.idle and not state.cut:
                 spare = self._least(
-                    [other for other in waiting if other is not course],
+                    [other for other in waiting if other is not state],
                     left,
                 )
-                return self._turn(course, course.open, max(left - spare, LEAST))
+                return self._turn(state, state.open, max(left - spare, LEAST))
         if left <= 0:
             return None
-        waiting.sort(key=lambda course: course.cut)
+        waiting.sort(key=lambda state: state.cut)
         return self._first(waiting, left) or self._larger(left) or self._cheapest(waiting, left)
 
     def together(self, workers: int, starting: float = 0.0) -> list[ScheduledRun]:
@@ -149,20 +149,20 @@ class Schedule:
         (``starting`` seconds), or nothing to share out.
         """
         left = self._left()
-        waiting = [course for course in self._courses if course.untried and not course.idle]
-        share = sum(course.estimates[course.open] for course in waiting) / workers
-        alone = [course for course in waiting if course.estimates[course.open] <= share]
-        alone.sort(key=lambda course: -course.estimates[course.open])
-        needed = {course: self._seconds(course, course.open, CAUTION) for course in waiting}
+        waiting = [state for state in self._states if state.untried and not state.idle]
+        share = sum(state.estimates[state.open] for state in waiting) / workers
+        alone = [state for state in waiting if state.estimates[state.open] <= share]
+        alone.sort(key=lambda state: -state.estimates[state.open])
+        needed = {state: self._seconds(state, state.open, CAUTION) for state in waiting}
         if (
             workers < 2
             or len(alone) < 2
             or (left is not None and sum(needed.values()) + CAUTION * starting > left)
         ):
             return []
-        spare = sum(needed.values()) - sum(needed[course] for course in alone)
+        spare = sum(needed.values()) - sum(needed[state] for state in alone)
         seconds = None if left is None else left - spare
-        return [self._turn(course, course.open, seconds) for course in alone]
+        return [self._turn(state, state.open, seconds) for state in alone]
 
     def done(
         self, turn: ScheduledRun, seconds: float, *, whole: bool, measured: bool = True
@@ -171,81 +171,81 @@ class Schedule:
 
         One that measured nothing, as the audit does not apply, tells nothing of others.
         """
-        course = self._courses[turn.place]
-        index = course.sizes.index(turn.size)
-        if estimate := course.estimates[index]:
-            course.pace = max(seconds - MOMENT, min(seconds, estimate)) / estimate
-            course.telling = whole and measured and seconds > MOMENT
-        course.empty = whole and not measured
+        state = self._states[turn.place]
+        index = state.sizes.index(turn.size)
+        if estimate := state.estimates[index]:
+            state.pace = max(seconds - MOMENT, min(seconds, estimate)) / estimate
+            state.telling = whole and measured and seconds > MOMENT
+        state.empty = whole and not measured
         if whole:
-            course.reached = index
+            state.reached = index
         else:
-            course.open, course.cut = index - 1, True
+            state.open, state.cut = index - 1, True
 
-    def _turn(self, course: _Course, index: int, seconds: float | None) -> ScheduledRun:
-        return ScheduledRun(self._courses.index(course), course.sizes[index], seconds)
+    def _turn(self, state: _AuditState, index: int, seconds: float | None) -> ScheduledRun:
+        return ScheduledRun(self._states.index(state), state.sizes[index], seconds)
 
-    def _seconds(self, course: _Course, index: int, caution: float = 1.0) -> float:
+    def _seconds(self, state: _AuditState, index: int, caution: float = 1.0) -> float:
         """Estimates the seconds of a size, with caution for an audit that has not run yet."""
-        if course.idle:
+        if state.idle:
             return 0.0
-        if course.pace is not None:
-            return MOMENT + KNOWN * course.pace * course.estimates[index]
-        return MOMENT + caution * self._usual * course.estimates[index]
+        if state.pace is not None:
+            return MOMENT + KNOWN * state.pace * state.estimates[index]
+        return MOMENT + caution * self._usual * state.estimates[index]
 
     @property
     def _usual(self) -> float:
         """Median ratio of the other audits' times to their estimates, limited to ``USUAL``."""
-        paces = [c.pace for c in self._courses if c.pace is not None and c.telling]
+        paces = [c.pace for c in self._states if c.pace is not None and c.telling]
         return min(max(statistics.median(paces), 1 / USUAL), USUAL) if paces else 1.0
 
-    def _first(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
+    def _first(self, waiting: Sequence[_AuditState], left: float) -> ScheduledRun | None:
         """Returns the first audit without numbers, at the size that its share of the time allows.
 
         What fits with caution comes before what fits without; of the latter, and while no audit
         has numbers, one that tells layers apart comes before all that do not.
         """
-        enough = sum(self._seconds(course, course.open) for course in waiting) <= left
+        enough = sum(self._seconds(state, state.open) for state in waiting) <= left
         fitting = []
-        for caution, (number, course) in product((CAUTION, 1.0), enumerate(waiting)):
-            index = course.open if enough else self._sharing(course, left / (len(waiting) - number))
-            if self._seconds(course, index, caution) <= left:
-                late = course.whole and (caution == 1.0 or not self._has_numbers)
-                fitting.append((late, number, course, index))
+        for caution, (number, state) in product((CAUTION, 1.0), enumerate(waiting)):
+            index = state.open if enough else self._sharing(state, left / (len(waiting) - number))
+            if self._seconds(state, index, caution) <= left:
+                late = state.whole and (caution == 1.0 or not self._has_numbers)
+                fitting.append((late, number, state, index))
         if not fitting:
             return None
-        _, number, course, index = min(fitting, key=lambda each: each[0])
-        spare = left - self._seconds(course, index, CAUTION)
+        _, number, state, index = min(fitting, key=lambda each: each[0])
+        spare = left - self._seconds(state, index, CAUTION)
         seconds = left - self._least(waiting[number + 1 :], spare)
-        return self._turn(course, index, self._leaving_a_retreat(course, index, seconds))
+        return self._turn(state, index, self._leaving_a_retreat(state, index, seconds))
 
-    def _sharing(self, course: _Course, share: float) -> int:
+    def _sharing(self, state: _AuditState, share: float) -> int:
         """Returns the largest size that fits into a share of the time, the least if none does."""
-        sizes = range(course.open + 1)
-        return max((i for i in sizes if self._seconds(course, i, CAUTION) <= share), default=0)
+        sizes = range(state.open + 1)
+        return max((i for i in sizes if self._seconds(state, i, CAUTION) <= share), default=0)
 
     @property
     def _has_numbers(self) -> bool:
         """Whether an audit that has something to do was done."""
-        return any(course.reached >= 0 and not course.idle for course in self._courses)
+        return any(state.reached >= 0 and not state.idle for state in self._states)
 
-    def _leaving_a_retreat(self, course: _Course, index: int, seconds: float) -> float:
+    def _leaving_a_retreat(self, state: _AuditState, index: int, seconds: float) -> float:
         """Limits a first run so that time for the smallest size is left if the run is cut short.
 
         Where it is cut short there is time for the least size, if that is a small part of it, at
         the pace that the turn then had at best. It has the time that is expected of it.
         """
-        part = course.estimates[0] / (course.estimates[index] or 1.0)
-        if course.idle or not 0 < part <= SMALL:
+        part = state.estimates[0] / (state.estimates[index] or 1.0)
+        if state.idle or not 0 < part <= SMALL:
             return seconds
-        expected = self._seconds(course, index)
+        expected = self._seconds(state, index)
         return min(seconds, max(expected, (seconds - MOMENT) / (1 + CAUTION * KNOWN * part)))
 
-    def _least(self, waiting: Iterable[_Course], left: float) -> float:
+    def _least(self, waiting: Iterable[_AuditState], left: float) -> float:
         """Returns the seconds of the least sizes that fit into the time left, in order."""
         spared = 0.0
-        for course in waiting:
-            needed = self._seconds(course, 0, CAUTION)
+        for state in waiting:
+            needed = self._seconds(state, 0, CAUTION)
             spared += needed if spared + needed <= left else 0.0
         return spared
 
@@ -254,16 +254,16 @@ class Schedule:
 
         One that has numbers comes first: more records seldom help where it does not apply.
         """
-        for course in sorted(self._courses, key=lambda each: (each.empty, each.reached)):
-            larger = course.reached + 1
-            if 0 < larger <= course.open and self._seconds(course, larger) <= left:
-                return self._turn(course, larger, left)
+        for state in sorted(self._states, key=lambda each: (each.empty, each.reached)):
+            larger = state.reached + 1
+            if 0 < larger <= state.open and self._seconds(state, larger) <= left:
+                return self._turn(state, larger, left)
         return None
 
-    def _cheapest(self, waiting: Sequence[_Course], left: float) -> ScheduledRun | None:
+    def _cheapest(self, waiting: Sequence[_AuditState], left: float) -> ScheduledRun | None:
         """Returns the quickest audit where none fits and no audit has numbers yet."""
         if self._has_numbers:
             return None
-        fresh = [course for course in waiting if not course.cut]
-        cheapest = min(fresh, key=lambda course: course.estimates[0], default=None)
+        fresh = [state for state in waiting if not state.cut]
+        cheapest = min(fresh, key=lambda state: state.estimates[0], default=None)
         return None if cheapest is None else self._turn(cheapest, 0, left)

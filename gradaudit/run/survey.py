@@ -19,7 +19,7 @@ from gradaudit.report import Report, estimate
 from gradaudit.run.fingerprint import fingerprint
 from gradaudit.run.pace import Pace
 from gradaudit.run.parallel import (
-    Share,
+    AuditProgress,
     Subjects,
     looks_at_all,
     sampled,
@@ -116,7 +116,7 @@ class Survey:
                 with reporting():
                     self._side_by_side(schedule, progress, advance, units)
                     while turn := schedule.next():
-                        share = Share(progress, advance, self.seconds(turn.size))
+                        share = AuditProgress(progress, advance, self.seconds(turn.size))
                         outcome = self._measured(turn, share, units)
                         self._done(schedule, turn, outcome, share)
             except (KeyboardInterrupt, Stopped) as stop:
@@ -148,14 +148,16 @@ class Survey:
         turns = schedule.together(workers, self._pace.slowdown * COSTS)
 
         def done(turn: ScheduledRun, outcome: Outcome) -> None:
-            share = Share(progress, advance, self.seconds(turn.size))
+            share = AuditProgress(progress, advance, self.seconds(turn.size))
             self._done(schedule, turn, outcome, share)
 
         if turns:
             with suppress(AuditError):  # workers were lost: what they did not do has its turn
                 side_by_side(self._subjects, turns, workers, units, done)
 
-    def _done(self, schedule: Schedule, turn: ScheduledRun, outcome: Outcome, share: Share) -> None:
+    def _done(
+        self, schedule: Schedule, turn: ScheduledRun, outcome: Outcome, share: AuditProgress
+    ) -> None:
         schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
         share.finish()
         self._accept(turn.size, outcome)

@@ -45,7 +45,7 @@ _SHARES = ("accuracy", "share", "recovered", "certified", "fraction")
 
 
 @dataclass(frozen=True)
-class EndlessScale:
+class UnboundedScale:
     """A scale without ends: from a metric's values to it and back."""
 
     name: str
@@ -63,13 +63,13 @@ class EndlessScale:
         return float(self.to(min(max(value, self.low + EDGE), self.high - EDGE)))
 
 
-PROBIT = EndlessScale("probit", ndtri, ndtr, 0.0, 1.0)
-LOG_ODDS = EndlessScale("log-odds", logit, expit, 0.0, 1.0)
-LOGARITHM = EndlessScale("logarithm", np.log, np.exp, 0.0)
-PLAIN = EndlessScale("plain", float, float)
+PROBIT = UnboundedScale("probit", ndtri, ndtr, 0.0, 1.0)
+LOG_ODDS = UnboundedScale("log-odds", logit, expit, 0.0, 1.0)
+LOGARITHM = UnboundedScale("logarithm", np.log, np.exp, 0.0)
+PLAIN = UnboundedScale("plain", float, float)
 
 
-def scale_of(metric: Metric, values: Sequence[float]) -> EndlessScale:
+def scale_of(metric: Metric, values: Sequence[float]) -> UnboundedScale:
     """Returns the scale of a metric with these measured values."""
     if metric.chance == 0.5:
         return PROBIT
@@ -152,7 +152,7 @@ class Curve:
         error: (sizes,) standard deviations of ``y``.
     """
 
-    scale: EndlessScale
+    scale: UnboundedScale
     k: Floats
     y: Floats
     error: Floats
@@ -175,7 +175,7 @@ class Curve:
         y = np.array([scale(value) for value in values])
         if scale is PLAIN:
             unit = float(np.ptp(y)) or 1.0
-            scale = EndlessScale("plain", lambda x: x / unit, lambda x: x * unit)
+            scale = UnboundedScale("plain", lambda x: x / unit, lambda x: x * unit)
             y, error = y / unit, error / unit
         return cls(scale, k, y, error)
 
@@ -245,7 +245,7 @@ class Curve:
                 yield float(fit + prior), mean, deviation, law
 
 
-def _error(scale: EndlessScale, row: Measurement) -> float:
+def _error(scale: UnboundedScale, row: Measurement) -> float:
     """Standard deviation of a row's value on the scale, from its interval."""
     if row.interval is None or row.value is None:
         return 0.0

@@ -5,7 +5,7 @@ Verdict, scope, findings, layers, not tested, provenance; the last line repeats 
 
 from gradaudit.view.cells import Cell, LayerLine, MetricColumn
 from gradaudit.view.concerns import Concern
-from gradaudit.view.gaps import Gap
+from gradaudit.view.gaps import UnmeasuredPart
 from gradaudit.view.layers import ArrayLine, Layers
 from gradaudit.view.model import View, view
 from gradaudit.view.scope import Scope
@@ -15,12 +15,12 @@ __all__ = [
     "ArrayLine",
     "Cell",
     "Concern",
-    "Gap",
     "LayerLine",
     "Layers",
     "MetricColumn",
     "ReportVerdict",
     "Scope",
+    "UnmeasuredPart",
     "View",
     "view",
 ]

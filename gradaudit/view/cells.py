@@ -196,7 +196,7 @@ class LayerLine:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class MetricWarning:
     """A doubt about numbers of a metric, and the layers that it concerns (none: the model)."""
 
     metric: str
@@ -223,7 +223,7 @@ def cell_text(row: Measurement | None, without: str = "") -> str:
     return SKIPPED if row.status == "skipped" else FAILED
 
 
-def doubts_of(rows: Iterable[Measurement], layers: int) -> tuple[Doubt, ...]:
+def doubts_of(rows: Iterable[Measurement], layers: int) -> tuple[MetricWarning, ...]:
     """Returns the doubts about shown numbers, each once with all its layers.
 
     Args:
@@ -235,6 +235,6 @@ def doubts_of(rows: Iterable[Measurement], layers: int) -> tuple[Doubt, ...]:
         for reason in row.doubts:
             groups.setdefault((row.id, reason), {}).update({row.layer: None} if row.layer else {})
     return tuple(
-        Doubt(metric, tuple(names), why, every=1 < len(names) == layers)
+        MetricWarning(metric, tuple(names), why, every=1 < len(names) == layers)
         for (metric, why), names in groups.items()
     )

@@ -18,7 +18,7 @@ _METHOD = re.compile(r"[a-z][a-z0-9-]*")
 
 
 @dataclass(frozen=True)
-class Gap:
+class UnmeasuredPart:
     """A part of the subject that no audit looked at, and the reason.
 
     Attributes:
@@ -48,7 +48,7 @@ class Gap:
         return (rest.partition(": ")[0] if named else first).partition(" (")[0]
 
 
-def in_brief(gaps: Sequence[Gap]) -> str:
+def in_brief(gaps: Sequence[UnmeasuredPart]) -> str:
     """Names in one sentence what was not measured at all, or failed; empty without any."""
     by_reason: dict[str, list[str]] = {}
     for gap in gaps:
@@ -59,7 +59,7 @@ def in_brief(gaps: Sequence[Gap]) -> str:
     return "; ".join(f"{', '.join(whats)}{why}" for why, whats in by_reason.items())
 
 
-def untested(gaps: Sequence[Gap], most: int) -> str:
+def untested(gaps: Sequence[UnmeasuredPart], most: int) -> str:
     """Names what was not measured, each audit by its question, and counts those beyond ``most``."""
     asked = dict.fromkeys(
         question for gap in gaps if not gap.partial for question in questions_of(gap)
@@ -70,7 +70,7 @@ def untested(gaps: Sequence[Gap], most: int) -> str:
     return "; ".join(said)
 
 
-def questions_of(gap: Gap) -> Iterator[str]:
+def questions_of(gap: UnmeasuredPart) -> Iterator[str]:
     """Yields what a gap leaves open in plain words: the question of each audit, or its name."""
     known = audits()
     for name in gap.what.split(BETWEEN):
@@ -78,7 +78,7 @@ def questions_of(gap: Gap) -> Iterator[str]:
         yield f"{text[:1].lower()}{text[1:]}{gap.where}"
 
 
-def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:
+def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[UnmeasuredPart, ...]:
     """Returns everything that was not measured, the widest gaps first."""
     measured = {_member(row) for row in report.rows if row.status == "measured"}
     return (
@@ -89,26 +89,28 @@ def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:
     )
 
 
-def _of_layers_and_attributes(report: Report, lines: Sequence[LayerLine]) -> Iterator[Gap]:
+def _of_layers_and_attributes(
+    report: Report, lines: Sequence[LayerLine]
+) -> Iterator[UnmeasuredPart]:
     if names := not_attacked(report):
-        yield Gap(f"attribute {abridged(names, MOST_LAYERS)}", NOT_ASKED)
+        yield UnmeasuredPart(f"attribute {abridged(names, MOST_LAYERS)}", NOT_ASKED)
     if idle := [line.name for line in lines if line.level == "not tested"]:
         what = f"{'layers' if len(idle) > 1 else 'layer'} {abridged(idle, MOST_LAYERS)}"
-        yield Gap(what, "no audit attacked the gradient by itself")
+        yield UnmeasuredPart(what, "no audit attacked the gradient by itself")
 
 
-def _unasked(report: Report) -> Iterator[Gap]:
+def _unasked(report: Report) -> Iterator[UnmeasuredPart]:
     """Names installed audits without a row in the report, unless they are most of them."""
     present = {_member(row) for row in report.rows}
     asked = {name for name, audit in audits().items() if not audit.brings_model}
     idle = [name for name in audits() if name in asked - present]
     if len(idle) > len(present):
-        yield Gap("every other audit", NOT_ASKED)
+        yield UnmeasuredPart("every other audit", NOT_ASKED)
     elif idle:
-        yield Gap(BETWEEN.join(idle), NOT_ASKED)
+        yield UnmeasuredPart(BETWEEN.join(idle), NOT_ASKED)
 
 
-def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:
+def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[UnmeasuredPart]:
     """Yields a gap for each audit and reason, of audits without any number or of the others."""
     groups: dict[tuple[str, str, bool], list[Measurement]] = {}
     for row in report.rows:
@@ -123,7 +125,7 @@ def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:
         everywhere = every <= set(names) or whole
         metrics = dict.fromkeys(row.id for row in rows)
         what = member if whole or (names and not everywhere) else ", ".join(metrics)
-        yield Gap(what, reason, () if everywhere else names, failed, partial=not whole)
+        yield UnmeasuredPart(what, reason, () if everywhere else names, failed, partial=not whole)
 
 
 def _member(row: Measurement) -> str:

@@ -61,7 +61,7 @@ _AT = {level: level if level == "not tested" else f"at {level} risk" for level i
 
 
 @dataclass(frozen=True)
-class Lookup:
+class RowLookup:
     """Headline rows, all rows and the policy's findings, by metric and layer."""
 
     rows: Mapping[tuple[str, str | None], Measurement]
@@ -199,7 +199,7 @@ class Layers:
         return f"{layers}: {', '.join(counts)}{''.join(more)}"
 
 
-def layers_of(judged: Report, lookup: Lookup) -> Layers:
+def layers_of(judged: Report, lookup: RowLookup) -> Layers:
     """Returns the table of a judged report's layers.
 
     A report of one audit shows all its metrics behind the questions; one of several shows the

@@ -10,7 +10,7 @@ from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.measurement import text_of
 from gradaudit.report import Measurement, Report
-from gradaudit.view.cells import Cell, Doubt, doubts_of
+from gradaudit.view.cells import Cell, MetricWarning, doubts_of
 from gradaudit.view.charts.bracket import Bracket, brackets_of
 from gradaudit.view.charts.heat_map import HeatMap, heat_map_of
 from gradaudit.view.charts.ranking import rankings_of
@@ -18,8 +18,8 @@ from gradaudit.view.charts.sweep import Curves, SweepView, sweep_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import provenance_facts
 from gradaudit.view.first_screen import FirstScreen, first_screen_of
-from gradaudit.view.gaps import Gap, gaps_of
-from gradaudit.view.layers import ArrayLine, Layers, Lookup, arrays_of, chosen_metrics, layers_of
+from gradaudit.view.gaps import UnmeasuredPart, gaps_of
+from gradaudit.view.layers import ArrayLine, Layers, RowLookup, arrays_of, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
 from gradaudit.view.verdict_sentence import ReportVerdict, verdict_of
 
@@ -72,9 +72,9 @@ class View:
     heat_map: HeatMap
     model: tuple[ModelLine, ...]
     arrays: tuple[ArrayLine, ...]
-    gaps: tuple[Gap, ...]
-    doubts: tuple[Doubt, ...]
-    brief_doubts: tuple[Doubt, ...]
+    gaps: tuple[UnmeasuredPart, ...]
+    doubts: tuple[MetricWarning, ...]
+    brief_doubts: tuple[MetricWarning, ...]
     how: str
     unshown: int
     alone: bool
@@ -97,7 +97,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
             where it has none.
     """
     judged = with_findings(report, policy)
-    concerns, lookup = concerns_of(judged), Lookup.of(judged)
+    concerns, lookup = concerns_of(judged), RowLookup.of(judged)
     layers = layers_of(judged, lookup)
     model = _model_rows(judged, chosen_metrics(judged))[:MOST_MODEL_LINES]
     shown = _measured(cell for line in layers.lines for cell in line.cells)
@@ -151,7 +151,7 @@ def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]
     return list(rows.values())
 
 
-def _model_line(row: Measurement, lookup: Lookup) -> ModelLine:
+def _model_line(row: Measurement, lookup: RowLookup) -> ModelLine:
     known = known_metrics().get(row.id)
     question = known.question if known else None
     cell = lookup.cell_of(row, question)

@@ -9,7 +9,7 @@ from gradaudit.audits.gathering import member_of
 from gradaudit.core.text import listed, number
 from gradaudit.judging import known_metrics
 from gradaudit.measurement import dict_of, list_of, text_of, texts_of
-from gradaudit.references import COMPARED, Standing
+from gradaudit.references import COMPARED, ReferenceRank
 from gradaudit.report import LEARNERS, Measurement, Report
 from gradaudit.view.facts import (
     Place,
@@ -227,9 +227,9 @@ def _compared(report: Report) -> str:
     The riskiest place of each metric is named, but where all references are alike to it.
     """
     kinds = {layer.name: layer.kind for layer in report.target.layers}
-    riskiest: dict[str, tuple[float, str, Standing]] = {}
+    riskiest: dict[str, tuple[float, str, ReferenceRank]] = {}
     for row in report.rows:
-        stands, value = Standing.read(row), row.number
+        stands, value = ReferenceRank.read(row), row.number
         if row.variant or row.id not in COMPARED or stands is None or value is None:
             continue
         sign = _sign(row)
@@ -248,7 +248,7 @@ def _sign(row: Measurement) -> int:
     return -1 if known and known.riskier == "lower" else 1
 
 
-def _stands(row: Measurement, value: float, stands: Standing, kind: str | None) -> str:
+def _stands(row: Measurement, value: float, stands: ReferenceRank, kind: str | None) -> str:
     """``vinfo.auroc 0.93 in fc1 above that of 5 of 9 references with Linear layers``."""
     where = f" in {Place((row.layer,))}" if row.layer else ""
     side = "above" if _sign(row) > 0 else "below"

@@ -4,7 +4,7 @@ import pytest
 from rich.progress import Progress as Bar
 
 from gradaudit.cli import terminal
-from gradaudit.run.parallel import Share
+from gradaudit.run.parallel import AuditProgress
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_terminal_gets_one_bar_for_the_whole(monkeypatch: pytest.MonkeyPatch) 
         seen.append((bar.description, bar.completed, bar.total))
 
     with bars.task("scan", 10) as advance:
-        share = Share(bars, advance, 8.0)
+        share = AuditProgress(bars, advance, 8.0)
         with share.task("vinfo\x1b", 4) as step, share.task("forest", 2):
             step(2)
             look()
@@ -100,7 +100,7 @@ def test_a_terminal_gets_one_bar_for_the_whole(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("tasks", [0, 1, 5])
 def test_an_audit_moves_a_scan_on_by_what_was_expected(seconds: float, tasks: int) -> None:
     moved: list[int] = []
-    share = Share(terminal.Silent(), moved.append, seconds)
+    share = AuditProgress(terminal.Silent(), moved.append, seconds)
     for _ in range(tasks):
         with share.task("part", 3) as step:
             for _ in range(3):

@@ -11,9 +11,9 @@ from scipy.stats import t
 from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.information import Information
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.protection.blurring import Blurring
 from gradaudit.protection.floor_rules import FloorBound, FloorBounds
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
+from gradaudit.protection.noise_search import NoiseSearch
 
 SIZE = 4
 PRIOR = GaussianPrior.of_covariance(
@@ -109,13 +109,13 @@ RULES: list[tuple[tuple[Functional, float], ...]] = [
 @pytest.mark.parametrize("rules", RULES, ids=["share", "nats", "both"])
 def test_no_level_of_a_fine_grid_is_cheaper(rules: tuple[tuple[Functional, float], ...]) -> None:
     bounds = FloorBounds(tuple(bound(*rule) for rule in rules))
-    blurring = Blurring(bounds, WEIGHTS, SIZES)
-    found = blurring.completed(Protection.uniform(LAYERS))
+    noise_search = NoiseSearch(bounds, WEIGHTS, SIZES)
+    found = noise_search.completed(Protection.uniform(LAYERS))
     assert found is not None
     assert all(within(*rule, precisions(found)) for rule in rules)
-    assert blurring.holds(found)
+    assert noise_search.holds(found)
     assert cost(found) <= on_a_grid(rules) * 1.001
-    same = blurring.uniform(LAYERS)
+    same = noise_search.uniform(LAYERS)
     assert same is not None
     assert cost(found) <= cost(Protection.uniform(LAYERS, same)) + 1e-9
 
@@ -127,8 +127,8 @@ def test_rules_of_layers_are_kept_one_by_one() -> None:
     rules = [
         FloorBound(n, 0.5, -1, share, {n: alike(told) * SIZES[n] ** 2}, flat) for n in ("a", "c")
     ]
-    blurring = Blurring(FloorBounds(tuple(rules)), WEIGHTS, SIZES)
-    found = blurring.completed(Protection.uniform(LAYERS))
+    noise_search = NoiseSearch(FloorBounds(tuple(rules)), WEIGHTS, SIZES)
+    found = noise_search.completed(Protection.uniform(LAYERS))
     assert found is not None
     a, b, c = found.guards
     assert b == OPEN
@@ -140,15 +140,15 @@ def test_rules_of_layers_are_kept_one_by_one() -> None:
 def test_what_has_no_floor_is_hidden_and_noise_that_is_there_is_kept() -> None:
     bounds = FloorBounds((bound(share, 0.5),), frozenset({"d"}))
     weights, sizes = {**WEIGHTS, "d": 0.1}, {**SIZES, "d": 1.0}
-    blurring = Blurring(bounds, weights, sizes)
+    noise_search = NoiseSearch(bounds, weights, sizes)
     before = Protection.uniform((*LAYERS, "d")).with_guard("c", Guard("noise", 300.0))
-    assert blurring.uniform(before.layers) is None
-    assert not blurring.holds(before)
-    found = blurring.completed(before)
+    assert noise_search.uniform(before.layers) is None
+    assert not noise_search.holds(before)
+    found = noise_search.completed(before)
     assert found is not None
     assert found.guards[3] == HIDE
     assert found.covers(before)
-    assert blurring.completed(Protection(("d",), (OPEN,))) is None
+    assert noise_search.completed(Protection(("d",), (OPEN,))) is None
 
 
 def test_a_margin_has_the_slope_that_it_says() -> None:
@@ -163,10 +163,10 @@ def test_a_margin_has_the_slope_that_it_says() -> None:
 
 
 def test_what_was_learned_keeps_more_distance() -> None:
-    blurring = Blurring(FloorBounds((bound(share, 0.5),)), WEIGHTS, SIZES)
-    before = blurring.uniform(LAYERS)
-    blurring.learn(0.2)
-    after = blurring.uniform(LAYERS)
+    noise_search = NoiseSearch(FloorBounds((bound(share, 0.5),)), WEIGHTS, SIZES)
+    before = noise_search.uniform(LAYERS)
+    noise_search.learn(0.2)
+    after = noise_search.uniform(LAYERS)
     assert before is not None
     assert after is not None
     kept = Protection.uniform(LAYERS, after)
@@ -180,8 +180,8 @@ def test_the_distance_that_is_kept_is_that_of_new_records(parts: int) -> None:
     whole = bound(share, 0.5)
     halves = [FloorBounds((replace(whole, limit=0.5 / (1 + d)),)) for d in (0.01, -0.01)]
     bounds = FloorBounds((whole,)).varied(halves, parts)
-    blurring = Blurring(bounds, WEIGHTS, SIZES)
-    same = blurring.uniform(LAYERS)
+    noise_search = NoiseSearch(bounds, WEIGHTS, SIZES)
+    same = noise_search.uniform(LAYERS)
     assert same is not None
     floor = float(numbers(share, precisions(Protection.uniform(LAYERS, same))))
     reserve = t.ppf(0.975, 2) * math.sqrt(parts + 1) * 0.01

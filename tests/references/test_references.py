@@ -20,7 +20,7 @@ from gradaudit.references import (
     FEWEST,
     REFERENCE,
     SET,
-    Standing,
+    ReferenceRank,
     references,
     standing,
     with_references,
@@ -49,23 +49,23 @@ def test_a_row_is_riskier_than_what_lies_more_than_the_tolerance_below_it() -> N
     by = COMPARED["vinfo.auroc"].tolerance
     among = aurocs(0.5, 0.8 - by - 0.001, 0.8 - by + 0.001, 0.8, 0.8 + by - 0.001, 0.95)
     found = standing(row("vinfo.auroc", "fc9", 0.8), "Linear", VINFO, among)
-    assert found == Standing(set=SET, of=6, riskier_than=2, alike=3)
+    assert found == ReferenceRank(set=SET, of=6, riskier_than=2, alike=3)
 
 
 def test_of_errors_the_smaller_is_the_riskier() -> None:
     metric = "attack.relative_error"
     among = [reference(REBUILD, row(metric, None, value)) for value in (0.0, 0.5, 0.9, 2.0)]
     found = standing(row(metric, None, 0.1), None, REBUILD, among)
-    assert found == Standing(set=SET, of=4, riskier_than=2, alike=2)
+    assert found == ReferenceRank(set=SET, of=4, riskier_than=2, alike=2)
 
 
 def test_what_is_no_better_than_chance_is_alike() -> None:
     metric = "attack.relative_error"
     among = [reference(REBUILD, row(metric, None, value)) for value in (1.0, 1.6, 0.4)]
     found = standing(row(metric, None, 1.3), None, REBUILD, among)
-    assert found == Standing(set=SET, of=3, riskier_than=0, alike=2)
+    assert found == ReferenceRank(set=SET, of=3, riskier_than=0, alike=2)
     found = standing(row("vinfo.auroc", "fc1", 0.45), "Linear", VINFO, aurocs(0.2, 0.3, 0.7))
-    assert found == Standing(set=SET, of=3, riskier_than=0, alike=2)
+    assert found == ReferenceRank(set=SET, of=3, riskier_than=0, alike=2)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ class DearOne(Cheap):
     priority: ClassVar[int] = 10
 
 
-class StandIn(Cheap):
+class RefusedValue(Cheap):
     name: ClassVar[str] = "proxy"
     priority: ClassVar[int] = 95
     proxy: ClassVar[bool] = True
@@ -185,7 +185,7 @@ class Idle(Cheap):
 
 def test_the_cheapest_of_each_question_and_kind_comes_first() -> None:
     told = {"counting": 1.0, "cheap": 2.0, "dear": 50.0, "proxy": 60.0, "idle": 0.0}
-    kinds = (Counting, DearOne, Cheap, StandIn, Idle)
+    kinds = (Counting, DearOne, Cheap, RefusedValue, Idle)
     ladders = [[Size("least", kind(kind.Options()))] for kind in kinds]
     turns = in_turn(ladders, lambda size: told[size.audit.name])
     assert [size.audit.name for (size,) in turns] == ["cheap", "proxy", "dear", "idle", "counting"]

@@ -1,15 +1,15 @@
 """What was not tested, named as a reader who knows no command would ask for it."""
 
-from gradaudit.view.gaps import Gap, untested
+from gradaudit.view.gaps import UnmeasuredPart, untested
 
 
 def test_audits_are_named_by_the_questions_that_they_answer() -> None:
     gaps = [
-        Gap("attribute ink", "not asked for"),
-        Gap("attack text", "the records are no texts"),
-        Gap("floor, attack user", "not asked for"),
-        Gap("vinfo", "no gradient", layers=("conv1",)),
-        Gap("attack labels", "no labels", partial=True),
+        UnmeasuredPart("attribute ink", "not asked for"),
+        UnmeasuredPart("attack text", "the records are no texts"),
+        UnmeasuredPart("floor, attack user", "not asked for"),
+        UnmeasuredPart("vinfo", "no gradient", layers=("conv1",)),
+        UnmeasuredPart("attack labels", "no labels", partial=True),
     ]
     first, last = (
         "attribute ink; which texts does an attacker read off an update of a language model; how "

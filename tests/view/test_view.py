@@ -11,7 +11,7 @@ from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
 from gradaudit.view import Concern, view
 from gradaudit.view.facts import Place, abridged
-from gradaudit.view.gaps import Gap, in_brief
+from gradaudit.view.gaps import UnmeasuredPart, in_brief
 from gradaudit.view.signoff import sign_off
 
 pytestmark = pytest.mark.usefixtures("two_audits")
@@ -335,7 +335,7 @@ def test_what_nobody_looked_at_is_a_gap() -> None:
     ],
 )
 def test_a_gap_gives_the_first_clause_of_its_reason(reason: str, short: str) -> None:
-    assert Gap("attack", reason).short == short
+    assert UnmeasuredPart("attack", reason).short == short
 
 
 def test_each_question_has_one_number_a_layer() -> None:

@@ -78,7 +78,7 @@ def prepared(
 FloatArray = NDArray[np.floating]
 
 
-class _Looked(NamedTuple):
+class _ObservedBatches(NamedTuple):
     """Batches (batches, k) whose updates are observed, with other clients, seed and values."""
 
     batches: IntArray
@@ -100,7 +100,7 @@ class _Looked(NamedTuple):
         batches, values = self.batches[chosen], self.values[chosen]
         for place, start in enumerate(range(0, len(batches), rows)):
             part = slice(start, start + rows)
-            some = _Looked(batches[part], self.seed + place, self.others, values[part])
+            some = _ObservedBatches(batches[part], self.seed + place, self.others, values[part])
             ((_, updates),) = some.features(interceptor)
             yield updates
 
@@ -225,12 +225,12 @@ class RoundObservation:
         )
         return ours, others
 
-    def _mine(self, split: GameSplit) -> _Looked:
-        return _Looked(
+    def _mine(self, split: GameSplit) -> _ObservedBatches:
+        return _ObservedBatches(
             split.own, number(self.seed, "own updates"), split.parts.shadow, split.own_values
         )
 
-    def _theirs(self, split: GameSplit) -> _Looked:
+    def _theirs(self, split: GameSplit) -> _ObservedBatches:
         """Select the released batches; other clients' records come from the test set."""
         if self.sharing.others and not len(split.parts.test):
             raise UsageError(
@@ -239,7 +239,7 @@ class RoundObservation:
             )
         released = split.observed
         seed = number(self.seed, "released updates")
-        return _Looked(released.indices, seed, split.parts.test, released.labels)
+        return _ObservedBatches(released.indices, seed, split.parts.test, released.labels)
 
     def _adversarys(self, *, adaptive: bool) -> RoundObservation:
         """How the adversary computes its own updates, without the clients' private layers."""

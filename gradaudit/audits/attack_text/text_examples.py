@@ -10,7 +10,7 @@ from typing import Literal
 from gradaudit.audits.attack_text.recovery.recover import Answer
 from gradaudit.audits.attack_text.text_scores import Text, assigned
 from gradaudit.core.files import write_atomically
-from gradaudit.data.records import Spelled, Spelling
+from gradaudit.data.records import SpelledTexts, Spelling
 
 PRIVATE = "private data: these texts show records, as --save-examples asked for"
 Marked = tuple[str, Literal["right", "elsewhere", "wrong"]]
@@ -92,5 +92,7 @@ def _marked(text: Text, other: Text, words: Sequence[str], others: Set[int]) -> 
     ]
 
 
-def _numbers(ids: Sequence[Text]) -> Spelled:
-    return Spelled([[f"{' ' * (k > 0)}{x}" for k, x in enumerate(text)] for text in ids], _NO_WORDS)
+def _numbers(ids: Sequence[Text]) -> SpelledTexts:
+    return SpelledTexts(
+        [[f"{' ' * (k > 0)}{x}" for k, x in enumerate(text)] for text in ids], _NO_WORDS
+    )

@@ -107,7 +107,7 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
 
     Li24 divide epsilon by the number of the table's columns, which has no basis.
     """
-    bare = [fate.key for fate in game.fates if fate.carries_on]
+    bare = [change.key for change in game.array_changes if change.carries_on]
     uncovered: dict[str, JsonValue] = {}
     if bare:
         remark = f"of what is clipped and under noise; {listed(bare)} is neither"

@@ -23,7 +23,7 @@ from gradaudit.audits.dp_audit.game.play import Rules
 from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_on, settings
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.fates import key_rows
+from gradaudit.audits.dp_audit.middleware.array_changes import key_rows
 from gradaudit.audits.dp_audit.one_run import one_run_rows, scores_of_run
 from gradaudit.audits.rows import Rows
 from gradaudit.core.drawing import expect_picture, picture
@@ -121,7 +121,7 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     yield from theory_rows(games[best], columns, rows)
     yield from composition_rows(mechanism, options, rows)
     every_layer = [layer.name for layer in layers_of(subject.target.model)]
-    yield from key_rows(games[best].fates, layers, every_layer, rows)
+    yield from key_rows(games[best].array_changes, layers, every_layer, rows)
     for name in names if len(names) > 1 else ():
         yield from game_rows(games[name], rows.of({"attribute": name}))
     _draw_histogram(games[best], options)

@@ -24,7 +24,7 @@ _CHANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Strength:
+class NoiseStrength:
     """A round's protection of one client: noise over the client's effect, or why there is none.
 
     Attributes:
@@ -50,7 +50,7 @@ class Strength:
         return epsilon_composed(self.multiplier, rounds, delta, relation=relation)
 
 
-def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
+def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStrength:
     """Compute the protection that a client's own noise gives in one round.
 
     Args:
@@ -63,26 +63,32 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> Strength:
     return replace(_by_law(chain, probe, noise, measured), measured=measured)
 
 
-def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float) -> Strength:
+def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float) -> NoiseStrength:
     if chain.masked and not probe.noisy:
-        return Strength(None, f"{UNKNOWN}secure sums alone have no epsilon without assumptions")
+        return NoiseStrength(
+            None, f"{UNKNOWN}secure sums alone have no epsilon without assumptions"
+        )
     numbers = [*probe.numbers, *probe.counts]
     reason = _unprotected(probe) or (f"{numbers[0]} leaves in clear" if numbers else "")
     if reason:
-        return Strength(None, f"infinite, because {reason}", clear=True)
+        return NoiseStrength(None, f"infinite, because {reason}", clear=True)
     if chain.known is not None and chain.lawful:
         known = chain.known
-        return Strength(known.sigma / known.clip, "the law of LocalDpMod, known from its source")
+        return NoiseStrength(
+            known.sigma / known.clip, "the law of LocalDpMod, known from its source"
+        )
     if noise != "gaussian":
-        return Strength(None, f"{UNKNOWN}the law of the noise (--noise gaussian declares it)")
+        return NoiseStrength(None, f"{UNKNOWN}the law of the noise (--noise gaussian declares it)")
     if not probe.steady:
-        return Strength(None, f"{UNKNOWN}no seed repeats the noise, so no distance is exact")
+        return NoiseStrength(None, f"{UNKNOWN}no seed repeats the noise, so no distance is exact")
     if probe.halved:
-        return Strength(None, f"{UNKNOWN}noise of half precision follows no Gaussian law")
-    return Strength(measured, "measured, at 97.5 %; Gaussian as declared")
+        return NoiseStrength(None, f"{UNKNOWN}noise of half precision follows no Gaussian law")
+    return NoiseStrength(measured, "measured, at 97.5 %; Gaussian as declared")
 
 
-def strength_of_release(job: LoadedJob, measured: Any, heaviest: float | None = None) -> Strength:
+def strength_of_release(
+    job: LoadedJob, measured: Any, heaviest: float | None = None
+) -> NoiseStrength:
     """Compute the protection of the server's release in a round, where Flower adds the noise.
 
     The law is that of fixed clipping around ``FedAvg``, as Flower's accountant demands too: noise
@@ -93,25 +99,25 @@ def strength_of_release(job: LoadedJob, measured: Any, heaviest: float | None = 
     names = [type(layer).__name__ for layer in job.server.layers]
     whole = [key for key in job.layout.received if key not in job.layout.real]
     if not names[0].endswith("FixedClipping"):
-        return Strength(None, f"{UNKNOWN}the law of {names[0]}")
+        return NoiseStrength(None, f"{UNKNOWN}the law of {names[0]}")
     if names[1:] != ["FedAvg"]:
-        return Strength(None, f"{UNKNOWN}how far a client moves the mean of {names[-1]}")
+        return NoiseStrength(None, f"{UNKNOWN}how far a client moves the mean of {names[-1]}")
     if whole:
-        return Strength(None, f"{UNKNOWN}{whole[0]} is averaged without a clip")
+        return NoiseStrength(None, f"{UNKNOWN}{whole[0]} is averaged without a clip")
     weighted = measured.uneven < _AGREES * measured.even
     if weighted and heaviest is None:
         why = "the mean weighs clients by their counts (--heaviest-share bounds a client's weight)"
-        return Strength(None, f"{UNKNOWN}{why}")
+        return NoiseStrength(None, f"{UNKNOWN}{why}")
     declared = job.server.outermost.num_sampled_clients
     multiplier = measured.promised * min(1.0, measured.clients / declared)
     if measured.even < _AGREES * multiplier:
-        return Strength(None, f"{UNKNOWN}the mean has less noise than {names[0]} promises")
+        return NoiseStrength(None, f"{UNKNOWN}the mean has less noise than {names[0]} promises")
     known = "the law of the strategy's noise, known from its source"
     if not weighted or heaviest is None:
-        return Strength(multiplier, known)
+        return NoiseStrength(multiplier, known)
     share = max(heaviest, 1 / measured.clients)
     why = f"{known}; a client holds {share:.3g} of the weight at most, as declared"
-    return Strength(multiplier / (measured.clients * share), why)
+    return NoiseStrength(multiplier / (measured.clients * share), why)
 
 
 def epsilon_laplace_composed(each: float, count: int, delta: float) -> float:

@@ -41,7 +41,7 @@ def faults_of(
         return
     yield from _ledgers(chain, delta)
     links = listed([link.name for link in chain.links])
-    if set(probe.untouched) >= {fate.key for fate in probe.carrying}:
+    if set(probe.untouched) >= {change.key for change in probe.carrying}:
         name = "model-unfiltered" if chain.carries == "model" else "update-unfiltered"
         through = f" through {links}" if links else ", as nothing filters it"
         yield chain.fault("secure-sum-without-noise" if chain.masked else name, through=through)

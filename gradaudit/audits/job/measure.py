@@ -23,7 +23,7 @@ from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import (
     RELATIONS,
     UNKNOWN,
-    Strength,
+    NoiseStrength,
     by_accountant,
     strength_of,
     strength_of_release,
@@ -97,8 +97,8 @@ class Audited:
     probes: dict[int, Probe] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     numbers: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    strength: dict[str, Strength] = field(default_factory=dict)
-    central: Strength | None = None
+    strength: dict[str, NoiseStrength] = field(default_factory=dict)
+    central: NoiseStrength | None = None
     server: object = None
 
     def clear(self, i: int) -> list[str]:
@@ -212,7 +212,7 @@ def _look_at_server(found: Audited, options: JobOptions) -> None:
         measured = server.multiplier(found.job, chain, options.seed)
     except AuditError as error:
         found.faults.append(server.unmeasured(found.job, error))
-        found.central = Strength(None, f"{UNKNOWN}the released mean could not be measured")
+        found.central = NoiseStrength(None, f"{UNKNOWN}the released mean could not be measured")
         return
     found.server = measured
     found.faults += server.server_faults(found.job, measured)
@@ -305,7 +305,7 @@ def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator
         return
     exact = {"exact": done.steady, "clipped_by_parts": done.by_parts}
     yield of.measured("sensitivity", done.sensitivity, details=_json(exact))
-    noise = {fate.key: fate.noise for fate in done.fates}
+    noise = {change.key: change.noise for change in done.array_changes}
     yield of.measured("noise", done.noise[-2], details={"by_array": _json(noise)})
     yield of.measured("repeats", float(done.repeats))
 
@@ -377,14 +377,14 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
             yield of.measured(metric, value)
 
 
-def _with_others(found: Audited, strength: Strength) -> Strength:
+def _with_others(found: Audited, strength: NoiseStrength) -> NoiseStrength:
     """Return this protection, or none where another task's result leaves in clear."""
     if found.central is not None or strength.clear:
         return strength
     for i, chain in enumerate(found.job.chains):
         clear = [*found.numbers.get(i, ()), *found.clear(i)]
         if chain.chosen and chain.carries != "update" and clear:
-            return Strength(
+            return NoiseStrength(
                 None, f"infinite, because {clear[0]} of {chain.task} leaves in clear", True
             )
     return strength

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, reproducible
-from gradaudit.audits.dp_audit.middleware.fates import LOOKS, Fate, fates
+from gradaudit.audits.dp_audit.middleware.array_changes import LOOKS, ArrayChange, array_changes
 from gradaudit.audits.dp_audit.middleware.payload import Layout
 from gradaudit.audits.job.loading.chains import Carry, JobChain, Outgoing
 from gradaudit.core.randomness import Seed, number, sequence
@@ -41,7 +41,7 @@ class Probe:
     """The measured behaviour of a chain: clipping, noise, and the arrays that leave.
 
     Attributes:
-        fates: array by array, of an update of norm ``LENGTHS[LONG]``.
+        array_changes: array by array, of an update of norm ``LENGTHS[LONG]``.
         spans: distance of what leaves of u and of -u, for each of ``LENGTHS``; without noise.
         alone: the same where the update lies in one array alone, at ``LENGTHS[LONG]``.
         noise: root mean square of the noise on the elements that leave, for each of ``LENGTHS``.
@@ -54,7 +54,7 @@ class Probe:
         numbers: of the result, those that leave as they are.
     """
 
-    fates: tuple[Fate, ...]
+    array_changes: tuple[ArrayChange, ...]
     spans: tuple[float, ...]
     alone: Mapping[str, float]
     noise: tuple[float, ...]
@@ -96,20 +96,24 @@ class Probe:
         return max(self.noise) > 0
 
     @property
-    def carrying(self) -> list[Fate]:
+    def carrying(self) -> list[ArrayChange]:
         """The arrays that leave and were changed by training."""
-        return [fate for fate in self.fates if fate.sent and fate.before > 0]
+        return [change for change in self.array_changes if change.sent and change.before > 0]
 
     @property
     def untouched(self) -> list[str]:
         """Arrays that leave bit for bit as training made them."""
-        return [fate.key for fate in self.fates if fate.carries_on]
+        return [change.key for change in self.array_changes if change.carries_on]
 
     @property
     def counts(self) -> list[str]:
         """Arrays of whole numbers that leave as they are, such as BatchNorm's count of batches."""
-        whole = (fate for fate in self.fates if fate.kind.startswith(("int", "uint", "bool")))
-        return [fate.key for fate in whole if fate.sent and fate.untouched]
+        whole = (
+            change
+            for change in self.array_changes
+            if change.kind.startswith(("int", "uint", "bool"))
+        )
+        return [change.key for change in whole if change.sent and change.untouched]
 
     @property
     def bare(self) -> list[str]:
@@ -126,8 +130,8 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     """
     layout = chain.layout
     unit = simulated(layout, seed)
-    looked = tuple(fates(chain, unit * LENGTHS[LONG], seed, _looks(layout, LOOKS)))
-    untouched = layout.where([fate.key for fate in looked if fate.carries_on])
+    looked = tuple(array_changes(chain, unit * LENGTHS[LONG], seed, _looks(layout, LOOKS)))
+    untouched = layout.where([change.key for change in looked if change.carries_on])
     if untouched.any() and not untouched[unit != 0].all():
         unit = torch.where(untouched, 0.0, unit)  # what is untouched is no part of any clip
         unit = unit / unit.norm()
@@ -144,7 +148,7 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     numbers = left_numbers(chain, given)
     del given
     return Probe(
-        fates=looked,
+        array_changes=looked,
         spans=_spans(common, unit),
         alone={key: _span_alone(common, part, long) for key, part in _parts(layout, long)},
         noise=tuple(noise),

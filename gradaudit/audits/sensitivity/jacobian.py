@@ -42,7 +42,7 @@ _COPIES = 8
 with tangents is taken to hold."""
 
 
-class _Most(NamedTuple):
+class _Limits(NamedTuple):
     """The most records of a source, directions of a chunk, and bytes of a chunk.
 
     A chunk may take more bytes than that where it would have fewer than so many ``shared``
@@ -55,12 +55,12 @@ class _Most(NamedTuple):
     shared: int
 
 
-_ON_A_CPU = _Most(16, 64, 96 << 20, 16)
+_ON_A_CPU = _Limits(16, 64, 96 << 20, 16)
 """More does not make it faster, as long as what does not depend on the record is computed once for
 a few of them, and what does not depend on the direction too. Many directions at once help where
 calls cost more than their arithmetic: a GRU of 20 steps and a small CNN take about half of the
 time that chunks of 16 directions take, a fully connected network as long."""
-_ON_A_GPU = _Most(256, 64, 1 << 60, 64)
+_ON_A_GPU = _Limits(256, 64, 1 << 60, 64)
 """What fits: small chunks leave a GPU idle."""
 
 
@@ -188,7 +188,7 @@ class Jacobians:
         return self.batch.points.device.type == "cpu"
 
     @property
-    def _most(self) -> _Most:
+    def _most(self) -> _Limits:
         return _ON_A_CPU if self._on_the_cpu else _ON_A_GPU
 
     @cached_property

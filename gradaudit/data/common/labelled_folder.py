@@ -15,7 +15,7 @@ from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.roles import Labels, assemble, labels_of
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import TextTable, read_table
-from gradaudit.data.common.tabular import Described
+from gradaudit.data.common.tabular import DescribedRecords
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
 
@@ -23,7 +23,7 @@ _MOST_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledFolder(Described):
+class LabelledFolder(DescribedRecords):
     """A folder whose files are records.
 
     With a table, each of its lines names a file in the folder; without one, the sub-folders are

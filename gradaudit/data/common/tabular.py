@@ -19,7 +19,7 @@ from gradaudit.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described(DataAdapter):
+class DescribedRecords(DataAdapter):
     """The options of all records that a table describes, whatever their inputs are.
 
     Attributes:
@@ -57,7 +57,7 @@ class Described(DataAdapter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tabular(Described):
+class Tabular(DescribedRecords):
     """The options of every table, of which each other column is an input.
 
     Columns keep the order of the file. Text becomes one-hot groups in the order of the names, or

@@ -18,7 +18,7 @@ from gradaudit.core.contained import ContainedError, contained
 from gradaudit.core.huggingface import library, reason, settings_of
 from gradaudit.core.randomness import rng
 from gradaudit.data.common.packing import InputPart
-from gradaudit.data.records import IGNORED, Spelled
+from gradaudit.data.records import IGNORED, SpelledTexts
 from gradaudit.errors import UsageError
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
@@ -101,7 +101,9 @@ class Hashing:
         rows = [list(map(self._token, of_text)) for of_text in words]
         return _padded(rows, length, padding or 0, frozenset())
 
-    def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
+    def spelled(
+        self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]
+    ) -> SpelledTexts:
         """Spells a token as the most frequent of the data's words that hash to it, else as ``#17``.
 
         Args:
@@ -116,7 +118,7 @@ class Hashing:
         shared = any(len(words.get(token, ())) > 1 for token in wanted)
         pieces = {token: words.get(token, [f"#{token}"])[0] for token in wanted}
         spaced = [[f"{' ' * (k > 0)}{pieces[x]}" for k, x in enumerate(text)] for text in texts]
-        return Spelled(spaced, _MOST_FREQUENT if shared else "")
+        return SpelledTexts(spaced, _MOST_FREQUENT if shared else "")
 
     def _token(self, word: str) -> int:
         return 1 + zlib.crc32(word.encode()) % (self.vocabulary - 1)
@@ -170,9 +172,11 @@ class Pretrained:
     def _facts(self) -> "_Facts":
         return self._read([[""]], 1, None)[1]
 
-    def spelled(self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]) -> Spelled:
+    def spelled(
+        self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]
+    ) -> SpelledTexts:
         """Decodes the tokens as the tokenizer does; a UsageError where it cannot be read."""
-        return Spelled(
+        return SpelledTexts(
             self._contained(lambda: _decoded(self.folder, texts), 0, sum(map(len, texts)))
         )
 

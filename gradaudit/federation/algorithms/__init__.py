@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gradaudit.core.parts import discover
 from gradaudit.core.specs import pick
-from gradaudit.federation.clients import Clients, Server, Workplace
+from gradaudit.federation.clients import ClientModel, Clients, Server
 
 
 class Algorithm(ABC):
@@ -26,7 +26,9 @@ class Algorithm(ABC):
     averages: ClassVar[bool] = True
 
     @abstractmethod
-    def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
+    def round(
+        self, server: Server, clients: Clients, client_model: ClientModel, number: int
+    ) -> float:
         """Train one round; the server then holds the new shared model.
 
         All clients take part, in this order; rounds count from 1. Returns the mean loss of the

@@ -1,7 +1,7 @@
 """Federated averaging: weights are averaged after local training."""
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Clients, Server, Workplace
+from gradaudit.federation.clients import ClientModel, Clients, Server
 
 
 class FedAvg(Algorithm):
@@ -19,11 +19,13 @@ class FedAvg(Algorithm):
     name = "fedavg"
     summary = "every client trains from the server's weights; the server averages what they get"
 
-    def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
+    def round(
+        self, server: Server, clients: Clients, client_model: ClientModel, number: int
+    ) -> float:
         """All clients train from the same weights; the weighted mean moves the server."""
         state = server.state()
-        sent = (workplace.training(client, state, number) for client in clients)
-        mean = workplace.mean(sent, number)
+        sent = (client_model.training(client, state, number) for client in clients)
+        mean = client_model.mean(sent, number)
         server.move(mean.update)
         server.set_buffers(mean.buffers)
         return mean.loss

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Clients, Server, Workplace
+from gradaudit.federation.clients import ClientModel, Clients, Server
 
 
 class FedSgd(Algorithm):
@@ -21,11 +21,13 @@ class FedSgd(Algorithm):
     batch_size: ClassVar[int | None] = None
     one_step: ClassVar[bool] = True
 
-    def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
+    def round(
+        self, server: Server, clients: Clients, client_model: ClientModel, number: int
+    ) -> float:
         """Take one step of the server along the weighted mean of the clients' gradients."""
         state = server.state()
-        sent = (workplace.gradient(client, state, number) for client in clients)
-        mean = workplace.mean(sent, number)
+        sent = (client_model.gradient(client, state, number) for client in clients)
+        mean = client_model.mean(sent, number)
         server.step(mean.update)
         server.set_buffers(mean.buffers)
         return mean.loss

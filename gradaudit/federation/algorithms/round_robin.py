@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Clients, Server, Workplace
+from gradaudit.federation.clients import ClientModel, Clients, Server
 
 
 class RoundRobin(Algorithm):
@@ -19,11 +19,13 @@ class RoundRobin(Algorithm):
     summary = "one client after the other trains and updates the server"
     averages: ClassVar[bool] = False
 
-    def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
+    def round(
+        self, server: Server, clients: Clients, client_model: ClientModel, number: int
+    ) -> float:
         """Every client trains once, each from the weights that the one before left."""
         sums, records = 0.0, 0
         for client in clients:
-            sent = workplace.training(client, server.state(), number)
+            sent = client_model.training(client, server.state(), number)
             server.move(sent.update)
             server.set_buffers(sent.buffers)
             sums += sent.loss * sent.records

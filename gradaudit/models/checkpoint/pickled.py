@@ -68,7 +68,7 @@ def is_dict(name: str) -> bool:
     return bool(_DICTS.fullmatch(name))
 
 
-class StandIn:
+class RefusedValue:
     """Stands in for a refused value: it accepts any call and keeps nothing."""
 
     def __init__(self, *_: Any) -> None:
@@ -87,7 +87,7 @@ class _Dict:
 
 def stand_ins(names: Collection[str]) -> list[Any]:
     """Returns pairs of a stand-in and a name for the weights-only loader."""
-    kinds = {name: _Dict if is_dict(name) else StandIn for name in names}
+    kinds = {name: _Dict if is_dict(name) else RefusedValue for name in names}
     return [
         (kind, name.replace("__builtin__", "builtins").replace(" ", "."))
         for name, kind in kinds.items()

@@ -11,7 +11,7 @@ from gradaudit.judging.risk import LEVELS, Level, Risk, risks_of
 from gradaudit.measurement import texts_of
 from gradaudit.report import Report
 from gradaudit.view.cells import FAILED, Cell, MetricColumn
-from gradaudit.view.layers import Layers, Lookup
+from gradaudit.view.layers import Layers, RowLookup
 
 QUESTIONS: Mapping[Question, str] = {
     "records": "records",
@@ -170,7 +170,7 @@ class HeatMap(NamedTuple):
 _HeatAnswers = Mapping[tuple[Question, str | None], list[HeatAnswer]]
 
 
-def heat_map_of(judged: Report, layers: Layers, lookup: Lookup) -> HeatMap:
+def heat_map_of(judged: Report, layers: Layers, lookup: RowLookup) -> HeatMap:
     """Returns the map of a judged report."""
     answers = _answers(judged, lookup)
     shown = {column.metric for column in layers.questions}
@@ -192,7 +192,7 @@ def heat_map_of(judged: Report, layers: Layers, lookup: Lookup) -> HeatMap:
     )
 
 
-def _answers(judged: Report, lookup: Lookup) -> _HeatAnswers:
+def _answers(judged: Report, lookup: RowLookup) -> _HeatAnswers:
     """Returns the headlines that answer a question, by question and layer."""
     found: dict[tuple[Question, str | None], list[HeatAnswer]] = {}
     standing = proxies()

@@ -10,7 +10,7 @@ from report_builder import make_report, row
 
 from gradaudit.audits.attack_text.recovery.recover import Answer
 from gradaudit.audits.attack_text.text_examples import TextExamples
-from gradaudit.data.records import Spelled
+from gradaudit.data.records import SpelledTexts
 from gradaudit.formats.html import Html
 from gradaudit.report import Report
 from gradaudit.view.examples import texts_of
@@ -19,8 +19,8 @@ from tests.command_line import run
 WORDS = ["", "a", "bird", "in", "the", "hand", "gold"]
 
 
-def spell(texts: Any) -> Spelled:
-    return Spelled([[WORDS[token] for token in text] for text in texts], "a note")
+def spell(texts: Any) -> SpelledTexts:
+    return SpelledTexts([[WORDS[token] for token in text] for text in texts], "a note")
 
 
 def written(folder: Path, *answers: Answer, **how: Any) -> list[Any]:

@@ -36,7 +36,7 @@ from gradaudit.audits.contract import breaches
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.job import Job, JobOptions
-from gradaudit.audits.job.epsilon import Strength
+from gradaudit.audits.job.epsilon import NoiseStrength
 from gradaudit.audits.job.measure import Audited, audited, report_of, rows_of
 from gradaudit.errors import UsageError
 
@@ -345,10 +345,10 @@ def test_epsilon_of_many_rounds_is_that_of_a_privacy_loss_distribution() -> None
     from dp_accounting.pld import PLDAccountant
 
     ledger = PLDAccountant().compose(GaussianDpEvent(6.0), 50)
-    removed = Strength(6.0, "known").epsilon(50, 1e-5, "remove")
+    removed = NoiseStrength(6.0, "known").epsilon(50, 1e-5, "remove")
     assert removed == pytest.approx(ledger.get_epsilon(1e-5), rel=1e-3)
-    assert Strength(1.0, "known").epsilon(50, 1e-5, "remove") == pytest.approx(54.4, abs=0.1)
-    assert Strength(1.0, "known").epsilon(50, 1e-5, "replace") == pytest.approx(159.4, abs=0.1)
+    assert NoiseStrength(1.0, "known").epsilon(50, 1e-5, "remove") == pytest.approx(54.4, abs=0.1)
+    assert NoiseStrength(1.0, "known").epsilon(50, 1e-5, "replace") == pytest.approx(159.4, abs=0.1)
 
 
 @pytest.mark.parametrize(

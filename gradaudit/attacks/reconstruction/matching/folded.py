@@ -93,7 +93,7 @@ def updates(view: AttackerView, records: Tensor, targets: Tensor) -> Parts:
         RuntimeError: what a layer gives does not have the records first, or does not move.
     """
     weights = {name: view.model.parameters[name] for name in view.visible}
-    seeing = _Seeing(weights, len(records) // view.batch)
+    seeing = _CandidateCapture(weights, len(records) // view.batch)
     with seeing:
         outputs = view.model.outputs({}, records)
     losses = view.model.loss.per_record(outputs, targets).reshape(-1, view.batch)
@@ -188,7 +188,7 @@ class _Gradient:
         """Whether there are few positions beside the elements of the gradient as it lies."""
         positions, elements = self.left.shape[-1], self.use.outputs * self.use.inputs
         products = positions**2 * (self.use.outputs + self.use.inputs)
-        return type(self.use) in (Linear, _OfPatches) and products <= _FEW * elements
+        return type(self.use) in (Linear, _PatchProduct) and products <= _FEW * elements
 
 
 def _over_uses(gradients: list[_Gradient]) -> CandidateUpdate:
@@ -197,7 +197,7 @@ def _over_uses(gradients: list[_Gradient]) -> CandidateUpdate:
     return WholeUpdate(reduce(torch.add, [gradient.whole.update for gradient in gradients]))
 
 
-class _Seeing(Capture):
+class _CandidateCapture(Capture):
     """Sees what the parameters are applied to in one pass over all candidates' records.
 
     Convolutions of small pictures are done as products, whose patches are what came in; norms by
@@ -234,7 +234,7 @@ def _standardised(
 
 
 @dataclass(frozen=True)
-class _OfPatches(Operation):
+class _PatchProduct(Operation):
     """A convolution as a product with patches, which are what came in."""
 
     def left(self, delta: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ def _as_product(
     out = (out if bias is None else out + bias[:, None]).reshape(*out.shape[:2], *places)
     block = (1, weight[0].numel(), len(weight), tuple(out.shape))
     offset = Offset(1, 1, len(weight), tuple(out.shape), channels_last=False)
-    return Applied(patches, out, _OfPatches(*block), offset)
+    return Applied(patches, out, _PatchProduct(*block), offset)
 
 
 def _pair(size: Any) -> tuple[int, int]:

@@ -122,11 +122,11 @@ def _as_graph(evaluate: Evaluation, points: Tensor, pool: Any) -> Evaluation:
     except RuntimeError:
         return evaluate
 
-    return _Launched(evaluate, graph, given, results)
+    return _CudaGraph(evaluate, graph, given, results)
 
 
 @dataclass(frozen=True)
-class _Launched:
+class _CudaGraph:
     """A CUDA graph of an evaluation, whose constants it reads where they lie: it is kept for them.
 
     Attributes:

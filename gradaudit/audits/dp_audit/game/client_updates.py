@@ -18,7 +18,7 @@ from gradaudit.core.randomness import Seed, number, rng, sequence
 from gradaudit.core.specs import suggest
 from gradaudit.core.text import listed
 from gradaudit.errors import UsageError
-from gradaudit.federation.clients import Client, Server, Workplace
+from gradaudit.federation.clients import Client, ClientModel, Server
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import layers_of
 from gradaudit.progress import Advance
@@ -56,18 +56,18 @@ def train_clients(
         )
     training = TrainingOptions(rate=options.rate)
     sharing = SharingProtocol(hidden=subject.hidden)
-    workplace = Workplace(subject.target, training, size, sharing, number(seed, "training"))
+    client_model = ClientModel(subject.target, training, size, sharing, number(seed, "training"))
     state = Server(subject.target, training).state()
     layout = Layout.of({key: state[key] for key in _sent(subject, options.unsent, list(state))})
     order = rng(seed, "clients").permutation(found)
     updates = []
     for index in range(count):
         records = subject.records.take(np.sort(order[index * size :][:size]).astype(np.int64))
-        gradient = workplace.gradient(Client(index, records), state, 0).update
+        gradient = client_model.gradient(Client(index, records), state, 0).update
         with torch.no_grad():
-            for name, parameter in workplace.shared.items():
+            for name, parameter in client_model.shared.items():
                 parameter.sub_(training.rate * gradient[name])
-        trained = Layout.of(workplace.target.model.state_dict()).received
+        trained = Layout.of(client_model.target.model.state_dict()).received
         moved = [trained[key].astype(float) - array for key, array in layout.received.items()]
         updates.append(torch.from_numpy(np.concatenate([each.ravel() for each in moved])))
         advance(1)

@@ -185,7 +185,7 @@ class Hypotheses:
 
 
 @dataclass(frozen=True)
-class Ruler:
+class ReleaseStatistics:
     """Computes statistics of releases: the projection, the distance, and further ones by name.
 
     ``centre`` is the release under the null hypothesis without noise, (elements,), ``towards``
@@ -273,21 +273,21 @@ def shifts(law: ReleaseLaw, hypotheses: Hypotheses) -> Tensor:
     return law.noiseless(hypotheses.alternatives, hypotheses.companions) - centre
 
 
-def known_ruler(law: ReleaseLaw, hypotheses: Hypotheses) -> Ruler:
+def known_statistics(law: ReleaseLaw, hypotheses: Hypotheses) -> ReleaseStatistics:
     """Make the projection for a mechanism whose law is known."""
     centre = law.noiseless(hypotheses.null, hypotheses.companions)
     laplace = law.scale if law.noise == "laplace" else None
-    return Ruler(centre, way(shifts(law, hypotheses), hypotheses), laplace)
+    return ReleaseStatistics(centre, way(shifts(law, hypotheses), hypotheses), laplace)
 
 
-def laws_of(law: ReleaseLaw | None, hypotheses: Hypotheses, ruler: Ruler) -> Laws:
+def laws_of(law: ReleaseLaw | None, hypotheses: Hypotheses, statistics: ReleaseStatistics) -> Laws:
     """Return the laws of both statistics where the noise is Gaussian; otherwise none."""
     if law is None or law.noise != "gaussian":
         return {}
     moved = shifts(law, hypotheses)
     lengths = torch.linalg.vector_norm(moved, dim=1)
     return {
-        "projection": ProjectionLaw(tuple(ruler.projection(moved).tolist()), law.scale),
+        "projection": ProjectionLaw(tuple(statistics.projection(moved).tolist()), law.scale),
         "distance": DistanceLaw(tuple(lengths.tolist()), law.scale, hypotheses.elements),
     }
 
@@ -311,7 +311,7 @@ def way(moved: Tensor, hypotheses: Hypotheses) -> Tensor:
 
 def pilot_ruler(
     mechanism: Mechanism, hypotheses: Hypotheses, pilots: int, seed: Seed, memory: int
-) -> Ruler:
+) -> ReleaseStatistics:
     """Make the projection for a mechanism that is known only by its releases.
 
     The centre is the mean of ``pilots`` releases under the null hypothesis. The direction is free
@@ -338,13 +338,13 @@ def pilot_ruler(
     else:
         count = -(-pilots // len(others))
         moved = [mean(batch, count, "value", i) - centre for i, batch in enumerate(others)]
-    return Ruler(centre, way(torch.stack(moved), hypotheses))
+    return ReleaseStatistics(centre, way(torch.stack(moved), hypotheses))
 
 
 def score_releases(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    ruler: Ruler,
+    statistics: ReleaseStatistics,
     order: IntArray,
     seed: Seed,
     *,
@@ -362,7 +362,7 @@ def score_releases(
     portions = np.split(order, range(size, len(order), size))
     seeds = [seed, *(sequence(seed, "portion", number) for number in range(1, len(portions)))]
     tasks = [
-        partial(_score_portion, mechanism, batches, ruler, part, own, memory)
+        partial(_score_portion, mechanism, batches, statistics, part, own, memory)
         for part, own in zip(portions, seeds, strict=True)
     ]
     found = workers.share(tasks, advance, _SECONDS_A_NUMBER * len(order) * drawn)
@@ -372,15 +372,15 @@ def score_releases(
 def _score_portion(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
-    ruler: Ruler,
+    statistics: ReleaseStatistics,
     order: IntArray,
     seed: Seed,
     memory: int,
     advance: Advance,
 ) -> FloatArray:
-    scored = np.empty((len(ruler.names), len(order)))
+    scored = np.empty((len(statistics.names), len(order)))
     with reproducible(seed, batches[0].device) as generator:
         for which, chunk in releases_interleaved(mechanism, batches, order, generator, memory):
-            scored[:, which] = ruler.scores(chunk)
+            scored[:, which] = statistics.scores(chunk)
             advance(len(chunk))
     return scored

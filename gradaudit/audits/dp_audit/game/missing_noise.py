@@ -31,7 +31,7 @@ from torch import Tensor
 from gradaudit.audits.dp_audit.game.hypotheses import (
     Further,
     Hypotheses,
-    Ruler,
+    ReleaseStatistics,
     reproducible,
     shifts,
 )
@@ -190,7 +190,9 @@ def verdict_without_trials(
     return None
 
 
-def with_further(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, seed: Seed) -> Ruler:
+def with_further(
+    mechanism: Mechanism, hypotheses: Hypotheses, statistics: ReleaseStatistics, seed: Seed
+) -> ReleaseStatistics:
     """Add the statistics that pilot releases of a mechanism from a file suggest.
 
     Raises:
@@ -203,18 +205,20 @@ def with_further(mechanism: Mechanism, hypotheses: Hypotheses, ruler: Ruler, see
     alternatives = torch.cat(
         [_looks(mechanism, b, share, sequence(seed, "other", i)) for i, b in enumerate(others)]
     )[:count]
-    length = float(torch.linalg.vector_norm(ruler.towards))
+    length = float(torch.linalg.vector_norm(statistics.towards))
     # The sign is 1 where releases of the alternative are farther from the null's mean, else −1.
-    near, far = (np.median(ruler.scores(side)[1]) for side in (looks, alternatives))
+    near, far = (np.median(statistics.scores(side)[1]) for side in (looks, alternatives))
     farther = 1 if far >= near else -1
     further: dict[str, Further] = {
         "distance from the null hypothesis's mean": lambda _, scores: farther * scores[1],
         "cosine with the mean difference": lambda _, scores: cosine(scores, length),
-        "projection onto the direction of least noise": least_noise(looks, alternatives, ruler),
+        "projection onto the direction of least noise": least_noise(
+            looks, alternatives, statistics
+        ),
     }
-    if (found := lattice_statistic(looks, alternatives, ruler.towards)) is not None:
+    if (found := lattice_statistic(looks, alternatives, statistics.towards)) is not None:
         further["phase on the lattice of the noise"] = lambda releases, _: found(releases)
-    return replace(ruler, further=further)
+    return replace(statistics, further=further)
 
 
 def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tensor:
@@ -259,11 +263,11 @@ def cosine(scores: FloatArray, length: float) -> FloatArray:
     return np.asarray(ahead / np.sqrt(np.maximum(square, ahead**2 + np.finfo(float).tiny)))
 
 
-def least_noise(null: Tensor, other: Tensor, ruler: Ruler) -> Further:
+def least_noise(null: Tensor, other: Tensor, statistics: ReleaseStatistics) -> Further:
     """Make Fisher's discriminant: the projection that noise of this covariance hides least.
 
     Of releases, (count, elements) each. With R the looks less their hypothesis's mean, each element
-    over its deviation, and g the ruler's mean difference in the same units, the weights are
+    over its deviation, and g the statistics's mean difference in the same units, the weights are
     (RᵀR/n + λ)⁻¹ g, by the singular values of R. Where R spans no more than a part of the space
     they lead to what is outside of it.
     """
@@ -272,7 +276,7 @@ def least_noise(null: Tensor, other: Tensor, ruler: Ruler) -> Further:
     rounding = torch.finfo(torch.float32).eps * (null[0].abs() + other[0].abs())
     scale = torch.maximum(residuals.square().mean(dim=0).sqrt(), rounding)
     scale = torch.where(scale > 0, scale, 1.0)
-    gap = ruler.towards.double() / scale
+    gap = statistics.towards.double() / scale
     _, values, directions = torch.linalg.svd(residuals / scale, full_matrices=False)
     inside = directions @ gap
     outside = gap - directions.T @ inside

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from gradaudit.audits.dp_audit.game.hypotheses import (
     Hypotheses,
-    Ruler,
-    known_ruler,
+    ReleaseStatistics,
+    known_statistics,
     laws_of,
     pilot_ruler,
     score_releases,
@@ -170,7 +170,7 @@ Draw = Callable[[int, Seed, Advance], TrialSeries]
 def trials_of_releases(
     mechanism: Mechanism,
     hypotheses: Hypotheses,
-    ruler: Ruler,
+    statistics: ReleaseStatistics,
     memory: int,
     workers: Workers,
     trials: int,
@@ -181,10 +181,10 @@ def trials_of_releases(
     coins = fair_coins(2 * trials, rng(seed, "coins"))
     values = len(hypotheses.alternatives)
     others = rng(seed, "values").integers(1, values + 1, len(coins))
-    game = mechanism, hypotheses.batches, ruler, np.where(coins, others, 0)
+    game = mechanism, hypotheses.batches, statistics, np.where(coins, others, 0)
     of_releases = sequence(seed, "releases")
     scores = score_releases(*game, of_releases, memory=memory, advance=advance, workers=workers)
-    return TrialSeries(coins, dict(zip(ruler.names, scores, strict=True)))
+    return TrialSeries(coins, dict(zip(statistics.names, scores, strict=True)))
 
 
 def trials_of_laws(laws: Laws, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
@@ -226,15 +226,15 @@ def play(
     """
     law = expect_law(mechanism, hypotheses.records, rules.mode)
     if law is not None:
-        ruler, pilots = known_ruler(law, hypotheses), 0
+        statistics, pilots = known_statistics(law, hypotheses), 0
     else:
-        of_ruler, pilots = sequence(seed, "ruler"), rules.pilots
-        ruler = pilot_ruler(mechanism, hypotheses, pilots, of_ruler, rules.memory)
-    laws = laws_of(law, hypotheses, ruler)
+        for_statistics, pilots = sequence(seed, "ruler"), rules.pilots
+        statistics = pilot_ruler(mechanism, hypotheses, pilots, for_statistics, rules.memory)
+    laws = laws_of(law, hypotheses, statistics)
     known = bool(laws) and (rules.mode == "exact" or not mechanism.foreign)
 
-    def draw(ruler: Ruler, on: str) -> Draw:
-        game = mechanism, hypotheses, ruler, rules.memory, workers.on(on)
+    def draw(statistics: ReleaseStatistics, on: str) -> Draw:
+        game = mechanism, hypotheses, statistics, rules.memory, workers.on(on)
         return partial(trials_of_releases, *game)
 
     if known:
@@ -242,10 +242,10 @@ def play(
     else:
         pilots += rules.pilots
         if mechanism.foreign:
-            ruler = with_further(mechanism, hypotheses, ruler, sequence(seed, "looks"))
-        reads, decisions = choose_statistics(draw(ruler, "pilot"), rules, seed)
+            statistics = with_further(mechanism, hypotheses, statistics, sequence(seed, "looks"))
+        reads, decisions = choose_statistics(draw(statistics, "pilot"), rules, seed)
     exact = rules.mode == "exact"
-    trials = partial(trials_of_laws, laws) if exact else draw(ruler.only(reads), "releases")
+    trials = partial(trials_of_laws, laws) if exact else draw(statistics.only(reads), "releases")
     series = trials(rules.trials, sequence(seed, "trials"), advance)
     return TrialsResult(
         scores=score(series, decisions, rules, reads),

@@ -34,7 +34,11 @@ from gradaudit.audits.dp_audit.game.sensitivity import RecordGradients, RecordSe
 from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, Promise
 from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.fates import Fate, fates, verdict_of_untouched
+from gradaudit.audits.dp_audit.middleware.array_changes import (
+    ArrayChange,
+    array_changes,
+    verdict_of_untouched,
+)
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import UsageError
 from gradaudit.executors.workers import ALONE, Workers
@@ -52,8 +56,8 @@ class Game:
 
     ``result`` is a verdict that needed no trials, or what the trials said, and ``gaps_from`` says
     how gaps were measured. ``names`` are what neighbours hold, in words: values of the attribute,
-    which is None where clients play, or updates. ``fates`` say what becomes of each array of a
-    client's update.
+    which is None where clients play, or updates. ``array_changes`` say what becomes of each array
+    of a client's update.
     """
 
     options: DpAuditOptions
@@ -65,7 +69,7 @@ class Game:
     hypotheses: Hypotheses
     gaps_from: str
     result: DegenerateVerdict | TrialsResult
-    fates: Sequence[Fate] = ()
+    array_changes: Sequence[ArrayChange] = ()
 
     @property
     def pair(self) -> float | None:
@@ -197,7 +201,7 @@ def play_between_clients(
     canaries, measured_by = choose_clients(pool, mechanism, options, seed)
     null, other = pool.updates[[canaries.played.null, canaries.played.alternative]]
     hypotheses = Hypotheses(null, other[None], null[None][:0])
-    looked = fates(mechanism, updates[0], sequence(seed, "fates"))
+    looked = array_changes(mechanism, updates[0], sequence(seed, "fates"))
     verdict = verdict_of_untouched(mechanism, hypotheses, looked)
     verdict = verdict or verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
@@ -210,7 +214,7 @@ def play_between_clients(
         hypotheses,
         gaps_from=measured_by,
         result=verdict or _trials(mechanism, hypotheses, rules, seed, ALONE, progress),
-        fates=looked,
+        array_changes=looked,
     )
 
 

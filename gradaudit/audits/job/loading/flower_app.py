@@ -36,8 +36,8 @@ from gradaudit.audits.job.loading.flower_messages import (
     through,
 )
 from gradaudit.audits.job.loading.flower_server import (
+    FirstRoundStarted,
     FlowerServer,
-    Started,
     secure_sum_faults,
     started,
 )
@@ -126,7 +126,9 @@ def _file_of(reference: str) -> str:
     return reference.partition(":")[0].replace(".", "/") + ".py"
 
 
-def _model(found: Started | None, spec: str | None, folder: Path, why: str) -> tuple[Layout, str]:
+def _model(
+    found: FirstRoundStarted | None, spec: str | None, folder: Path, why: str
+) -> tuple[Layout, str]:
     if spec is not None:
         return Layout.of(load_model(spec).state_dict()), spec
     if found is None or not found.arrays:

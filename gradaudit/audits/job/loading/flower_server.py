@@ -43,7 +43,7 @@ _FEWEST = ("min_available_nodes", "min_available_clients", "min_train_nodes", "m
 _SIGNATURE = signature(Strategy.start)
 
 
-class Started(BaseException):
+class FirstRoundStarted(BaseException):
     """Raised in place of the first round, with the strategy and arrays that would start it.
 
     Attributes:
@@ -67,7 +67,7 @@ def _refuse(*_: Any, **__: Any) -> Any:
     raise RuntimeError("gradaudit sends no messages")
 
 
-class NobodyOnline(Grid):
+class UnreachableGrid(Grid):
     """A grid whose clients can be counted but not reached."""
 
     run: Any = SimpleNamespace(run_id=1)
@@ -146,7 +146,7 @@ def _start(*given: Any, **named: Any) -> None:
     told = _SIGNATURE.bind(*given, **named)
     told.apply_defaults()
     keys = ("self", "initial_arrays", "num_rounds", "train_config")
-    raise Started(*(told.arguments[key] for key in keys))
+    raise FirstRoundStarted(*(told.arguments[key] for key in keys))
 
 
 def _run(workflow: Any, grid: Any, context: Any) -> None:
@@ -161,10 +161,10 @@ def _start_grid(*, server: Any, config: Any, strategy: Any, **_: Any) -> None:
     raise _legacy(strategy or LegacyFedAvg(), getattr(config, "num_rounds", 1))
 
 
-def _legacy(strategy: Any, rounds: int, secure: Any = None) -> Started:
+def _legacy(strategy: Any, rounds: int, secure: Any = None) -> FirstRoundStarted:
     parameters = strategy.initialize_parameters(SimpleClientManager())
     made = parameters and compat.parameters_to_arrayrecord(parameters, keep_input=True)
-    return Started(LegacyStrategy(strategy, secure), made, rounds, secure=secure)
+    return FirstRoundStarted(LegacyStrategy(strategy, secure), made, rounds, secure=secure)
 
 
 @contextmanager
@@ -185,12 +185,12 @@ def _stopping() -> Iterator[None]:
             setattr(owner, name, kept)
 
 
-def started(app: Any, config: Mapping[str, Any]) -> tuple[Started | None, str]:
+def started(app: Any, config: Mapping[str, Any]) -> tuple[FirstRoundStarted | None, str]:
     """Capture the server's strategy as it would start, or say why that fails."""
     try:
         with _stopping():
-            app(NobodyOnline(_MOST_WAITED_FOR), context_of(config, 1))
-    except Started as found:
+            app(UnreachableGrid(_MOST_WAITED_FOR), context_of(config, 1))
+    except FirstRoundStarted as found:
         return found, ""
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         return None, f"the ServerApp stops before strategy.start: {first_line(error)}"
@@ -221,7 +221,7 @@ class FlowerServer:
 
     def __init__(
         self,
-        found: Started,
+        found: FirstRoundStarted,
         arrays: ArrayRecord,
         clients: int | None,
         config: Mapping[str, Any],
@@ -283,7 +283,7 @@ class FlowerServer:
         config = ConfigRecord(dict(self.started.config or {}))
         configure = getattr(self.strategy, f"configure_{kind}")
         with quiet():
-            return list(configure(number, self.arrays, config, NobodyOnline(self.clients)))
+            return list(configure(number, self.arrays, config, UnreachableGrid(self.clients)))
 
 
 def _number_of(strategy: Any, names: Iterable[str], default: int) -> int:

@@ -21,8 +21,8 @@ from gradaudit.audits.dp_audit.game.hypotheses import (
     _LEAST_RELEASES,
     CommonNoise,
     Hypotheses,
-    Ruler,
-    known_ruler,
+    ReleaseStatistics,
+    known_statistics,
     laws_of,
     pilot_ruler,
     releases_interleaved,
@@ -40,8 +40,8 @@ SEED = 5
 NOISY = ClippedNoise(clip=1, sigma=1)
 
 
-def ruler_of(mechanism: ClippedNoise, played: Hypotheses) -> Ruler:
-    return known_ruler(mechanism.law(played.records), played)
+def statistics_of(mechanism: ClippedNoise, played: Hypotheses) -> ReleaseStatistics:
+    return known_statistics(mechanism.law(played.records), played)
 
 
 def scored(
@@ -52,8 +52,10 @@ def scored(
     advance: Advance = lambda units: None,
 ) -> np.ndarray:
     played = played or hypotheses(1.0)
-    ruler, batches = ruler_of(mechanism, played), played.batches
-    return score_releases(mechanism, batches, ruler, order, SEED, memory=memory, advance=advance)
+    statistics, batches = statistics_of(mechanism, played), played.batches
+    return score_releases(
+        mechanism, batches, statistics, order, SEED, memory=memory, advance=advance
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -66,7 +68,7 @@ def test_scores_are_the_definitions(noise: Noise, dtype: torch.dtype) -> None:
         for row in (played.null, played.alternatives[0])
     )
     releases = torch.randn(9, 40, generator=Generator().manual_seed(1)).to(dtype)
-    projection, distance = ruler_of(mechanism, played).scores(releases)
+    projection, distance = statistics_of(mechanism, played).scores(releases)
     rows, single = releases.double().numpy(), noise == "gaussian" and dtype == torch.float32
     lengths = np.linalg.norm(rows - null, axis=1)
     np.testing.assert_allclose(distance, lengths, rtol=1e-6 if single else 1e-12)
@@ -81,8 +83,11 @@ def test_scores_are_the_definitions(noise: Noise, dtype: torch.dtype) -> None:
 def test_scores_of_single_precision_err_by_little_of_their_spread(tiny: float) -> None:
     """Around a centre of a thousand times the noise, that float32 does not hold; in many blocks."""
     rows = torch.randn(10, 70_000, generator=Generator().manual_seed(1), dtype=torch.float64)
-    ruler, releases = Ruler(1e3 * rows[0], tiny * rows[1]), (1e3 * rows[0] + rows[2:]).float()
-    error = np.abs(ruler.scores(releases) - ruler.scores(releases.double())).max(axis=1)
+    statistics, releases = (
+        ReleaseStatistics(1e3 * rows[0], tiny * rows[1]),
+        (1e3 * rows[0] + rows[2:]).float(),
+    )
+    error = np.abs(statistics.scores(releases) - statistics.scores(releases.double())).max(axis=1)
     assert error[0] < 1e-4, "of a spread of 1"
     assert error[1] < 1e-3, "of a spread of 0.7"
 
@@ -93,9 +98,9 @@ def test_scores_of_single_precision_have_the_unit_of_releases(unit: float) -> No
     draw = Generator().manual_seed(1)
     towards, *rows = torch.randn(4, 40, generator=draw, dtype=torch.float64)
     releases = torch.stack([unit * rows[0], rows[1], unit * rows[2]]).float()
-    ruler = Ruler(torch.zeros(40, dtype=torch.float64), towards)
-    expected = ruler.scores(releases.double())
-    np.testing.assert_allclose(ruler.scores(releases), expected, rtol=2e-5)
+    statistics = ReleaseStatistics(torch.zeros(40, dtype=torch.float64), towards)
+    expected = statistics.scores(releases.double())
+    np.testing.assert_allclose(statistics.scores(releases), expected, rtol=2e-5)
 
 
 @pytest.mark.parametrize(("values", "companions"), [(1, 3), (3, 0)])
@@ -108,8 +113,8 @@ def test_the_law_knows_the_shifts_and_a_mixture_is_ruled_by_their_mean(
     moved = (played.alternatives - played.null) / played.records
     mean = moved.mean(dim=0)
     torch.testing.assert_close(shifts(law, played), moved)
-    torch.testing.assert_close(known_ruler(law, played).towards, mean)
-    laws = laws_of(law, played, known_ruler(law, played))
+    torch.testing.assert_close(known_statistics(law, played).towards, mean)
+    laws = laws_of(law, played, known_statistics(law, played))
     assert laws["projection"].shifts == pytest.approx((moved @ mean / mean.norm()).tolist())
     assert laws["distance"].shifts == pytest.approx(moved.norm(dim=1).tolist())
     assert laws["projection"].sigma == laws["distance"].sigma == 0.5 / played.records
@@ -119,8 +124,8 @@ def test_the_law_knows_the_shifts_and_a_mixture_is_ruled_by_their_mean(
 def test_only_gaussian_noise_has_laws() -> None:
     played = hypotheses(1.0)
     law = ClippedNoise(clip=5, sigma=0.5, noise="laplace").law(1)
-    assert laws_of(law, played, known_ruler(law, played)) == {}
-    assert laws_of(None, played, Ruler(played.null, played.null)) == {}
+    assert laws_of(law, played, known_statistics(law, played)) == {}
+    assert laws_of(None, played, ReleaseStatistics(played.null, played.null)) == {}
 
 
 @pytest.mark.parametrize("per", ["sum", "record"])
@@ -267,15 +272,15 @@ def test_shifts_that_cancel_are_ruled_by_the_largest(noise: Noise) -> None:
     away = hypotheses(0.5).alternatives[0] - null
     played = Hypotheses(null, torch.stack([null + away, null - away]), torch.zeros(0, len(null)))
     mechanism = ClippedNoise(clip=10, sigma=1, noise=noise)
-    ruler = ruler_of(mechanism, played)
-    torch.testing.assert_close(ruler.towards.abs(), away.abs())
-    assert ruler.projection(shifts(mechanism.law(1), played)).isfinite().all()
+    statistics = statistics_of(mechanism, played)
+    torch.testing.assert_close(statistics.towards.abs(), away.abs())
+    assert statistics.projection(shifts(mechanism.law(1), played)).isfinite().all()
 
 
 def test_clipping_that_hides_a_shift_leaves_the_gradients_to_rule() -> None:
     null = torch.ones(4, dtype=torch.float64)
     played = Hypotheses(null, 2 * null[None], torch.zeros(0, 4))
-    torch.testing.assert_close(ruler_of(NOISY, played).towards, null)
+    torch.testing.assert_close(statistics_of(NOISY, played).towards, null)
     with pytest.raises(ValueError, match="do not differ"):
         way(torch.zeros(1, 4), Hypotheses(null, null[None], torch.zeros(0, 4)))
 
@@ -289,15 +294,15 @@ def test_the_ruler_points_from_one_hypothesis_to_the_other(
 ) -> None:
     """Where releases do not differ, by the gradients."""
     played = hypotheses(0.5, values=2)
-    ruler = pilot_ruler(from_file(function), played, 500, SEED, memory=1 << 20)
+    statistics = pilot_ruler(from_file(function), played, 500, SEED, memory=1 << 20)
     expected = played.alternatives.mean(dim=0) - played.null
-    assert torch.cosine_similarity(ruler.towards, expected, dim=0) > cosine
-    assert ruler.laplace is None
+    assert torch.cosine_similarity(statistics.towards, expected, dim=0) > cosine
+    assert statistics.laplace is None
 
 
 @pytest.mark.slow
 def test_the_centre_is_the_mean_release() -> None:
     played = hypotheses(0.5)
-    ruler = pilot_ruler(from_file(noise_that_no_seed_reaches), played, 900, SEED, memory=1)
-    error = (ruler.centre - played.null).norm() / (0.05 * 40**0.5 / 30)
+    statistics = pilot_ruler(from_file(noise_that_no_seed_reaches), played, 900, SEED, memory=1)
+    error = (statistics.centre - played.null).norm() / (0.05 * 40**0.5 / 30)
     assert 0.5 < error < 1.6

@@ -15,7 +15,7 @@ import torch
 from dp_subject import Release, clip, from_file, hypotheses
 from torch import Generator, Tensor
 
-from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, Ruler
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, ReleaseStatistics
 from gradaudit.audits.dp_audit.game.missing_noise import (
     cosine,
     lattice_statistic,
@@ -172,7 +172,7 @@ def test_the_cosine_is_that_of_dense_vectors() -> None:
     releases[0], releases[1] = centre, centre + towards
     middle = releases - centre - towards / 2
     expected = torch.cosine_similarity(middle, towards.expand_as(middle), dim=1)
-    found = cosine(Ruler(centre, towards).scores(releases), float(towards.norm()))
+    found = cosine(ReleaseStatistics(centre, towards).scores(releases), float(towards.norm()))
     np.testing.assert_allclose(found, expected, atol=1e-12)
     assert found[:2].tolist() == pytest.approx([-1, 1])
     assert cosine(np.array([[0.5], [0.5]]), 1.0).tolist() == [0.0], "in the middle itself"
@@ -184,7 +184,7 @@ def test_the_direction_of_least_noise_is_fishers_discriminant(elements: int) -> 
     draw = Generator().manual_seed(0)
     null, other = torch.randn(2, 12, elements, generator=draw, dtype=torch.float64)
     towards = torch.randn(elements, generator=draw, dtype=torch.float64)
-    projected = least_noise(null, other, Ruler(null.mean(dim=0), towards))
+    projected = least_noise(null, other, ReleaseStatistics(null.mean(dim=0), towards))
     units = torch.eye(elements, dtype=torch.float64)
     found = projected(null.mean(dim=0) + units, np.empty(0))
     rows = torch.cat([null - null.mean(dim=0), other - other.mean(dim=0)])
@@ -196,15 +196,15 @@ def test_the_direction_of_least_noise_is_fishers_discriminant(elements: int) -> 
 
 
 def test_every_statistic_is_scored_and_the_one_that_is_chosen_is_kept() -> None:
-    plain = Ruler(torch.zeros(4).double(), torch.ones(4).double())
+    plain = ReleaseStatistics(torch.zeros(4).double(), torch.ones(4).double())
     further = {"first": lambda r, s: s[0] + 1, "sum": lambda r, s: r.sum(1).numpy()}
-    ruler, releases = replace(plain, further=further), torch.arange(12.0).view(3, 4)
-    scores = ruler.scores(releases)
-    assert ruler.names == ("projection", "distance", "first", "sum")
+    statistics, releases = replace(plain, further=further), torch.arange(12.0).view(3, 4)
+    scores = statistics.scores(releases)
+    assert statistics.names == ("projection", "distance", "first", "sum")
     np.testing.assert_allclose(scores[:2], plain.scores(releases))
     np.testing.assert_allclose(scores[2:], [scores[0] + 1, releases.sum(dim=1)])
-    assert ruler.only("sum").names == ("projection", "distance", "sum")
-    assert ruler.only("").names == plain.names
+    assert statistics.only("sum").names == ("projection", "distance", "sum")
+    assert statistics.only("").names == plain.names
 
 
 def test_a_batched_form_that_repeats_its_noise_is_refused() -> None:
@@ -213,9 +213,9 @@ def test_a_batched_form_that_repeats_its_noise_is_refused() -> None:
 
     mechanism.releases = lambda g, count, generator: honest(g, generator).expand(count, -1)  # type: ignore[attr-defined]
     played = hypotheses(1.0)
-    ruler = Ruler(played.null, played.alternatives[0] - played.null)
+    statistics = ReleaseStatistics(played.null, played.alternatives[0] - played.null)
     with pytest.raises(AuditError, match="repeats one release within a batch"):
-        with_further(from_file(mechanism), played, ruler, SEED)
+        with_further(from_file(mechanism), played, statistics, SEED)
 
 
 COUNT, ELEMENTS = 128, 6

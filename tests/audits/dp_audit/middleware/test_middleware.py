@@ -12,7 +12,11 @@ from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.fates import Fate, fates, verdict_of_untouched
+from gradaudit.audits.dp_audit.middleware.array_changes import (
+    ArrayChange,
+    array_changes,
+    verdict_of_untouched,
+)
 from gradaudit.audits.dp_audit.middleware.payload import Form, Layout, owner_of
 from gradaudit.errors import AuditError, UsageError
 
@@ -62,9 +66,12 @@ def update(of: Layout, length: float, seed: int = 0) -> Tensor:
     return torch.where(real, made * length / made[real].norm(), 1.0)
 
 
-def by_key(text: str, length: float = 5.0) -> dict[str, Fate]:
+def by_key(text: str, length: float = 5.0) -> dict[str, ArrayChange]:
     mechanism = installed(text)
-    return {fate.key: fate for fate in fates(mechanism, update(mechanism.layout, length), 1)}
+    return {
+        change.key: change
+        for change in array_changes(mechanism, update(mechanism.layout, length), 1)
+    }
 
 
 @pytest.mark.parametrize("form", ["weights", "differences"])
@@ -124,7 +131,7 @@ def test_noise_on_whole_numbers_is_cut_off_and_follows_no_known_law() -> None:
     null = torch.zeros(mechanism.layout.elements).masked_fill(real, 0.01)
     ids = mechanism.layout.where(["position_ids"])
     other = null.masked_fill(ids, 1.0)
-    looked = fates(mechanism, other, 1)
+    looked = array_changes(mechanism, other, 1)
     game = Hypotheses(null, other[None], null[None][:0])
     assert verdict_of_untouched(mechanism, game, looked) is None
 
@@ -160,19 +167,19 @@ def test_exact_epsilon_goes_by_the_clip_and_not_by_the_sensitivity_told(
 
 def test_every_array_of_a_local_dp_message_is_told() -> None:
     found = by_key(LOCAL.format(1e-4, 10))
-    assert {key for key, fate in found.items() if fate.untouched} == {
+    assert {key for key, change in found.items() if change.untouched} == {
         "logit_scale",
         "norm.num_batches_tracked",
     }
     factor = 1 / update(layout(), 5.0).norm()
-    for key, fate in found.items():
-        if fate.untouched:
-            assert (fate.ratio, fate.noise, fate.clipped) == (pytest.approx(1), 0, False)
-            assert (fate.carries_on, fate.words) == (True, UNTOUCHED)
+    for key, change in found.items():
+        if change.untouched:
+            assert (change.ratio, change.noise, change.clipped) == (pytest.approx(1), 0, False)
+            assert (change.carries_on, change.words) == (True, UNTOUCHED)
         else:
-            assert fate.ratio == pytest.approx(float(factor), rel=1e-3), key
-            assert fate.noise == pytest.approx(spread(1e-4, 10), rel=0.3)
-            assert (fate.clipped, fate.words) == (True, "clipped, under noise")
+            assert change.ratio == pytest.approx(float(factor), rel=1e-3), key
+            assert change.noise == pytest.approx(spread(1e-4, 10), rel=0.3)
+            assert (change.clipped, change.words) == (True, "clipped, under noise")
 
 
 PERCENTILE = FILTERS + "percentile_privacy:PercentilePrivacy?gamma=0.01"
@@ -207,8 +214,8 @@ def test_installed_middleware_is_told_key_by_key(text: str, key: str, words: str
 def test_what_training_left_as_it_was_carries_nothing_on() -> None:
     mechanism = installed(SIZES)
     given = torch.where(mechanism.layout.where(["linear.weight"]), 0.5, 0.0).double()
-    found = {fate.key: fate for fate in fates(mechanism, given, 1)}
-    assert [key for key, fate in found.items() if fate.carries_on] == ["linear.weight"]
+    found = {change.key: change for change in array_changes(mechanism, given, 1)}
+    assert [key for key, change in found.items() if change.carries_on] == ["linear.weight"]
     assert found["norm.weight"].ratio is None
 
 
@@ -220,8 +227,8 @@ def test_untouched_arrays_decide_only_where_a_known_law_leaves_them() -> None:
         alike = second.clone()
         at = mechanism.layout.where(["logit_scale"])
         alike[at] = first[at]
-        looked = fates(mechanism, first, 1)
-        assert {fate.key: fate for fate in looked}["logit_scale"].untouched
+        looked = array_changes(mechanism, first, 1)
+        assert {change.key: change for change in looked}["logit_scale"].untouched
         for other, known in ((second, lawful), (alike, False)):
             pair = Hypotheses(first, other[None], first[None][:0])
             found = verdict_of_untouched(mechanism, pair, looked)

@@ -29,8 +29,8 @@ NOT_TRAINED = "training changed nothing in it"
 
 
 @dataclass(frozen=True)
-class Fate:
-    """The fate of one array of a client's update: how middleware changes it.
+class ArrayChange:
+    """The change of one array of a client's update: how middleware changes it.
 
     Attributes:
         key: its name in the state dict.
@@ -80,7 +80,9 @@ class Fate:
         return self.sent and self.ratio is not None and self.ratio < _CLIPPED
 
 
-def fates(mechanism: Middleware, update: Tensor, seed: Seed, looks: int = LOOKS) -> list[Fate]:
+def array_changes(
+    mechanism: Middleware, update: Tensor, seed: Seed, looks: int = LOOKS
+) -> list[ArrayChange]:
     """Compare the arrays of an update (elements,) with two or more messages that left.
 
     Half the difference between what leaves of an update and of its opposite, under the same
@@ -101,7 +103,7 @@ def fates(mechanism: Middleware, update: Tensor, seed: Seed, looks: int = LOOKS)
         left = (there - back) / 2
     given = layout.payload(update.float(), mechanism.form)
     return [
-        Fate(
+        ArrayChange(
             key=key,
             kind=mechanism.kind(key),
             before=float(torch.linalg.vector_norm(update[at])),
@@ -125,7 +127,7 @@ def as_it_was(key: str, given: Payload, sent: Payload) -> bool:
 
 
 def verdict_of_untouched(
-    mechanism: Middleware, hypotheses: Hypotheses, looked: list[Fate]
+    mechanism: Middleware, hypotheses: Hypotheses, looked: list[ArrayChange]
 ) -> DegenerateVerdict | None:
     """Decide that ε is infinite where an array that differs between hypotheses leaves unchanged.
 
@@ -137,9 +139,10 @@ def verdict_of_untouched(
     batches = [batch[0] for batch in hypotheses.batches[:2]]
     null, other = (mechanism.layout.payload(batch, mechanism.form) for batch in batches)
     keys = [
-        fate.key
-        for fate in looked
-        if fate.untouched and not np.array_equal(null.arrays[fate.key], other.arrays[fate.key])
+        change.key
+        for change in looked
+        if change.untouched
+        and not np.array_equal(null.arrays[change.key], other.arrays[change.key])
     ]
     if not keys:
         return None
@@ -152,48 +155,51 @@ def verdict_of_untouched(
 
 
 def key_rows(
-    fates: Sequence[Fate], layers: Sequence[str], every_layer: Sequence[str], rows: Rows
+    array_changes: Sequence[ArrayChange],
+    layers: Sequence[str],
+    every_layer: Sequence[str],
+    rows: Rows,
 ) -> Iterator[Measurement]:
     """Make a row of each array under its layer; the riskiest array's is the layer's headline.
 
     Args:
-        fates: of all arrays that the model has; none of a mechanism that sees no arrays.
+        array_changes: of all arrays that the model has; none of a mechanism that sees no arrays.
         layers: those that are looked at.
         every_layer: of the model; arrays of those not looked at get no row.
         rows: with what all rows share.
     """
-    if not fates:
+    if not array_changes:
         yield from rows.skipped(NOT_BY_KEY, BY_KEY, layers)
         return
-    owned = {fate.key: owner_of(fate.key, every_layer) for fate in fates}
-    shown = [fate for fate in fates if owned[fate.key] in (None, *layers)]
+    owned = {change.key: owner_of(change.key, every_layer) for change in array_changes}
+    shown = [change for change in array_changes if owned[change.key] in (None, *layers)]
     for layer in layers:
-        own = [fate for fate in shown if owned[fate.key] == layer]
+        own = [change for change in shown if owned[change.key] == layer]
         if not own:
             yield from rows.skipped("no array of it is sent (--hide, --unsent)", BY_KEY, [layer])
             continue
-        gravest = max(own, key=lambda fate: (fate.carries_on, fate.ratio or 0.0))
+        gravest = max(own, key=lambda change: (change.carries_on, change.ratio or 0.0))
         for row in _rows_of(gravest, layer, rows):
             more: Details = {RISKIEST_BY: ["key"]} if row.status == "measured" else {}
             yield row.with_details(more)
-    for fate in shown:
-        yield from _rows_of(fate, owned[fate.key], rows.of({"key": fate.key}))
+    for change in shown:
+        yield from _rows_of(change, owned[change.key], rows.of({"key": change.key}))
 
 
-def _rows_of(fate: Fate, layer: str | None, rows: Rows) -> Iterable[Measurement]:
+def _rows_of(change: ArrayChange, layer: str | None, rows: Rows) -> Iterable[Measurement]:
     details: dict[str, JsonValue] = {
-        "key": fate.key,
-        "kind": fate.kind,
-        "norm_before": fate.before,
-        "norm_after": fate.after,
-        "noise": fate.noise,
-        "sent": fate.sent,
-        "clipped": fate.clipped,
-        "looks": fate.looks,
+        "key": change.key,
+        "kind": change.kind,
+        "norm_before": change.before,
+        "norm_after": change.after,
+        "noise": change.noise,
+        "sent": change.sent,
+        "clipped": change.clipped,
+        "looks": change.looks,
     }
-    value = float(fate.carries_on)
-    yield rows.measured("untouched", value, layer=layer, details={**details, "says": fate.words})
-    if fate.ratio is None:
+    value = float(change.carries_on)
+    yield rows.measured("untouched", value, layer=layer, details={**details, "says": change.words})
+    if change.ratio is None:
         yield from rows.skipped(NOT_TRAINED, ["norm_ratio"], [layer], details)
     else:
-        yield rows.measured("norm_ratio", fate.ratio, layer=layer, details=details)
+        yield rows.measured("norm_ratio", change.ratio, layer=layer, details=details)

@@ -222,7 +222,7 @@ class _Blurred:
     cost: float
 
 
-class Blurring:
+class NoiseSearch:
     """The search for a cheapest noise that keeps bounds.
 
     All layers that may be shared are, at first; then one is hidden, shared again, or swapped with
