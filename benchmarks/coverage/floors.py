@@ -1,14 +1,17 @@
 """No attack beats a floor; its number is on the safe side of the truth.
 
     python -m benchmarks.coverage.floors [PARTS …] [--runs 200] [--audits 100] [--records 1024]
+        [--attacked 64]
 
 ``attacks``: records drawn from the prior, updates of tanh networks under noise, and attackers who
 know all that a floor grants them: the most likely record (MAP) from the truth itself and from the
 prior's mean, by Levenberg and Marquardt, and the mean of the posterior law, by Metropolis, of walks
 that begin near the most likely record. Mean squared errors over the prior's variance, with standard
-errors, beside the floor. ``coverage``: audits of 64 drawn records, with all bounds; how often the
-safe number lies beyond the mean of four audits of 1,024 (2.5 % nominal). ``intervals``: how often
-the interval of ``floor.gap``'s attack on 16 records holds its mean over all audits (95 % nominal).
+errors, beside the floor. ``coverage``: audits of 16 and 64 drawn records, with all bounds; how
+often the safe number, Hall's and Student's, is beyond the mean of four audits of 1,024 (2.5 %
+nominal). ``intervals``: how often the interval of ``floor.gap``'s attack on 16 records holds its
+mean over all audits (95 % nominal). ``steps``: floors and attacks of updates of 1, 2 and 5 local
+steps over one record, or over four of which three are known.
 ``bayes``: 2-8-2 networks of tanh on two Gaussian classes and on two half-moons, whose best attacker
 has the variance of the posterior on a grid of 301 × 301, on average over 200 updates; beside it the
 median of the audits' safe floors, with records' weights and without, and how many lie beyond it.
@@ -33,12 +36,15 @@ from gradaudit.audits.floor.playing import AttackedRecords
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
 from gradaudit.audits.floor.release import Release
-from gradaudit.audits.floor.van_trees import Estimate, van_trees_bound
+from gradaudit.audits.floor.van_trees import unit_numbers, van_trees_bound
+from gradaudit.core.statistics.intervals import skewed, student
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Layer, Target, layers_of
+from gradaudit.sharing.companions import Companions
+from gradaudit.sharing.protocol import LocalTraining
 
 RATIOS, BAYES_RATIOS = (0.1, 0.3, 1.0), (0.01, 0.03, 0.1, 0.3, 1.0)
 """Noise over what a direction tells on average."""
@@ -66,18 +72,21 @@ class Case:
         generator = torch.Generator().manual_seed(seed)
         return self.labels[torch.randint(len(self.labels), (draws,), generator=generator)]
 
-    def information(self, draws: int, seed: int) -> Information:
+    def information(
+        self, draws: int, seed: int, companions: Companions | None = None
+    ) -> Information:
         """Of the whole update, under noise of deviation one."""
         how = self.target, self.layers, self.prior, self.drawn(draws, seed)
-        found = layer_information(*how, shape=self.inputs.shape[1:], seed=seed)
+        shape = self.inputs.shape[1:]
+        found = layer_information(*how, shape=shape, seed=seed, companions=companions)
         return sum_of_layers(found.values())
 
-    def law(self, draws: int, seed: int) -> UpdateLaw:
+    def law(self, draws: int, seed: int, companions: Companions | None = None) -> UpdateLaw:
         """Of the same update."""
         release = Release(tuple(names_of(self.layers)), 1, 1.0)
         how = self.target, self.layers, self.prior, self.drawn(draws, seed), (release,)
         shape = self.inputs.shape[1:]
-        found = update_laws(*how, shape=shape, seed=seed, memory=1 << 30)
+        found = update_laws(*how, shape=shape, seed=seed, memory=1 << 30, companions=companions)
         return reduce(add, found.values())
 
     def gradient(self, record: Tensor, label: Tensor) -> Tensor:
@@ -104,12 +113,17 @@ def cases() -> Iterator[Case]:
             ("zoo:mlp?inputs=10&classes=2&activation=tanh", rows, risen),
             ("zoo:cnn3?shape=1x8x8", images, digits),
         ):
-            model = load_model(spec, seed=0).double()
-            torch.manual_seed(0)
-            adam = torch.optim.Adam(model.parameters(), lr=3e-3)
-            fit(model, inputs, labels, adam, drawn(len(labels), 100, steps))
-            prior = GaussianPrior.fitted(inputs.flatten(1))
-            yield Case(f"{spec} after {steps} steps", model, inputs, labels, prior)
+            yield trained(spec, inputs, labels, steps)
+
+
+def trained(spec: str, inputs: Tensor, labels: Tensor, steps: int) -> Case:
+    """A network after so many steps of Adam."""
+    model = load_model(spec, seed=0).double()
+    torch.manual_seed(0)
+    adam = torch.optim.Adam(model.parameters(), lr=3e-3)
+    fit(model, inputs, labels, adam, drawn(len(labels), 100, steps))
+    prior = GaussianPrior.fitted(inputs.flatten(1))
+    return Case(f"{spec} after {steps} steps", model, inputs, labels, prior)
 
 
 @dataclass(frozen=True)
@@ -252,30 +266,47 @@ def played(case: Case, sigma: float, runs: int) -> np.ndarray:
 
 def coverage(audits: int) -> None:
     """How often safe numbers lie beyond the number of many more records."""
-    heading("network", "metric", "noise", "many", "value", "unsafe")
+    ends = {"Hall": skewed, "Student": student}
+    heading(
+        "network",
+        "records",
+        "metric",
+        "noise",
+        "many",
+        "value",
+        *ends,
+        *(f"unsafe {n}" for n in ends),
+    )
     measures: dict[str, Functional] = {"share": share, "nats": nats}
-    for case in cases():
+    for case, records in itertools.product(cases(), (16, 64)):
         many = [(case.information(1024, seed), case.law(1024, seed)) for seed in range(4)]
         scale = scale_of(many[0][0])
         seeds = range(1000, 1000 + audits)
-        few = [(case.information(64, seed), case.law(64, seed)) for seed in seeds]
+        few = [(case.information(records, seed), case.law(records, seed)) for seed in seeds]
         for ratio, (name, measure) in itertools.product(RATIOS, measures.items()):
+            factor, side = (scale * ratio) ** -2, 0 if measure.sign > 0 else 1
+            how = measure, factor, case.prior
+            truth = float(np.mean([numbers_of(one, *how).mean() for one in many]))
+            found = [numbers_of(one, *how) for one in few]
+            safe = {n: np.array([end(each)[side] for each in found]) for n, end in ends.items()}
+            line(
+                case.name,
+                records,
+                name,
+                ratio,
+                f"{truth:.4g}",
+                f"{np.mean([each.mean() for each in found]):.4g}",
+                *(f"{max(0.0, float(np.median(each))):.4g}" for each in safe.values()),
+                *(f"{(measure.sign * (each - truth) > 0).mean():.1%}" for each in safe.values()),
+            )
 
-            def bounds(
-                told: list[tuple[Information, UpdateLaw]],
-                measure: Functional = measure,
-                factor: float = (scale * ratio) ** -2,
-                prior: GaussianPrior = case.prior,
-            ) -> list[Estimate]:
-                return [
-                    van_trees_bound(measure, i * factor, prior, law * factor) for i, law in told
-                ]
 
-            truth = float(np.mean([each.value for each in bounds(many)]))
-            found = bounds(few)
-            unsafe = np.mean([measure.sign * (each.safe - truth) > 0 for each in found])
-            mean = np.mean([each.value for each in found])
-            line(case.name, name, ratio, f"{truth:.4g}", f"{mean:.4g}", f"{unsafe:.1%}")
+def numbers_of(
+    told: tuple[Information, UpdateLaw], measure: Functional, factor: float, prior: GaussianPrior
+) -> np.ndarray:
+    """Units' numbers under noise of this inverse variance."""
+    information, law = told
+    return unit_numbers(measure, information * factor, prior, law * factor)
 
 
 def intervals(audits: int) -> None:
@@ -296,6 +327,41 @@ def intervals(audits: int) -> None:
             ends = np.array([attack.interval for attack in found])
             held = ((ends[:, 0] <= mean) & (mean <= ends[:, 1])).mean()
             line(case.name, ratio, f"{mean:.4f}", f"{np.diff(ends).mean():.4f}", f"{held:.1%}")
+
+
+def steps(records: int, attacked: int) -> None:
+    """Floors and attacks of updates of several local steps, at the noise of one record's step."""
+    heading("network", "records", "steps", "sigma", "floor [safe]", "attack", "floor / attack")
+    pictures = load_digits()
+    images, labels = torch.tensor(pictures.images / 16), torch.tensor(pictures.target)
+    for spec, inputs in (
+        ("zoo:mlp?inputs=64&hidden=16&classes=10&activation=tanh", images.flatten(1)),
+        ("zoo:cnn3?shape=1x8x8", images.unsqueeze(1)),
+    ):
+        case = trained(spec, inputs, labels, 300)
+        scale = scale_of(case.information(records, 1))
+        for size, count, ratio in itertools.product((1, 4), (1, 2, 5), (0.3, 1.0)):
+            training = LocalTraining(steps=count, rate=0.1)
+            among = Companions(case.inputs, case.labels, size, training)
+            sigma = scale * ratio / size
+            told, law = case.information(records, 1, among), case.law(records, 1, among)
+            floor = van_trees_bound(share, told / sigma**2, case.prior, law * sigma**-2)
+            drawn_ones = case.prior.draw(attacked, torch.Generator().manual_seed(5))
+            shaped = drawn_ones.reshape(-1, *case.inputs.shape[1:])
+            release = Release(tuple(names_of(case.layers)), 1, sigma)
+            view = FunctionalModel.of(case.target, dtype=torch.float64)
+            how = shaped, case.drawn(attacked, 5), (release,), 5, among
+            attack = AttackedRecords([(view, 1)], case.prior, *how).played(case.layers)
+            low, high = attack.interval
+            line(
+                case.name,
+                size,
+                count,
+                f"{sigma:.2g}",
+                f"{floor.value:.3f} [{floor.safe:.3f}]",
+                f"{attack.share:.3f} [{low:.3f}, {high:.3f}]",
+                f"{floor.value / attack.share:.2f}",
+            )
 
 
 def gauss(generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -376,6 +442,7 @@ if __name__ == "__main__":
         "attacks": lambda: attacks(asked.runs),
         "coverage": lambda: coverage(asked.audits),
         "intervals": lambda: intervals(asked.audits),
+        "steps": lambda: steps(asked.records, asked.attacked),
         "bayes": lambda: bayes(asked.audits, asked.records),
     }
     for part in asked.parts or parts:

@@ -169,7 +169,7 @@ def _bounds(
         for functional in numbers:
             for row in (row for row in (*shown, None) if _asks(rule, row)):
                 layers = case.layers if row is None else [by_name[row]]
-                names = {tied.name for tied in case.tied_to(layers)}
+                names = {layer.name for layer in layers}
                 if information := {name: known[name] for name in known if name in names}:
                     yield FloorBound(
                         row, rule.limit, rule.sign, functional, information, case.prior

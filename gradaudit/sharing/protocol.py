@@ -149,7 +149,7 @@ class LocalTraining:
 
     def gives_gradient(self, records: int) -> bool:
         """Whether the update is the gradient of the records' mean loss."""
-        return self.optimizer == "sgd" and len(self.batches(records)) == 1
+        return self.optimizer == "sgd" and self.batches(records) == [slice(0, records)]
 
     def update(
         self,

@@ -1,10 +1,11 @@
 """How near any attacker at all can come to a record, given the noise on its update."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.audits.base import Audit, Metric
+from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.audits.sizes import SAMPLED_LAYERS
 
 GAP = Metric(
@@ -13,7 +14,7 @@ GAP = Metric(
 )
 
 
-class FloorOptions(AuditOptions):
+class FloorOptions(ClientOptions):
     """Options of the floor."""
 
     sigma: float = Field(
@@ -67,14 +68,20 @@ class FloorOptions(AuditOptions):
             raise ValueError("the error of one record has no interval; attack 2 or more, or 0")
         return attacked
 
+    def seen(self) -> dict[str, Any]:
+        """Describe nothing: a floor holds for every attacker, and is no attack in some setting."""
+        return {}
+
 
 class Floor(Audit[FloorOptions]):
     """Bounds on every attacker, known or not, who sees one noisy update of a record.
 
-    He knows all but the record x: weights, label, the other records of the batch, the noise's law
-    and the prior N(m, C) of x. With J = ∂G/∂x of the clipped gradient that a layer shares, biases
-    too, σ the noise on the update, and à = C^½ E[JᵀJ] C^½ / σ² (over 1/k² where k records are
-    averaged; for Laplace noise of scale b, b for σ), the expectation over records of the prior.
+    He knows all but the record x: weights, label, the other records of the batch, the order of
+    local steps, the noise's law and the prior N(m, C) of x. With J = ∂G/∂x of the clipped gradient
+    that a layer shares, biases too, σ the noise on the update, and à = C^½ E[JᵀJ] C^½ / σ² (over
+    1/k² where k records are averaged; for Laplace noise of scale b, b for σ), the expectation over
+    records of the prior. After local training, or where the batch is clipped as a whole or weighs
+    its records, G is the whole update beside others drawn from the data (``Companions``).
 
     The mse_share is E‖x̂ − x‖² / tr C ≥ tr(C (I + Ã)⁻¹) / tr C, in the prior's directions: the van
     Trees inequality (1968; R. Gill and B. Levit, "Applications of the van Trees inequality", 1995,
@@ -106,7 +113,7 @@ class Floor(Audit[FloorOptions]):
 
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64, and up to
     1,024 where they are cheap). The number is the safe end of the interval for it, with 97.5 %
-    confidence: a floor's lower end, an information's upper end. It is Student's, of tangents of the
+    confidence: a floor's lower end, an information's upper end. It is Hall's, of tangents of the
     functional at other records' information, which lie on the safe side of the truth on average.
     ``details.estimate`` is their mean. More records bring the number nearer to the estimate.
 

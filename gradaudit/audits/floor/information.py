@@ -28,6 +28,7 @@ from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Advance
+from gradaudit.sharing.companions import Companions, CompanionTrace
 
 _HELD = 1 << 30
 """Bytes that all layers' information may take; more records then go into each unit."""
@@ -101,6 +102,7 @@ def layer_information(
     seed: int,
     genie_of: Target | None = None,
     clips: Sequence[Release] = (),
+    companions: Companions | None = None,
     memory: int = 1 << 30,
     advance: Advance = lambda _: None,
     workers: Workers = ALONE,
@@ -117,6 +119,8 @@ def layer_information(
         genie_of: the model whose gradients say what the genie gives away, so that the records are
             the same for several targets and their information adds up; the target itself without.
         clips: what is clipped together before the noise; nothing without.
+        companions: who else is in an update, the same for all records of a unit; None where it is
+            a mean over records.
         memory: bytes that a chunk of records may take.
         advance: called with the number of records that are done.
         workers: who share in the records.
@@ -134,8 +138,13 @@ def layer_information(
     names = names_of(layers)
     sample = PriorSample.of(genie, names, prior, labels, shape=shape, seed=seed, most=most)
     inputs, labels = view.cast(sample.records), view.cast(sample.labels)
-    trace = Trace.of(view, names, inputs[:1], labels[:1])
-    batch = Batch(trace, inputs, inputs, labels, range(len(inputs)))
+    if companions is None:
+        trace, beside = Trace.of(view, names, inputs[:1], labels[:1]), inputs
+    else:
+        units = int(sample.cells[-1]) // 2 + 1
+        of_units = companions.drawn(units, torch_rng(seed, "floor", "companions"))
+        trace, beside = CompanionTrace.among(view, names, companions), of_units[sample.cells // 2]
+    batch = Batch(trace, beside, inputs, labels, range(len(inputs)))
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     how = way, tuple(layers), prior, tuple(clips), seed
     kept = sample.first(_LOCAL_EACH) & (not bends(view, inputs, labels))
@@ -186,7 +195,9 @@ class _Part:
             at = slice(chunk.start - first, chunk.stop - first)
             drawn = self.prior.probes(torch_rng(self.seed, "floor", "probes", chunk.start))
             asked = drawn.to(points).reshape(-1, *points.shape[1:])
-            moved = jacobian_products(self.batch.part(at), self.way, asked, self.layers, _AT_ONCE)
+            each = _ELEMENT * _COPIES * max(1, _whole(self.batch))
+            at_once = min(_AT_ONCE, max(1, _WORKING_SET // each))
+            moved = jacobian_products(self.batch.part(at), self.way, asked, self.layers, at_once)
             for name, found in clipped(moved, self.layers, self.clips).items():
                 zeros = found.new_zeros(count, *found.shape[1:])
                 sums.setdefault(name, zeros).index_add_(0, cells[at], self.prior.kept(found))
@@ -237,8 +248,14 @@ def _chunks(
 ) -> Iterator[slice]:
     """Records that are taken at once: as many as fit, or one where each has its own directions."""
     moving = sum(math.prod(site.shape) + math.prod(site.seen) for site in batch.trace.sites)
+    moving += _whole(batch)
     largest = max(layer.parameters for layer in layers)
     bytes_each = _ELEMENT * len(prior.counts) * (_COPIES * moving + 4 * largest)
     size = 1 if prior.grouped else max(1, memory // bytes_each)
     for start in range(0, len(batch.records), size):
         yield slice(start, min(start + size, len(batch.records)))
+
+
+def _whole(batch: Batch) -> int:
+    """Elements of the parameters that are not taken apart."""
+    return sum(batch.trace.view.parameters[name].numel() for name in batch.trace.whole)

@@ -19,9 +19,10 @@ from gradaudit.audits.floor.noisy_update import (
     FITTED,
     NO_NOISE,
     NoisyUpdate,
+    gradients_behind,
     how_it_leaves,
 )
-from gradaudit.audits.floor.playing import AttackedRecords, attacked, tangents
+from gradaudit.audits.floor.playing import DIRECTIONS, STARTS, STEPS, AttackedRecords
 from gradaudit.audits.floor.prior import GaussianPrior, prior_of_file
 from gradaudit.audits.floor.rate_distortion import UpdateLaw, nats_shown
 from gradaudit.audits.floor.release import Release
@@ -38,6 +39,8 @@ from gradaudit.subject import Subject
 _DRAWS, _MOST_DRAWS, _FEWEST = 64, 1024, 4
 _CHEAP = 1e8
 """Tangents times parameters that more draws may take; some seconds."""
+_MOST_ATTACKED, _CHEAP_ATTACKS = 16, 1e9
+"""Records, and tangents times parameters, of attacks where nobody says; some 20 CPU seconds."""
 _CONFIDENT = (1 + CONFIDENCE) / 2
 """Probability that the true number is on the safe side of the one that is reported."""
 _PASSES_A_DIRECTION = 2.0
@@ -55,8 +58,9 @@ def cost(audit: Floor, subject: Subject) -> AuditCost:
     directions = min(audit.options.directions, subject.records.inputs[0].numel())
     draws = subject.samples or _affordable(audit.options, subject)
     local = 3 * min(directions, LOCAL) * draws // 2
-    moved = directions * draws + local + attacked(audit.options, subject) * tangents(subject)
-    return AuditCost(passes=_PASSES_A_DIRECTION * moved * len(subject.targets))
+    moved = directions * draws + local + attacked(audit.options, subject) * _tangents(subject)
+    each = _PASSES_A_DIRECTION * gradients_behind(audit.options, subject)
+    return AuditCost(passes=each * moved * len(subject.targets))
 
 
 def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -107,7 +111,24 @@ def _affordable(options: FloorOptions, subject: Subject) -> int:
     """How many records to draw where nobody says: more of small models, whose floors vary most."""
     directions = min(options.directions, subject.records.inputs[0].numel())
     parameters = sum(parameter.numel() for parameter in subject.target.model.parameters())
-    return min(_MOST_DRAWS, max(_DRAWS, int(_CHEAP / (directions * max(1, parameters)))))
+    each = directions * max(1, parameters) * gradients_behind(options, subject)
+    return min(_MOST_DRAWS, max(_DRAWS, int(_CHEAP / each)))
+
+
+def attacked(options: FloorOptions, subject: Subject) -> int:
+    """How many records are attacked: as many as asked for, else those that are cheap enough."""
+    if options.attacked is not None:
+        return options.attacked
+    parameters = sum(parameter.numel() for parameter in subject.target.model.parameters())
+    each = _tangents(subject) * gradients_behind(options, subject) * max(1, parameters)
+    affordable = int(_CHEAP_ATTACKS / each)
+    return min(_MOST_ATTACKED, affordable) if affordable >= _FEWEST else 0
+
+
+def _tangents(subject: Subject) -> int:
+    """Tangents of a record's gradient that its attacks take, by every layer and the model."""
+    directions = min(subject.records.inputs[0].numel(), DIRECTIONS)
+    return directions * STARTS * STEPS * (len(subject.layers) + 1)
 
 
 def _drawn(options: FloorOptions, subject: Subject, draws: int) -> tuple[GaussianPrior, Tensor]:
@@ -177,7 +198,7 @@ class _LayerRows:
         if why:
             rows = rows.of({}, {"by_law_alone": why})
         else:
-            information = sum_of_layers(self.infos[each.name] for each in case.tied_to(layers))
+            information = sum_of_layers(self.infos[each.name] for each in layers)
         told = [part for part in (information, law) if part is not None]
         if not told:
             floors = list(self.rows.skipped(why, FUNCTIONALS, [name]))

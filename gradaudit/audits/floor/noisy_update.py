@@ -1,8 +1,13 @@
-"""The noisy updates that a floor is of: their layers, how they leave, and the records in them."""
+"""The noisy updates that a floor is of: their layers, how they leave, and the records in them.
+
+A mean over records moves with one of them as its gradient does. An update of several local steps,
+of records that weigh differently, or clipped as a whole, moves with it through what the client
+makes of it beside the others; they and the order of the steps are drawn, and known to the attacker.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Self, TypeVar
 
@@ -17,18 +22,22 @@ from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
 from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
-from gradaudit.core.randomness import torch_rng
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
+from gradaudit.defenses.dp import DpNoise
 from gradaudit.errors import NotApplicable
 from gradaudit.executors.workers import Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance
+from gradaudit.sharing.companions import Companions
 from gradaudit.subject import Subject
 
 Told = TypeVar("Told", Information, UpdateLaw)
 FITTED, BY_LABEL = "fitted", "by-label"
+_COMPANIONS = 256
+"""Records of the data that a client's others are drawn from."""
 NO_NOISE = (
     "no noise: nothing bounds an attacker; add some (--defense dp:clip=…,sigma=…, or --sigma)"
 )
@@ -45,6 +54,7 @@ class NoisyUpdate:
         reasons: by layer, why it has no floor.
         prior: of the records.
         labels: of the records to draw.
+        companions: who else is in an update; None where it is a mean over records.
         laws: of every layer's part of the updates, where that is known.
     """
 
@@ -54,6 +64,7 @@ class NoisyUpdate:
     reasons: Mapping[str, str]
     prior: GaussianPrior
     labels: Tensor
+    companions: Companions | None = None
     laws: Mapping[str, UpdateLaw] = field(default_factory=dict)
 
     @classmethod
@@ -65,35 +76,25 @@ class NoisyUpdate:
         prior: GaussianPrior,
         labels: Tensor,
     ) -> Self:
-        """Look at what is shared and how.
-
-        Raises:
-            NotApplicable: records weigh differently in a batch.
-        """
+        """Look at what is shared and how; the errors are those of ``how_it_leaves``."""
         target, shape = updates[-1][0], (1, *subject.records.inputs.shape[1:])
-        if audit.options.batch_size > 1 and target.loss.weights(labels) is not None:
-            raise NotApplicable(
-                "records weigh differently in a batch, so one's share in it is not known; use "
-                "--batch-size 1"
-            )
         layers = shared_layers(target, subject.layers, subject.hidden)
+        trained = shared_layers(target, subject.layers, ())
         releases = how_it_leaves(audit.options, subject, target)
+        companions = _companions(audit.options, subject)
         rough: dict[str, str] = {}
         for each, _ in updates:
             view = FunctionalModel.of(each, dtype=torch.float64, seed=subject.seed)
             first = view.cast(prior.mean.reshape(shape)), view.cast(labels[:1])
-            rough |= jumps(view, layers, *first)
+            rough |= jumps(view, trained, *first)
+        if companions is not None and (why := _carried(companions, rough)):
+            rough = {layer.name: rough.get(layer.name, why) for layer in layers}
         reasons = _spread(rough, layers, releases)
-        return cls(tuple(updates), layers, releases, reasons, prior, labels)
+        return cls(tuple(updates), layers, releases, reasons, prior, labels, companions)
 
     def release(self, layer: Layer) -> Release | None:
         """How a layer leaves; None without noise."""
         return next((one for one in self.releases if one.holds(layer)), None)
-
-    def tied_to(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Layers whose information bounds that of these: these, and the layers tied to them."""
-        tied = {one for layer in layers if (one := self.release(layer)) is not None and one.tied}
-        return [each for each in self.layers if each in layers or self.release(each) in tied]
 
     def why_not(self, layers: Sequence[Layer]) -> str:
         """Why these layers have no floor together; empty where they have one."""
@@ -119,6 +120,7 @@ class NoisyUpdate:
                 seed=subject.seed,
                 genie_of=self.updates[-1][0],
                 clips=self.releases,
+                companions=self.companions,
                 memory=subject.memory,
                 advance=advance,
                 workers=workers,
@@ -132,12 +134,10 @@ class NoisyUpdate:
         """Compute each layer's law of updates; none if records have no gradients of their own."""
         noisy = [layer for layer in self.layers if self.release(layer) is not None]
         shape, seed = subject.records.inputs.shape[1:], subject.seed
+        law_of = partial(update_laws, shape=shape, seed=seed, memory=subject.memory)
         how = noisy, self.prior, self.labels, self.releases
         try:
-            found = [
-                update_laws(target, *how, shape=shape, seed=seed, memory=subject.memory)
-                for target, _ in self.updates
-            ]
+            found = [law_of(target, *how, companions=self.companions) for target, _ in self.updates]
         except NotApplicable:
             return {}
         return self._over_updates(found)
@@ -166,10 +166,9 @@ class NoisyUpdate:
         labels = self.labels[torch.arange(records) % len(self.labels)]
         moved = self.prior.of_labels(drawn, labels)
         shaped = moved.reshape(-1, *subject.records.inputs.shape[1:])
-        cast = views[-1][0].cast
-        return AttackedRecords(
-            views, self.prior, cast(shaped), cast(labels), self.releases, subject.seed
-        )
+        given = [views[-1][0].cast(each) for each in (shaped, labels)]
+        how = self.releases, subject.seed, self.companions
+        return AttackedRecords(views, self.prior, given[0], given[1], *how)
 
     def facts(self, options: FloorOptions) -> dict[str, JsonValue]:
         """Facts of every row: the attacker's knowledge, and the quantity that the floor bounds."""
@@ -182,6 +181,8 @@ class NoisyUpdate:
             "directions": prior.leading,
             "directions_in_groups": prior.size - prior.leading,
             "batch_size": options.batch_size,
+            "local_steps": options.steps(options.batch_size),
+            "clients": 1 + options.others,
             "updates": sum(count for _, count in self.updates),
         }
 
@@ -206,11 +207,70 @@ def how_it_leaves(options: FloorOptions, subject: Subject, target: Target) -> tu
     """How each shared parameter of a model leaves; none where nothing adds noise.
 
     Raises:
-        UsageError: a defense names parameters that the model does not share.
+        UsageError: a defense names parameters that the model does not share, or clips single
+            records in local training.
+        NotApplicable: a defense clips single records in an update that is no mean over them, or
+            the noise bounds nothing.
     """
     names, chain = shared_parameters(target.model, subject.hidden), Chain(subject.defenses)
     chain.check(names)
-    return releases_of(chain, names, options.batch_size, options.sigma)
+    records = 1 if entangled(options, subject) else options.batch_size
+    return releases_of(chain, names, records, options.sigma, clients=1 + options.others)
+
+
+def entangled(options: FloorOptions, subject: Subject) -> bool:
+    """Whether a client's update is something else than a mean of what each record adds to it.
+
+    Raises:
+        UsageError: options contradict one another, or the defenses.
+        NotApplicable: it is, and a defense clips single records.
+    """
+    training = options.sharing(subject.defenses, subject.hidden).training
+    records, noises = options.batch_size, [d for d in subject.defenses if isinstance(d, DpNoise)]
+    stepped = training is not None and not training.gives_gradient(records)
+    weighted = subject.target.loss.weights(subject.records.labels) is not None
+    whole = any(not noise.of_records for noise in noises)
+    if not stepped and (records == 1 or not (weighted or whole)):
+        return False
+    if clipping := next((noise for noise in noises if noise.of_records), None):
+        raise NotApplicable(
+            f"--defense {clipping}: clips single records of an update that is no plain mean over "
+            "them; use per=release, or --batch-size 1"
+        )
+    return True
+
+
+def gradients_behind(options: FloorOptions, subject: Subject) -> float:
+    """Gradients of single records that an update takes, of all that have to be computed anew."""
+    if not entangled(options, subject):
+        return 1.0
+    return options.passes(options.batch_size) / (1 + options.others)
+
+
+def _companions(options: FloorOptions, subject: Subject) -> Companions | None:
+    if not entangled(options, subject):
+        return None
+    view, records = FunctionalModel.of(subject.target, dtype=torch.float64), subject.records
+    chosen = rng(subject.seed, "floor", "companions").permutation(len(records))[:_COMPANIONS]
+    known = records.take(chosen)
+    training = options.sharing(subject.defenses, subject.hidden).training
+    return Companions(
+        view.cast(known.inputs), view.cast(known.labels), options.batch_size, training
+    )
+
+
+def _carried(companions: Companions, rough: Mapping[str, str]) -> str:
+    """Why local steps leave no layer a derivative; empty where they leave all."""
+    training = companions.training
+    if training is not None and training.optimizer == "adam":
+        return (
+            "Adam moves an element by little more than the sign of its gradient, which jumps: no "
+            "floor; train with --optimizer sgd"
+        )
+    if companions.several and rough:
+        name, why = next(iter(rough.items()))
+        return f"later local steps carry on what jumps in {name}: {why}"
+    return ""
 
 
 def _spread(

@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.audits.floor import FloorOptions
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release
 from gradaudit.core.randomness import torch_rng
@@ -28,18 +27,14 @@ from gradaudit.core.statistics.intervals import skewed
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
-from gradaudit.subject import Subject
+from gradaudit.sharing.companions import Companions
 
 STARTS, STEPS = 3, 16
 DIRECTIONS = 64
 """Leading directions of the prior that an attacker looks in; elsewhere the guess is its mean."""
-_MOST, _FEWEST = 16, 4
-_CHEAP = 1e9
-"""Tangents times parameters that attacks may take where nobody says; some 20 CPU seconds."""
 _HELD = 16 << 20
 """Bytes of the Jacobians that are held at once."""
-_TIED = "the update is clipped as a whole with the other records, which no attack here takes apart"
-Update = Callable[[Tensor, Tensor], Tensor]
+Update = Callable[[Tensor, Tensor, Tensor], Tensor]
 Floats = NDArray[np.float64]
 
 
@@ -68,6 +63,7 @@ class AttackedRecords:
         records: (records, …), and the labels that the attacker knows, (records, …).
         releases: how the update leaves.
         seed: of the noise and of where searches start.
+        companions: who else is in the updates, whom the attacker knows; None of a mean of records.
     """
 
     views: Sequence[tuple[FunctionalModel, int]]
@@ -76,6 +72,7 @@ class AttackedRecords:
     labels: Tensor
     releases: Sequence[Release]
     seed: int
+    companions: Companions | None = None
 
     @property
     def directions(self) -> int:
@@ -86,14 +83,14 @@ class AttackedRecords:
         """The best guesses of who sees these layers' part of the update.
 
         Raises:
-            NotApplicable: the update is not of a kind that is attacked here, or the model's
-                gradients cannot be taken for several records at once.
+            NotApplicable: the model's gradients cannot be taken for several records at once.
         """
-        updates = [sent(view, layers, self.releases, count) for view, count in self.views]
+        how = self.releases, self.companions
+        updates = [sent(view, layers, *how, count=count) for view, count in self.views]
 
-        def update(record: Tensor, label: Tensor) -> Tensor:
+        def update(record: Tensor, label: Tensor, beside: Tensor) -> Tensor:
             """The record's share of the updates of all checkpoints, (checkpoints · elements,)."""
-            return torch.cat([each(record, label) for each in updates])
+            return torch.cat([each(record, label, beside) for each in updates])
 
         try:
             with torch.no_grad():
@@ -105,7 +102,11 @@ class AttackedRecords:
 
     def _guesses(self, update: Update, layers: Sequence[Layer]) -> dict[str, Tensor]:
         """Guesses z of every record, (records, directions), by name."""
-        truth = torch.func.vmap(update)(self.records, self.labels)
+        beside = torch.zeros(len(self.records), 0, dtype=torch.int64, device=self.records.device)
+        if self.companions is not None:
+            generator = torch_rng(self.seed, "floor", "attack", "companions")
+            beside = self.companions.drawn(len(self.records), generator)
+        truth = torch.func.vmap(update)(self.records, self.labels, beside)
         generator = torch_rng(self.seed, "floor", "attack", *(layer.name for layer in layers))
         seen = truth + self._noise(truth, layers, generator)
         shape = len(self.records), STARTS, self.directions
@@ -113,17 +114,18 @@ class AttackedRecords:
         starts[:, 0] = 0
         search = _Search(partial(self._sent, update))
         several = partial(torch.repeat_interleave, repeats=STARTS, dim=0)
-        found = search.most_likely(starts.flatten(0, 1), several(self.labels), several(seen))
+        known = (several(each) for each in (self.labels, beside, seen))
+        found = search.most_likely(starts.flatten(0, 1), *known)
         z, objective, bend = (each.reshape(*shape[:2], *each.shape[1:]) for each in found)
         best = z[torch.arange(len(z)), objective.argmin(dim=1)]
         likely = torch.softmax(-objective / 2 - bend / 2, dim=1)
         mixed = (likely.unsqueeze(2) * z).sum(dim=1)
         return {"the most likely record": best, "the mean of likely records": mixed}
 
-    def _sent(self, update: Update, z: Tensor, label: Tensor) -> Tensor:
+    def _sent(self, update: Update, z: Tensor, label: Tensor, beside: Tensor) -> Tensor:
         leaders = self.prior.leaders[: self.directions].to(z)
         record = self.prior.centres(label).to(z) + z @ leaders
-        return update(record.reshape(self.records.shape[1:]), label)
+        return update(record.reshape(self.records.shape[1:]), label, beside)
 
     def _noise(self, like: Tensor, layers: Sequence[Layer], generator: torch.Generator) -> Tensor:
         """Noise over its scale, of each element's law, averaged over updates of the same model."""
@@ -195,26 +197,31 @@ def _less_chance(errors: Floats, distances: Floats) -> Floats:
 
 
 def sent(
-    view: FunctionalModel, layers: Sequence[Layer], releases: Sequence[Release], count: int = 1
+    view: FunctionalModel,
+    layers: Sequence[Layer],
+    releases: Sequence[Release],
+    companions: Companions | None = None,
+    *,
+    count: int = 1,
 ) -> Update:
     """Make the function from a record to its share of these layers' update, over the noise.
 
-    The update is the mean of so many with fresh noise, and the unit is that mean's deviation.
-
-    Raises:
-        NotApplicable: a layer's part depends on the norm of several records together.
+    The update is the mean of so many with fresh noise, and the unit is that mean's deviation. With
+    companions it is the update of them all, and the function's third argument are the numbers that
+    ``Companions.drawn`` gives.
     """
     owned = _owned(layers, releases)
-    if any(release.tied for release, _ in owned):
-        raise NotApplicable(_TIED)
-    clipping = [release for release, _ in owned if release.moving is not None]
+    clipping = [release for release, _ in owned if release.clip is not None]
     needed = {name for release in clipping for name in release.parameters}
     needed |= {name for _, name in owned}
 
-    def update(record: Tensor, label: Tensor) -> Tensor:
+    def update(record: Tensor, label: Tensor, beside: Tensor) -> Tensor:
         """The record's clipped gradient in units of the noise, (elements,)."""
-        loss = partial(view.record_loss, record=record, target=label)
-        gradients = torch.func.grad(loss)({name: view.parameters[name] for name in needed})
+        if companions is not None:
+            gradients = companions.update(view, record, label, beside)
+        else:
+            loss = partial(view.record_loss, record=record, target=label)
+            gradients = torch.func.grad(loss)({name: view.parameters[name] for name in needed})
         parts = [
             gradients[name].flatten() * _factor(release, gradients, count)
             for release, name in owned
@@ -231,12 +238,12 @@ def _owned(layers: Sequence[Layer], releases: Sequence[Release]) -> list[tuple[R
 
 def _factor(release: Release, gradients: dict[str, Tensor], count: int) -> Tensor:
     units = next(iter(gradients.values())).new_full((), math.sqrt(release.fisher * count))
-    if release.moving is None:
+    if release.clip is None:
         return units
     parts = [gradients[name].square().sum() for name in release.parameters]
     squares: Tensor = torch.stack(parts).sum()
     norm: Tensor = squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
-    shrunk: Tensor = (release.moving / norm).clamp(max=1) * units
+    shrunk: Tensor = (release.clip / norm).clamp(max=1) * units
     return shrunk
 
 
@@ -245,36 +252,37 @@ class _Search:
     sent: Update
 
     def most_likely(
-        self, start: Tensor, labels: Tensor, seen: Tensor
+        self, start: Tensor, labels: Tensor, beside: Tensor, seen: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Records z, (searches, directions), their f(z), and ln det(I + JᵀJ) there."""
         room = max(1, _HELD // (8 * seen.shape[1] * start.shape[1]))
-        chunks = zip(*(torch.split(each, room) for each in (start, labels, seen)), strict=True)
+        each = start, seen, labels, beside
+        chunks = zip(*(torch.split(one, room) for one in each), strict=True)
         parts = [self._descended(*chunk) for chunk in chunks]
         z, objective, bend = (torch.cat(of) for of in zip(*parts, strict=True))
         return z, objective, bend
 
-    def _descended(self, z: Tensor, labels: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _descended(self, z: Tensor, seen: Tensor, *known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         damping = z.new_full((len(z),), 1e-3)
-        apart, curvature, slope = self._around(z, labels, seen)
+        apart, curvature, slope = self._around(z, seen, *known)
         now = _objective(apart, z)
         for _ in range(STEPS):
             damped = curvature + torch.diag_embed(
                 damping[:, None] * curvature.diagonal(dim1=1, dim2=2)
             )
             tried = z - torch.linalg.solve(damped, slope)
-            then = _objective(seen - torch.func.vmap(self.sent)(tried, labels), tried)
+            then = _objective(seen - torch.func.vmap(self.sent)(tried, *known), tried)
             better = then < now
             z = torch.where(better[:, None], tried, z)
             now = torch.where(better, then, now)
             damping = torch.where(better, damping / 5, damping * 8)
-            apart, curvature, slope = self._around(z, labels, seen)
+            apart, curvature, slope = self._around(z, seen, *known)
         return z, now, torch.linalg.slogdet(curvature)[1]
 
-    def _around(self, z: Tensor, labels: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _around(self, z: Tensor, seen: Tensor, *known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Residuals, I + JᵀJ, and half the slope of f."""
-        jacobians = torch.func.vmap(torch.func.jacfwd(self.sent))(z, labels)
-        apart = seen - torch.func.vmap(self.sent)(z, labels)
+        jacobians = torch.func.vmap(torch.func.jacfwd(self.sent))(z, *known)
+        apart = seen - torch.func.vmap(self.sent)(z, *known)
         unit = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
         slope = z - (jacobians.mT @ apart.unsqueeze(2)).squeeze(2)
         return apart, jacobians.mT @ jacobians + unit, slope
@@ -282,18 +290,3 @@ class _Search:
 
 def _objective(apart: Tensor, z: Tensor) -> Tensor:
     return apart.square().sum(dim=1) + z.square().sum(dim=1)
-
-
-def attacked(options: FloorOptions, subject: Subject) -> int:
-    """How many records are attacked: as many as asked for, else those that are cheap enough."""
-    if options.attacked is not None:
-        return options.attacked
-    parameters = sum(parameter.numel() for parameter in subject.target.model.parameters())
-    affordable = int(_CHEAP / (tangents(subject) * max(1, parameters)))
-    return min(_MOST, affordable) if affordable >= _FEWEST else 0
-
-
-def tangents(subject: Subject) -> int:
-    """Tangents of a record's gradient that its attacks take, by every layer and the model."""
-    directions = min(subject.records.inputs[0].numel(), DIRECTIONS)
-    return directions * STARTS * STEPS * (len(subject.layers) + 1)

@@ -27,11 +27,15 @@ from torch import Tensor
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release
 from gradaudit.core.randomness import torch_rng
-from gradaudit.gradients.per_sample import per_sample_gradients
+from gradaudit.gradients.differentiation import Batch, fastest
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.per_sample import names_of, per_sample_gradients
 from gradaudit.models.target import Layer, Target
+from gradaudit.sharing.companions import Companions, CompanionTrace
 
 _BISECTIONS = 100
 _NONE = 1e-12
+_COPIES = 8
 _FEWEST = 16
 """Records of a label that tell a covariance of their own, and of all that tell a law."""
 
@@ -202,11 +206,13 @@ def update_laws(
     shape: Sequence[int],
     seed: int,
     memory: int,
+    companions: Companions | None = None,
 ) -> dict[str, UpdateLaw]:
     """The law of every layer's part of the update under its noise, from drawn records.
 
-    Without layers whose part depends on a norm over several records, or whose noise is not
-    Gaussian. Empty where the gradients of enough records take more than half of the memory.
+    Without layers whose noise is not Gaussian. Empty where the gradients of enough records take
+    more than half of the memory. With companions it is that of the update less what it would be
+    with the label's mean record among them, which the attacker knows.
 
     Args:
         target: the model with its loss.
@@ -217,33 +223,71 @@ def update_laws(
         shape: of one record.
         seed: of the records.
         memory: bytes that gradients may take.
+        companions: who else is in the update; None where it is a mean over records.
 
     Raises:
         NotApplicable: records have no gradients of their own.
         AuditError: the model cannot be run on such records.
     """
-    count = min(len(labels), memory // (16 * max(1, sum(layer.parameters for layer in layers))))
+    rows = 16 * max(1, sum(layer.parameters for layer in layers)) * (1 if companions is None else 2)
+    count = min(len(labels), memory // rows)
     if count < _FEWEST:
         return {}
+    labels = labels[:count]
     about = prior.draw(count, torch_rng(seed, "floor", "law"))
-    drawn = prior.of_labels(about, labels[:count]).reshape(-1, *shape)
-    how = {"dtype": torch.float64, "memory": memory, "seed": seed}
-    chunks = list(per_sample_gradients(target, drawn, labels[:count], layers, **how))  # type: ignore[arg-type]
-    parts = {layer.name: torch.cat([chunk[layer.name] for chunk in chunks]) for layer in layers}
+    drawn = prior.of_labels(about, labels).reshape(-1, *shape)
+    if companions is None:
+        how = {"dtype": torch.float64, "memory": memory, "seed": seed}
+        chunks = list(per_sample_gradients(target, drawn, labels, layers, **how))  # type: ignore[arg-type]
+        parts = {layer.name: torch.cat([chunk[layer.name] for chunk in chunks]) for layer in layers}
+    else:
+        beside = companions.drawn(count, torch_rng(seed, "floor", "law", "companions"))
+        means = prior.centres(labels).expand(count, -1).reshape(-1, *shape)
+        pairs = [torch.cat(pair) for pair in ((drawn, means), (labels,) * 2, (beside,) * 2)]
+        view = FunctionalModel.of(target, dtype=torch.float64, seed=seed)
+        parts = _updates(view, layers, companions, *pairs, memory=memory)
     grams = {name: (part.double() @ part.double().mT).cpu() for name, part in parts.items()}
-    classes = labels[:count] if labels.dim() == 1 and not labels.is_floating_point() else None
+    classes = labels if labels.dim() == 1 and not labels.is_floating_point() else None
     numbers = torch.zeros(count) if classes is None else classes.cpu()
     found: dict[str, UpdateLaw] = {}
     for release in releases:
-        if release.tied or release.noise != "gaussian":
+        if release.noise != "gaussian":
             continue
         own = [layer for layer in layers if release.holds(layer)]
         whole = [grams[layer.name].diagonal() for layer in own]
-        left = torch.ones(count, dtype=torch.float64)
-        if release.moving is not None and whole:
+        left = torch.ones(len(grams[layers[0].name]), dtype=torch.float64)
+        if release.clip is not None and whole:
             norms = torch.stack(whole).sum(dim=0).sqrt()
-            left = (release.moving / norms).clamp(max=1)
+            left = (release.clip / norms).clamp(max=1)
         for layer in own:
             gram = grams[layer.name] * left[:, None] * left * release.fisher
+            if companions is not None:  # of the differences of pairs
+                mixed = gram[:count, count:]
+                gram = gram[:count, :count] + gram[count:, count:] - mixed - mixed.mT
             found[layer.name] = UpdateLaw(gram, numbers)
     return found
+
+
+def _updates(
+    view: FunctionalModel,
+    layers: Sequence[Layer],
+    companions: Companions,
+    records: Tensor,
+    labels: Tensor,
+    beside: Tensor,
+    *,
+    memory: int,
+) -> dict[str, Tensor]:
+    """Each record's client's update, (records, elements) by layer."""
+    trace = CompanionTrace.among(view, names_of(layers), companions)
+    numbers = range(len(records))
+    batch = Batch(trace, beside, view.cast(records), view.cast(labels), numbers)
+    way, elements = fastest(batch, "point"), sum(p.numel() for p in view.parameters.values())
+    step = max(1, memory // (_COPIES * 8 * elements * companions.records))
+    chunks = [way.gradients(batch.part(slice(k, k + step))).whole for k in numbers[::step]]
+    return {
+        layer.name: torch.cat(
+            [torch.cat([one[n].flatten(1) for n in layer.parameter_names], dim=1) for one in chunks]
+        )
+        for layer in layers
+    }

@@ -21,12 +21,12 @@ class Release:
 
     Attributes:
         parameters: their names.
-        records: k, how many the update is the mean of; all but one are known to the attacker.
+        records: k, how many the update is the mean of; all but one are known to the attacker. Of an
+            update that is no mean over its records, how many such updates it is the mean of.
         scale: deviation of Gaussian, or scale of Laplace noise, in an element of the update.
         noise: its law.
-        clip: L2 norm that is clipped to; None for no clipping.
-        of_records: whether each record is clipped, or the update.
-        of_each: whether each record gets noise of its own.
+        clip: L2 norm that each of these is clipped to; None for no clipping.
+        of_each: whether each gets noise of its own.
     """
 
     parameters: tuple[str, ...]
@@ -34,7 +34,6 @@ class Release:
     scale: float
     noise: Noise = "gaussian"
     clip: float | None = None
-    of_records: bool = True
     of_each: bool = False
 
     @property
@@ -57,28 +56,9 @@ class Release:
         return 1 / scale / scale
 
     @property
-    def moving(self) -> float | None:
-        """The norm that is clipped to, where that of one record alone decides; else None.
-
-        An update that is clipped as a whole moves no more than one that is not: projecting on a
-        ball brings no two points further apart. A single layer of it may, though (``tied``).
-        """
-        return self.clip if self.of_records or self.records == 1 else None
-
-    @property
-    def tied(self) -> bool:
-        """Whether a layer's update depends on other layers through a norm over several records.
-
-        Then only the information of all of them together, unclipped, bounds that of one of them.
-        """
-        return self.clip is not None and self.moving is None
-
-    @property
     def reach(self) -> float | None:
         """How far one record's part of the update is from a fixed point, at most (L2)."""
-        if self.clip is None:
-            return None
-        return self.clip / self.records if self.of_records else self.clip
+        return None if self.clip is None else self.clip / self.records
 
     @property
     def shift(self) -> float:
@@ -92,11 +72,16 @@ class Release:
 
 
 def releases_of(
-    chain: Chain, parameters: Sequence[str], records: int, sigma: float = 0.0
+    chain: Chain, parameters: Sequence[str], records: int, sigma: float = 0.0, *, clients: int = 1
 ) -> tuple[Release, ...]:
     """How the shared parameters leave; those that get no noise are in none.
 
-    ``sigma`` is the deviation of Gaussian noise on the update, instead of a defense's.
+    Args:
+        chain: what each client does to its update.
+        parameters: that are shared.
+        records: in a client's update; 1 where that is no mean over them.
+        sigma: deviation of Gaussian noise on the mean update, instead of a defense's.
+        clients: how many clients' updates are averaged.
 
     Raises:
         NotApplicable: noise is added where another defense acted before, or two add some, or what
@@ -108,7 +93,7 @@ def releases_of(
                 f"--sigma {sigma:g} is the update's noise, and so is that of --defense {chain}; "
                 "give one of them"
             )
-        return (Release(tuple(parameters), records, sigma),)
+        return (Release(tuple(parameters), records * clients, sigma),)
     noisy: dict[DpNoise, list[str]] = {}
     for name in parameters:
         defense = _noise_of(chain.of(name))
@@ -116,10 +101,10 @@ def releases_of(
             noisy.setdefault(defense, []).append(name)
     found = []
     for defense, names in noisy.items():
-        o, of_records = defense.options, defense.of_records
-        scale = noise_scale(o.per, o.sigma, records)
-        kind = o.noise, o.clip, of_records, o.per == "record"
-        found.append(Release(tuple(names), records, scale, *kind))
+        o = defense.options
+        scale = noise_scale(o.per, o.sigma, records) / clients**0.5
+        kind = o.noise, o.clip, o.per == "record" or clients > 1
+        found.append(Release(tuple(names), records * clients, scale, *kind))
     return tuple(found)
 
 
@@ -191,4 +176,4 @@ def _together(
         yield dict(moved), None
     for release in clips:
         if own := {layer.name: moved[layer.name] for layer in layers if release.holds(layer)}:
-            yield own, release.moving
+            yield own, release.clip

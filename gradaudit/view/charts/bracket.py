@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.core.text import number, printable
 from gradaudit.measurement import number_of
 from gradaudit.report import Measurement, Report
@@ -87,8 +88,8 @@ def _at(share: float) -> float:
 def _rebuilt(report: Report) -> float | None:
     """Returns what attack reconstruct left of the data's records, on the same axis.
 
-    None unless it was on the update that the floor is about: a gradient of as many records under
-    the same noise.
+    None unless it was on the update that the floor is about: one that clients make alike, under the
+    same noise.
     """
     floors = [row for row in report.select("floor.mse_share") if not row.variant]
     whole = next((row for row in floors if row.layer is None and row.value), None)
@@ -96,9 +97,10 @@ def _rebuilt(report: Report) -> float | None:
     floor, rebuilding = (report.options.get(name) for name in ("floor", "attack reconstruct"))
     if floor is None or rebuilding is None or whole is None:
         return None
-    alike = floor.get("batch_size") == rebuilding.get("batch_size") and not floor.get("sigma")
-    plain = rebuilding.get("algorithm") == "fedsgd" and not rebuilding.get("update")
+    made = {name: field.default for name, field in ClientOptions.model_fields.items()}
+    alike = all(floor.get(name, at) == rebuilding.get(name, at) for name, at in made.items())
+    other = floor.get("sigma") or rebuilding.get("update")
     error = number_of(whole.details.get("mse"))
-    if not (alike and plain and error) or attack is None or attack.value is None:
+    if not (alike and error) or other or attack is None or attack.value is None:
         return None
     return attack.value * (whole.value or 0.0) / error

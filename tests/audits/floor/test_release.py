@@ -27,22 +27,29 @@ def chain(*specs: str) -> Chain:
 
 
 @pytest.mark.parametrize(
-    ("per", "fisher", "shift"),
+    ("per", "records", "fisher", "shift"),
     [
-        ("record", 1 / (4 * 0.25), 2 / (0.5 * 2)),
-        ("sum", 1 / 0.25, 2 / 0.5),
-        ("mean", 1 / (16 * 0.25), 2 / (0.5 * 4)),
-        ("release", 1 / (16 * 0.25), 2 / 0.5),
-        ("record,noise=laplace", 1 / (4 * 0.25), 2 / 0.5),
+        ("record", 4, 1 / (4 * 0.25), 2 / (0.5 * 2)),
+        ("sum", 4, 1 / 0.25, 2 / 0.5),
+        ("mean", 4, 1 / (16 * 0.25), 2 / (0.5 * 4)),
+        ("release", 1, 1 / 0.25, 2 / 0.5),
+        ("record,noise=laplace", 4, 1 / (4 * 0.25), 2 / 0.5),
     ],
 )
-def test_information_and_shift_by_where_the_noise_is(per: str, fisher: float, shift: float) -> None:
-    """Of one of four records, clipped to 2 under σ = ½; Laplace noise of a record counts alone."""
-    (release,) = releases_of(chain(f"dp:clip=2,sigma=0.5,per={per}"), NAMES, 4)
+@pytest.mark.parametrize("clients", [1, 9])
+def test_information_and_shift_by_where_the_noise_is(
+    per: str, records: int, fisher: float, shift: float, clients: int
+) -> None:
+    """Of one of four records, clipped to 2 under σ = ½; Laplace noise of a record counts alone.
+
+    A mean of nine clients, each with noise, has the noise of nine on one client's update.
+    """
+    noisy = chain(f"dp:clip=2,sigma=0.5,per={per}")
+    (release,) = releases_of(noisy, NAMES, records, clients=clients)
+    fisher, shift = fisher / clients, shift if "laplace" in per else shift / clients**0.5
     assert release.parameters == NAMES
     assert release.fisher == pytest.approx(fisher)
     assert release.shift == pytest.approx(shift)
-    assert release.moving == (None if per == "release" else 2)
 
 
 @pytest.mark.parametrize(

@@ -56,5 +56,9 @@ def test_what_was_rebuilt_of_the_data_is_beside_it_where_the_update_is_the_same(
         {**alike, "floor": {**floor, "sigma": 0.1}},
         {**alike, "attack reconstruct": {**rebuilding, "batch_size": 4}},
         {**alike, "attack reconstruct": {**rebuilding, "algorithm": "fedavg"}},
+        {**alike, "floor": {**floor, "others": 3}},
     ):
         assert "reconstruct" not in whole(**other)
+    trained = {"algorithm": "fedavg", "local_steps": 3}
+    both = {name: {**options, **trained} for name, options in alike.items()}
+    assert "reconstruct" in whole(**both)
