@@ -321,5 +321,5 @@ def _audit(
     name = named(name)
     kind = pick(name, known, f"audits: {name}", "audit")
     expect_options(kind.Options, name, values)
-    said = kind.Options.deployed(federation) if federation else {}
-    return kind(settle(kind.Options, dict(values), {**preset, **said}))
+    deployed = kind.Options.deployed(federation) if federation else {}
+    return kind(settle(kind.Options, dict(values), {**preset, **deployed}))

@@ -349,8 +349,8 @@ def deployed(
     """
     merged = {**_chosen(deployment.of_subject(), names), **file}
     for name, audit in audits().items():
-        if said := _chosen(audit.Options.deployed(deployment), names):
-            merged[_section_of(name)] = {**said, **section(file, name)}
+        if deployed := _chosen(audit.Options.deployed(deployment), names):
+            merged[_section_of(name)] = {**deployed, **section(file, name)}
     return merged
 
 

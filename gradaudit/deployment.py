@@ -158,7 +158,7 @@ class Deployment(BaseModel):
     def of_updates(self) -> dict[str, Any]:
         """Returns the options of shared updates in this deployment, by name, without unset ones."""
         local = {name: getattr(self, name) for name in LOCAL if name != "local_batch"}
-        said = {
+        settings = {
             "batch_size": self.behind,
             "algorithm": self.algorithm,
             "rate": self.rate,
@@ -166,7 +166,7 @@ class Deployment(BaseModel):
             "local_batch": self.batch_size if self.algorithm == "fedavg" else None,
             "others": (self.seen_together or 1) - 1,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 def read_deployment(path: str | Path) -> Deployment:

@@ -151,8 +151,8 @@ class Measurement(Document):
         """Returns why the value is doubtful, a clause for each reason."""
         given = self.details.get("imprecise_because")
         because = given if isinstance(given, str) and given else "imprecise: no interval to trust"
-        said = [because] if self.imprecise else []
-        return tuple(x for x in (*said, self.details.get("warning")) if isinstance(x, str))
+        reasons = [because] if self.imprecise else []
+        return tuple(x for x in (*reasons, self.details.get("warning")) if isinstance(x, str))
 
     @property
     def id(self) -> str:

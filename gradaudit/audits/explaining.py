@@ -130,10 +130,10 @@ def _fields(part: type[Any]) -> Iterator[Entry]:
     taken_by_a_spec = inspect.signature(part).parameters.keys() - {"source", "target"}
     for base in part.__mro__:
         below = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
-        for names, said in re.findall(r"^    ([\w, ]+): (.*(?:\n     .*)*)", below, re.MULTILINE):
+        for names, text in re.findall(r"^    ([\w, ]+): (.*(?:\n     .*)*)", below, re.MULTILINE):
             taken = names.split(", ")[0] in taken_by_a_spec
-            if taken and "no option" not in said:
-                yield names, " ".join(said.split())
+            if taken and "no option" not in text:
+                yield names, " ".join(text.split())
 
 
 def _paragraphs(part: type[Any]) -> list[str]:
@@ -145,13 +145,13 @@ def _paragraphs(part: type[Any]) -> list[str]:
 def limits_of(metric: Metric) -> str:
     """Returns the default policy's limit of a metric as a sentence; empty where it has none."""
     beyond = "above" if metric.riskier == "higher" else "below"
-    said = [
+    limits = [
         f"{word} {beyond} {number(limit)}"
         for word, limit in (("a warning", metric.warning), ("an error", metric.error))
         if limit is not None
     ]
     because = f": {metric.why}" if metric.why else ""
-    return f"By default {' and '.join(said)}{because}." if said else ""
+    return f"By default {' and '.join(limits)}{because}." if limits else ""
 
 
 def _measuring() -> dict[str, list[tuple[type[Audit[Any]], Metric]]]:
@@ -215,13 +215,13 @@ def described(name: str, field: FieldInfo) -> str:
     default = None if field.is_required() else field.get_default(call_default_factory=True)
     off = f"--no-{name.replace('_', '-')} turns it off"
     if default is True:
-        said = f" (default: on; {off})"
+        text = f" (default: on; {off})"
     elif default is None and bool in get_args(field.annotation):
-        said = f" ({off})"
+        text = f" ({off})"
     elif default in (None, (), False):
-        said = ""
+        text = ""
     else:
         values = default if isinstance(default, tuple) else (default,)
         texts = [f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for v in values]
-        said = f" (default: {', '.join(texts)})"
-    return f"{field.description or ''}{said}"
+        text = f" (default: {', '.join(texts)})"
+    return f"{field.description or ''}{text}"

@@ -165,8 +165,8 @@ def _options(params: Sequence[Any], ctx: Any) -> Iterator[tuple[str, str, str]]:
 def _help_of_argument(command: Any, name: str) -> str | None:
     """The help that the command declares for an argument, which Typer 0.20 loses on click 8.5."""
     hint = get_type_hints(command.callback, include_extras=True).get(name)
-    said = [info.help for info in getattr(hint, "__metadata__", ()) if type(info) is ArgumentInfo]
-    return said[0] if said else None
+    helps = [info.help for info in getattr(hint, "__metadata__", ()) if type(info) is ArgumentInfo]
+    return helps[0] if helps else None
 
 
 def _commands(group: Any) -> Iterator[tuple[str, str, str]]:
@@ -191,7 +191,7 @@ def completer(option: str) -> Callable[[typer.Context, str], list[Completion]] |
 
     def complete(ctx: typer.Context, incomplete: str) -> list[Completion]:
         candidates = _COMPLETED[option](ctx)
-        return [(word, said) for word, said in candidates if word.startswith(incomplete)]
+        return [(word, summary) for word, summary in candidates if word.startswith(incomplete)]
 
     return complete
 
@@ -214,8 +214,8 @@ def _audits(ctx: typer.Context) -> Iterator[Completion]:
 
 def _explained(ctx: typer.Context) -> Iterator[Completion]:
     titles = {name: metric.title for name, metric in known_metrics().items()}
-    said = {**{name: audit.summary for name, audit in audits().items()}, **titles}
-    return ((name.replace(" ", "-"), said.get(name, "")) for name in names())
+    summary_of = {**{name: audit.summary for name, audit in audits().items()}, **titles}
+    return ((name.replace(" ", "-"), summary_of.get(name, "")) for name in names())
 
 
 def _parts(package: str, by: str = "name") -> Callable[[typer.Context], Iterable[Completion]]:
@@ -242,8 +242,8 @@ def _attributes(ctx: typer.Context) -> Iterator[Completion]:
 
 def _bundled(data: str) -> list[str]:
     """Returns the attributes of data that comes with gradaudit, as its summary names them."""
-    said = summaries("gradaudit.data").get(data.partition("?")[0], "")
-    found = re.search(r"attributes? ([\w ]+)$", said)
+    summary = summaries("gradaudit.data").get(data.partition("?")[0], "")
+    found = re.search(r"attributes? ([\w ]+)$", summary)
     return found[1].split(" and ") if found else []
 
 

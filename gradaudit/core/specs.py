@@ -198,13 +198,13 @@ def suggest(name: str, known: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def pick(name: str, known: Mapping[str, T], said: str, what: str) -> T:
+def pick(name: str, known: Mapping[str, T], given: str, what: str) -> T:
     """Returns what has a name.
 
     Args:
         name: the name.
         known: everything by name.
-        said: what the user wrote, for the message.
+        given: what the user wrote, for the message.
         what: kind of thing, for the message.
 
     Raises:
@@ -212,7 +212,7 @@ def pick(name: str, known: Mapping[str, T], said: str, what: str) -> T:
     """
     if name not in known:
         raise UsageError(
-            f"{said}: no such {what}{suggest(name, known)}; there are: {', '.join(known)}"
+            f"{given}: no such {what}{suggest(name, known)}; there are: {', '.join(known)}"
         )
     return known[name]
 

@@ -75,10 +75,10 @@ class UserFactory(DataAdapter):
         """The function that a spec names, with its options; its attributes are its own affair."""
         function = load_callable(spec.name, "--data")
         ours = [key for key, _ in spec.pairs if key in _WORDS and not _takes(function, key)]
-        said = arguments(replace(spec, pairs=_pairs(spec, ours)), _layout)
+        settings = arguments(replace(spec, pairs=_pairs(spec, ours)), _layout)
         rest = _pairs(spec, [key for key, _ in spec.pairs if key not in ours])
         factory = partial(function, **arguments(replace(spec, pairs=rest), function))
-        return cls(source=spec.name, factory=factory, layout=_layout(**said))
+        return cls(source=spec.name, factory=factory, layout=_layout(**settings))
 
     def load(self) -> Records:
         """Call the function."""

@@ -70,8 +70,8 @@ def with_order(judged: Report, commitment: Path, policy: Policy | None) -> Repor
     """
     read = read_commitment(commitment)
     if policy is None or read.rules != policy.sha256:
-        said = "is about another policy than the one that judges; name its own with --policy"
-        raise UsageError(f"{commitment}: {said}")
+        message = "is about another policy than the one that judges; name its own with --policy"
+        raise UsageError(f"{commitment}: {message}")
     by = judged.provenance.get("policy")
     noted: dict[str, JsonValue] = {
         **(by if isinstance(by, dict) else {}),
@@ -103,8 +103,8 @@ def read_commitment(path: Path) -> Commitment:
     try:
         return Commitment.model_validate_json(read_file(path, MAX_BYTES))
     except ValidationError as error:
-        said = "no commitment; write one with `gradaudit commit policy.yaml audit.yaml`"
-        raise UsageError(f"{path}: {said}") from error
+        message = "no commitment; write one with `gradaudit commit policy.yaml audit.yaml`"
+        raise UsageError(f"{path}: {message}") from error
 
 
 def stamp(commitment: Path) -> datetime | None:
@@ -131,11 +131,13 @@ def stamped_time(timestamp: Path, commitment: Path) -> datetime:
     try:
         answer = client.decode_timestamp_response(read_file(timestamp, MAX_BYTES)).tst_info
     except ValueError as error:
-        said = f"no timestamp of RFC 3161 ({printable(str(error))}); ask the authority anew"
-        raise UsageError(f"{timestamp}: {said}") from error
+        message = f"no timestamp of RFC 3161 ({printable(str(error))}); ask the authority anew"
+        raise UsageError(f"{timestamp}: {message}") from error
     imprint = hashlib.sha256(read_file(commitment, MAX_BYTES)).digest()
     if answer.message_imprint.message != imprint:
-        said = f"is of other content than {commitment} has now (SHA-256); ask for a new timestamp"
-        raise UsageError(f"{timestamp}: {said}")
+        message = (
+            f"is of other content than {commitment} has now (SHA-256); ask for a new timestamp"
+        )
+        raise UsageError(f"{timestamp}: {message}")
     time: datetime = answer.gen_time
     return time

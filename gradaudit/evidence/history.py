@@ -44,8 +44,8 @@ class ShownChange:
         row, old, new = self.change.row, self.change.old, self.change.new
         values = " → ".join(estimate(side) for side in (old, new) if side is not None)
         where = row.layer if row.layer is not None else "whole model"
-        said = f"{self.change.direction} from {self.before} to {self.after}"
-        return printable(f"{where} {row.id}: {said}, {values}", limit=None)
+        message = f"{self.change.direction} from {self.before} to {self.after}"
+        return printable(f"{where} {row.id}: {message}, {values}", limit=None)
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def read_history(folder: Path, metric: str | None = None) -> History:
     files = sorted(folder.glob("*.json"), key=lambda path: _natural(path.name))
     reports = {path.stem: Report.from_file(path) for path in files if _is_report(path)}
     if len(reports) < 2:
-        said = "a history needs two; write one of each round or version"
-        raise UsageError(f"{folder}: has {len(reports)} reports, and {said}")
+        message = "a history needs two; write one of each round or version"
+        raise UsageError(f"{folder}: has {len(reports)} reports, and {message}")
     history = History(reports, metric)
     if not history.series:
         what = metric or "what answers a question"

@@ -79,14 +79,16 @@ def _statement_in(folder: Path) -> tuple[Path, dict[str, Any]]:
         if isinstance(document := read_json(path), dict) and _is_statement(document)
     ]
     if len(found) != 1:
-        said = f"holds {len(found)} statements; it must hold the one of `gradaudit attest`"
-        raise UsageError(f"{folder}: {said}")
+        message = f"holds {len(found)} statements; it must hold the one of `gradaudit attest`"
+        raise UsageError(f"{folder}: {message}")
     path, document = found[0]
     try:
         json.loads(read_file(path, MAX_BYTES), object_pairs_hook=once)
     except ValueError as error:
-        said = "so that programs may read it differently; ask for a statement of `gradaudit attest`"
-        raise UsageError(f"{path}: has the {error}, {said}") from error
+        message = (
+            "so that programs may read it differently; ask for a statement of `gradaudit attest`"
+        )
+        raise UsageError(f"{path}: has the {error}, {message}") from error
     return path, document
 
 
@@ -165,8 +167,8 @@ def _of_result(files: Mapping[Kind, Path], statement: Json) -> PackCheck:
     if made == statement:
         result = cast("Any", statement)["predicate"]["result"]
         if "policy" not in files:
-            said = "is what the report says; no policy is named to judge its numbers by"
-            return PackCheck(None, what, f"{result} {said}")
+            message = "is what the report says; no policy is named to judge its numbers by"
+            return PackCheck(None, what, f"{result} {message}")
         return PackCheck(True, what, f"{result} follows from the report and the policy")
     return PackCheck(False, what, "is not what the report says")
 

@@ -36,8 +36,8 @@ def sign(payload: bytes, key: Path) -> dict[str, Any]:
         private = pem.load_pem_private_key(read_file(key, MAX_KEY), password=None)
         made = signer.CryptoSigner(private)
     except (ValueError, TypeError) as error:
-        said = "no private key of Ed25519, ECDSA or RSA as PEM without a password"
-        raise UsageError(f"{key}: {said}; make one with openssl genpkey") from error
+        message = "no private key of Ed25519, ECDSA or RSA as PEM without a password"
+        raise UsageError(f"{key}: {message}; make one with openssl genpkey") from error
     envelope = dsse.Envelope(payload, PAYLOAD, {})
     envelope.sign(made)
     return dict(envelope.to_dict())
@@ -54,8 +54,8 @@ def signed(envelope: dict[str, Any], key: Path) -> bytes:
     try:
         public = signer.SSlibKey.from_crypto(pem.load_pem_public_key(read_file(key, MAX_KEY)))
     except ValueError as error:
-        said = "no public key of Ed25519, ECDSA or RSA as PEM"
-        raise UsageError(f"{key}: {said}; write it with openssl pkey -pubout") from error
+        message = "no public key of Ed25519, ECDSA or RSA as PEM"
+        raise UsageError(f"{key}: {message}; write it with openssl pkey -pubout") from error
     try:
         read = dsse.Envelope.from_dict(envelope)
         read.verify([public], 1)

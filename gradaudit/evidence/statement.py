@@ -53,8 +53,8 @@ def statement_of(files: Mapping[Kind, Path]) -> Json:
     """
     judged = Report.from_file(files["report"])
     if not judged.findings:
-        said = "is not judged; write a judged copy with `gradaudit gate REPORT -o judged.json`"
-        raise UsageError(f"{files['report']}: {said}")
+        message = "is not judged; write a judged copy with `gradaudit gate REPORT -o judged.json`"
+        raise UsageError(f"{files['report']}: {message}")
     if not judged.target.checkpoints:
         raise UsageError(f"{files['report']}: names no checkpoint, and a statement is about one")
     names = [path.name for path in files.values()]
@@ -63,8 +63,8 @@ def statement_of(files: Mapping[Kind, Path]) -> Json:
         if name != printable(name, limit=None):
             raise UsageError(f"{name}: the name is not plain UTF-8 text; rename the file")
     if len(set(names)) < len(names):
-        said = "rename one of them, and audit renamed checkpoints again"
-        raise UsageError(f"two files of a statement have one name; {said}")
+        message = "rename one of them, and audit renamed checkpoints again"
+        raise UsageError(f"two files of a statement have one name; {message}")
     _expect_agreement(judged, files)
     subjects: list[JsonValue] = [
         _resource(Path(checkpoint.file).name, sha256=checkpoint.sha256)
@@ -123,18 +123,18 @@ def _expect_agreement(judged: Report, files: Mapping[Kind, Path]) -> None:
             raise UsageError(f"{files['policy']}: another policy judged {files['report']}")
         baseline = Report.from_file(files["baseline"]) if "baseline" in files else None
         if not _follows(judged, policy, baseline):
-            said = f"its findings are not those of {files['policy']}; judge it anew with that"
-            raise UsageError(f"{files['report']}: {said}")
+            message = f"its findings are not those of {files['policy']}; judge it anew with that"
+            raise UsageError(f"{files['report']}: {message}")
     if "commitment" in files:
         committed = read_commitment(files["commitment"]).files
         if "policy" not in files:
-            said = "is about a policy, which is not named; name it too, with --policy"
-            raise UsageError(f"{files['commitment']}: {said}")
+            message = "is about a policy, which is not named; name it too, with --policy"
+            raise UsageError(f"{files['commitment']}: {message}")
         for kind in ("policy", "config"):
             path = files.get(kind)
             if path is not None and committed.get(path.name) != digest_of(path):
-                said = f"does not name {path.name} as it is; name the file as it was committed"
-                raise UsageError(f"{files['commitment']}: {said}")
+                message = f"does not name {path.name} as it is; name the file as it was committed"
+                raise UsageError(f"{files['commitment']}: {message}")
 
 
 def _follows(judged: Report, policy: Policy, baseline: Report | None) -> bool:

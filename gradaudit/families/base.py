@@ -294,11 +294,11 @@ class Family(ABC):
         shares = [(1 - more, more) for more in training.prior[::-1].cumsum()[-2::-1]]
 
         def above(features: Features) -> FloatArray:
-            said = [
+            log_shares = [
                 under_prior(member.log_probabilities(features), member.prior, np.array(wanted))
                 for member, wanted in zip(members, shares, strict=True)
             ]
-            return np.exp(np.stack(said)[:, :, 1].T)
+            return np.exp(np.stack(log_shares)[:, :, 1].T)
 
         return above
 

@@ -84,9 +84,9 @@ class Logistic(ProjectedFamily):
 
         def objective(flat: FloatArray) -> tuple[float, FloatArray]:
             weights = flat.reshape(sides, -1)
-            said = normalised(of_both(columns @ weights.T))
-            wrong = (losses * (np.exp(said) - known))[:, -sides:]
-            value = (penalty * weights**2).sum() / 2 - (losses * known * said).sum()
+            posterior = normalised(of_both(columns @ weights.T))
+            wrong = (losses * (np.exp(posterior) - known))[:, -sides:]
+            value = (penalty * weights**2).sum() / 2 - (losses * known * posterior).sum()
             return float(value), np.asarray(wrong.T @ columns + penalty * weights).reshape(-1)
 
         found = minimize(

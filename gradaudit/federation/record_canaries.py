@@ -141,25 +141,25 @@ class RecordCanaries:
 
     def _suspicions(self, ratio: float, again: float, looks: float) -> list[str]:
         """Returns assumptions of an accountant that the steps contradict, a clause for each."""
-        sizes, said = np.array(self.batches), []
+        sizes, suspicions = np.array(self.batches), []
         if abs(ratio - 1) > max(_TOLERANCE, _DEVIATIONS / math.sqrt(2 * max(1.0, looks))):
-            said.append(
+            suspicions.append(
                 f"what is released differs from the clipped sum by {ratio:.3g} times the declared "
                 "noise: look at the noise, the clip, the divisor and what is accumulated"
             )
         if abs(again) > _REPEATS:
-            said.append("two steps in a row have the same noise")
+            suspicions.append("two steps in a row have the same noise")
         spread = sizes.var(ddof=1) if len(sizes) > 1 else 0.0
         usual = max(sizes.mean() * (1 - self.sampling_rate), 1e-12)
         free = len(sizes) - 1
         if self.sampling_rate < 1 and free and chdtr(free, free * spread / usual) < _RARE:
-            said.append(
+            suspicions.append(
                 f"batches of {sizes.min()} to {sizes.max()} records differ less than those of "
                 "Poisson sampling, which the accountant takes for granted"
             )
         if not self._moved:
-            said.append("no parameter moved: the privacy was spent for nothing")
-        return said
+            suspicions.append("no parameter moved: the privacy was spent for nothing")
+        return suspicions
 
     def _with_canaries(self, closure: Any = None) -> Any:
         """Runs Opacus's own ``pre_step`` with the canaries among the records of the step."""

@@ -74,8 +74,8 @@ def _fitting(block: Block, room: int) -> list[str]:
             break
         rows.append(row)
     cut = len(block.rows) - len(rows)
-    said = ["", LEFT_OUT.format(cut)] if cut else []
-    return [*block.opening, *rows, *block.closing, *said]
+    note = ["", LEFT_OUT.format(cut)] if cut else []
+    return [*block.opening, *rows, *block.closing, *note]
 
 
 def _size(line: str) -> int:
@@ -135,7 +135,7 @@ def _summary(shown: View) -> Iterator[Block]:
 def _legend(shown: View) -> Iterator[str]:
     printed = "".join(cell.full for line in shown.layers.lines for cell in line.answers)
     printed += "".join(line.value for line in shown.model)
-    return (said for mark, said in MARKS.items() if mark in printed)
+    return (meaning for mark, meaning in MARKS.items() if mark in printed)
 
 
 def _riskiest(shown: View) -> Block:
@@ -177,8 +177,8 @@ def _folded(summary: str, opening: Sequence[str], rows: Sequence[str]) -> Block:
 def _concern(concern: Concern) -> str:
     mark = f"{_MARKS[concern.level]} " if concern.shown else ""
     doubts = [f"{DOUBTED} {doubt}" for doubt in concern.doubts if doubt != concern.helps]
-    said = [part for part in (concern.evidence, *doubts, concern.why) if part]
-    rest = "".join(f"<br>{_text(part)}" for part in said)
+    parts = [part for part in (concern.evidence, *doubts, concern.why) if part]
+    rest = "".join(f"<br>{_text(part)}" for part in parts)
     return f"- {mark}**{concern.word}** {_text(concern.sentence)}{rest}"
 
 

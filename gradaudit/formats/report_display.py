@@ -65,8 +65,8 @@ def notebook(report: Report) -> str:
         f"{escape(str(risk))}</td></tr>"
         for name, risk in _riskiest(report)
     )
-    said = "".join(f"<p>{escape(line)}</p>" for line in (_title(report), *_facts(report)))
-    return f"<div>{said}<table><tbody>{rows}</tbody></table></div>"
+    lines = "".join(f"<p>{escape(line)}</p>" for line in (_title(report), *_facts(report)))
+    return f"<div>{lines}<table><tbody>{rows}</tbody></table></div>"
 
 
 def _title(report: Report) -> str:

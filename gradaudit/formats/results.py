@@ -49,8 +49,8 @@ class Result:
         stands = [finding.message, *(unclear.message for unclear in self.open)]
         meaning = why(finding.metric) if finding.outcome in BEYOND else ""
         named = "" if not finding.rule else f"{where}: {finding.metric}{variant} "
-        said = f"{named}{'; and '.join(stands)}."
-        return printable(f"{said} {meaning[:1].upper()}{meaning[1:]}".strip(), limit=None)
+        claim = f"{named}{'; and '.join(stands)}."
+        return printable(f"{claim} {meaning[:1].upper()}{meaning[1:]}".strip(), limit=None)
 
 
 def rule_of(finding: Finding) -> str:

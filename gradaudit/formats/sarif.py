@@ -71,13 +71,13 @@ def _run(judged: Report) -> Json:
         "semanticVersion": _text(judged.tool.get("version", "0")),
         "rules": [_rule(name, judged) for name in rules],
     }
-    said: Json = {
+    properties: Json = {
         "verdict": verdict(judged),
         "policy": policy_name(judged),
         "summary": _text(summary(judged)),
     }
     if prepared := preparation(judged):
-        said["data"] = _text(prepared)
+        properties["data"] = _text(prepared)
     return {
         "tool": {"driver": driver},
         "automationDetails": {"id": f"gradaudit/{quote(judged.target.model, safe='')}/"},
@@ -85,7 +85,7 @@ def _run(judged: Report) -> Json:
         "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
         "columnKind": "unicodeCodePoints",
         "results": list(_results(judged, rules)),
-        "properties": said,
+        "properties": properties,
     }
 
 

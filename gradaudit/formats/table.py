@@ -176,9 +176,11 @@ class _TablePage(Page):
 
     def legend(self, lines: Sequence[LayerLine]) -> str:
         """Explains the table: each question's metric, and the marks in cells."""
-        said = [f"{x.heading} {x.metric}" for x in self.view.layers.questions]
+        questions = [f"{x.heading} {x.metric}" for x in self.view.layers.questions]
         printed = "".join(cell.brief for line in lines for cell in line.answers)
-        return "; ".join([", ".join(said), *(LEGEND[mark] for mark in LEGEND if mark in printed)])
+        return "; ".join(
+            [", ".join(questions), *(LEGEND[mark] for mark in LEGEND if mark in printed)]
+        )
 
     def doubts(self, brief: bool) -> Iterator[Text]:
         for doubt in self.view.brief_doubts if brief else self.view.doubts:

@@ -239,10 +239,10 @@ def would_settle(
         return row.doubts[0]
     metric = known_metrics().get(row.id)
     stronger = metric.stronger if metric else ""
-    said = deciding_remedy(times, row.n, metric.counts if metric else "", played=bool(stronger))
+    remedy = deciding_remedy(times, row.n, metric.counts if metric else "", played=bool(stronger))
     if not inside:
-        said = "its adversary is linear, and a stronger one may get more"
-    return f"{said} ({stronger})" if options and stronger else said
+        remedy = "its adversary is linear, and a stronger one may get more"
+    return f"{remedy} ({stronger})" if options and stronger else remedy
 
 
 def ends_of(row: Measurement, value: float) -> tuple[float, float]:

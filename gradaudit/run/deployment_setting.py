@@ -30,8 +30,8 @@ def setting_of(options: AuditOptions, subject: Subject) -> Setting:
     if described is None or not _same_subject(described, subject) or described.behind is None:
         return "diagnostic"
     wanted = type(options)(**type(options).deployed(described)).seen()
-    said = {**described.of_subject(), **described.of_updates()}
-    wanted |= {name: value for name, value in said.items() if name in wanted}
+    settings = {**described.of_subject(), **described.of_updates()}
+    wanted |= {name: value for name, value in settings.items() if name in wanted}
     return "deployed" if options.seen() == wanted else "diagnostic"
 
 

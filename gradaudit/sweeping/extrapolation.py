@@ -102,7 +102,7 @@ def _row(metric: Metric, rows: Sequence[Measurement], key: str, size: float) -> 
     """The row at a size, or why there is none."""
     rows = sorted(rows, key=lambda row: float(row.variant[key]))
     whole = int(size) if size == int(size) else size
-    said: dict[str, JsonValue] = {"measured": [row.variant[key] for row in rows]}
+    basis: dict[str, JsonValue] = {"measured": [row.variant[key] for row in rows]}
     blank = Measurement(
         audit=rows[0].audit,
         metric=rows[0].metric,
@@ -115,10 +115,10 @@ def _row(metric: Metric, rows: Sequence[Measurement], key: str, size: float) -> 
     curve = Curve.of(metric, rows, key)
     if why := curve.why_not():
         return blank.model_copy(
-            update={"reason": f"not extrapolated: {why}", "details": {EXTRAPOLATED: said}}
+            update={"reason": f"not extrapolated: {why}", "details": {EXTRAPOLATED: basis}}
         )
     found, (held, tested) = curve.predict(size), curve.held_out()
-    said |= {"law": found.law, "scale": curve.scale.name, "held_out": held, "inside": tested}
+    basis |= {"law": found.law, "scale": curve.scale.name, "held_out": held, "inside": tested}
     return blank.model_copy(
         update={
             "value": found.value,
@@ -126,7 +126,7 @@ def _row(metric: Metric, rows: Sequence[Measurement], key: str, size: float) -> 
             "confidence": CONFIDENCE,
             "status": "measured",
             "reason": None,
-            "details": {EXTRAPOLATED: said, "warning": "extrapolated, not measured"},
+            "details": {EXTRAPOLATED: basis, "warning": "extrapolated, not measured"},
         }
     )
 

@@ -235,5 +235,5 @@ def _words(values: dict[str, Any], names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         if values.get(name) not in (None, (), 0):
             value = values[name]
-            said = " then ".join(value) if isinstance(value, tuple) else value
-            yield f"{name.replace('_', '-')} {said}"
+            text = " then ".join(value) if isinstance(value, tuple) else value
+            yield f"{name.replace('_', '-')} {text}"

@@ -33,9 +33,9 @@ class PermutationFloor(NamedTuple):
 
 def permuted(row: Measurement, rows: Mapping[Key, Measurement]) -> PermutationFloor | None:
     """Returns the number for a permuted attribute, from the row's details or a row of its own."""
-    told = dict_of(row.details.get("permuted"))
-    if (value := number_of(told.get("value"))) is not None:
-        ends = numbers_of(told.get("interval"))
+    permuted = dict_of(row.details.get("permuted"))
+    if (value := number_of(permuted.get("value"))) is not None:
+        ends = numbers_of(permuted.get("interval"))
         return PermutationFloor(value, (ends[0], ends[1]) if len(ends) == 2 else None)
     key = row.id, row.layer, json.dumps({**row.variant, PERMUTED: True}, sort_keys=True)
     own = rows.get(key)
@@ -138,7 +138,7 @@ class Cell:
         return self.measured and self.judged and not self.level and not self.possible
 
     @property
-    def told(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether there is a number, or none is needed."""
         return self.measured or self.solved
 

@@ -243,10 +243,11 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     row = facts.rows.get(first.key)
     known = known_metrics().get(first.metric)
     place = facts.where(findings)
-    said = clause(first.metric, known, row, place)
+    sentence = clause(first.metric, known, row, place)
     asked = {(_question(finding), finding.layer) for finding in findings}
     if first.outcome == "unclear" and asked & facts.answered:
-        said = beyond(first, known, place)  # the clause itself is shown by another rule or metric
+        # the clause itself is shown by another rule or metric
+        sentence = beyond(first, known, place)
     measured, proxy = row if worst else None, first.metric in facts.standing
     return Concern(
         level=_level(first),
@@ -258,9 +259,9 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         metric=first.metric,
         question=known.question if known else None,
         layers=place.layers,
-        clause=said,
+        clause=sentence,
         sentence=_sentence(
-            findings, first, said, place, known, plain=bool(row and known and known.says)
+            findings, first, sentence, place, known, plain=bool(row and known and known.says)
         ),
         number=number_of(first, measured, place) if measured else "",
         floor=floor_of(measured, facts.rows, known) if measured else "",
@@ -276,7 +277,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
 def _sentence(
     findings: Sequence[Finding],
     finding: Finding,
-    said: str,
+    sentence: str,
     place: Place,
     known: Metric | None,
     *,
@@ -292,11 +293,11 @@ def _sentence(
         if not plain:
             return f"{named(finding.metric, known)}{where}: {finding.message}{more}"
         reason = finding.message.removeprefix("could not be measured: ")
-        return f"it could not be measured whether {said}: {reason}{more}"
+        return f"it could not be measured whether {sentence}: {reason}{more}"
     if finding.outcome == "unclear":
-        return f"{_UNDECIDED}whether {said}"
+        return f"{_UNDECIDED}whether {sentence}"
     accepted = _ACCEPTED.get(finding.outcome)
-    return f"{said} ({accepted})" if accepted else said
+    return f"{sentence} ({accepted})" if accepted else sentence
 
 
 def _question(finding: Finding) -> str:

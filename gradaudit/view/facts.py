@@ -168,14 +168,14 @@ def warnings(report: Report) -> tuple[str, ...]:
 
 def _shortened(plan: Mapping[str, JsonValue]) -> str:
     """Says which audits were shortened or left out for lack of time, or by an interrupt."""
-    said = [
+    cuts = [
         f"{listed(names)} {'was' if len(names) == 1 else 'were'} {how}"
         for key, how in _SHORTENED.items()
         if (names := texts_of(plan.get(key)))
     ]
     if plan.get("interrupted") is True:
-        return "; ".join(["this report is incomplete, the command was interrupted", *said])
-    return f"there was little time: {'; '.join(said)} (--budget gives more)" if said else ""
+        return "; ".join(["this report is incomplete, the command was interrupted", *cuts])
+    return f"there was little time: {'; '.join(cuts)} (--budget gives more)" if cuts else ""
 
 
 def provenance_facts(report: Report) -> str:

@@ -125,11 +125,11 @@ def _likely(verdict: ReportVerdict, more: Sequence[Concern], scope: Scope) -> st
     if verdict.outcome == "measured":
         return "No limit says what would be likely."
     attacks = [each for each in more if not each.proxy]
-    said = [each.odds for each in (*verdict.behind, *attacks) if each.odds]
+    parts = [each.odds for each in (*verdict.behind, *attacks) if each.odds]
     if verdict.outcome == "passed":
-        said += ["a stronger attacker than those that were tried may get more"]
-    best = [_BEST] if said and scope.setting.startswith(BEST) else []
-    return _sentences([*said, *best]) or "Nothing was measured that says so."
+        parts += ["a stronger attacker than those that were tried may get more"]
+    best = [_BEST] if parts and scope.setting.startswith(BEST) else []
+    return _sentences([*parts, *best]) or "Nothing was measured that says so."
 
 
 def _do(verdict: ReportVerdict, layers: Layers) -> str:
@@ -154,9 +154,9 @@ def _left_by_hiding(concern: Concern, layers: Layers) -> str:
     others = [line for line in layers.lines if line.name not in concern.layers]
     shown = [line.name for line in others if line.level == "high"]
     possible = [line.name for line in others if line.possible == "high"]
-    said = [f"{Place(tuple(shown))} at high risk"] if shown else []
-    said += [f"{Place(tuple(possible))}, where high risk is not excluded"] if possible else []
-    return f"not sharing {Place(concern.layers)} leaves {'; and '.join(said)}" if said else ""
+    parts = [f"{Place(tuple(shown))} at high risk"] if shown else []
+    parts += [f"{Place(tuple(possible))}, where high risk is not excluded"] if possible else []
+    return f"not sharing {Place(concern.layers)} leaves {'; and '.join(parts)}" if parts else ""
 
 
 def _in_words(advice: str) -> str:

@@ -64,10 +64,10 @@ def untested(gaps: Sequence[UnmeasuredPart], most: int) -> str:
     asked = dict.fromkeys(
         question for gap in gaps if not gap.partial for question in questions_of(gap)
     )
-    said, more = list(asked)[:most], len(asked) - most
+    questions, more = list(asked)[:most], len(asked) - most
     if more > 0:
-        said.append(f"and {more} more question{'s' if more > 1 else ''}")
-    return "; ".join(said)
+        questions.append(f"and {more} more question{'s' if more > 1 else ''}")
+    return "; ".join(questions)
 
 
 def questions_of(gap: UnmeasuredPart) -> Iterator[str]:

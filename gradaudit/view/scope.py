@@ -209,7 +209,7 @@ def _families(report: Report) -> str:
         families = dict_of(row.details.get(LEARNERS))
         if families and not row.variant.keys() - {row.audit}:
             named.setdefault(_learning(families, row.details), {})[_named(row)] = None
-    return "; ".join(f"{said} ({_few(names)})" for said, names in named.items())
+    return "; ".join(f"{words} ({_few(names)})" for words, names in named.items())
 
 
 def _learning(families: Mapping[str, JsonValue], details: Mapping[str, JsonValue]) -> str:
@@ -237,10 +237,10 @@ def _compared(report: Report) -> str:
             words = _stands(row, value, stands, kinds.get(row.layer or ""))
             riskiest[row.id] = sign * value, words, stands
     found = [riskiest[metric][1:] for metric in COMPARED if metric in riskiest]
-    told = [(words, stands.set) for words, stands in found if stands.alike < stands.of]
-    sets = listed(dict.fromkeys(month for _, month in told))
-    said = "; ".join(words for words, _ in told)
-    return f"{said} (reference set {sets}: small models, no scale of risk)" if said else ""
+    above = [(words, stands.set) for words, stands in found if stands.alike < stands.of]
+    sets = listed(dict.fromkeys(month for _, month in above))
+    sentence = "; ".join(words for words, _ in above)
+    return f"{sentence} (reference set {sets}: small models, no scale of risk)" if sentence else ""
 
 
 def _sign(row: Measurement) -> int:

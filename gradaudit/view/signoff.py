@@ -97,13 +97,13 @@ def _not_run(shown: View) -> Iterator[str]:
 
 def worst_record(rows: Iterable[Measurement]) -> str:
     """Returns the riskiest record of the rows that list a number for each record, or nothing."""
-    said, known = [], known_metrics()
+    entries, known = [], known_metrics()
     for row in rows:
         numbers, metric = numbers_of(row.details.get("answers")), known.get(row.id)
         if numbers and metric and metric.question and not row.variant:
             worst = min(numbers) if metric.riskier == "lower" else max(numbers)
-            said.append(f"{row.id} {number(worst)} beside {estimate(row)}")
-    return "; ".join(said)
+            entries.append(f"{row.id} {number(worst)} beside {estimate(row)}")
+    return "; ".join(entries)
 
 
 def _measured(report: Report) -> Iterator[Measurement]:

@@ -90,29 +90,33 @@ def _worst(outcome: Word, judged: Report, behind: Sequence[Concern], layers: Lay
         return _amount(judged)
     if outcome == "undecided":
         return _questions(behind, len(questions_of(judged)))
-    said = _together(*(concern.sentence for concern in behind)) if behind else ""
+    sentence = _together(*(concern.sentence for concern in behind)) if behind else ""
     if outcome == "failed":
-        return said
-    return "; ".join(filter(None, (said or _within(judged, layers), _accepted(judged))))
+        return sentence
+    return "; ".join(filter(None, (sentence or _within(judged, layers), _accepted(judged))))
 
 
 def _questions(asked: Sequence[Concern], count: int) -> str:
     """Words each open question in a clause, with what would settle it."""
     more = count - len(asked)
-    said = [concern.asked for concern in asked]
-    said += [f"and {more} more question{'s' if more > 1 else ''}"] if more > 0 else []
-    return "; ".join(said) or "no rule of level error judged a row"
+    questions = [concern.asked for concern in asked]
+    questions += [f"and {more} more question{'s' if more > 1 else ''}"] if more > 0 else []
+    return "; ".join(questions) or "no rule of level error judged a row"
 
 
 def _within(judged: Report, layers: Layers) -> str:
     """Say that rows are within their limits, which means little where nothing was tried."""
     open_ = any(finding.outcome in OPEN for finding in judged.findings)
     rule = "a rule of level error" if open_ else "a rule"
-    said = f"every {'other ' if accepted(judged) else ''}row that {rule} judges is within its limit"
+    sentence = (
+        f"every {'other ' if accepted(judged) else ''}row that {rule} judges is within its limit"
+    )
     idle = sum(line.level == "not tested" for line in layers.lines)
     if not idle:
-        return said
-    return f"{said}, but no audit attacked {idle:,} of {len(layers.lines):,} layers by themselves"
+        return sentence
+    return (
+        f"{sentence}, but no audit attacked {idle:,} of {len(layers.lines):,} layers by themselves"
+    )
 
 
 def _accepted(judged: Report) -> str:

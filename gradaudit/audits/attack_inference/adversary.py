@@ -121,7 +121,7 @@ class Adversary:
         """Guesses from the known columns alone, without any update."""
         seed = number(self.seed, "imputation")
         answers = _answers(self.game, self.split, self.families, seed, *self._known())
-        return self._pooled({name: [said] for name, said in answers.items()}, ALL_LAYERS)
+        return self._pooled({name: [answer] for name, answer in answers.items()}, ALL_LAYERS)
 
     def guesses(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
         """The adversary's guesses from every layer, and from the whole update (None).
@@ -145,9 +145,9 @@ class Adversary:
                 advance(1)
 
         most = sum(len(observation.layers) + 1 for observation in self.observations)
-        said = shared_out(tasks(), self.jobs, lambda units: None, seconds=None, count=most)
+        results = shared_out(tasks(), self.jobs, lambda units: None, seconds=None, count=most)
         answers: dict[Scope, dict[str, list[Answers]]] = {}
-        for scope, of_families in zip(scopes, said, strict=True):
+        for scope, of_families in zip(scopes, results, strict=True):
             of_scope = answers.setdefault(scope, {name: [] for name in of_families})
             for name, answer in of_families.items():
                 of_scope[name].append(answer)

@@ -180,10 +180,11 @@ def pooled(readers: Sequence[Guesses], split: GameSplit) -> Guesses:
 
     def mixed(posteriors: Sequence[FloatArray], prior: FloatArray) -> FloatArray:
         heats = [reader.temperature.value if reader.temperature else 1.0 for reader, _ in kept]
-        said = [
+        cooled = [
             Temperature(heat, prior).applied(x) for heat, x in zip(heats, posteriors, strict=True)
         ]
-        return np.asarray(logsumexp(said, axis=0, b=np.array([s for _, s in kept])[:, None, None]))
+        weights = np.array([share for _, share in kept])[:, None, None]
+        return np.asarray(logsumexp(cooled, axis=0, b=weights))
 
     reads: dict[str, float] = {}
     for reader, share in kept:

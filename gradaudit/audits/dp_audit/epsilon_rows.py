@@ -83,22 +83,26 @@ def _with_claim(lower: Measurement, game: Game) -> Measurement:
     promised = promise.epsilon if promise is not None and promise.delta else None
     exceeded = claimed is not None and lower.number is not None and lower.number > claimed
     details: dict[str, JsonValue] = {**lower.details, "limits": LIMITS}
-    said = ["no trial erred: epsilon is at least this."] if details.get("at_ceiling") else []
+    remarks = ["no trial erred: epsilon is at least this."] if details.get("at_ceiling") else []
     if repeats := details.get("repeats"):
-        said += [f"{repeats} releases {REPEATS}."]
-    said += [f"Decided without trials: {details['because']}."] if lower.infinite else []
+        remarks += [f"{repeats} releases {REPEATS}."]
+    remarks += [f"Decided without trials: {details['because']}."] if lower.infinite else []
     if claimed is not None:
         details |= {"claimed": claimed, "exceeded": exceeded}
         if promised is not None:
             details["theory_exceeds_claim"] = promised > claimed
         if promised is not None and promised > claimed:
             words = "no finite epsilon" if math.isinf(promised) else f"epsilon {promised:.4g}"
-            said.insert(0, f"The mechanism promises {words}, more than the claim of {claimed:g}.")
+            remarks.insert(
+                0, f"The mechanism promises {words}, more than the claim of {claimed:g}."
+            )
         by_pair = "by this pair, which needs no trials"
         by = by_pair if details.get("analytic") else "by the trials"
-        said += [f"The claim of {claimed:g} is {'exceeded' if exceeded else f'not exceeded {by}'}."]
+        remarks += [
+            f"The claim of {claimed:g} is {'exceeded' if exceeded else f'not exceeded {by}'}."
+        ]
     if lower.status == "measured":
-        details["remark"] = " ".join(said if exceeded else [*said, LIMITS])
+        details["remark"] = " ".join(remarks if exceeded else [*remarks, LIMITS])
     return lower.model_copy(update={"details": details})
 
 

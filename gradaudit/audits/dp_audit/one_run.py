@@ -138,17 +138,17 @@ def one_run_rows(
     promise = _promised(scores, options.delta)
     shifts = zip(scores.layers, layered.T[1:], strict=True)
     limits, claimed = LIMITS[scores.unit], options.claimed_epsilon
-    said, exceeded = limits, claimed is not None and plain.value > claimed
+    remark, exceeded = limits, claimed is not None and plain.value > claimed
     if claimed is not None:
         verdict = "exceeded" if exceeded else "not exceeded by this run"
-        said = f"The claim of {claimed:g} is {verdict}. {limits}"
+        remark = f"The claim of {claimed:g} is {verdict}. {limits}"
     details: dict[str, JsonValue] = {
         "estimator": "one-run",
         **plain.counts,
         "shift_by_layer": {layer: _standing_out(some, included) for layer, some in shifts},
         "shift_by_round": [_standing_out(each[:, 0], included) for each in scores.cosines],
         "limits": limits,
-        "remark": said,
+        "remark": remark,
         **_suspected(scores, plain.value, promise),
         **({} if claimed is None else {"claimed": claimed, "exceeded": exceeded}),
     }
@@ -205,8 +205,8 @@ def _promised(scores: CanaryScores, delta: float) -> float | None:
 
 def _suspected(scores: CanaryScores, bound: float, promise: float | None) -> dict[str, JsonValue]:
     """List the accountant's assumptions that the run contradicts."""
-    said = scores.facts.get("suspicions")
-    found = [str(each) for each in said] if isinstance(said, list) else []
+    suspicions = scores.facts.get("suspicions")
+    found = [str(each) for each in suspicions] if isinstance(suspicions, list) else []
     if promise is not None and bound > promise:
         found.insert(0, f"the run promises an epsilon of {promise:.3g}, and exceeds it")
     return {"warning": "; ".join(found)} if found else {}

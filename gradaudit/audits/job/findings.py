@@ -85,13 +85,13 @@ def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
 def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:
     """Find noise below the amount that the filter's or mod's attributes declare."""
     for link in chain.links:
-        said, noise = _said(link.part), probe.noise[-2]
-        if noise < _OF_A_PROMISE * said:
-            facts = {"said": said, "noise": noise, "times": said / noise}
+        declared, noise = _declared(link.part), probe.noise[-2]
+        if noise < _OF_A_PROMISE * declared:
+            facts = {"said": declared, "noise": noise, "times": declared / noise}
             yield _of_link("noise-below-declared", chain, link, **facts)
 
 
-def _said(part: object) -> float:
+def _declared(part: object) -> float:
     """Compute the least noise that a filter's or mod's attributes can mean; 0 without any."""
     clip = _attribute(part, _CLIPS)
     if clip is None:

@@ -363,11 +363,13 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
         yield from rows.skipped("no training task's result could be looked at", metrics)
         return
     strength = _with_others(found, strength)
-    told: dict[str, JsonValue] = {"rounds": rounds, "delta": options.delta, "why": strength.why}
-    told["adversary"] = "sees the released means" if found.central else "sees each client's result"
-    told |= _accountant(found, rounds)
+    details: dict[str, JsonValue] = {"rounds": rounds, "delta": options.delta, "why": strength.why}
+    details["adversary"] = (
+        "sees the released means" if found.central else "sees each client's result"
+    )
+    details |= _accountant(found, rounds)
     for metric, relation in product(metrics, RELATIONS):
-        of = rows.of({} if relation == "replace" else {"relation": relation}, told)
+        of = rows.of({} if relation == "replace" else {"relation": relation}, details)
         # a record may turn its client's update into any other
         moved = "replace" if metric == "epsilon_record" else relation
         value = strength.epsilon(rounds, options.delta, moved)

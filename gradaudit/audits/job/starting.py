@@ -55,9 +55,9 @@ def beginning(folder: Path, model: str | None = None) -> JobBeginning:
     job = load(folder, JobOptions(model=model))
     untold = list(job.notes)
     spec = model or _model_of(job, untold)
-    told = _federation(job, untold)
+    settings = _federation(job, untold)
     lines = [_HEAD.format(folder=folder, framework=job.framework)]
-    lines += [yaml.safe_dump({key: value}) for key, value in told.items()]
+    lines += [yaml.safe_dump({key: value}) for key, value in settings.items()]
     lines += [f"# Not known from the job: {sentence}\n" for sentence in untold]
     return JobBeginning(spec, "".join(lines), tuple(untold))
 
@@ -82,20 +82,20 @@ def _model_of(job: LoadedJob, untold: list[str]) -> str | None:
 def _federation(job: LoadedJob, untold: list[str]) -> dict[str, Any]:
     """Make the keys and values of the deployment file."""
     online = job.server.clients if job.server is not None else job.clients
-    told: dict[str, Any] = {"clients": online, "participation": job.clients}
-    told |= _training(job.config)
-    told["aggregation"] = "secure" if job.secure else "plain"
-    rate = told.get("rate")
-    told["defense"] = [s for chain in job.chains for s in _defense(chain, rate, untold)]
-    if told.get("epochs") and told.pop("local-steps", None):
+    settings: dict[str, Any] = {"clients": online, "participation": job.clients}
+    settings |= _training(job.config)
+    settings["aggregation"] = "secure" if job.secure else "plain"
+    rate = settings.get("rate")
+    settings["defense"] = [s for chain in job.chains for s in _defense(chain, rate, untold)]
+    if settings.get("epochs") and settings.pop("local-steps", None):
         untold.append("local-steps: the job names epochs and steps; epochs are taken")
-    told = {key: value for key, value in told.items() if value not in (None, [])}
-    if told.get("clients") is None:
+    settings = {key: value for key, value in settings.items() if value not in (None, [])}
+    if settings.get("clients") is None:
         untold.append("clients: how many there are; add clients: N")
-    if "records" not in told and not {"local-steps", "batch-size"} <= told.keys():
+    if "records" not in settings and not {"local-steps", "batch-size"} <= settings.keys():
         untold.append("records: how many a client trains on in a round; add records: N")
-    silent = told.keys().isdisjoint({"records", "epochs", "local-steps", "optimizer"})
-    return {**told, "algorithm": "fedavg"} if silent else told
+    silent = settings.keys().isdisjoint({"records", "epochs", "local-steps", "optimizer"})
+    return {**settings, "algorithm": "fedavg"} if silent else settings
 
 
 def _training(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -169,8 +169,8 @@ class AttributeRows:
             chosen = Counter(usable.family for usable in repetitions)
         mean, count = float(values.mean()), len(values)
         few = f"only {count} repetitions; the interval is wide, use {ENOUGH} or more"
-        said = [few if count < ENOUGH else "", ranked_alone(repetitions, self.sampled)]
-        warning = "; ".join(filter(None, said))
+        warnings = [few if count < ENOUGH else "", ranked_alone(repetitions, self.sampled)]
+        warning = "; ".join(filter(None, warnings))
         return self.rows.of(variant, self.facts).measured(
             metric,
             mean if metric == "auroc" else max(0.0, mean),

@@ -111,14 +111,16 @@ class FittedFamilies:
         of_others = tuple(member.log_probabilities(fold.features) for fold in others)
         return HeldOutScores(of_others, (member.log_probabilities(sets.score.features),))
 
-    def calibrated(self, said: HeldOutScores) -> HeldOutScores:
+    def calibrated(self, scores: HeldOutScores) -> HeldOutScores:
         """A family's log-probabilities after calibration."""
         if self.paper:
-            return said
-        labels = np.concatenate([fold.labels for fold in self.sets.folds[-len(said.folds) :]])
-        weights, answers = class_weights(labels, self.prior), np.concatenate(said.folds)
+            return scores
+        labels = np.concatenate([fold.labels for fold in self.sets.folds[-len(scores.folds) :]])
+        weights, answers = class_weights(labels, self.prior), np.concatenate(scores.folds)
         calibrate = calibration(answers, labels, self.prior, weights, self.sets.independent)
-        return HeldOutScores(tuple(map(calibrate, said.folds)), tuple(map(calibrate, said.turns)))
+        return HeldOutScores(
+            tuple(map(calibrate, scores.folds)), tuple(map(calibrate, scores.turns))
+        )
 
     def _read_by(self, name: str) -> Self:
         """Select the features that a family reads."""
@@ -215,27 +217,31 @@ def v_information(
     """
     names = dict.fromkeys((IGNORANT, *members))
     families = FittedFamilies(sets, prior, paper)
-    said = {name: families.held_out_scores(name, sequence(seed, "family", name)) for name in names}
-    calibrated = {name: families.calibrated(each) for name, each in said.items()}
+    held_out = {
+        name: families.held_out_scores(name, sequence(seed, "family", name)) for name in names
+    }
+    calibrated = {name: families.calibrated(each) for name, each in held_out.items()}
     labels = np.concatenate([fold.labels for fold in sets.folds])
     losses = {
         name: _loss(np.concatenate(each.folds), labels, prior) for name, each in calibrated.items()
     }
     chosen = min(losses, key=lambda name: losses[name])
-    ranks = {name: _ranks(each, sets) for name, each in said.items()}
+    ranks = {name: _ranks(each, sets) for name, each in held_out.items()}
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
     gained = _gained(calibrated[chosen].score, sets.score, prior)
     usable = UsableInformation(
         information=0.0 if chosen == IGNORANT else gained,
         entropy=entropy(prior),
-        auroc=macro_auroc(said[ranker].score, sets.score.labels),
+        auroc=macro_auroc(held_out[ranker].score, sets.score.labels),
         family=chosen,
         ranker=ranker,
-        roc=macro_roc(said[ranker].score, sets.score.labels),
+        roc=macro_roc(held_out[ranker].score, sets.score.labels),
     )
     if not curve:
         return usable
-    return replace(usable, curve=_curve(usable, families, calibrated[chosen], said[ranker], seed))
+    return replace(
+        usable, curve=_curve(usable, families, calibrated[chosen], held_out[ranker], seed)
+    )
 
 
 def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
@@ -282,9 +288,9 @@ def _gained(log_probabilities: FloatArray, batches: LabelledFeatures, prior: Flo
     return entropy(prior) - _loss(log_probabilities, batches.labels, prior)
 
 
-def _ranks(said: HeldOutScores, sets: BatchSets) -> float:
+def _ranks(scores: HeldOutScores, sets: BatchSets) -> float:
     """Compute how well a family ranks the held-out batches in each turn."""
-    pairs = zip(said.folds, sets.folds, strict=True)
+    pairs = zip(scores.folds, sets.folds, strict=True)
     return float(np.mean([macro_auroc(each, fold.labels) for each, fold in pairs]))
 
 

@@ -215,7 +215,7 @@ def tally(judged: Report) -> str:
         "known": "known from the baseline",
         "ignored": "ignored",
     }
-    return ", ".join(f"{counts[key]} {said}" for key, said in words.items() if counts[key])
+    return ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
 
 
 def _line(page: Page, result: Result) -> Text:

@@ -164,15 +164,15 @@ def _opening(report: Report | None) -> str:
 
 def _about(name: str, found: SpecCandidates, report: Report | None) -> list[str]:
     """Explains a field, and lists what the model or the data offers for it."""
-    said = [ScanSettings.model_fields[name].description or ""]
-    said += found.columns if name == "data" and report is None else []
+    lines = [ScanSettings.model_fields[name].description or ""]
+    lines += found.columns if name == "data" and report is None else []
     if report is not None and name == "attribute":
-        said += [f"The data has {n}: {_counts(c)}" for n, c in _attributes(report).items()]
+        lines += [f"The data has {n}: {_counts(c)}" for n, c in _attributes(report).items()]
     if report is not None and name == "hide":
         layers = report.target.layers
-        said += [f"{x.name} ({x.kind}, {x.parameters:,} parameters)" for x in layers[:_MOST_SHOWN]]
-        said += [f"… and {len(layers) - _MOST_SHOWN} more layers"] * (len(layers) > _MOST_SHOWN)
-    return said
+        lines += [f"{x.name} ({x.kind}, {x.parameters:,} parameters)" for x in layers[:_MOST_SHOWN]]
+        lines += [f"… and {len(layers) - _MOST_SHOWN} more layers"] * (len(layers) > _MOST_SHOWN)
+    return lines
 
 
 def _attributes(report: Report | None) -> dict[str, Any]:

@@ -82,8 +82,8 @@ def _ended_in_time(seconds: float | None) -> Iterator[None]:
         with time_limit(seconds):
             yield
     except TimeIsUp:
-        said = "the time was up before the job was audited; give a longer --budget"
-        raise AuditError(said) from None
+        message = "the time was up before the job was audited; give a longer --budget"
+        raise AuditError(message) from None
 
 
 job = with_options(

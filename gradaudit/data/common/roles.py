@@ -241,9 +241,9 @@ def assemble(
         if column is not None:
             expect_length(len(column), len(inputs.array), column.origin)
     halved = [column.name for column in attributes if not column.discrete]
-    said: dict[str, JsonValue] = {"halved_at_median": [*halved]} if halved else {}
+    changes: dict[str, JsonValue] = {"halved_at_median": [*halved]} if halved else {}
     if labels.values.ndim == 2 and not labels.values.shape[1]:
-        said["labels"] = "none"
+        changes["labels"] = "none"
     return Records(
         inputs=torch.from_numpy(np.ascontiguousarray(inputs.array)),
         labels=torch.from_numpy(np.ascontiguousarray(labels.values)),
@@ -252,7 +252,7 @@ def assemble(
         users=None if user is None else users_of(user),
         members=None if member is None else members_of(member),
         features=inputs.features,
-        notes=inputs.notes | said | (notes or {}),
+        notes=inputs.notes | changes | (notes or {}),
     )
 
 

@@ -185,9 +185,9 @@ def _object(line: str, origin: str) -> dict[str, Any]:
                 record, ensure_ascii=False
             ).encode()  # half of a pair of surrogates is no text
     except (ValueError, RecursionError) as error:
-        said = getattr(error, "msg", None) or error
+        reason = getattr(error, "msg", None) or error
         raise DataError(
-            f"{origin}: is no JSON object ({printable(str(said), 100)}); {_ONE_A_LINE}"
+            f"{origin}: is no JSON object ({printable(str(reason), 100)}); {_ONE_A_LINE}"
         ) from error
     if not isinstance(record, dict):
         raise DataError(f"{origin}: is JSON, but no object; {_ONE_A_LINE}")

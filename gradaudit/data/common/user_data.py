@@ -266,7 +266,7 @@ def records_of_items(
     Raises:
         DataError: it is empty, an item cannot be understood, or the inputs differ in size.
     """
-    columns, said = columns_of(dataset, origin, layout)
+    columns, column_notes = columns_of(dataset, origin, layout)
     values, targets, wide = _of_one_width(columns.pop("inputs"), columns.pop("labels", []), origin)
     inputs, notes = _inputs_of_items(values, origin, prepare or _as_they_are)
     labels = None if layout.unlabelled else _labels_of_items(targets, f"{origin}: labels")
@@ -275,7 +275,7 @@ def records_of_items(
     parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
     parts |= {"inputs": inputs, "labels": labels, "classes": names if named else ()}
     records = records_of_parts({**parts, "attributes": columns}, origin)
-    return replace(records, notes={**records.notes, **notes, **said, **wide})
+    return replace(records, notes={**records.notes, **notes, **column_notes, **wide})
 
 
 def _of_one_width(

@@ -73,8 +73,8 @@ class HeatAnswer(NamedTuple):
     @property
     def _limits(self) -> str:
         beyond = "below" if self.column.sign < 0 else "above"
-        said = [f"{level} {beyond} {number(limit)}" for level, limit in self.column.limits]
-        return "; ".join(said) or "the policy sets none"
+        limits = [f"{level} {beyond} {number(limit)}" for level, limit in self.column.limits]
+        return "; ".join(limits) or "the policy sets none"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class HeatCell:
     @property
     def alone(self) -> bool:
         """Whether no audit that applies has looked."""
-        return not any(answer.cell.told or answer.cell.failed for answer in self.answers)
+        return not any(answer.cell.has_answer or answer.cell.failed for answer in self.answers)
 
     @property
     def level(self) -> Level | None:
@@ -137,7 +137,9 @@ class HeatCell:
     @property
     def _within(self) -> str:
         """The word where no level is shown or left open."""
-        words = [x.within if x.cell.judged else "not judged" for x in self.answers if x.cell.told]
+        words = [
+            x.within if x.cell.judged else "not judged" for x in self.answers if x.cell.has_answer
+        ]
         return "low" if "low" in words else words[0] if words else FAILED
 
 
@@ -219,13 +221,13 @@ def _cells(
     def turn(answer: HeatAnswer) -> tuple[bool, int, int, bool, bool]:
         cell = answer.cell
         levels = _gravity(cell.level), _gravity(cell.possible)
-        return not cell.told, *levels, not cell.judged, answer.column.metric not in shown
+        return not cell.has_answer, *levels, not cell.judged, answer.column.metric not in shown
 
     cells = []
     for question in QUESTIONS:
         every = sorted(answers.get((question, layer), ()), key=turn)
-        told = [answer for answer in every if answer.cell.told] or every[:1]
-        cells.append(HeatCell(place, question, tuple(told)))
+        measured = [answer for answer in every if answer.cell.has_answer] or every[:1]
+        cells.append(HeatCell(place, question, tuple(measured)))
     return tuple(cells)
 
 

@@ -22,13 +22,13 @@ def chart(curves: Curves, panel: CurvePanel) -> Markup:
     xs = sorted({point.x for point in every})
     ends = [y for p in every for y in (p.value, p.low, p.high) if abs(y) < UNBOUNDED]
     place = _Places(xs, round_ticks(min([0.0, *ends]), max([*ends, 0.0])))
-    said = f"{panel.layer}: {curves.metric} along {curves.axis}"
+    title = f"{panel.layer}: {curves.metric} along {curves.axis}"
     return Markup(
         '<svg class="curves" role="img" viewBox="0 0 {} {}"><title>{}</title>{}{}</svg>'
     ).format(
         WIDTH,
         HEIGHT,
-        printable(said, limit=None),
+        printable(title, limit=None),
         Markup("").join(_frame(curves, place)),
         Markup("").join(
             part for i, line in enumerate(panel.lines.values()) for part in _line(line, place, i)

@@ -90,8 +90,8 @@ def _line(
     alone = report.model_copy(update={"measurements": plain, "findings": [], "provenance": kept})
     judged = gate(alone, policy)
     worst = next(iter(concerns_of(judged)), None)
-    said = "; ".join(filter(None, (worst.sentence, worst.number))) if worst else ""
-    return SettingLine(setting, verdict(judged), said)
+    finding = "; ".join(filter(None, (worst.sentence, worst.number))) if worst else ""
+    return SettingLine(setting, verdict(judged), finding)
 
 
 def _curves(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Curves]:

@@ -143,10 +143,10 @@ class LegacyStrategy:
 
 
 def _start(*given: Any, **named: Any) -> None:
-    told = _SIGNATURE.bind(*given, **named)
-    told.apply_defaults()
+    bound = _SIGNATURE.bind(*given, **named)
+    bound.apply_defaults()
     keys = ("self", "initial_arrays", "num_rounds", "train_config")
-    raise FirstRoundStarted(*(told.arguments[key] for key in keys))
+    raise FirstRoundStarted(*(bound.arguments[key] for key in keys))
 
 
 def _run(workflow: Any, grid: Any, context: Any) -> None:

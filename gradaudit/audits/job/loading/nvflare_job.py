@@ -284,8 +284,8 @@ def _usual_transfer(path: str) -> Any:
         made = signature(resolve_name(path)).parameters
     except (ImportError, AttributeError, ValueError, RuntimeError):  # as without its extra
         return None
-    told = made.get("params_transfer_type")
-    return None if told is None else getattr(told.default, "value", told.default)
+    parameter = made.get("params_transfer_type")
+    return None if parameter is None else getattr(parameter.default, "value", parameter.default)
 
 
 def _context(scope: Any) -> FLContext:
