@@ -32,6 +32,7 @@ from gradaudit.audits.attack_reconstruct.options import (
     AttackOptions,
     BatchOptions,
     ReconstructOptions,
+    RoundsOptions,
     UpdateOptions,
 )
 from gradaudit.audits.base import AuditCost
@@ -188,16 +189,11 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
     expect_numbers(methods, subject.records)
     _expect_statistics(options, methods.values())
     start = None if options.start is None else read_start(options.start)
-    rounds = attacked_rounds(subject, options)
-    for target, variant in rounds if options.every_round or not options.joint_rounds else ():
-        alone = variant or ({"round": len(rounds)} if options.joint_rounds else {})
-        threat = _threat(options, subject, target, start)
+    for targets, variant in attacked_together(subject, options):
+        *earlier, newest = (_threat(options, subject, target, start) for target in targets)
+        threat = replace(newest, earlier=tuple(earlier))
         campaign = campaign_of(options, subject, threat, progress)
-        yield from _of_methods(audit, subject, methods, campaign, alone)
-    if options.joint_rounds:
-        threat = _jointly(options, subject, start)
-        campaign = campaign_of(options, subject, threat, progress)
-        yield from _of_methods(audit, subject, methods, campaign, {})
+        yield from _of_methods(audit, subject, methods, campaign, variant)
 
 
 def _expect_statistics(options: ReconstructOptions, methods: Collection[Method]) -> None:
@@ -223,23 +219,32 @@ def _threat(
     return replace(threat, known_statistics=options.known_statistics)
 
 
-def _jointly(options: ReconstructOptions, subject: Subject, start: Tensor | None) -> ThreatModel:
-    """Describe an attack on the updates that one batch makes at all checkpoints.
+def attacked_rounds(subject: Subject, options: UpdateOptions) -> list[tuple[Target, Variant]]:
+    """Select the checkpoints to attack: the newest alone unless all are asked for."""
+    return list(by_round(subject))[0 if options.every_round else -1 :]
+
+
+def attacked_together(
+    subject: Subject, options: RoundsOptions
+) -> list[tuple[tuple[Target, ...], Variant]]:
+    """Group the checkpoints, oldest first, by the updates that an attack gets together.
+
+    They are one at a time; with ``joint_rounds`` all, and each alone only if every round is asked
+    for, with its number as the variant.
 
     Raises:
-        UsageError: there is one checkpoint alone, or a captured update.
+        UsageError: there is one checkpoint alone, or a captured update, for a joint attack.
     """
+    alone: list[tuple[tuple[Target, ...], Variant]]
+    alone = [((target,), variant) for target, variant in attacked_rounds(subject, options)]
+    if not options.joint_rounds:
+        return alone
     if len(subject.targets) < 2:
         raise UsageError("--joint-rounds: needs several rounds; repeat --checkpoint, oldest first")
     if options.update is not None:
         raise UsageError("--joint-rounds: --update holds one update; leave one of both out")
-    *earlier, newest = (_threat(options, subject, target, start) for target in subject.targets)
-    return replace(newest, earlier=tuple(earlier))
-
-
-def attacked_rounds(subject: Subject, options: UpdateOptions) -> list[tuple[Target, Variant]]:
-    """Select the checkpoints to attack: the newest alone unless all are asked for."""
-    return list(by_round(subject))[0 if options.every_round else -1 :]
+    numbered = [(targets, variant or {"round": len(alone)}) for targets, variant in alone]
+    return [*(numbered if options.every_round else ()), (subject.targets, {})]
 
 
 def threat_model(

@@ -154,7 +154,23 @@ class BatchOptions(AttackOptions, UpdateOptions):
     """How methods attack which updates."""
 
 
-class ReconstructOptions(BatchOptions):
+class RoundsOptions(UpdateOptions):
+    """Whether updates of one batch are attacked together."""
+
+    joint_rounds: bool = Field(
+        False,
+        description="Attack the updates that the same batch makes at all checkpoints together, "
+        "as of a client whose batch is the same in every round.",
+    )
+
+    def rounds(self, checkpoints: int) -> int:
+        """The number of attacked updates of each batch, of which joint ones cost as much as all."""
+        if not self.joint_rounds:
+            return super().rounds(checkpoints)
+        return checkpoints * (2 if self.every_round else 1)
+
+
+class ReconstructOptions(BatchOptions, RoundsOptions):
     """Options of the reconstruction audit."""
 
     method: tuple[str, ...] = Field(
@@ -169,11 +185,6 @@ class ReconstructOptions(BatchOptions):
         description="Diagnostic: give the attacker the batch's own BatchNorm means and variances, "
         "as where clients send them, for --batchnorm to compare with.",
     )
-    joint_rounds: bool = Field(
-        False,
-        description="Attack the updates that the same batch makes at all checkpoints together, "
-        "as of a client whose batch is the same in every round.",
-    )
     start: Path | None = Field(
         None, description="Numpy file (.npy) with the batch that --init given starts from."
     )
@@ -183,9 +194,3 @@ class ReconstructOptions(BatchOptions):
     save_examples: Path | None = Field(
         None, description="Folder for pictures of originals beside reconstructions (private data)."
     )
-
-    def rounds(self, checkpoints: int) -> int:
-        """The number of attacked updates of each batch, of which joint ones cost as much as all."""
-        if not self.joint_rounds:
-            return super().rounds(checkpoints)
-        return checkpoints * (2 if self.every_round else 1)

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
-from gradaudit.audits.attack_reconstruct.options import UpdateOptions
+from gradaudit.audits.attack_reconstruct.options import RoundsOptions
 from gradaudit.audits.base import Audit, Metric, split_at_commas
 
 
-class TableOptions(UpdateOptions):
+class TableOptions(RoundsOptions):
     """Options of the attack on tables."""
 
     batch_size: int = Field(32, ge=1, description="Number of rows behind a client's update.")
@@ -75,7 +75,8 @@ class AttackTable(Audit[TableOptions]):
     records), and their multiplicity is whole. Certificates are of categories; numbers have a
     precision beside them. false_rows is the share of named rows that are not in the batch.
     certainty_error is how far the certainty of cells lies from the share of them that are right,
-    the mean over ten bins. Rows of cell_accuracy with some ``knowledge`` are right without the
+    the mean over ten bins. Of several rounds of the same rows, those that any round proves or names
+    are the answer. Rows of cell_accuracy with some ``knowledge`` are right without the
     update.
     """
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, example_name, expect_folder
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
-from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
+from gradaudit.audits.attack_reconstruct.measure import attacked_together
 from gradaudit.audits.attack_table import AttackTable, TableOptions
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
 from gradaudit.audits.attack_table.columns import TableColumns
@@ -98,9 +98,11 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
         name: pick(name, known, f"--method {name}", "attack on tables")()
         for name in options.method or usual
     }
-    for target, variant in attacked_rounds(subject, options):
+    for targets, variant in attacked_together(subject, options):
         sharing = options.sharing(subject.defenses, subject.hidden)
-        threat = ThreatModel(target, sharing, subject.layers, options.known_labels)
+        told = sharing, subject.layers, options.known_labels
+        *earlier, newest = (ThreatModel(target, *told) for target in targets)
+        threat = replace(newest, earlier=tuple(earlier))
         drawn = options.drawn(subject.samples)
         choice = Choice(options.batch_size, drawn, options.records, options.update, options.rate)
         campaign = Campaign.prepare(subject, choice, threat, progress)

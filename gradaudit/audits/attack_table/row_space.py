@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.attack_table.averaged import LocalRows, between_steps
 from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
+from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.peeling import Peeling
 from gradaudit.audits.attack_table.spans import SpanTest, decoys_of, limit_of
 from gradaudit.audits.attack_table.structure import TwoLayers, two_layers
@@ -28,6 +30,8 @@ _MARGIN = 4
 """Equations beyond the numeric columns' that a test needs (prototype: with fewer, 3 false rows)."""
 _DECOYS = 256
 """Fresh decoys that take the whole test."""
+_SAME = 0.05
+"""Deviations by which numbers of one row may differ between rounds."""
 
 
 class RowSpaceAttack(TableAttack):
@@ -42,31 +46,43 @@ class RowSpaceAttack(TableAttack):
     summary = "Whole rows, tested alone against the row spaces of the first two layers' gradients."
 
     def run(self, view: AttackerView, setting: TableSetting, progress: Progress) -> TableAnswer:
-        """Search, certify, and guess what is not named."""
-        view, columns = view.in_precision(torch.float64, torch.device("cpu")), setting.columns
-        at = view if is_gradient(view) else between_steps(view)
-        layers = _usable(two_layers(at.model, columns, view.update), view)
-        peeling, draws = Peeling.of(at, layers, columns), torch_rng(setting.seed, "starts")
-        test = peeling.test()
-        rows = None if is_gradient(view) else LocalRows.of(peeling, draws)
-        if rows is None:
-            _expect_spare(test, view, len(columns.numeric))
-        with progress.task("attack table", view.batch) as advance:
-            if rows is None:
-                peeling.run(draws, advance)
-            else:
-                peeling.rounds = rows.found(view, advance)
-        certified, decoys = _certified(peeling, setting)
-        facts: dict[str, JsonValue] = {
-            "ranks": [test.first.rank, test.second.rank if test.second else None],
-            "noisy": peeling.precision.noisy,
-            "explained": peeling.fit is not None,
-            "complete": peeling.left == 0,
-            "searched": peeling.searched,
-            **peeling.unnamed(),
-            **decoys,
-        }
-        return _answer(peeling, certified, facts)
+        """Search, certify, and guess what is not named; the rows of several rounds add."""
+        answers, reasons = list[TableAnswer](), list[NotApplicable]()
+        for one in view.rounds:
+            seen = one.in_precision(torch.float64, torch.device("cpu"))
+            draws = torch_rng(setting.seed, "starts")
+            try:
+                peeling, test, local = _begun(seen, setting.columns, draws)
+            except NotApplicable as error:
+                reasons.append(error)
+                continue
+            with progress.task("attack table", seen.batch) as advance:
+                if local is None:
+                    peeling.run(draws, advance)
+                else:
+                    peeling.rounds = local.found(seen, advance)
+            answers.append(_answer(peeling, test, *_certified(peeling, setting)))
+        if not answers:
+            raise reasons[0]
+        return over_rounds(setting.columns, answers)
+
+
+def _begun(
+    view: AttackerView, columns: TableColumns, draws: torch.Generator
+) -> tuple[Peeling, SpanTest, LocalRows | None]:
+    """The whole update of a round, its spans, and what finds rows behind several local steps.
+
+    Raises:
+        NotApplicable: the spans say nothing.
+    """
+    at = view if is_gradient(view) else between_steps(view)
+    layers = _usable(two_layers(at.model, columns, view.update), view)
+    peeling = Peeling.of(at, layers, columns)
+    test = peeling.test()
+    if not is_gradient(view):
+        return peeling, test, LocalRows.of(peeling, draws)
+    _expect_spare(test, view, len(columns.numeric))
+    return peeling, test, None
 
 
 def _usable(layers: TwoLayers, view: AttackerView) -> TwoLayers:
@@ -128,7 +144,18 @@ def _certified(peeling: Peeling, setting: TableSetting) -> tuple[list[bool], dic
     return proved.tolist() if noisy else certified, {**facts, "residual_limits": limits}
 
 
-def _answer(peeling: Peeling, certified: list[bool], facts: dict[str, JsonValue]) -> TableAnswer:
+def _answer(
+    peeling: Peeling, test: SpanTest, certified: list[bool], decoys: dict[str, JsonValue]
+) -> TableAnswer:
+    facts: dict[str, JsonValue] = {
+        "ranks": [test.first.rank, test.second.rank if test.second else None],
+        "noisy": peeling.precision.noisy,
+        "explained": peeling.fit is not None,
+        "complete": peeling.left == 0,
+        "searched": peeling.searched,
+        **peeling.unnamed(),
+        **decoys,
+    }
     answer = guessed(peeling.columns, peeling.batch)
     if peeling.rounds:
         times = peeling.all_of("times").long()
@@ -138,3 +165,34 @@ def _answer(peeling: Peeling, certified: list[bool], facts: dict[str, JsonValue]
         answer.named[:count], answer.certified[:count] = True, sure
         answer.certainty[:count] = torch.where(sure[:, None], 1.0, _NAMED)
     return replace(answer, facts=facts)
+
+
+def over_rounds(columns: TableColumns, answers: Sequence[TableAnswer]) -> TableAnswer:
+    """Join the answers to updates that the same rows made in several rounds.
+
+    A row that is proved in one round was in the batch, and one that is named in several is one
+    row. To the answer that proves and names most come the others' rows that it lacks, proved ones
+    first, in the place of rows that it guesses.
+    """
+    first, *others = sorted(answers, key=_strength, reverse=True)
+    fields = ("cells", "labels", "certainty", "named", "certified", "spread")
+    joined = {name: getattr(first, name).clone() for name in fields}
+    for other in others:
+        there = columns.alike(other.cells, joined["cells"], _SAME) & joined["named"]
+        for row in other.certified.int().argsort(descending=True, stable=True).tolist():
+            if not other.named[row]:
+                continue
+            known = there[row].nonzero()[:, 0]
+            place = known if len(known) else (~joined["named"]).nonzero()[:, 0]
+            if not len(place):
+                continue
+            there[:, place[0]] = False  # a row that is there twice is two rows
+            if not len(known) or bool(other.certified[row] & ~joined["certified"][place[0]]):
+                for name in fields:
+                    joined[name][place[0]] = getattr(other, name)[row]
+    rounds: dict[str, JsonValue] = {"rounds": len(answers)} if others else {}
+    return replace(first, facts={**first.facts, **rounds}, **joined)
+
+
+def _strength(answer: TableAnswer) -> tuple[int, int]:
+    return int(answer.certified.sum()), int(answer.named.sum())

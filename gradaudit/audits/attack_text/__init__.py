@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from gradaudit.audits.attack_reconstruct.options import UpdateOptions
+from gradaudit.audits.attack_reconstruct.options import RoundsOptions
 from gradaudit.audits.base import Audit, Metric
 
 
-class TextOptions(UpdateOptions):
+class TextOptions(RoundsOptions):
     """Options of the attack on texts."""
 
     batch_size: int = Field(4, ge=1, description="Number of texts behind an update.")
@@ -60,7 +60,9 @@ class AttackText(Audit[TextOptions]):
     measured one. Intervals are over updates, and hold for any number of them: of n updates of which
     every token is named, a share below .025^(1/n) is excluded, .69 with ten and .79 with sixteen,
     the default. A given text is tested against decoys by the sum of its ranks at all layers:
-    text_p_value is (1 + decoys that fit as well)/(1 + decoys).
+    text_p_value is (1 + decoys that fit as well)/(1 + decoys). Rounds that the same texts make are
+    joined where what comes in is the same in them up to noise: ranks of adapters on a frozen base
+    add up.
     """
 
     name = "attack text"

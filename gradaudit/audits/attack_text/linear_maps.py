@@ -49,9 +49,22 @@ class MapsOfOneInput:
 
     @cached_property
     def span(self) -> Span | None:
-        """The span of the maps' inputs; None where it is void, or the maps are not shared."""
-        shared = [self.view.gradient(name) for name in self.names if name in self.view.update]
-        return Span.of(shared, sum(self.view.inner)) if shared else None
+        """The span of the maps' inputs; None where it is void, or the maps are not shared.
+
+        The rows of several rounds' gradients lie in one span as far as the texts bring in the same
+        there. So many of the newest rounds are joined as leave nothing but noise behind the tokens:
+        what moved between the rounds stands out of it.
+        """
+        rounds = (self.view, *self.view.earlier[::-1])
+        joined: list[Tensor] = []
+        span: Span | None = None
+        for view in rounds:
+            joined += [view.gradient(name) for name in self.names if name in view.update]
+            wider = Span.of(joined, sum(self.view.inner)) if joined else None
+            if span is not None and (wider is None or not wider.leaves_noise(sum(view.inner))):
+                break
+            span = wider
+        return span
 
     @property
     def shared(self) -> bool:

@@ -14,7 +14,7 @@ from gradaudit.attacks.reconstruction.campaign import (
     example_name,
     expect_folder,
 )
-from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
+from gradaudit.audits.attack_reconstruct.measure import attacked_together
 from gradaudit.audits.attack_text import AttackText, TextOptions
 from gradaudit.audits.attack_text.linear_maps import Structure, adapters, predicted
 from gradaudit.audits.attack_text.presence import Presence, Texts, decoys_of, p_value, wins
@@ -81,9 +81,10 @@ def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Mea
         expect_folder(options.save_examples)
     if max(options.given, default=0) >= count:
         raise UsageError(f"--given {max(options.given)}: the data has {count} records, from 0")
-    for target, variant in attacked_rounds(subject, options):
+    for targets, variant in attacked_together(subject, options):
         sharing = options.sharing(subject.defenses, subject.hidden)
-        threat = TextThreat(target, sharing, subject.layers)
+        *earlier, newest = (TextThreat(target, sharing, subject.layers) for target in targets)
+        threat = replace(newest, earlier=tuple(earlier))
         rows = Rows(type(audit), variant)
         yield from _Attack(options, subject, threat).rows(rows, progress)
 

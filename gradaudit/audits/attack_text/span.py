@@ -28,6 +28,10 @@ _GAP = 1.2
 """What the smallest singular value of what came in must be over noise, or some of it is lost."""
 _MARGIN = 2.0
 """What the largest singular value of noise is taken to be, over its law's: rounding has tails."""
+_LAW = 1.05
+"""The largest singular value of plain Gaussian noise is at most so many times that of its law."""
+_SINGLE = 1e-6
+"""Rounding of gradients in single precision, over the largest singular value (measured: 1e-8)."""
 _TAIL = 8.0
 """How far over this they reach at most (measured: 4.1), where texts share tokens at positions, so
 that fewer dimensions than positions are filled,"""
@@ -86,6 +90,11 @@ class Span:
         """Whether the span contains all inputs, with a gap between their energy and the noise."""
         last = float(self.values[self.rank - 1]) if self.rank else 0.0
         return self.whole and last > _GAP * self.edge
+
+    def leaves_noise(self, tokens: int) -> bool:
+        """Whether no singular value behind those of so many tokens is above noise or rounding."""
+        most = max(_LAW * self.edge / _MARGIN, _SINGLE * float(self.values[0]))
+        return bool((self.values[tokens : tokens + 1] <= most).all())
 
     def energy(self, vectors: Tensor) -> Tensor:
         """Compute the share of each vector's energy outside the span: (…, width) to (…,)."""

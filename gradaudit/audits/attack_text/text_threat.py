@@ -1,5 +1,7 @@
 """The update that an attacker of texts gets, and the attacker's view of it."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -33,11 +35,13 @@ class TextThreat:
 
     Attributes:
         layers: those whose updates the attacker uses.
+        earlier: earlier rounds, oldest first, in which the same texts made an update.
     """
 
     target: Target
     sharing: SharingProtocol
     layers: tuple[Layer, ...]
+    earlier: tuple[TextThreat, ...] = ()
 
     def view(self, batch: Records, generator: torch.Generator) -> TextView:
         """Make the attacker's view of a batch in float32, the precision that text models train in.
@@ -47,7 +51,10 @@ class TextThreat:
             UsageError: the defenses cannot be applied to this model.
         """
         made = self.target, batch.inputs, batch.labels, self.sharing, generator
-        return self.view_of(batch, seen(*made, dtype=torch.float32))
+        view = self.view_of(batch, seen(*made, dtype=torch.float32))
+        earlier = tuple(threat.view(batch, generator) for threat in self.earlier)
+        knowledge = {**view.knowledge, **({"rounds": len(earlier) + 1} if earlier else {})}
+        return replace(view, earlier=earlier, knowledge=knowledge)
 
     def view_of(self, batch: Records, update: dict[str, Tensor]) -> TextView:
         """Make the view of an update; of its batch, only the lengths are used.

@@ -94,6 +94,7 @@ class TextView:
         vocabulary: how many tokens there are.
         padding: the token of an empty position.
         knowledge: what the attacker was given, in words.
+        earlier: views of the updates that the same texts made in earlier rounds, oldest first.
     """
 
     model: FunctionalModel
@@ -104,6 +105,7 @@ class TextView:
     vocabulary: int
     padding: int = 0
     knowledge: dict[str, JsonValue] = field(default_factory=dict)
+    earlier: "tuple[TextView, ...]" = ()
 
     @property
     def sequences(self) -> int:
