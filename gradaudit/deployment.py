@@ -13,12 +13,15 @@ from gradaudit.errors import UsageError
 
 Setting = Literal["diagnostic", "deployed"]
 """Setting of a number: the attacker's best case, or the federation's."""
-LOCAL = ("epochs", "local_steps", "local_batch", "optimizer", "momentum")
+LOCAL = (
+    *("epochs", "local_steps", "local_batch", "optimizer", "momentum"),
+    *("weight_decay", "warmup", "accumulate"),
+)
 """Keys that describe local training, which only FedAvg has."""
 RUNGS = (
     ("batch_size",),
-    ("algorithm", "epochs", "local_steps", "local_batch", "rate"),
-    ("optimizer", "momentum"),
+    ("algorithm", "epochs", "local_steps", "local_batch", "accumulate", "rate"),
+    ("optimizer", "momentum", "weight_decay", "warmup"),
     ("mode",),
     ("defense",),
     ("hide",),
@@ -69,11 +72,18 @@ class Deployment(BaseModel):
     local_steps: int | None = Field(
         None, ge=1, description="Number of a client's steps in a round, instead of epochs."
     )
-    optimizer: Literal["sgd", "adam"] | None = Field(
+    optimizer: Literal["sgd", "adam", "adamw"] | None = Field(
         None, description="Optimizer of a client's steps; its state is reset in each round."
     )
     rate: float | None = Field(None, gt=0, description="Learning rate of a client's steps.")
     momentum: float | None = Field(None, ge=0, lt=1, description="Momentum of sgd.")
+    weight_decay: float | None = Field(None, ge=0, description="Weight decay of adamw.")
+    warmup: int | None = Field(
+        None, ge=0, description="Number of first steps in which the rate rises linearly."
+    )
+    accumulate: int | None = Field(
+        None, ge=1, description="Number of minibatches whose gradients are averaged for a step."
+    )
     mode: Literal["eval", "train"] = Field(
         "train", description="Mode in which clients run BatchNorm and dropout."
     )
@@ -148,7 +158,7 @@ class Deployment(BaseModel):
         """Number of records behind a client's update; None where it is not set."""
         if self.algorithm == "fedsgd":
             return self.batch_size or self.records
-        steps = self.local_steps
+        steps = (self.local_steps or 0) * (self.accumulate or 1)
         return self.records or (steps * self.batch_size if steps and self.batch_size else None)
 
     def of_subject(self) -> dict[str, Any]:

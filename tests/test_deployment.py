@@ -76,6 +76,7 @@ def test_who_sees_what(said: dict[str, Any], together: int) -> None:
         ({"records": 24, "epochs": 2}, 24, None),
         ({"local_steps": 3, "batch_size": 8}, 24, 8),
         ({"local_steps": 3, "batch_size": 8, "records": 10}, 10, 8),
+        ({"local_steps": 3, "batch_size": 8, "accumulate": 2}, 48, 8),
     ],
     ids=str,
 )
@@ -96,12 +97,15 @@ KEYS = {
     "optimizer": ({"records": 6, "optimizer": "adam"}, {"optimizer": "adam"}),
     "momentum": ({"records": 6, "momentum": 0.9}, {"momentum": 0.9}),
     "rate": ({"rate": 0.02}, {"rate": 0.02}),
+    "weight-decay": ({"records": 6, "weight_decay": 0.2}, {"weight_decay": 0.2}),
+    "warmup": ({"records": 6, "warmup": 3}, {"warmup": 3, "algorithm": "fedavg"}),
+    "accumulate": ({"records": 6, "batch_size": 2, "accumulate": 3}, {"accumulate": 3}),
     "participation": ({"participation": 7, "aggregation": "secure"}, {"others": 6}),
     "adversary": ({"clients": 7, "adversary": "client"}, {"others": 5}),
 }
 ANOTHER = {
     "batch_size": 9, "local_batch": 4, "epochs": 7, "local_steps": 9, "optimizer": "sgd",
-    "momentum": 0.1, "rate": 0.5, "others": 1,
+    "momentum": 0.1, "rate": 0.5, "others": 1, "weight_decay": 0.3, "warmup": 2, "accumulate": 2,
 }  # fmt: skip
 OF_SUBJECT = {
     "mode": ({"mode": "train"}, {"mode": "train"}),

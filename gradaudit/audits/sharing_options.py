@@ -50,10 +50,23 @@ class ClientOptions(AuditOptions):
         description="Number of records in a local minibatch of FedAvg (without it "
         "the whole batch).",
     )
-    optimizer: Literal["sgd", "adam"] = Field(
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
         "sgd", description="Optimizer of FedAvg's local steps; its state is reset in each round."
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd in FedAvg.")
+    weight_decay: float = Field(0.01, ge=0, description="Weight decay of adamw in FedAvg.")
+    warmup: int = Field(
+        0,
+        ge=0,
+        description="Number of first local steps of FedAvg in which the learning rate rises "
+        "linearly to --rate.",
+    )
+    accumulate: int = Field(
+        1,
+        ge=1,
+        description="Number of local minibatches whose gradients are averaged for one local step "
+        "of FedAvg.",
+    )
     others: int = Field(
         0,
         ge=0,
@@ -85,12 +98,13 @@ class ClientOptions(AuditOptions):
         """Count the successive gradients that a client with a number of records takes."""
         if self.algorithm == "fedsgd":
             return 1
-        return self.local_steps or self.epochs * ceil(records / (self.local_batch or records))
+        steps = self.accumulate * (self.local_steps or 0)
+        return steps or self.epochs * ceil(records / (self.local_batch or records))
 
     def passes(self, records: int) -> float:
         """Count the single-record gradients behind an update of a number of records a client."""
         size = min(self.local_batch or records, records)
-        steps = self.local_steps * size if self.local_steps else self.epochs * records
+        steps = self.steps(records) * size if self.local_steps else self.epochs * records
         return (1 + self.others) * (records if self.algorithm == "fedsgd" else steps)
 
     def trained(self, updates: float, records: int) -> AuditCost:
@@ -122,6 +136,9 @@ class ClientOptions(AuditOptions):
             local_steps=self.local_steps,
             optimizer=self.optimizer,
             momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            warmup=self.warmup,
+            accumulate=self.accumulate,
             others=self.others,
             hidden=hidden,
         )

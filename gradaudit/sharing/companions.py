@@ -73,7 +73,7 @@ class Companions:
     @property
     def several(self) -> bool:
         """Whether the weights of some step depend on what an earlier one made of the record."""
-        return len(self._sizes) > 1
+        return self.training is not None and self.training.count(self.records) > 1
 
     @cached_property
     def _sizes(self) -> list[int]:

@@ -29,7 +29,7 @@ from gradaudit.sharing.gradient_rows import GradientRows
 from gradaudit.sharing.reduction import Reduction, reduction_for
 
 Update = dict[str, Tensor]
-OptimizerName = Literal["sgd", "adam"]
+OptimizerName = Literal["sgd", "adam", "adamw"]
 _FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
 B = TypeVar("B")
 
@@ -117,6 +117,11 @@ class LocalTraining:
         steps: how many minibatches, whatever the epochs say; None is what they come to.
         optimizer: begins anew in every round.
         momentum: of SGD.
+        weight_decay: λ of AdamW, which adds λ w to its direction (Loshchilov and Hutter 2019,
+            algorithm 2).
+        warmup: first steps n, of which the t-th has the rate · t/n.
+        accumulate: minibatches whose gradients are averaged for a step; the last step takes what
+            is left.
     """
 
     epochs: int = 1
@@ -125,31 +130,39 @@ class LocalTraining:
     steps: int | None = None
     optimizer: OptimizerName = "sgd"
     momentum: float = 0.0
+    weight_decay: float = 0.01
+    warmup: int = 0
+    accumulate: int = 1
 
     def batches(self, records: int) -> list[slice]:
-        """The records of every step, where each epoch takes them in their order."""
+        """The records of every minibatch, where each epoch takes them in their order."""
         size = self.local_batch or records
         once = [slice(start, min(start + size, records)) for start in range(0, records, size)]
-        return (once * self._passes(records))[: self.steps]
+        return (once * self._passes(records))[: self._most]
+
+    def count(self, records: int) -> int:
+        """The number of steps."""
+        return ceil(len(self.batches(records)) / self.accumulate)
 
     def drawn(self, records: int, generator: torch.Generator) -> list[Tensor]:
-        """The records of every step, where each epoch takes them in a new random order.
+        """The records of every minibatch, where each epoch takes them in a new random order.
 
         In the given order where one minibatch holds them all (McMahan et al. 2017, algorithm 1).
         """
         size = self.local_batch or records
-        steps: list[Tensor] = []
+        minibatches: list[Tensor] = []
         for _ in range(self._passes(records)):
             if size >= records:
                 order = torch.arange(records, device=generator.device)
             else:
                 order = torch.randperm(records, generator=generator, device=generator.device)
-            steps.extend(torch.split(order, size))
-        return steps[: self.steps]
+            minibatches.extend(torch.split(order, size))
+        return minibatches[: self._most]
 
     def gives_gradient(self, records: int) -> bool:
         """Whether the update is the gradient of the records' mean loss."""
-        return self.optimizer == "sgd" and self.batches(records) == [slice(0, records)]
+        plain = self.optimizer == "sgd" and self.warmup < 2
+        return plain and self.batches(records) == [slice(0, records)]
 
     def update(
         self,
@@ -161,31 +174,43 @@ class LocalTraining:
 
         Args:
             start: w_0, every parameter that is trained.
-            batches: of every step, see ``batches`` and ``drawn``.
-            gradient: of the mean loss of a batch, by every parameter, at these weights.
+            batches: every minibatch, see ``batches`` and ``drawn``.
+            gradient: of the mean loss of a minibatch, by every parameter, at these weights.
         """
-        optimizer: Optimizer = Adam() if self.optimizer == "adam" else Momentum(self.momentum)
+        optimizer: Optimizer = Momentum(self.momentum) if self.optimizer == "sgd" else Adam()
+        decay = self.weight_decay if self.optimizer == "adamw" else 0.0
         sums = {name: torch.zeros_like(weight) for name, weight in start.items()}
-        for batch in batches:
+        minibatches, size = list(batches), self.accumulate
+        for step, first in enumerate(range(0, len(minibatches), size), start=1):
             here = {name: start[name] - self.rate * sums[name] for name in start}
-            moves = optimizer.directions(gradient(here, batch))
-            sums = {name: sums[name] + moves[name] for name in start}
+            some = minibatches[first : first + size]
+            moves = optimizer.directions(mean_update([gradient(here, batch) for batch in some]))
+            share = min(1.0, step / self.warmup) if self.warmup else 1.0
+            sums = {n: sums[n] + share * (moves[n] + decay * here[n]) for n in start}
         return sums
 
     def words(self, records: int) -> str:
         """The attacker's knowledge of the training, for the report."""
-        optimizer = {"adam": " of Adam"}.get(self.optimizer, "")
+        decayed = f" of AdamW (weight decay {self.weight_decay:g})"
+        optimizer = {"adam": " of Adam", "adamw": decayed}.get(self.optimizer, "")
         momentum = f" with momentum {self.momentum:g}" if self.momentum else ""
         times = f"{self.epochs} epochs" if self.steps is None else f"{self.steps} steps"
+        warmup = f" after {self.warmup} steps of warm-up" if self.warmup else ""
+        together = f", {self.accumulate} a step" if self.accumulate > 1 else ""
         return (
-            f"FedAvg: {times}{optimizer} at rate {self.rate:g}{momentum}, minibatches of "
-            f"{self.local_batch or records}, their order unknown"
+            f"FedAvg: {times}{optimizer} at rate {self.rate:g}{warmup}{momentum}, minibatches of "
+            f"{self.local_batch or records}{together}, their order unknown"
         )
 
+    @property
+    def _most(self) -> int | None:
+        """The number of minibatches that the steps take; None where epochs say it."""
+        return None if self.steps is None else self.steps * self.accumulate
+
     def _passes(self, records: int) -> int:
-        if self.steps is None:
+        if self._most is None:
             return self.epochs
-        return ceil(self.steps / ceil(records / (self.local_batch or records)))
+        return ceil(self._most / ceil(records / (self.local_batch or records)))
 
 
 Algorithm = Literal["fedsgd", "fedavg"]
@@ -199,8 +224,8 @@ class SharingProtocol:
         defenses: applied in order to each client's update.
         algorithm: ``fedsgd`` shares the gradient of the batch's mean loss; ``fedavg`` the
             difference (w_0 − w_E)/rate that local training makes.
-        epochs, rate, local_batch, local_steps, optimizer, momentum: of FedAvg, see
-            ``LocalTraining``.
+        epochs, rate, local_batch, local_steps, optimizer, momentum, weight_decay, warmup,
+            accumulate: of FedAvg, see ``LocalTraining``.
         others: how many other clients' updates the target's is averaged with, each on as many
             records (Mo et al. 2022, V-D).
         fraction: share of each layer's elements that is visible, at random (Mo et al. 2022, V-E).
@@ -216,6 +241,9 @@ class SharingProtocol:
     local_steps: int | None = None
     optimizer: OptimizerName = "sgd"
     momentum: float = 0.0
+    weight_decay: float = 0.01
+    warmup: int = 0
+    accumulate: int = 1
     others: int = 0
     fraction: float | None = None
     elements: int | None = None
@@ -242,8 +270,10 @@ class SharingProtocol:
         """Local training before clients share; None where they share a gradient."""
         if self.algorithm == "fedsgd":
             return None
-        how = self.epochs, self.rate, self.local_batch, self.local_steps
-        return LocalTraining(*how, self.optimizer, self.momentum)
+        how = self.epochs, self.rate, self.local_batch, self.local_steps, self.optimizer
+        return LocalTraining(
+            *how, self.momentum, self.weight_decay, warmup=self.warmup, accumulate=self.accumulate
+        )
 
     @property
     def clients(self) -> int:

@@ -1,15 +1,18 @@
 """One client's update against plain autograd and a plain optimizer, in float64."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import plain_updates as plain
 import pytest
 import torch
 from cases import CASES, Case
+from torch import nn
 
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.target import Target
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import Clients, seen, share
@@ -76,35 +79,94 @@ def test_fedavg_is_a_plain_loop_of_sgd(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "momentum", "local_batch", "steps"),
-    [("sgd", 0.9, None, None), ("adam", 0.0, None, None), ("sgd", 0.5, 2, 5), ("adam", 0.0, 2, 3)],
+    "how",
+    [
+        {"momentum": 0.9},
+        {"optimizer": "adam"},
+        {"momentum": 0.5, "local_batch": 2, "local_steps": 5},
+        {"optimizer": "adam", "local_batch": 2, "local_steps": 3},
+        {"optimizer": "adamw", "weight_decay": 0.3, "local_steps": 4, "warmup": 3},
+        {"optimizer": "adamw", "local_batch": 2, "local_steps": 3, "accumulate": 2, "warmup": 5},
+        {"local_batch": 2, "accumulate": 4, "warmup": 1},
+    ],
+    ids=lambda how: "-".join(map(str, how.values())),
 )
 @SOME
-def test_local_training_is_that_of_torchs_optimizers(
-    case: Case, optimizer: str, momentum: float, local_batch: int | None, steps: int | None
-) -> None:
+def test_local_training_is_that_of_torchs_optimizers(case: Case, how: dict[str, Any]) -> None:
     """Of three epochs, or of so many steps, over minibatches in the order that was drawn."""
-    how = {"epochs": 3, "rate": 0.01, "local_batch": local_batch, "local_steps": steps}
-    found = shared(case, algorithm="fedavg", optimizer=optimizer, momentum=momentum, **how)
-    draws = seeded()
-    torch.randint(1 << 62, (), generator=draws)
-    model = copy.deepcopy(case.make_model())
+    found = shared(case, algorithm="fedavg", epochs=3, rate=0.01, **how)
+    expected = by_torch(case.make_model(), case.loss, case.inputs, case.labels, **how)
+    for name, part in expected.items():
+        np.testing.assert_allclose(found[name], part, rtol=1e-7, atol=1e-9, err_msg=name)
+
+
+def test_local_training_draws_other_dropout_masks_for_each_minibatch() -> None:
+    """With dropout in training mode, of AdamW with warm-up and accumulation."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(5, 12), nn.Dropout(0.4), nn.Tanh(), nn.Linear(12, 3)).double()
+    inputs, labels = torch.randn(4, 5, dtype=torch.float64), torch.tensor([0, 2, 1, 2])
+    how = {"optimizer": "adamw", "local_batch": 1, "local_steps": 3, "accumulate": 3, "warmup": 2}
+    sharing = SharingProtocol(algorithm="fedavg", epochs=3, rate=0.01, **how)
+    loss = CrossEntropy()
+    clients = {mode: Target(model, loss, mode=mode) for mode in ("train", "eval")}
+    found = {
+        mode: share(target, inputs, labels, sharing, seeded(), dtype=torch.float64)
+        for mode, target in clients.items()
+    }
+    expected = by_torch(model, loss, inputs, labels, mode="train", **how)
+    for name, part in expected.items():
+        np.testing.assert_allclose(found["train"][name].flatten(), part, rtol=1e-7, atol=1e-9)
+        assert not np.allclose(found["eval"][name].flatten(), part, rtol=0.01)
+
+
+def by_torch(
+    model: nn.Module,
+    loss: Loss,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    mode: str = "eval",
+    optimizer: str = "sgd",
+    momentum: float = 0.0,
+    weight_decay: float = 0.01,
+    local_batch: int | None = None,
+    local_steps: int | None = None,
+    warmup: int = 0,
+    accumulate: int = 1,
+) -> plain.Update:
+    """(w_0 − w_E)/rate by torch's optimizers and LambdaLR, with the minibatches of ``seeded()``."""
+    draws, model = seeded(), copy.deepcopy(model).train(mode == "train")
+    seed = int(torch.randint(1 << 62, (), generator=draws))
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     made = {
         "sgd": lambda: torch.optim.SGD(model.parameters(), 0.01, momentum),
         "adam": lambda: torch.optim.Adam(model.parameters(), 0.01),
+        "adamw": lambda: torch.optim.AdamW(model.parameters(), 0.01, weight_decay=weight_decay),
     }[optimizer]()
-    count, batches = len(case.inputs), []
-    for _ in range(3):
-        order = torch.randperm(count, generator=draws) if local_batch else torch.arange(count)
-        batches += torch.split(order, local_batch or count)
-    for rows in batches[:steps]:
-        made.zero_grad()
-        case.loss.per_record(model(case.inputs[rows]), case.labels[rows]).mean().backward()
-        made.step()
-    for name, parameter in model.named_parameters():
-        expected = ((start[name] - parameter.detach()) / 0.01).flatten().numpy()
-        np.testing.assert_allclose(found[name], expected, rtol=1e-7, atol=1e-9, err_msg=name)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        made, lambda step: (step + 1) / warmup if step < warmup else 1.0
+    )
+    minibatches: list[torch.Tensor] = []
+    for _ in range(3 if local_steps is None else 20):
+        order = torch.randperm(len(inputs), generator=draws)
+        minibatches += torch.split(order if local_batch else order.sort()[0], local_batch or 999)
+    if local_steps is not None:
+        minibatches = minibatches[: local_steps * accumulate]
+    made.zero_grad()
+    for number, rows in enumerate(minibatches):
+        if mode == "train":
+            torch.manual_seed(seed + number)
+        left = len(minibatches) - number // accumulate * accumulate
+        part = loss.per_record(model(inputs[rows]), labels[rows]).mean()
+        (part / min(accumulate, left)).backward()
+        if number + 1 in (len(minibatches), number // accumulate * accumulate + accumulate):
+            made.step()
+            schedule.step()
+            made.zero_grad()
+    return {
+        name: ((start[name] - p.detach()) / 0.01).flatten().numpy()
+        for name, p in model.named_parameters()
+    }
 
 
 @pytest.mark.parametrize("memory", [1, 1 << 30])

@@ -32,7 +32,7 @@ _SQUARED = 1e-6
 
 def local_steps(view: AttackerView) -> int:
     """How many gradients an update is the sum of."""
-    return len(view.training.batches(view.batch)) if view.training else 1
+    return view.training.count(view.batch) if view.training else 1
 
 
 def is_gradient(view: AttackerView) -> bool:

@@ -173,7 +173,7 @@ class _Attack:
             seed = number_of(self.subject.seed, "text", "search", number)
             answer = recover(view, structure, seed, progress)
             low, options = adapters(structure), self.options
-            by_adam = options.algorithm == "fedavg" and options.optimizer == "adam"
+            by_adam = options.algorithm == "fedavg" and options.optimizer != "sgd"
             if low is not None and not by_adam:
                 pool = self._pool(batch, view.vocabulary)
                 found.predicted.append(predicted(view, structure, low, pool, seed))

@@ -63,7 +63,9 @@ class TextThreat:
             AuditError: the model cannot be run on the batch.
         """
         model = FunctionalModel.of(seen_by_outsiders(self.target), dtype=torch.float32)
-        texts, task = texts_of(batch), task_of(batch)
+        texts, task, vocabulary = texts_of(batch), task_of(batch), _vocabulary(model, batch)
+        if model.stochastic(model.cast(batch.inputs[:1])):
+            model = replace(model, mode="eval")  # nobody knows the masks that dropout drew
         shown = {
             name
             for layer in layers_of(self.target.model, with_bias=True)
@@ -78,7 +80,7 @@ class TextThreat:
             lengths=tuple(texts.lengths.tolist()),
             length=longest,
             task=task,
-            vocabulary=_vocabulary(model, batch),
+            vocabulary=vocabulary,
         )
         return replace(view, knowledge=self._knowledge(view))
 

@@ -262,7 +262,7 @@ def _companions(options: FloorOptions, subject: Subject) -> Companions | None:
 def _carried(companions: Companions, rough: Mapping[str, str]) -> str:
     """Why local steps leave no layer a derivative; empty where they leave all."""
     training = companions.training
-    if training is not None and training.optimizer == "adam":
+    if training is not None and training.optimizer != "sgd":
         return (
             "Adam moves an element by little more than the sign of its gradient, which jumps: no "
             "floor; train with --optimizer sgd"

@@ -126,3 +126,19 @@ def test_texts_may_be_read_word_by_word(left: int) -> None:
 def test_columns_with_tables_of_their_own_are_no_texts() -> None:
     with pytest.raises(NotApplicable, match="their columns have tables of their own"):
         vocabulary_of(ByPosition(4))
+
+
+def test_an_attacker_runs_a_model_that_drops_units_without_dropping_any() -> None:
+    """Nobody knows the masks of the clients, whose updates are made with them."""
+    model, batch = transformer(), texts(2)
+    model.blocks = torch.nn.Sequential(torch.nn.Dropout(0.5), *model.blocks)
+    views = {}
+    for mode in ("train", "eval"):
+        target = Target(model, CrossEntropy(), mode)
+        threat = TextThreat(target, SharingProtocol(), target.layers)
+        views[mode] = threat.view(batch, torch.Generator().manual_seed(0))
+    first = "blocks.1.qkv.weight"
+    came_in = [seen.seen([first], batch.inputs)[first] for seen in views.values()]
+    assert torch.equal(*came_in)
+    updates = [seen.update[first] for seen in views.values()]
+    assert not torch.allclose(*updates, rtol=0.01)
