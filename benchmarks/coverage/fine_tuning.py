@@ -192,7 +192,7 @@ def main() -> None:
     names = ("tokens_recovered", "sequences_recovered", "lora_predicted")
     heading("what is trained", "tokens named", "whole texts", "predicted", "AUROC by layer")
     for case in cases():
-        if not any(word in case.name for word in asked.only.split(",")):
+        if not any(word in case.name for word in asked.only.split(";")):
             continue
         rows = measured(case, copy.deepcopy(trained), asked.updates)
         whole = {row.metric: row for row in rows if row.layer is None and not row.variant}

@@ -47,7 +47,9 @@ class AttackText(Audit[TextOptions]):
     token where each lies in the spans behind the first block, one of a bidirectional model found by
     exchanging tokens until all do (Petrov et al. 2024, DAGER, sections 4 and 5). What noise leaves
     of a span is found from its singular values, never by a fixed tolerance. The last token of a
-    text of a next-token loss stands in the head's rows alone.
+    text of a next-token loss stands in the head's rows alone. Where no span is whole, its strongest
+    directions and the model's own predictions rank texts of the tokens that rows of the embedding
+    or of the head name (Balunović et al. 2022, LAMP, for the prior).
 
     Answers are matched with the batch's texts by an optimal assignment; ROUGE-1 and ROUGE-2 are the
     F-measures of common tokens and pairs (Lin 2004). At each layer a text is told from decoys of

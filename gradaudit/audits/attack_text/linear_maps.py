@@ -13,7 +13,7 @@ likely; ``benchmarks/coverage/fine_tuning.py``).
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Self
@@ -41,11 +41,13 @@ class MapsOfOneInput:
         view: the attacker's.
         names: of their weights.
         local: whether what comes in depends on the token and its position alone.
+        strongest: whether the strongest directions are a span where it is void.
     """
 
     view: TextView
     names: tuple[str, ...]
     local: bool
+    strongest: bool = False
 
     @cached_property
     def span(self) -> Span | None:
@@ -64,6 +66,9 @@ class MapsOfOneInput:
             if span is not None and (wider is None or not wider.leaves_noise(sum(view.inner))):
                 break
             span = wider
+        if span is None and self.strongest and self.shared:
+            newest = [self.view.gradient(name) for name in self.names if name in self.view.update]
+            return Span.strongest(newest, sum(self.view.inner))
         return span
 
     @property
@@ -160,13 +165,20 @@ class Structure:
         return max(local, key=lambda place: (place.whole, place.rank), default=None)
 
     @property
+    def blurred(self) -> Self:
+        """The structure for maps without a whole span: what came in has most energy in a part."""
+        return replace(self, places=tuple(replace(p, strongest=True) for p in self.places))
+
+    @property
     def mixed(self) -> tuple[MapsOfOneInput, ...]:
         """The first maps with whole spans that depend on the context, up to the end of a block.
 
         What attention adds up is linear in what it sees, so that mixtures of several texts lie in
-        its span too; behind the block's network they do not.
+        its span too; behind the block's network they do not. Of a blurred structure, the first maps
+        with any span.
         """
-        return tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
+        some = (p for p in self.places if not p.local and (p.whole or (p.strongest and p.span)))
+        return tuple(islice(some, _BLOCK))
 
     @property
     def deciding(self) -> tuple[MapsOfOneInput, ...]:
@@ -175,7 +187,7 @@ class Structure:
         Left out are those with a rank far below the others': what came in has no gradient of its
         own there, as in the last block of a model that is asked for a class.
         """
-        most = max((place.rank for place in self.mixed), default=0)
+        most = max((place.rank for place in self.mixed if place.whole), default=0)
         return tuple(place for place in self.mixed if place.rank >= _FULL * most)
 
 

@@ -38,6 +38,10 @@ that fewer dimensions than positions are filled,"""
 _FALL = 300.0
 """and how far below what came in they then lie at least (measured: 7,000)."""
 
+_STRONGEST = 0.75
+"""Share of the dimensions of a full space that are kept for what came in: of texts of 48 words in
+48 dimensions ROUGE-2 was .82, .73 and .78 with .6, .75 and .85; of tied tables .34, .38 and .36."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -79,6 +83,20 @@ class Span:
         rank = _rank(values[:tokens], edge)
         kept = alignment(values[:rank], level, shape)
         return cls(rows[:rank].float(), kept, edge, values, whole)
+
+    @classmethod
+    def strongest(cls, gradients: Sequence[Tensor], tokens: int) -> Self | None:
+        """Keep the strongest directions of a space that positions may fill; None without any.
+
+        What came in has more of its energy in them than chance, and no more can be said.
+        """
+        stacked = torch.cat(list(gradients)).double()
+        values, rows = _right_singular(stacked)
+        some = int((values > _ROUNDING**0.5 * values[0]).sum())
+        rank = min(some, tokens, int(_STRONGEST * stacked.shape[1]))
+        if not rank:
+            return None
+        return cls(rows[:rank].float(), torch.ones(rank), math.inf, values, whole=False)
 
     @property
     def rank(self) -> int:

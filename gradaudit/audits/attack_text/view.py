@@ -152,6 +152,21 @@ class TextView:
             model.outputs({}, self.inputs(ids, lengths))
         return {name: self.by_text(name, x, ids.shape) for name, x in capture.seen.items()}
 
+    def following(self, ids: Tensor) -> Tensor:
+        """Compute the model's log-likelihood of the token after texts, (texts, vocabulary).
+
+        Zeros where there is no text yet, or the model predicts no tokens.
+
+        Args:
+            ids: (texts, positions).
+        """
+        if self.head is None or self.task != "next-token" or not ids.shape[1]:
+            return torch.zeros(len(ids), self.vocabulary)
+        model = replace(self.model, parts=resized(self.model.parts, ids.shape[1]))
+        with torch.no_grad():
+            logits = model.outputs({}, self.inputs(ids.to(model.device)))
+        return logits[:, -1].log_softmax(dim=1).cpu()
+
     def by_text(self, name: str, x: Tensor, shape: torch.Size) -> Tensor:
         """Shape the input at a weight by texts and positions, (texts, positions, width)."""
         texts, positions = shape

@@ -1,7 +1,7 @@
 """Small transformers of plain torch, and texts of random words, as subjects of attacks on text."""
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -86,10 +86,15 @@ def labelled(ids: Tensor, *, causal: bool) -> Records:
 
 
 def subject(
-    *, causal: bool = True, tied: bool = False, records: int = 24, seed: int = 0
+    *,
+    causal: bool = True,
+    tied: bool = False,
+    records: int = 24,
+    width: int = WIDTH,
+    seed: int = 0,
 ) -> Subject:
     """A model with some texts."""
-    target = Target(transformer(causal=causal, tied=tied), CrossEntropy())
+    target = Target(transformer(causal=causal, tied=tied, width=width), CrossEntropy())
     return Subject((target,), texts(records, causal=causal, seed=seed), target.layers)
 
 
@@ -140,13 +145,15 @@ def view(
     lengths: tuple[int, ...] | None = None,
     shared: int = 0,
     records: int = 24,
+    width: int = WIDTH,
     seed: int = 0,
+    **training: Any,
 ) -> tuple[TextView, list[tuple[int, ...]]]:
     """What an attacker has of the first texts, cut to these lengths, and the texts.
 
     All begin with the same so many shared words.
     """
-    whole = subject(causal=causal, tied=tied, records=records, seed=seed)
+    whole = subject(causal=causal, tied=tied, records=records, width=width, seed=seed)
     target = whole.target
     layers = tuple(layer for layer in target.layers if layer.name not in hide)
     ids = whole.records.inputs[:count].clone()
@@ -156,7 +163,7 @@ def view(
     for row, end in zip(batch.labels, ends, strict=True):
         if causal:
             row[end - 1 :] = IGNORED
-    threat = TextThreat(target, SharingProtocol(defenses=defenses, hidden=hide), layers)
-    made = threat.view(batch, torch.Generator().manual_seed(seed))
+    sharing = SharingProtocol(defenses=defenses, hidden=hide, **training)
+    made = TextThreat(target, sharing, layers).view(batch, torch.Generator().manual_seed(seed))
     rows = zip(ids.tolist(), ends, strict=True)
     return replace(made, lengths=ends), [tuple(row[:end]) for row, end in rows]

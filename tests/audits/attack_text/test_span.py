@@ -1,5 +1,6 @@
 """Spans against dense decompositions, and their noise against the laws of random matrices."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -132,3 +133,22 @@ def test_noise_above_all_that_came_in_leaves_no_rank() -> None:
     assert span.rank == 0
     assert not span.clear
     torch.testing.assert_close(span.energy(normal(3, 80)), torch.ones(3).double())
+
+
+@pytest.mark.parametrize(("positions", "rank"), [(40, 24), (20, 20)])
+def test_the_strongest_directions_are_the_first_right_singular_vectors(
+    positions: int, rank: int
+) -> None:
+    """At most three quarters of 32 dimensions, and no more than there are positions."""
+    generator = torch.Generator().manual_seed(0)
+    came_in = torch.randn(positions, 32, generator=generator)
+    gradient = torch.randn(50, positions, generator=generator) @ came_in
+    found = Span.strongest([gradient[:20], gradient[20:]], positions)
+    assert found is not None
+    assert (found.rank, found.whole, found.clear) == (rank, False, False)
+    _, _, rows = np.linalg.svd(gradient.double().numpy())
+    expected = 1 - np.square(came_in.double().numpy() @ rows[:rank].T).sum(1) / np.square(
+        came_in.double().numpy()
+    ).sum(1)
+    np.testing.assert_allclose(found.energy(came_in), expected, atol=1e-5)
+    assert Span.strongest([torch.zeros(5, 32)], positions) is None

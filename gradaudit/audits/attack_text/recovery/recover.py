@@ -112,17 +112,24 @@ class Answer:
 def recover(view: TextView, structure: Structure, seed: int, progress: Progress) -> Answer:
     """Recover the texts behind an update by the spans of its linear maps' inputs.
 
+    Where no span behind attention is whole, as there are too many tokens, what came in has still
+    most of its energy in the strongest directions; among tokens that were read off rows that and
+    the model's own predictions rank texts. How an answer was found is among its facts.
+
     Args:
         view: what the attacker has.
         structure: of the model.
         seed: of starting points and of the texts that measure chance.
         progress: shows every position that is done.
     """
+    structure = structure if structure.mixed else structure.blurred
     found = candidates(view, structure)
     if found is None:
         return Answer(facts={"search": "none: no span and no table of tokens is shared"})
     facts: dict[str, JsonValue] = {"candidates": len(found.tokens), "certain": found.certain}
-    growing = bool(structure.mixed) and structure.causal
+    facts["read"] = len(found.read)
+    whole = any(place.whole for place in structure.mixed)
+    growing = bool(structure.mixed) and structure.causal and (whole or bool(found.read))
     with progress.task("attack text", view.length if growing else ROUNDS) as advance:
         if growing:
             continuations = Continuations.at(view, structure.deciding)
@@ -137,6 +144,8 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
         else:
             texts = _by_position(view, structure, found)
             facts["search"] = "single positions: nothing joins them to texts"
+    if texts and structure.mixed and not whole:
+        facts["spans"] = "none is whole: the strongest directions of each stand in for one"
     if view.task == "next-token" and view.head in view.update and texts:
         # Append the token behind each text, which only the head was asked for.
         pairs = zip(texts, last_tokens(view, texts), strict=True)
@@ -165,6 +174,6 @@ def _bag(view: TextView, texts: Sequence[Text], found: TokenCandidates) -> Text:
     More tokens than there are positions cannot all be there, and stand behind those of the texts.
     """
     named = Counter(token for text in texts for token in text)
-    known = Counter(found.tokens.tolist() if found.certain else [])
+    known = Counter(found.read or (found.tokens.tolist() if found.certain else ()))
     one, other = (known, named) if known.total() <= view.tokens else (named, known)
     return tuple([*one.elements(), *(other - one).elements()][: view.tokens])

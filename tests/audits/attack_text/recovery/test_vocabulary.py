@@ -79,6 +79,23 @@ def test_the_head_tells_most_of_what_it_was_asked_for_and_nothing_else() -> None
     assert labels_asked(hidden) is None
 
 
+ADAMW = {"algorithm": "fedavg", "local_steps": 5, "optimizer": "adamw", "rate": 1e-3, "warmup": 2}
+
+
+def test_rows_that_weight_decay_alone_moves_were_not_looked_up() -> None:
+    """AdamW moves every row of the table, those of other tokens along their weights."""
+    made, truth = view(4, weight_decay=0.1, **ADAMW)
+    assert made.update["words.weight"].any(dim=1).all()
+    assert told(tokens_read(made)) == inner(truth)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_head_tells_what_it_was_asked_for_behind_steps_of_adamw(tied: bool) -> None:
+    for seed in range(3):
+        made, truth = view(4, tied=tied, seed=seed, **ADAMW)
+        assert told(labels_asked(made)) == {token for text in truth for token in text[1:]}
+
+
 def normal(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
 
