@@ -9,12 +9,13 @@ prior's mean, by Levenberg and Marquardt, and the mean of the posterior law, by 
 that begin near the most likely record. Mean squared errors over the prior's variance, with standard
 errors, beside the floor. ``coverage``: audits of 16 and 64 drawn records, with all bounds; how
 often the safe number, Hall's and Student's, is beyond the mean of four audits of 1,024 (2.5 %
-nominal). ``intervals``: how often the interval of ``floor.gap``'s attack on 16 records holds its
-mean over all audits (95 % nominal). ``steps``: floors and attacks of updates of 1, 2 and 5 local
-steps over one record, or over four of which three are known.
-``bayes``: 2-8-2 networks of tanh on two Gaussian classes and on two half-moons, whose best attacker
-has the variance of the posterior on a grid of 301 × 301, on average over 200 updates; beside it the
-median of the audits' safe floors, with records' weights and without, and how many lie beyond it.
+nominal). ``lognormal``: the same of units whose information in one direction is lognormal.
+``intervals``: how often the interval of ``floor.gap``'s attack on 16 records holds its mean over
+all audits (95 % nominal). ``steps``: floors and attacks of updates of 1, 2 and 5 local steps over
+one record, or over four of which three are known. ``bayes``: 2-8-2 networks of tanh on two
+Gaussian classes and on two half-moons, whose best attacker has the variance of the posterior on a
+grid of 301 × 301, on average over 200 updates; beside it the median of the audits' safe floors,
+with records' weights and without, and how many lie beyond it.
 """
 
 import itertools
@@ -309,6 +310,25 @@ def numbers_of(
     return unit_numbers(measure, information * factor, prior, law * factor)
 
 
+def lognormal(audits: int) -> None:
+    """The same of one direction, whose information is lognormal of deviation 1, without a genie."""
+    heading("units", "information", "metric", "unsafe Hall", "unsafe Student")
+    prior, draws = GaussianPrior.of_covariance(torch.zeros(1), torch.eye(1)), torch.Generator()
+    for units, scale, measure in itertools.product((4, 16), (0.3, 1.0, 10.0), (share, nats)):
+        draws.manual_seed(0)
+        truth = measure(torch.full((1, 1), scale * math.exp(0.5), dtype=torch.float64), prior)[0]
+        beyond = np.zeros(2)
+        for _ in range(audits):
+            normal = torch.randn(units, 2, 2, generator=draws, dtype=torch.float64)
+            halves = scale * normal.exp().mean(dim=2)[..., None, None]
+            told = Information(halves, torch.eye(1, dtype=torch.float64))
+            numbers = unit_numbers(measure, told, prior, None)
+            ends = [end(numbers)[0 if measure.sign > 0 else 1] for end in (skewed, student)]
+            beyond += measure.sign * (np.array(ends) - truth) > 0
+        name = "share" if measure is share else "nats"
+        line(units, scale, name, *(f"{rate:.1%}" for rate in beyond / audits))
+
+
 def intervals(audits: int) -> None:
     """How often the interval of an attack on 16 records holds its mean over all audits."""
     heading("network", "noise", "share", "width", "holds")
@@ -441,6 +461,7 @@ if __name__ == "__main__":
     parts: Mapping[str, Callable[[], None]] = {
         "attacks": lambda: attacks(asked.runs),
         "coverage": lambda: coverage(asked.audits),
+        "lognormal": lambda: lognormal(asked.audits),
         "intervals": lambda: intervals(asked.audits),
         "steps": lambda: steps(asked.records, asked.attacked),
         "bayes": lambda: bayes(asked.audits, asked.records),
