@@ -172,7 +172,8 @@ def over_rounds(columns: TableColumns, answers: Sequence[TableAnswer]) -> TableA
 
     A row that is proved in one round was in the batch, and one that is named in several is one
     row. To the answer that proves and names most come the others' rows that it lacks, proved ones
-    first, in the place of rows that it guesses.
+    first, in the place of rows that it guesses. Decoys of all rounds count: each round's proofs may
+    be false.
     """
     first, *others = sorted(answers, key=_strength, reverse=True)
     fields = ("cells", "labels", "certainty", "named", "certified", "spread")
@@ -191,6 +192,8 @@ def over_rounds(columns: TableColumns, answers: Sequence[TableAnswer]) -> TableA
                 for name in fields:
                     joined[name][place[0]] = getattr(other, name)[row]
     rounds: dict[str, JsonValue] = {"rounds": len(answers)} if others else {}
+    for name in ("decoys", "decoys_certified") if others else ():
+        rounds[name] = sum(int(str(answer.facts.get(name, 0))) for answer in answers)
     return replace(first, facts={**first.facts, **rounds}, **joined)
 
 

@@ -244,7 +244,8 @@ def predicted(
         return place.came_in(ids).cpu()
 
     came_in = vectors(tokens)[range(count), positions]
-    drawn = torch.randn(place.outputs, count, generator=generator)
+    rows = place.outputs * (1 + len(view.earlier))  # ranks of rounds on a frozen base add up
+    drawn = torch.randn(rows, count, generator=generator)
     span = Span.of([drawn @ came_in], count)
     if span is None:
         return 0.0

@@ -38,7 +38,11 @@ def rows_in(answer: TableAnswer, which: Tensor, columns: TableColumns = COLUMNS)
 @pytest.mark.parametrize("turned", [False, True])
 def test_rows_that_are_named_in_any_round_add(turned: bool) -> None:
     answers = [answer_of([0, 1, 2], [0]), answer_of([2, 3, 1], [2, 3], off=0.01)]
+    answers = [
+        replace(one, facts={"decoys": 256, "decoys_certified": n}) for n, one in enumerate(answers)
+    ]
     joined = over_rounds(COLUMNS, answers[::-1] if turned else answers)
+    assert (joined.facts["decoys"], joined.facts["decoys_certified"]) == (512, 1)
     assert rows_in(joined, joined.named) == [0, 1, 2, 3]
     assert rows_in(joined, joined.certified) == [0, 2, 3]
     assert joined.facts["rounds"] == 2

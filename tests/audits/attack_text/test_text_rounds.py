@@ -11,7 +11,12 @@ from subjects import rows_by, subject_of
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions
-from gradaudit.audits.attack_text.linear_maps import MapsOfOneInput, Structure
+from gradaudit.audits.attack_text.linear_maps import (
+    MapsOfOneInput,
+    Structure,
+    adapters,
+    predicted,
+)
 from gradaudit.audits.attack_text.recovery.recover import recover
 from gradaudit.audits.attack_text.span import Span
 from gradaudit.audits.attack_text.text_scores import scores_of
@@ -79,7 +84,7 @@ def test_adapters_on_a_frozen_base_add_their_ranks_over_rounds(rounds: int) -> N
 
 
 def test_more_rounds_name_more_of_the_tokens_behind_adapters() -> None:
-    models, named = trained(adapted(4), 3), []
+    models, named, expected = trained(adapted(4), 3), [], []
     for count in (1, 3):
         shares = []
         for first in range(0, 20, 2):
@@ -88,8 +93,12 @@ def test_more_rounds_name_more_of_the_tokens_behind_adapters() -> None:
             truth = ids_of(POOL.take(np.arange(first, first + 2)))
             right, every = scores_of(answer.texts, answer.tokens, truth).tokens
             shares.append(right / every)
+            low = adapters(Structure.of(seen))
+            assert low is not None
+            expected.append(predicted(seen, Structure.of(seen), low, POOL.inputs.flatten(), first))
         named.append(np.mean(shares))
     assert named[1] > named[0] + 0.15
+    assert np.mean(expected[10:]) == pytest.approx(named[1], abs=0.12)
 
 
 def test_rounds_that_bring_in_something_else_are_not_joined() -> None:
