@@ -69,7 +69,7 @@ NUMBERS = {
         f"{SMALL} --samples 4 --sigma 0.1 --attacked 0",
         "audits.floor.van_trees:van_trees_bound",
     ),
-    "job": ("JOB", "audits.job.epsilon:Strength.epsilon"),
+    "job": ("JOB", "audits.job.epsilon:NoiseStrength.epsilon"),
     "forward": (f"{PICTURES} --samples 8", "audits.forward.measure:information"),
     "sensitivity": (f"{PICTURES} --samples 2", "gradients.sources:Tangents.norms"),
     "subspace": (f"{TABLE} -a sex", "audits.subspace.comparing:quick_angles"),
