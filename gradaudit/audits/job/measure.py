@@ -146,7 +146,6 @@ def _with_framework(name: str) -> ModuleType:
     return import_module(f"gradaudit.audits.job.{name}")
 
 
-@quiet()
 def audited(folder: Path, options: JobOptions) -> Audited:
     """Load a job, and probe what leaves its clients and its server.
 
@@ -156,10 +155,11 @@ def audited(folder: Path, options: JobOptions) -> Audited:
     job = load(folder, options)
     found = Audited(job, folder, faults=list(job.faults))
     central = job.server is not None and bool(_with_framework("server").adds_noise(job))
-    for i, chain in enumerate(job.chains):
-        _look(found, i, chain, options, private=central)
-    if central:
-        _look_at_server(found, options)
+    with quiet():
+        for i, chain in enumerate(job.chains):
+            _look(found, i, chain, options, private=central)
+        if central:
+            _look_at_server(found, options)
     ranks = {name: s.multiplier or s.measured for name, s in found.strength.items()}
     found.faults += weaker_scope(job, ranks)
     found.faults = list(dict.fromkeys(found.faults))
