@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 from forked import Forked
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 
 def program(folder: Path, text: str) -> Forked:

@@ -234,7 +234,7 @@ def test_the_simulator_runs_a_job_with_filters_in_both_chains(simulated: Path) -
         assert set(told) <= {0, 1, 2}  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("site", "kind", "near"), [("site-1", "WEIGHTS", 50.0), ("site-2", "WEIGHT_DIFF", 0.0)]
 )

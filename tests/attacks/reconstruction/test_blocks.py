@@ -102,6 +102,7 @@ def test_two_workers_give_the_same_bits_as_none(workers: list[int]) -> None:
     assert torch.equal(found.points[:8], clean.points[:8])
 
 
+@pytest.mark.processes
 def test_two_workers_give_the_same_bits_where_evaluations_are_recorded_on_the_way(
     workers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

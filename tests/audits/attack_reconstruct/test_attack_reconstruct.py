@@ -435,6 +435,7 @@ def test_a_model_that_cannot_be_shipped_is_attacked_in_this_process() -> None:
     assert row.value == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.processes
 def test_a_model_of_the_users_own_file_is_shipped(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("from torch import nn\nActivation = nn.Sigmoid\n")
     (tmp_path / "mine.py").write_text(
