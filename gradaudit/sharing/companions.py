@@ -1,4 +1,4 @@
-"""A client's update as a function of one of its records, to somebody who knows all the others.
+"""A client's update as a function of one record, where all its other records are known.
 
 An update after several local steps, of records that weigh differently, or clipped as a whole is no
 mean of what each record adds: what one does to it depends on those beside it. With these and the
@@ -20,7 +20,7 @@ from gradaudit.sharing.protocol import LocalTraining, Update
 
 @dataclass(frozen=True)
 class Companions:
-    """The records that a client may have beside the one that is asked about, and its training.
+    """The other records that a client may have, and its training.
 
     Attributes:
         inputs: (others, …), as ``FunctionalModel.cast`` gives them.
@@ -35,7 +35,7 @@ class Companions:
     training: LocalTraining | None = None
 
     def drawn(self, updates: int, generator: torch.Generator) -> Tensor:
-        """Who is in each of some updates, and when, (updates, numbers) of whole numbers.
+        """Draw the other records of each update and their order, (updates, numbers) of integers.
 
         First the others' places in ``inputs``, drawn with replacement; then the rows of every local
         step, in which the record that is asked about has the number 0.
@@ -50,7 +50,7 @@ class Companions:
     def update(
         self, view: FunctionalModel, record: Tensor, target: Tensor, drawn: Tensor
     ) -> Update:
-        """The client's update with this record in it, by every trainable parameter.
+        """Compute the client's update with this record in it, by every trainable parameter.
 
         Args:
             view: the model that the server sent.
@@ -84,7 +84,7 @@ class Companions:
 
 @dataclass(frozen=True)
 class CompanionTrace(Trace):
-    """Stands where the trace of single records' gradients does, with updates in their place.
+    """Gives updates to what differentiates the gradients of single records.
 
     What it takes for a record are the numbers that ``Companions.drawn`` gives, beside the record as
     a point; nothing of an update is taken apart.

@@ -1,4 +1,4 @@
-"""Which updates of several rounds are of the same batch, where nobody says so.
+"""Finds the updates of several rounds that come from the same batch, where nobody says which do.
 
 A server that does not know which client sent an update can still tell by the update: the same batch
 at the same checkpoint makes the same gradient, and at a near one a gradient of much the same
@@ -23,7 +23,7 @@ from gradaudit.attacks.reconstruction.closeness import labels_in_common
 
 
 def matched_rounds(rounds: Sequence[Sequence[AttackerView]]) -> list[AttackerView]:
-    """The newest round's views with the earlier ones that seem to be of the same batch.
+    """Join each update of the newest round to the earlier ones that seem to come from its batch.
 
     Each round is matched with the next by the assignment of the highest sum of ``likeness``. Of 10
     rounds of digits (FedSGD, ``digits_cnn`` from its start, 20 clients with a batch of their own)
@@ -44,7 +44,7 @@ def matched_rounds(rounds: Sequence[Sequence[AttackerView]]) -> list[AttackerVie
 
 
 def likeness(before: Sequence[AttackerView], after: Sequence[AttackerView]) -> NDArray[np.float64]:
-    """The cosine of updates without their rounds' means, and the share of labels in common.
+    """Compute the cosine of updates without their rounds' means, plus the share of common labels.
 
     Labels count where the attacker knows them. Estimates of them do not: beside the cosine they
     make matches worse (.93 of pairs right in place of .99 after 200 steps between rounds).

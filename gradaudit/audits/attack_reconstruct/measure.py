@@ -197,10 +197,10 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
 
 
 def _expect_statistics(options: ReconstructOptions, methods: Collection[Method]) -> None:
-    """Refuse the batch's own statistics where nothing uses them, or they are not those of it.
+    """Refuse the batch's own statistics where no method uses them, or the update is of several.
 
     Raises:
-        UsageError: so it is.
+        UsageError: no method uses them, or the update is captured or a mean over clients.
     """
     if not options.known_statistics:
         return

@@ -155,7 +155,7 @@ class BatchOptions(AttackOptions, UpdateOptions):
 
 
 class RoundsOptions(UpdateOptions):
-    """Whether updates of one batch are attacked together."""
+    """Whether the updates that one batch makes in several rounds are attacked together."""
 
     joint_rounds: bool = Field(
         False,
@@ -164,7 +164,7 @@ class RoundsOptions(UpdateOptions):
     )
 
     def rounds(self, checkpoints: int) -> int:
-        """The number of attacked updates of each batch, of which joint ones cost as much as all."""
+        """The number of updates that are attacked for each batch; joint rounds count each."""
         if not self.joint_rounds:
             return super().rounds(checkpoints)
         return checkpoints * (2 if self.every_round else 1)

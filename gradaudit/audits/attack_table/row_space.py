@@ -46,7 +46,7 @@ class RowSpaceAttack(TableAttack):
     summary = "Whole rows, tested alone against the row spaces of the first two layers' gradients."
 
     def run(self, view: AttackerView, setting: TableSetting, progress: Progress) -> TableAnswer:
-        """Search, certify, and guess what is not named; the rows of several rounds add."""
+        """Search, certify, and guess what is not named; rows that different rounds prove add up."""
         answers, reasons = list[TableAnswer](), list[NotApplicable]()
         for one in view.rounds:
             seen = one.in_precision(torch.float64, torch.device("cpu"))

@@ -166,7 +166,7 @@ class Structure:
 
     @property
     def blurred(self) -> Self:
-        """The structure for maps without a whole span: what came in has most energy in a part."""
+        """The structure whose maps keep the strongest directions where they have no whole span."""
         return replace(self, places=tuple(replace(p, strongest=True) for p in self.places))
 
     @property

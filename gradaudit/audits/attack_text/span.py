@@ -29,7 +29,7 @@ _GAP = 1.2
 _MARGIN = 2.0
 """What the largest singular value of noise is taken to be, over its law's: rounding has tails."""
 _LAW = 1.05
-"""The largest singular value of plain Gaussian noise is at most so many times that of its law."""
+"""Largest ratio of the first singular value of Gaussian noise to that of its law."""
 _SINGLE = 1e-6
 """Rounding of gradients in single precision, over the largest singular value (measured: 1e-8)."""
 _TAIL = 8.0

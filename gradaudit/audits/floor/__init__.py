@@ -69,7 +69,7 @@ class FloorOptions(ClientOptions):
         return attacked
 
     def seen(self) -> dict[str, Any]:
-        """Describe nothing: a floor holds for every attacker, and is no attack in some setting."""
+        """Describe no setting, as a floor holds for every attacker."""
         return {}
 
 

@@ -257,5 +257,5 @@ def _chunks(
 
 
 def _whole(batch: Batch) -> int:
-    """Elements of the parameters that are not taken apart."""
+    """Count the elements of the parameters whose gradients are formed as a whole."""
     return sum(batch.trace.view.parameters[name].numel() for name in batch.trace.whole)

@@ -40,7 +40,7 @@ _DRAWS, _MOST_DRAWS, _FEWEST = 64, 1024, 4
 _CHEAP = 1e8
 """Tangents times parameters that more draws may take; some seconds."""
 _MOST_ATTACKED, _CHEAP_ATTACKS = 16, 1e9
-"""Records, and tangents times parameters, of attacks where nobody says; some 20 CPU seconds."""
+"""Attacked records by default, and the tangents times parameters that they may take (20 CPU s)."""
 _CONFIDENT = (1 + CONFIDENCE) / 2
 """Probability that the true number is on the safe side of the one that is reported."""
 _PASSES_A_DIRECTION = 2.0

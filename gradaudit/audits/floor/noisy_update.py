@@ -1,4 +1,4 @@
-"""The noisy updates that a floor is of: their layers, how they leave, and the records in them.
+"""The noisy updates that a floor bounds: their layers, defenses and records.
 
 A mean over records moves with one of them as its gradient does. An update of several local steps,
 of records that weigh differently, or clipped as a whole, moves with it through what the client
@@ -37,7 +37,7 @@ from gradaudit.subject import Subject
 Told = TypeVar("Told", Information, UpdateLaw)
 FITTED, BY_LABEL = "fitted", "by-label"
 _COMPANIONS = 256
-"""Records of the data that a client's others are drawn from."""
+"""Most records of the data from which a client's other records are drawn."""
 NO_NOISE = (
     "no noise: nothing bounds an attacker; add some (--defense dp:clip=…,sigma=…, or --sigma)"
 )
@@ -76,7 +76,7 @@ class NoisyUpdate:
         prior: GaussianPrior,
         labels: Tensor,
     ) -> Self:
-        """Look at what is shared and how; the errors are those of ``how_it_leaves``."""
+        """Collect what clients share and how; raises the errors of ``how_it_leaves``."""
         target, shape = updates[-1][0], (1, *subject.records.inputs.shape[1:])
         layers = shared_layers(target, subject.layers, subject.hidden)
         trained = shared_layers(target, subject.layers, ())
@@ -241,7 +241,7 @@ def entangled(options: FloorOptions, subject: Subject) -> bool:
 
 
 def gradients_behind(options: FloorOptions, subject: Subject) -> float:
-    """Gradients of single records that an update takes, of all that have to be computed anew."""
+    """Estimate the gradients that one update takes for each of its records."""
     if not entangled(options, subject):
         return 1.0
     return options.passes(options.batch_size) / (1 + options.others)
@@ -260,7 +260,7 @@ def _companions(options: FloorOptions, subject: Subject) -> Companions | None:
 
 
 def _carried(companions: Companions, rough: Mapping[str, str]) -> str:
-    """Why local steps leave no layer a derivative; empty where they leave all."""
+    """Say why no layer's update has a derivative after local steps; empty where all have one."""
     training = companions.training
     if training is not None and training.optimizer != "sgd":
         return (

@@ -278,7 +278,7 @@ def _updates(
     *,
     memory: int,
 ) -> dict[str, Tensor]:
-    """Each record's client's update, (records, elements) by layer."""
+    """Compute the update of each record's client, (records, elements) by layer."""
     trace = CompanionTrace.among(view, names_of(layers), companions)
     numbers = range(len(records))
     batch = Batch(trace, beside, view.cast(records), view.cast(labels), numbers)

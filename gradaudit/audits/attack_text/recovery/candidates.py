@@ -39,7 +39,7 @@ _NOISY = 1e-2
 _ROUNDED = 1e-8
 """The energy outside that rounding leaves at most of long rows that are in it (measured: 4e-11)."""
 _DECAYED = 0.1
-"""How far, over what weight decay moves it, a row moves that was looked up (measured: 5,000)."""
+"""Least movement of a row that was looked up, over what weight decay moves it (measured: 5,000)."""
 _SAMPLE = 4
 """Rows that the span of the head is taken from, over its width."""
 _CHUNK = 512
@@ -226,7 +226,7 @@ def _fitting(
 
 
 def _limit(view: TextView, structure: Structure) -> float:
-    """The limit between costs of tokens that came in and of chance."""
+    """Compute the limit between the costs of tokens that came in and those of other tokens."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randperm(view.vocabulary, generator=generator)[:_NULL]
     return limit_of(_costs(view, structure, drawn).flatten())

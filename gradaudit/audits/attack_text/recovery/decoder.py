@@ -150,7 +150,7 @@ class PrefixSearch:
     ended: list[DecodedText] = field(default_factory=list)
 
     def grow(self, length: int, advance: Advance) -> None:
-        """Continue all prefixes by so many tokens, as long as there is one."""
+        """Continue all prefixes by this number of tokens, as long as a prefix is left."""
         for position in range(length):
             if not len(self.alive) or not len(self.candidates.at(position)):
                 break
