@@ -165,7 +165,7 @@ class Structure:
         return max(local, key=lambda place: (place.whole, place.rank), default=None)
 
     @property
-    def blurred(self) -> Self:
+    def strongest(self) -> Self:
         """The structure whose maps keep the strongest directions where they have no whole span."""
         return replace(self, places=tuple(replace(p, strongest=True) for p in self.places))
 
@@ -174,8 +174,8 @@ class Structure:
         """The first maps with whole spans that depend on the context, up to the end of a block.
 
         What attention adds up is linear in what it sees, so that mixtures of several texts lie in
-        its span too; behind the block's network they do not. Of a blurred structure, the first maps
-        with any span.
+        its span too; behind the block's network they do not. Where spans are strongest directions,
+        the first maps with any span.
         """
         some = (p for p in self.places if not p.local and (p.whole or (p.strongest and p.span)))
         return tuple(islice(some, _BLOCK))

@@ -175,7 +175,11 @@ def candidates(view: TextView, structure: Structure) -> TokenCandidates | None:
     of the head, which was asked for all tokens of texts but the first.
     """
     read, asked = tokens_read(view), False
-    if (read is None or not len(read)) and view.task == "next-token" and _clouded(view, structure):
+    if (
+        (read is None or not len(read))
+        and view.task == "next-token"
+        and _tokens_look_alike(view, structure)
+    ):
         read, asked = labels_asked(view), True
     if read is None or not len(read):  # a defense may leave rows all alike
         return None if structure.first is None else _fitting(view, structure)
@@ -232,7 +236,7 @@ def _limit(view: TextView, structure: Structure) -> float:
     return limit_of(_costs(view, structure, drawn).flatten())
 
 
-def _clouded(view: TextView, structure: Structure) -> bool:
+def _tokens_look_alike(view: TextView, structure: Structure) -> bool:
     """Whether no span of maps that see each token by itself distinguishes tokens."""
     first = structure.first
     return first is None or not first.whole or _limit(view, structure) <= SEPARATE

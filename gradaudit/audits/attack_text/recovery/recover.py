@@ -122,7 +122,7 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
         seed: of starting points and of the texts that measure chance.
         progress: shows every position that is done.
     """
-    structure = structure if structure.mixed else structure.blurred
+    structure = structure if structure.mixed else structure.strongest
     found = candidates(view, structure)
     if found is None:
         return Answer(facts={"search": "none: no span and no table of tokens is shared"})
