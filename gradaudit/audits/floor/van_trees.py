@@ -65,8 +65,8 @@ def van_trees_bound(
     Hall's interval is for skewed numbers, as those of units are: few records tell much. Of 16 units
     of one direction with lognormal information (deviation 1) its end is beyond the truth in 1.8 to
     4.6 % of 2,000 audits, Student's in 2.6 to 6.8 % (2.5 % nominal); of 4 units in 2.9 to 7.8 and
-    3.2 to 9.1 %. Of 16 and 64 records of trained networks it is in 0 to 3.0 %, and Student's in 0 to
-    2.7 % (``benchmarks/coverage/floors.py``, its part ``coverage``).
+    3.2 to 9.1 %. Of 16 and 64 records of trained networks it is in 0 to 3.0 %, and Student's in 0
+    to 2.7 % (``benchmarks/coverage/floors.py``, its part ``coverage``).
 
     Args:
         functional: what is bounded.
