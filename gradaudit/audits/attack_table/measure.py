@@ -100,8 +100,8 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
     }
     for targets, variant in attacked_together(subject, options):
         sharing = options.sharing(subject.defenses, subject.hidden)
-        known = sharing, subject.layers, options.known_labels
-        *earlier, newest = (ThreatModel(target, *known) for target in targets)
+        shared = sharing, subject.layers, options.known_labels
+        *earlier, newest = (ThreatModel(target, *shared) for target in targets)
         threat = replace(newest, earlier=tuple(earlier))
         drawn = options.drawn(subject.samples)
         choice = Choice(options.batch_size, drawn, options.records, options.update, options.rate)
