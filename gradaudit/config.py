@@ -23,7 +23,7 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.presentation import STDOUT, Shape, shape_of
 
 M = TypeVar("M", bound=BaseModel)
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
 class _Settings(BaseModel):
@@ -195,10 +195,9 @@ class BudgetSettings(RunSettings):
     @field_validator("budget", mode="before")
     @classmethod
     def _duration(cls, given: object) -> object:
-        text = f"{given}s" if isinstance(given, int | float) else given
-        if isinstance(text, str):
-            seconds_of(text)
-        return text
+        if given is not None:
+            seconds_of(str(given))
+        return given
 
     @property
     def seconds(self) -> float | None:
@@ -271,7 +270,7 @@ class PlanSettings(ScanSettings):
 
 
 def seconds_of(duration: str) -> float:
-    """Returns the seconds of ``90s``, ``5m``, ``1h30m`` or ``90``.
+    """Returns the seconds of ``90s``, ``5m`` or ``1h30m``; a number needs its unit.
 
     Raises:
         ValueError: it is no such text.
@@ -280,7 +279,7 @@ def seconds_of(duration: str) -> float:
     numbers = [float(number or 0) for number in match.groups()] if match else []
     seconds = sum(n * unit for n, unit in zip(numbers, (3600, 60, 1), strict=False))
     if not seconds:
-        raise ValueError("write a time as 90s, 5m or 2h")
+        raise ValueError("write a time with its unit, as 90s, 5m or 2h")
     return seconds
 
 

@@ -71,13 +71,13 @@ def test_a_flag_out_of_range_is_named_as_a_flag() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("90", 90), ("5m", 300), ("1h30m", 5400), ("2h", 7200), ("0.5s", 0.5)],
+    [("90s", 90), ("5m", 300), ("1h30m", 5400), ("2h", 7200), ("0.5s", 0.5)],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0s", "m", "5 minutes", "-3s", "1e9s", "5m5h"])
+@pytest.mark.parametrize("text", ["", "0s", "90", "m", "5 minutes", "-3s", "1e9s", "5m5h"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="90s, 5m or 2h"):
         seconds_of(text)

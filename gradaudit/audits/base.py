@@ -6,6 +6,7 @@ Audits are listed, described and configured without torch: the folder of one dec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -124,6 +125,15 @@ def split_at_commas(given: object) -> object:
     if not isinstance(given, (tuple, list)):
         return given
     return tuple(name.strip() for text in given for name in str(text).split(","))
+
+
+def methods_at_commas(given: object) -> object:
+    """Split ``a,b:key=value,c`` into methods with their options; a validator of such fields."""
+    given = (given,) if isinstance(given, str) else given
+    if not isinstance(given, (tuple, list)):
+        return given
+    # a comma ends a method unless an option, key=value, follows it
+    return tuple(m.strip() for text in given for m in re.split(r",(?![^,:]*=)", str(text)))
 
 
 O = TypeVar("O", bound=AuditOptions)  # noqa: E741 - O for options

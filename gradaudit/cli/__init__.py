@@ -38,10 +38,9 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        verbose = bool(kwargs.get("verbose"))
-        if verbose:
-            logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
-            logging.getLogger("gradaudit").setLevel(logging.DEBUG)
+        if kwargs.get("verbose"):
+            _log_all()
+        verbose = logging.getLogger("gradaudit").isEnabledFor(logging.DEBUG)
         try:
             with _warnings_as_lines(shown=verbose):
                 command(*args, **kwargs)
@@ -153,6 +152,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _log_all() -> None:
+    logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
+    logging.getLogger("gradaudit").setLevel(logging.DEBUG)
+
+
 def _root(
     version: Annotated[
         bool,
@@ -160,8 +164,13 @@ def _root(
             "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")
+    ] = False,
 ) -> None:
     """Measure, layer by layer and with error bars, what a shared gradient gives away."""
+    if verbose:
+        _log_all()
 
 
 @cache
@@ -275,7 +284,8 @@ def main() -> None:
     completing = _COMPLETING in os.environ
     try:
         with nullcontext() if completing else _warnings_as_lines(shown=False):
-            app = build(None if completing else tuple(sys.argv[1:]))
+            words = tuple(word for word in sys.argv[1:] if word not in ("-v", "--verbose"))
+            app = build(None if completing else words)
         gc.freeze()  # what is imported stays, and need not be looked at
         gc.enable()
         with whole_words(os.environ, os.environ.get(_COMPLETING, "")):

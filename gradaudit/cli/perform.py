@@ -143,10 +143,15 @@ def unfinished(settings: OutputSettings) -> Iterator[Units]:
 
 
 def show(report: Report, settings: OutputSettings, policy: Policy | None = None) -> None:
-    """Write the report's files, then the report to standard output."""
+    """Write the report's files, then the report to standard output.
+
+    A single audit that measured nothing has no table: the error says why in one line.
+    """
     for path, format_ in writers(settings.files):
         format_.write(report, path, policy)
-    format_named(settings.shape, every=settings.all).show(report, policy)
+    single = len(report.options) == 1 and settings.shape == "table"
+    if not single or any(row.status == "measured" for row in report.rows):
+        format_named(settings.shape, every=settings.all).show(report, policy)
 
 
 def finish(

@@ -102,7 +102,8 @@ def _known(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     if len(location) > 1:
         return ""
     keys = [field.alias or name for name, field in model.model_fields.items()]
-    return f"{suggest(str(location[0]), keys)}; there are: {', '.join(keys)}"
+    meant = suggest(str(location[0]), keys)
+    return meant or f"; there are: {', '.join(keys)}"
 
 
 def _line(node: yaml.Node, location: tuple[int | str, ...]) -> int:

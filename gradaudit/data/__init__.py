@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gradaudit.core.parts import discover
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 _USER_CODE = "file"
+_KINDS = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".parquet": "parquet"}
 
 
 def adapters() -> dict[str, type[DataAdapter]]:
@@ -91,8 +93,14 @@ def _adapter(spec: Spec) -> type[DataAdapter]:
     if spec.name.rpartition(":")[0].endswith(".py"):
         return discover(__name__, DataAdapter, _USER_CODE)[_USER_CODE]
     known = adapters()
-    forms = ", ".join(adapter.example for adapter in known.values())
-    raise UsageError(f"{spec.text}: no such data{suggest(name, known)}; name one of: {forms}")
+    if not spec.scheme and (kind := _KINDS.get(Path(spec.name).suffix.lower())):
+        raise UsageError(
+            f"{spec.text}: name the kind of file as well: {kind}:{spec.name}?label=NAME"
+        )
+    raise UsageError(
+        f"{spec.text}: no such data{suggest(name, known)}; there are: {', '.join(known)} "
+        "(`gradaudit list data` shows how each is written)"
+    )
 
 
 def _with_membership(records: Records) -> Records:

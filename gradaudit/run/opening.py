@@ -82,6 +82,8 @@ def open_subject(
         model, notes = unwrapped(model)
     if not isinstance(records, Records):
         records = _records_for(model, settings, records)
+    if settings.samples and settings.samples > len(records):
+        raise UsageError(f"--samples {settings.samples}: there are {len(records)} records")
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),

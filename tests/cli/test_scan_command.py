@@ -176,7 +176,10 @@ def test_what_was_interrupted_leaves_an_incomplete_report_that_never_passes(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--budget", "soon"), "--budget: write a time as 90s, 5m or 2h (got 'soon')"),
+        (
+            ("--budget", "soon"),
+            "--budget: write a time with its unit, as 90s, 5m or 2h (got 'soon')",
+        ),
         (("--quick", "--thorough"), "--quick and --thorough: choose one"),
         (
             ("--audits", "counting, countin"),

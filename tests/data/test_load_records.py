@@ -72,7 +72,7 @@ def test_listing_the_adapters_imports_nothing_heavy() -> None:
     [
         ("digit", "no such data (did you mean 'digits'?)"),
         ("cvs:table.csv?label=y", "no such data (did you mean 'csv'?)"),
-        ("table.csv", "name one of: csv:FILE?label=COL"),
+        ("table.csv", "csv:table.csv?label=NAME"),
         ("", "nothing is named"),
         ("csv:?label=y", "write csv:FILE?label=COL"),
         ("npz", "write npz:FILE?inputs=KEY"),

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from gradaudit.audits.attack_reconstruct.options import BatchOptions
-from gradaudit.audits.base import Audit, Metric
+from gradaudit.audits.base import Audit, Metric, methods_at_commas
 
 
 class LabelsOptions(BatchOptions):
@@ -13,9 +13,10 @@ class LabelsOptions(BatchOptions):
 
     method: tuple[str, ...] = Field(
         (),
-        description="Attack that names the labels: dlg, idlg or another method; repeat it to "
-        "compare several (without it dlg, and idlg where it applies).",
+        description="Attack that names the labels: dlg, idlg or another method; repeat it, or "
+        "use commas, to compare several (without it dlg, and idlg where it applies).",
     )
+    _methods = field_validator("method", mode="before")(methods_at_commas)
     batches: int = Field(
         8, ge=1, description="Number of updates to attack; --samples only lowers it."
     )

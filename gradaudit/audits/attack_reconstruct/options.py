@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
+from gradaudit.audits.base import methods_at_commas
 from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.core.parts import offered
 
@@ -176,9 +177,10 @@ class ReconstructOptions(BatchOptions, RoundsOptions):
     method: tuple[str, ...] = Field(
         (),
         description=f"Attack that rebuilds records: {names_in_words()}, with options as "
-        "NAME:key=value,…; repeat it to compare several (without it closed-form "
+        "NAME:key=value,…; repeat it, or use commas, to compare several (without it closed-form "
         "where that applies, and dlg).",
     )
+    _methods = field_validator("method", mode="before")(methods_at_commas)
     known_labels: bool = Field(False, description="Give the labels to the attacker.")
     known_statistics: bool = Field(
         False,

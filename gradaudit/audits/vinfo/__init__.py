@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from gradaudit.audits.base import Audit, MergeRare, Metric, split_at_commas
+from gradaudit.audits.base import Audit, MergeRare, Metric, methods_at_commas, split_at_commas
 from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.audits.sizes import SAMPLED_LAYERS
 from gradaudit.core.parts import summaries
@@ -84,8 +84,10 @@ class VinfoOptions(SharingOptions):
 
     method: tuple[str, ...] = Field(
         ("dlg", "idlg", "inverting-gradients"),
-        description="Attacks that --original makes, NAME:key=value,… each; repeat it for several.",
+        description="Attacks that --original makes, NAME:key=value,… each; repeat it, or use "
+        "commas, for several.",
     )
+    _methods = field_validator("method", mode="before")(methods_at_commas)
     restarts: int = Field(
         8, ge=1, le=10_000, description="Number of starting points R of each --original attack."
     )
