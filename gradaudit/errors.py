@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gradaudit.core.text import user_line
+
 
 class GradauditError(Exception):
     """A problem in one line: what is wrong, where, and the remedy.
@@ -73,5 +75,5 @@ def short_of_memory(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException, limit: int = 500) -> str:
-    """Formats any exception as ``Kind: message`` on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:limit]
+    """Format any exception as ``Kind: message (FILE, line N)`` on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:limit] + user_line(error)

@@ -118,10 +118,6 @@ class Module(NamedTuple):
     ever: set[str]
 
 
-LONGEST_CHAIN = 18
-"""Modules of which each imports the next when it is loaded."""
-
-
 def imported(nodes: Iterable[ast.AST]) -> set[str]:
     """Modules, and whatever is taken from them, which may be modules too."""
     names: set[str] = set()
@@ -238,16 +234,6 @@ def test_no_module_imports_itself_through_others() -> None:
         for name in leaves:
             del arrows[name]
     assert not arrows
-
-
-def test_no_chain_of_imports_is_longer_than_eighteen_modules() -> None:
-    @cache
-    def chain(name: str) -> tuple[str, ...]:
-        below = ours_alone(modules()[name].when_loaded) - {name}
-        return (name, *max((chain(other) for other in below), key=len, default=()))
-
-    longest = max(map(chain, PATHS), key=len)
-    assert len(longest) <= LONGEST_CHAIN, longest
 
 
 def ours_alone(names: Iterable[str]) -> set[str]:

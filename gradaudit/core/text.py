@@ -5,7 +5,10 @@ A terminal, a report, a log never sees a name from a file raw; numbers have thre
 
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 UNBOUNDED = sys.float_info.max
 """Largest number, which stands for an open end of an interval, as JSON has no infinity."""
@@ -16,6 +19,15 @@ WHOLE_FROM = 99.95
 DOUBTED = "!"
 DOUBTS = f"{DOUBTED} marks numbers that are imprecise or warned of; the report says why"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_LIBRARIES = (
+    "flwr|joblib|lightning|networkx|numpy|nvflare|opacus|pandas|peft|PIL|pyarrow|pydantic|ray"
+    "|safetensors|scipy|sklearn|torch|torchvision|transformers|typer"
+)
+_OF_LIBRARIES = re.compile(
+    rf"<|{re.escape(str(Path(__file__).parents[1]))}/|{re.escape(sysconfig.get_path('stdlib'))}/"
+    rf"(?!site-packages/)|.*/(site|dist)-packages/({_LIBRARIES})/"
+)
+"""Files of this package, of Python and of the libraries it uses, and code without a file."""
 LONGEST_PARAGRAPH = 1000
 """Most characters of a paragraph or cell of Markdown; longer ones are cut in the middle."""
 _LOG_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
@@ -119,9 +131,20 @@ def printable(name: str, limit: int | None = 200) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Formats an exception as ``Kind: message`` on one line."""
+    """Format an exception as ``Kind: message (FILE, line N)``, by its message's first line."""
     message = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    kind = type(error).__name__
+    return (f"{kind}: {message}" if message else kind) + user_line(error)
+
+
+def user_line(error: BaseException) -> str:
+    """Return `` (FILE, line N)``, the last line of a user's code that raised; empty without one."""
+    lines = [
+        f" ({Path(frame.filename).name}, line {frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not _OF_LIBRARIES.match(frame.filename)
+    ]
+    return lines[-1] if lines else ""
 
 
 def inert_json(document: str) -> str:

@@ -29,6 +29,10 @@ class DefenseOptions(BaseModel):
 O = TypeVar("O", bound=DefenseOptions)  # noqa: E741 - O for options
 
 
+_ACTS = ("apply", "record_factors", "batch_factors", "modify")
+"""Methods of which a defense defines at least one."""
+
+
 class Defense(ABC, Generic[O]):
     """Base of all defenses; a defense's docstring carries its formula and citation.
 
@@ -64,8 +68,11 @@ class Defense(ABC, Generic[O]):
             values: options by name; the others have their defaults.
 
         Raises:
-            UsageError: an option that it does not take or that is missing, or a value out of range.
+            UsageError: an option that it does not take or that is missing, a value out of range,
+                or a class without any of the methods that change an update.
         """
+        if all(getattr(type(self), name) is getattr(Defense, name) for name in _ACTS):
+            raise UsageError(f"{type(self).__name__}: defines none of {', '.join(_ACTS)}")
         if given is not None and not isinstance(given, DefenseOptions):
             if self.positional is None:
                 raise UsageError(f"{type(self).__name__}: takes options by name alone")

@@ -21,7 +21,6 @@ from gradaudit.data import adapters
 from gradaudit.errors import AuditError
 from gradaudit.run.opening import open_subject
 
-SCALES = ("none", "standard")
 _RANDOM = ("zoo:", "torchvision:")
 
 
@@ -70,7 +69,9 @@ def scaling_trials(settings: SubjectSettings) -> list[ScalingTrial]:
     untrained = not settings.checkpoint and (settings.model or "").startswith(_RANDOM)
     if untrained or not _is_open(settings.data or ""):
         return []
-    return [trial for trial in (_tried(settings, scale) for scale in SCALES) if trial]
+    plain = _tried(settings, "none")  # None where the data is no table, which takes no other scale
+    standard = _tried(settings, "standard") if plain else None
+    return [trial for trial in (plain, standard) if trial]
 
 
 def better(trials: Sequence[ScalingTrial]) -> str | None:

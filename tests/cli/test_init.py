@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from command_line import run
@@ -133,3 +134,16 @@ def test_the_file_that_is_found_is_not_written_over() -> None:
     done = run("forward", "-o", "gradaudit.json")
     assert done.status == 2
     assert "is read by this command" in done.err
+
+
+def test_pictures_are_no_table_to_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pictures = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
+    np.savez("pictures.npz", x=pictures, y=np.arange(40) % 3)
+    Path("net.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
+    )
+    done = run("init", "-m", "net.py:net", "-d", "npz:pictures.npz?inputs=x&label=y")
+    assert done.status == 0, done.err
+    assert "scale=" not in Path("gradaudit.yaml").read_text()
+    assert run("scan", "--dry-run").status == 0

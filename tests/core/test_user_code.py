@@ -87,7 +87,7 @@ def test_refused_locations(location: str, message: str) -> None:
 def test_a_file_that_fails_leaves_no_module_and_no_path_behind(tmp_path: Path) -> None:
     file = write(tmp_path / "broken_net.py", "raise ValueError")
     path, modules = list(sys.path), set(sys.modules)
-    with pytest.raises(UsageError, match=r"failed with ValueError$"):
+    with pytest.raises(UsageError, match=r"failed with ValueError \(broken_net.py, line 1\)$"):
         load_callable(f"{file}:f", "--model")
     assert sys.path == path
     assert set(sys.modules) == modules

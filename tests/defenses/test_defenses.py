@@ -10,7 +10,7 @@ import torch
 from command_line import HANGS
 from scipy.stats import kstest
 
-from gradaudit.defenses import Chain, defenses, parse_defense, prune
+from gradaudit.defenses import Chain, Defense, DefenseOptions, defenses, parse_defense, prune
 from gradaudit.defenses.defense_chain import squared_norms
 from gradaudit.defenses.prune import bounds
 from gradaudit.errors import UsageError
@@ -301,3 +301,16 @@ def test_listing_them_and_options_of_sharing_import_no_torch() -> None:
         "assert not {'torch', 'scipy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=HANGS)
+
+
+def test_a_defense_that_changes_nothing_is_refused() -> None:
+    class Idle(Defense[DefenseOptions]):
+        name = "idle"
+        summary = "Do nothing."
+        example = "idle"
+
+        def aply(self, gradients: torch.Tensor) -> torch.Tensor:
+            return gradients * 0
+
+    with pytest.raises(UsageError, match="Idle: defines none of apply, record_factors"):
+        Idle()

@@ -190,7 +190,9 @@ def test_labels_that_do_not_fit_are_named() -> None:
     def fails(outputs: Tensor, targets: Tensor) -> Tensor:
         raise ValueError("first line\nsecond line")
 
-    with pytest.raises(AuditError, match=r"ValueError: first line second line$"):
+    with pytest.raises(
+        AuditError, match=r"ValueError: first line second line \(test_losses.py, line \d+\)$"
+    ):
         CustomLoss(fails, "file.py:fails").check(OUTPUTS, REAL)
     with pytest.raises(AuditError, match="integer labels cannot be differentiated by"):
         CustomLoss(lambda o, t: o[:, 0], "file.py:classes").soft(OUTPUTS, CLASSES)
