@@ -168,7 +168,7 @@ def _of_positions(outputs: Tensor, labels: Tensor) -> bool:
 def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
     """Returns the accuracy or R² of outputs (records, outputs), whichever the labels allow."""
     if not labels.is_floating_point() and (labels.dim() > 1 or _are_classes(outputs, labels, loss)):
-        known = labels != loss.ignored
+        known = (labels != loss.ignored) & (labels >= 0)
         if not known.any():
             return TaskAccuracy("none", None, None, None, 0)
         if labels.dim() > 1:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import JsonValue
 
 from gradaudit.core.files import read_file
-from gradaudit.data.common.arrays import as_inputs
+from gradaudit.data.common.arrays import as_inputs, scaled
 from gradaudit.data.common.arrow import Frame, read_frames
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.picture_files import Picture, PictureAdapter
@@ -184,8 +184,9 @@ class HfDatasets(PictureAdapter, Tabular):
         raw = frame.array(column)
         array = as_inputs(raw, origin, tokens=raw.dtype.kind in "iu" and raw.ndim == 2)
         if self.normalize is not None or self.channels is not None:
-            return self.normal(array, origin, {})
-        return table_of(array, self.scale, origin)
+            return self.normal(array, origin, scaled(raw))
+        inputs = table_of(array, self.scale, origin)
+        return replace(inputs, notes=scaled(raw, inputs.notes))
 
 
 def _decoded(frame: Frame, column: str, origin: str) -> Iterator[tuple[str, Picture]]:

@@ -1,13 +1,13 @@
 """Arrays in ``.npz`` archives."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in
+from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in, scaled
 from gradaudit.data.common.checks import choose_all
 from gradaudit.data.common.picture_files import PictureAdapter
 from gradaudit.data.common.roles import (
@@ -103,8 +103,9 @@ class NpzFile(PictureAdapter):
             return self.prepared(pictures_in(raw, origin), origin)
         array = as_inputs(raw, origin, tokens=self.tokens)
         if self.normalize is not None or self.channels is not None:
-            return self.normal(array, origin, {})
-        return table_of(array, self.scale, origin, archive.names(*_names_of(self.inputs)))
+            return self.normal(array, origin, scaled(raw))
+        inputs = table_of(array, self.scale, origin, archive.names(*_names_of(self.inputs)))
+        return inputs if self.tokens else replace(inputs, notes=scaled(raw, inputs.notes))
 
 
 def _names_of(key: str) -> tuple[str, str]:

@@ -75,8 +75,10 @@ class Records:
     Attributes:
         inputs: (records, …) floats, or integer tokens for discrete inputs.
         labels: (records,) int64 class labels, (records, …) of positions (``IGNORED`` where there
-            is none), or (records,) or (records, …) float targets.
+            is none), or (records,) or (records, …) targets.
         classes: names of the classes, empty for regression.
+        class_numbers: numbers that the classes are in the data, ascending; empty where they are
+            words, or numbered by the user.
         attributes: the named private attributes.
         users: (records,) user of each record, or None.
         members: (records,) whether the record was in the training set, or None.
@@ -93,6 +95,7 @@ class Records:
     inputs: torch.Tensor
     labels: torch.Tensor
     classes: tuple[str, ...] = ()
+    class_numbers: tuple[float, ...] = ()
     attributes: dict[str, Attribute] = field(default_factory=dict)
     users: NDArray[np.str_] | None = None
     members: NDArray[np.bool_] | None = None
@@ -155,7 +158,7 @@ def describe(records: Records) -> dict[str, JsonValue]:
         (None for other tasks) and of every attribute's values, numbers of users, members and
         columns (None where there are none), what the adapter noted, and the fingerprint.
     """
-    known = records.labels[records.labels != IGNORED].numpy()
+    known = records.labels[records.labels >= 0].numpy()  # negative ones are no classes
     return {
         "adapter": records.adapter,
         "records": len(records),
@@ -182,7 +185,8 @@ def _task(records: Records) -> str:
         return "none"
     if records.label_parts:
         return "several"
-    return "regression" if records.labels.is_floating_point() else "tokens"
+    tokens = records.labels.dim() > 1 and not records.labels.is_floating_point()
+    return "tokens" if tokens else "regression"
 
 
 def fingerprint(records: Records) -> str:

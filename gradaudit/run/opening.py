@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
@@ -17,7 +18,7 @@ from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, Defense, parse_defense
 from gradaudit.deployment import read_deployment
-from gradaudit.errors import UsageError
+from gradaudit.errors import DataError, UsageError
 from gradaudit.executors.workers import use_cluster
 from gradaudit.gradients.memory import keep_freed_memory
 from gradaudit.gradients.precision import usual_precision
@@ -26,7 +27,7 @@ from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, 
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
 from gradaudit.models.hf_weights import as_named_here
-from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.outputs import positional_arguments
 from gradaudit.models.preprocessing import expected_of_run, unwrapped
 from gradaudit.models.target import (
@@ -143,11 +144,35 @@ def _records_for(model: nn.Module, settings: SubjectSettings, data: object | Non
 
 
 def with_fitting_labels(records: Records, loss: Loss) -> Records:
-    """Makes several whole numbers per record real targets where the loss compares each of them."""
-    several = records.labels.dim() > 1 and not records.labels.is_floating_point()
-    if several and isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
+    """Give the loss the numbers that the data has; cross-entropy alone takes codes of classes.
+
+    Whole numbers become real targets where the loss compares numbers, unless they are the classes
+    0 … C−1. Codes that are not the data's own numbers stand in the notes.
+
+    Raises:
+        DataError: all records have the same label, which cross-entropy cannot number.
+    """
+    compares = isinstance(loss, MeanSquaredError | BinaryCrossEntropy)
+    whole = not records.labels.is_floating_point()
+    if whole and compares and (records.labels.dim() > 1 or not records.classes):
         return replace(records, labels=records.labels.float(), classes=())
-    return records
+    numbers = np.array(records.class_numbers)
+    classes = numbers[numbers != loss.ignored]
+    counted = bool((classes == np.arange(len(classes))).all())
+    if not len(numbers) or (counted and len(classes) == len(numbers)):
+        return records
+    if isinstance(loss, CrossEntropy) and not counted:
+        if len(numbers) == 1:
+            raise DataError(
+                f"--data: every record has the label {records.classes[0]}; name the model's "
+                "classes in their order with classes=…"
+            )
+        return replace(records, notes={**records.notes, "labels_encoded": True})
+    labels = torch.from_numpy(numbers)[records.labels]
+    if compares or not (numbers == numbers.round()).all():
+        return replace(records, labels=labels.float(), classes=(), class_numbers=())
+    known = range(int(numbers.max()) + 1) if numbers.min() >= 0 or counted else ()
+    return replace(records, labels=labels.long(), classes=tuple(map(str, known)), class_numbers=())
 
 
 def with_fitting_loss(loss: Loss, records: Records) -> Loss:

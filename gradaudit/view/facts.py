@@ -242,8 +242,9 @@ _WORDS: Mapping[str, str] = {
     "splits_left": "splits not read",
     "transparent": "pictures whose transparency is left out",
     "several_frames": "pictures of which the first frame alone is read",
-    "sixteen_bits": "grey pictures of 16 bits divided by 65,535, of which the largest value is",
+    "sixteen_bits": "grey pictures of 16 bits, of which the largest value is",
     "channels": "channels of pictures",
+    "divided_by": "pictures divided by",
     "normalized": "pictures normalised by",
     "transform": "pictures prepared by",
     "tokenizer": "tokens of",
@@ -258,16 +259,19 @@ _SCALES = {
     "none": "columns as the file has them",
     "standard": "number columns standardised over these records (mean 0, deviation 1)",
 }
-_UNSAID = {"numeric", "vocabulary"}
-"""Notes that are not shown, as they change no number."""
+_UNSAID = {"labels_encoded", "numeric", "vocabulary"}
+"""Notes that are not shown by their key."""
 
 
 def preparation(report: Report) -> str:
     """Says how the data was prepared, a clause for each note of its adapter."""
-    return "; ".join(_clauses(dict_of(report.data.get("notes"))))
+    encoded = [f"{name} → {code}" for code, name in enumerate(dict_of(report.data.get("classes")))]
+    return "; ".join(_clauses(dict_of(report.data.get("notes")), encoded))
 
 
-def _clauses(notes: Mapping[str, JsonValue]) -> Iterator[str]:
+def _clauses(notes: Mapping[str, JsonValue], encoded: Sequence[str]) -> Iterator[str]:
+    if notes.get("labels_encoded"):
+        yield f"labels encoded: {abridged(encoded, _MOST_NAMES)}"
     scale = notes.get("scale")
     if isinstance(scale, str) and notes.get("numeric") != 0:
         yield _SCALES.get(scale, f"scale {scale}")

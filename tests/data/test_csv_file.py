@@ -55,6 +55,7 @@ def test_the_encoding_of_a_small_table(csv_file: Write) -> None:
         "one_hot": {"job": 3, "sex": 2},
         "imputed_by_median": {"age": 1},
         "missing_as_category": {"job": 1},
+        "labels_encoded": True,
     }
     assert records.adapter == "csv"
 

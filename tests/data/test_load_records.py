@@ -136,7 +136,7 @@ def test_the_description_of_a_small_table(csv_file: Write) -> None:
         "users": 2,
         "members": 2,
         "columns": 2,
-        "notes": {"scale": "none", "numeric": 1, "one_hot": {"sex": 2}},
+        "notes": {"scale": "none", "numeric": 1, "one_hot": {"sex": 2}, "labels_encoded": True},
         "fingerprint": fingerprint(records),
     }
 

@@ -51,7 +51,7 @@ def test_records_of_texts(csv_file: Write) -> None:
     assert records.inputs.tolist() == [[a, b, 0], [b, 0, 0], [0, 0, 0]]
     assert records.classes == ("neg", "pos")
     assert list(records.attributes) == ["n", "member"]
-    assert records.notes == {"length": 3, "vocabulary": 100}
+    assert records.notes == {"length": 3, "vocabulary": 100, "labels_encoded": True}
 
 
 @pytest.mark.parametrize(

@@ -120,11 +120,12 @@ def test_every_form_gives_the_same_records(found: Any) -> None:
     assert records.classes == ("0", "1")
 
 
-def test_whole_numbers_are_tokens_and_bytes_are_pictures() -> None:
+def test_whole_numbers_are_tokens_and_bytes_stay_as_they_are() -> None:
     assert records_of((torch.tensor([[1, 2], [3, 4]]), LABELS), "f").discrete
     bytes_last = records_of((torch.full((2, 4, 4, 3), 255, dtype=torch.uint8), LABELS), "f")
-    assert bytes_last.inputs.shape == (2, 3, 4, 4)
-    assert bytes_last.inputs.unique().tolist() == [1]
+    assert bytes_last.inputs.shape == (2, 4, 4, 3)
+    assert bytes_last.inputs.unique().tolist() == [255]
+    assert bytes_last.inputs.dtype == torch.float32
 
 
 def test_pictures_of_a_data_set_and_the_names_of_its_classes() -> None:

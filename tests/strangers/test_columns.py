@@ -27,6 +27,7 @@ TABLE = (
 )
 """A missing number (median 40), a missing text, dates, and a quantity as the attribute."""
 SAID = (
+    "labels encoded: high → 0 and low → 1; "
     "columns as the file has them; missing numbers filled with the median of their column: age (1);"
     " categories as one-hot groups: joined (2) and job (3); a missing text is a category of its "
     "own: job (1); dates taken as categories: joined (2); private quantities split at their "
@@ -76,6 +77,7 @@ def test_the_scope_says_every_imputation_encoding_and_scaling(table: Path) -> No
     assert dict(view(report).scope.lines)["data"] == SAID
     scaled = report_of(f"csv:{table}?label=y&scale=standard&columns=codes&drop=joined")
     assert dict(view(scaled).scope.lines)["data"] == (
+        "labels encoded: high → 0 and low → 1; "
         "number columns standardised over these records (mean 0, deviation 1); missing numbers "
         "filled with the median of their column: age (1); categories as codes: job (3); a missing "
         "text is a category of its own: job (1); left out on request: joined"

@@ -7,11 +7,13 @@ first: nothing is unpacked that would not fit into memory, and object arrays (pi
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import JsonValue
 
 from gradaudit.core.files import expect_file
 from gradaudit.core.npz import SUFFIX, NpzArchive, opened
@@ -158,6 +160,14 @@ def pictures(array: NDArray[np.uint8 | np.uint16], origin: str) -> NDArray[np.fl
     floats = np.ascontiguousarray(_channels_first(array, origin), dtype=np.float32)
     floats /= np.iinfo(array.dtype).max
     return floats
+
+
+def scaled(
+    array: NDArray[Any], notes: Mapping[str, JsonValue] = MappingProxyType({})
+) -> dict[str, JsonValue]:
+    """Return notes that say by what ``pictures`` divides this array; as they are of other data."""
+    divided = array.dtype in (np.uint8, np.uint16) and array.ndim > 2
+    return {**notes, **({"divided_by": int(np.iinfo(array.dtype).max)} if divided else {})}
 
 
 def pictures_in(array: NDArray[np.uint8], origin: str) -> list[tuple[str, Image.Image]]:

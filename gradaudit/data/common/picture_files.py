@@ -19,7 +19,7 @@ from gradaudit.core.specs import suggest
 from gradaudit.core.text import first_line, printable
 from gradaudit.core.user_code import import_torchvision, load_callable
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.arrays import pictures
+from gradaudit.data.common.arrays import pictures, scaled
 from gradaudit.data.common.checks import expect_finite, expect_to_fit
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.errors import DataError, GradauditError, UsageError
@@ -290,7 +290,7 @@ class PictureAdapter(DataAdapter):
         pixels, notes = stack_pictures(sources, origin, self.size)
         if self.size:
             notes["resized"] = list(self.size)
-        return self.normal(pictures(pixels, origin), origin, notes)
+        return self.normal(pictures(pixels, origin), origin, scaled(pixels, notes))
 
     def normal(self, array: NDArray[Any], origin: str, notes: dict[str, JsonValue]) -> Inputs:
         """Inputs of an array (records, channels, …), with channels and normalised as asked for."""

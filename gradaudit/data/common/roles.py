@@ -29,14 +29,17 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Labels:
-    """Task labels: (records,) int64 indices into ``classes``, or float32 targets without.
+    """Task labels: (records,) int64 indices into ``classes``, or targets without classes.
 
-    ``origin`` is where they are from, for messages.
+    ``origin`` is where they are from, for messages; ``numbers`` are those that the classes are,
+    where the data has numbers; of ``words`` the indices are an encoding.
     """
 
     values: NDArray[Any]
     classes: tuple[str, ...]
     origin: str
+    numbers: tuple[float, ...] = ()
+    words: bool = False
 
 
 def labels_of(column: DataColumn, task: Task | None = None) -> Labels:
@@ -49,14 +52,14 @@ def labels_of(column: DataColumn, task: Task | None = None) -> Labels:
 
     Raises:
         UsageError: text cannot be the target of a regression.
-        DataError: labels are missing, infinite, all the same, or too many for classes.
+        DataError: labels are missing, infinite, the same word, or too many for classes.
     """
     if column.missing:
         raise DataError(
             f"{column.origin}: {column.missing} of {len(column)} labels are missing; "
             "remove those records"
         )
-    if len(column.values) < 2:
+    if column.numbers is None and len(column.values) < 2:
         raise DataError(
             f"{column.origin}: every record has the label {quote(column.values[0])}; "
             "a label that varies is needed"
@@ -69,7 +72,8 @@ def labels_of(column: DataColumn, task: Task | None = None) -> Labels:
             "the classes (classes=FILE has them in the order of the model's outputs)",
             MAX_CLASSES,
         )
-    return Labels(column.codes, column.values, column.origin)
+    numbers = tuple(column.known.tolist())
+    return Labels(column.codes, column.values, column.origin, numbers, words=not numbers)
 
 
 def _are_classes(column: DataColumn) -> bool:
@@ -244,10 +248,13 @@ def assemble(
     changes: dict[str, JsonValue] = {"halved_at_median": [*halved]} if halved else {}
     if labels.values.ndim == 2 and not labels.values.shape[1]:
         changes["labels"] = "none"
+    if labels.words:
+        changes["labels_encoded"] = True
     return Records(
         inputs=torch.from_numpy(np.ascontiguousarray(inputs.array)),
         labels=torch.from_numpy(np.ascontiguousarray(labels.values)),
         classes=labels.classes,
+        class_numbers=labels.numbers,
         attributes={column.name: attribute_of(column) for column in attributes},
         users=None if user is None else users_of(user),
         members=None if member is None else members_of(member),
@@ -276,7 +283,7 @@ def in_order(records: Records, names: tuple[str, ...], origin: str) -> Records:
                 f"{listed(records.classes, 20)}"
             )
     codes = torch.tensor([places.get(name, -1) for name in records.classes])
-    return replace(records, labels=codes[records.labels], classes=names)
+    return replace(records, labels=codes[records.labels], classes=names, class_numbers=())
 
 
 def names_in(order: str) -> tuple[str, ...]:

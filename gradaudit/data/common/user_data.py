@@ -16,7 +16,7 @@ from PIL import Image
 from pydantic import JsonValue
 
 from gradaudit.core.specs import suggest
-from gradaudit.data.common.arrays import as_inputs, packed, packed_labels, pictures
+from gradaudit.data.common.arrays import as_inputs, packed, packed_labels, pictures, scaled
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.items import (
     NAME_THEM,
@@ -166,8 +166,8 @@ def _parts(returned: Any, *, unlabelled: bool) -> Mapping[str, Any] | None:
 def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     """Records of arrays, tensors or lists by name.
 
-    Whole numbers as inputs are tokens, unless they are bytes of pictures; inputs by name are what
-    the model is called with by keyword. Whole numbers as labels are the model's class indices;
+    Whole numbers as inputs are tokens, unless they are bytes, which are numbers from 0 to 255;
+    inputs by name are what the model is called with by keyword. Labels are taken as they are;
     labels by name, or in a tuple, go whole to a loss of the user's, and None stands for none.
 
     Raises:
@@ -225,6 +225,8 @@ def _labels(
         block, label_parts = packed_labels(arrays, origin)
         return Labels(block, (), origin), label_parts
     labels = array_of(given, origin)
+    if labels.dtype.kind == "i" and labels.ndim == 1 and labels.size and IGNORED < labels.min() < 0:
+        return Labels(labels.astype(np.int64), (), origin), ()
     task: Task | None = "classification" if labels.dtype.kind in "iub" else None
     return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task), ()
 
@@ -238,14 +240,18 @@ def _inputs(
     if are_arrays(given) and (len(given),) != records == np.shape(given[0])[:1]:
         raise DataError(f"{origin}: are {len(given)} arrays; {NAME_THEM}")
     if isinstance(given, Mapping):
-        return packed(
-            {str(k): array_of(part, f"{origin}: {k}") for k, part in given.items()}, origin
-        )
-    raw = array_of(given, origin)
+        named = {str(k): _unscaled(part, f"{origin}: {k}") for k, part in given.items()}
+        return packed(named, origin)
+    raw = _unscaled(given, origin)
     if raw.ndim == 1 and raw.dtype.kind in "iuf":
         return packed({"": raw}, origin)
-    tokens = raw.dtype.kind in "iu" and raw.dtype != np.uint8
-    return as_inputs(raw, origin, tokens=tokens), ()
+    return as_inputs(raw, origin, tokens=raw.dtype.kind in "iu"), ()
+
+
+def _unscaled(given: Any, origin: str) -> NDArray[Any]:
+    """Array of a user's inputs, in which bytes are the numbers that they are."""
+    array = array_of(given, origin)
+    return array.astype(np.float32) if array.dtype == np.uint8 and array.ndim > 1 else array
 
 
 def records_of_items(
@@ -332,7 +338,7 @@ def _input_of_items(
 
 def _as_they_are(sources: Named, origin: str) -> Inputs:
     pixels, notes = stack_pictures(sources, origin, None)
-    return Inputs(pictures(pixels, origin), notes=notes)
+    return Inputs(pictures(pixels, origin), notes=scaled(pixels, notes))
 
 
 def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:
