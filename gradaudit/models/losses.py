@@ -18,6 +18,8 @@ from gradaudit.data.records import IGNORED
 from gradaudit.errors import AuditError
 from gradaudit.models.outputs import unwrap
 
+_NAME_IT = "name the loss that the model is trained with by --loss"
+
 
 class Loss(ABC):
     """A loss of records, and of a batch: their mean, weighted where records have weights."""
@@ -176,20 +178,20 @@ class CrossEntropy(Loss):
         if outputs.dim() < 2:
             raise AuditError(
                 f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
-                f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
+                f"{tuple(outputs.shape)}; {_NAME_IT}"
             )
         if labels.is_floating_point():
             if not _are_probabilities(outputs, labels):
                 raise AuditError(
                     "cross-entropy needs one integer class label a record, or probabilities of "
-                    f"the classes that sum to 1 (records, classes); {_other_loss(labels)}"
+                    f"the classes that sum to 1 (records, classes); {_seen(labels)}"
                 )
             return labels.to(outputs)
         outputs = classes_second(outputs, labels)
         if outputs.shape[1] < 2:
             raise AuditError(
                 f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
-                f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
+                f"{tuple(outputs.shape)}; {_NAME_IT}"
             )
         kept = self.counting.kept(labels) if labels.dim() > 1 else labels
         low, high = torch.stack(kept.aminmax()).tolist() if kept.numel() else (0, 0)
@@ -217,16 +219,15 @@ def _are_probabilities(outputs: Tensor, labels: Tensor) -> bool:
     return fits and bool((labels >= 0).all()) and torch.allclose(sums, sums.new_ones(()), atol=1e-3)
 
 
-def _other_loss(labels: Tensor) -> str:
-    """Advises on real labels for cross-entropy: they may be classes taken for quantities."""
-    if labels.numel() and 0 <= labels.min() <= labels.max() <= 1:
-        return "try --loss bce"
+def _seen(labels: Tensor) -> str:
+    """Says what real labels for cross-entropy are; whole numbers may be classes."""
     if labels.dim() == 1 and bool((labels == labels.round()).all()):
         return (
-            "these labels are whole numbers that were taken for a quantity: say "
-            "task=classification in --data, or --loss mse where they are one"
+            "these are whole numbers of a float type: give classes as integers (in a table, "
+            f"task=classification), or {_NAME_IT}"
         )
-    return "try --loss mse"
+    ends = f" from {labels.min():g} to {labels.max():g}" if labels.numel() else ""
+    return f"these are real numbers of shape {tuple(labels.shape)}{ends}; {_NAME_IT}"
 
 
 class MeanSquaredError(Loss):
@@ -304,10 +305,12 @@ def classes_second(outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs
     if outputs.shape[1:-1] == positions:
         return outputs.movedim(-1, 1)
+    alike = targets.shape == outputs.shape
+    advice = f"one-hot labels are taken as floats, {_NAME_IT}" if alike else _NAME_IT
     raise AuditError(
         f"cross-entropy needs outputs (records, classes, …) with one integer class label for each "
         f"record or position; the model gives {tuple(outputs.shape)} for labels of shape "
-        f"{tuple(targets.shape)}; try --loss bce or --loss mse"
+        f"{tuple(targets.shape)}; {advice}"
     )
 
 

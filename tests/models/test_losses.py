@@ -174,10 +174,14 @@ def test_labels_that_do_not_fit_are_named() -> None:
         CrossEntropy().check(OUTPUTS[:, :2], CLASSES)
     with pytest.raises(AuditError, match=r"needs outputs \(records, classes ≥ 2\)"):
         CrossEntropy().check(OUTPUTS[:, :1], CLASSES)
-    with pytest.raises(AuditError, match=r"one integer class label .*; try --loss mse"):
+    with pytest.raises(AuditError, match=r"integer class label .*real numbers of shape .*; name"):
         CrossEntropy().check(OUTPUTS, 2 * REAL)
-    with pytest.raises(AuditError, match=r"one integer class label .*; try --loss bce"):
+    with pytest.raises(AuditError, match=r"integer class label .*real numbers of shape .*; name"):
         CrossEntropy().check(OUTPUTS, REAL)
+    one_hot = F.one_hot(CLASSES, OUTPUTS.shape[1])
+    with pytest.raises(AuditError, match=r"one-hot labels are taken as floats"):
+        CrossEntropy().check(OUTPUTS, one_hot)
+    CrossEntropy().check(OUTPUTS, one_hot.float())
     with pytest.raises(AuditError, match=r"from 0 to 255, .* nothing has the label -100\)"):
         CrossEntropy().check(OUTPUTS[..., None], torch.tensor([0, 1, 2, 255])[:, None])
     with pytest.raises(AuditError, match="--loss mse: labels of shape"):
@@ -194,7 +198,7 @@ def test_labels_that_do_not_fit_are_named() -> None:
         AuditError, match=r"ValueError: first line second line \(test_losses.py, line \d+\)$"
     ):
         CustomLoss(fails, "file.py:fails").check(OUTPUTS, REAL)
-    with pytest.raises(AuditError, match="integer labels cannot be differentiated by"):
+    with pytest.raises(AuditError, match=r"integer labels cannot be differentiated by"):
         CustomLoss(lambda o, t: o[:, 0], "file.py:classes").soft(OUTPUTS, CLASSES)
 
 
