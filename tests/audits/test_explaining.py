@@ -66,7 +66,7 @@ def test_a_part_has_its_summary_its_docstring_and_its_options(kind: str) -> None
 
 def test_the_fields_of_a_data_spec_are_its_options() -> None:
     printed = run("explain", "csv", width=100).out
-    for option in ("label", "attribute", "drop", "delimiter"):
+    for option in ("label", "attribute", "drop", "sep"):
         assert f"\n  {option}\n" in printed
     assert "\n  source\n" not in printed
 

@@ -174,7 +174,7 @@ def test_halves_are_never_empty_and_missing_is_a_value_of_its_own() -> None:
     ("cells", "message"),
     [
         (["a", "a"], "every record has the value 'a'"),
-        ([f"name {i}" for i in range(60)], "60 different values, such as 'name 0', among 60"),
+        ([f"name {i}" for i in range(60)], "60 different values, such as 'name 0' in record 1,"),
     ],
 )
 def test_attributes_that_cannot_be_used(cells: list[str], message: str) -> None:

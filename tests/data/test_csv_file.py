@@ -161,11 +161,70 @@ def test_compression_is_told_by_content(csv_file: Write, tmp_path: Path, name: s
     assert packed.inputs.equal(plain.inputs)
 
 
-@pytest.mark.parametrize(("delimiter", "sign"), [("semicolon", ";"), ("tab", "\t")])
-def test_other_delimiters(csv_file: Write, delimiter: str, sign: str) -> None:
+@pytest.mark.parametrize(("sep", "sign"), [(";", ";"), ("tab", "\t")])
+def test_other_separators_named_or_not(csv_file: Write, sep: str, sign: str) -> None:
+    plain = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay")
     path = csv_file(*(line.replace(",", sign) for line in PEOPLE))
-    records = load_records(f"csv:{path}?label=pay&delimiter={delimiter}")
-    assert records.inputs.shape == (4, 6)
+    for option in ("", f"&sep={sep}"):
+        records = load_records(f"csv:{path}?label=pay{option}")
+        assert records.inputs.equal(plain.inputs)
+        assert records.notes["separator"] == sep
+
+
+def test_signs_in_quotes_separate_no_cells(csv_file: Write) -> None:
+    path = csv_file('"a;b;c",y', "1,0", "2,1")
+    assert load_records(f"csv:{path}?label=y").features[0].name == "a;b;c"
+
+
+def test_decimal_commas(csv_file: Write) -> None:
+    path = csv_file("a;t;y", "1,5;x,y;0", "-2,25e1;z;1", "3;z;0")
+    records = load_records(f"csv:{path}?label=y&decimal=,")
+    assert records.inputs[:, 0].tolist() == [1.5, -22.5, 3]
+    assert records.features[1].values == ("x,y", "z")
+    assert records.notes["decimal"] == ","
+    mixed = csv_file("a;y", "1,5;0", "1.234;1")
+    with pytest.raises(DataError, match=r"column 'a': '1\.234' has a point, and decimal=, says"):
+        load_records(f"csv:{mixed}?label=y&decimal=,")
+
+
+@pytest.mark.parametrize(
+    ("cell", "remedy"),
+    [
+        ('"{},50"', "record 1, .* read with decimal=, it is numbers"),
+        ('"{},234.50"', r"'10,234\.50' in record 1,.* write plain numbers such as 1234\.5"),
+        ("${}", r"'\$10' in record 1, .* write plain numbers"),
+    ],
+)
+def test_numbers_of_other_spelling_are_named_with_their_remedy(
+    csv_file: Write, cell: str, remedy: str
+) -> None:
+    path = csv_file("income,y", *(f"{cell.format(i)},{i % 2}" for i in range(10, 99)))
+    with pytest.raises(DataError, match=f"column 'income': 89 different .*{remedy}") as refused:
+        load_records(f"csv:{path}?label=y")
+    assert "drop=" not in str(refused.value)
+    if "decimal" in remedy:
+        assert load_records(f"csv:{path}?label=y&decimal=,").inputs[0, 0] == 10.5
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16"])
+def test_other_encodings(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("größe,ort,y\n1,Köln,0\n2,Bonn,1\n".encode(encoding))
+    records = load_records(f"csv:{path}?label=y&encoding={encoding}")
+    assert [feature.name for feature in records.features] == ["größe", "ort"]
+    assert records.notes["encoding"] == encoding
+    with pytest.raises(DataError, match=r"not text in UTF-8 .*encoding=latin-1"):
+        load_records(f"csv:{path}?label=y")
+    with pytest.raises(UsageError, match="encoding=klingon: Python knows no such encoding"):
+        load_records(f"csv:{path}?label=y&encoding=klingon")
+
+
+@pytest.mark.parametrize("header", [",x,y", "x,y"])
+def test_names_of_rows_are_no_input(csv_file: Write, header: str) -> None:
+    path = csv_file(header, *(f"patient-{i},{i},{i % 2}" for i in range(99)))
+    records = load_records(f"csv:{path}?label=y")
+    assert [feature.name for feature in records.features] == ["x"]
+    assert records.notes["row_names"] == ["unnamed-1"]
 
 
 @pytest.mark.slow
@@ -193,9 +252,9 @@ def test_a_wide_table(csv_file: Write) -> None:
         (PEOPLE, "label=pay&scale=minmax", UsageError, "one of none, standard"),
         (PEOPLE, "label=pay&task=ranking", UsageError, "one of classification, regression"),
         (PEOPLE, "label=pay&task=regression", UsageError, "column 'pay': holds text such as"),
-        (PEOPLE, "label=pay&delimiter=colon", UsageError, "one of comma, semicolon, tab"),
+        (PEOPLE, "label=pay&sep=colon", UsageError, "one of ,, ;, tab"),
         (PEOPLE, "label=pay&colour=red", UsageError, "unknown option 'colour'"),
-        (PEOPLE, "label=pay&delimiter=tab", UsageError, "no column 'pay'"),
+        (PEOPLE, "label=pay&sep=tab", UsageError, "no column 'pay'"),
         (PEOPLE, "label=job", DataError, "column 'job': 1 of 4 labels are missing"),
         (PEOPLE, "label=pay&drop=age,job,sex", DataError, "no column is left"),
         (("a,b,a", "1,2,3"), "label=b", DataError, "columns 1 and 3 are both called 'a'"),
@@ -221,7 +280,7 @@ def test_bad_requests_and_bad_files(
 
 def test_a_column_of_names_is_refused_with_the_remedy(csv_file: Write) -> None:
     path = csv_file("name,x,y", *(f"n{i},{i},{i % 2}" for i in range(200)))
-    with pytest.raises(DataError, match=r"column 'name': 200 different .* drop=name"):
+    with pytest.raises(DataError, match=r"column 'name': 200 different .*or fewer categories"):
         load_records(f"csv:{path}?label=y")
     assert load_records(f"csv:{path}?label=y&drop=name").inputs.shape == (200, 1)
 
@@ -256,7 +315,7 @@ def test_an_encoding_that_would_not_fit_is_refused(
 
 def test_names_with_control_characters_reach_no_message(csv_file: Write) -> None:
     names = csv_file("a\x1b[31mb,y", *(f"n{i},{i % 2}" for i in range(99)))
-    with pytest.raises(DataError, match="drop=a\ufffd") as refused:
+    with pytest.raises(DataError, match="column 'a\ufffd") as refused:
         load_records(f"csv:{names}?label=y")
     assert "\x1b" not in str(refused.value)
 

@@ -71,6 +71,24 @@ def test_sub_folders_are_classes(tmp_path: Path) -> None:
     assert records.labels.tolist() == [0, 1, 2, 2]
 
 
+def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+    save(tmp_path / "p" / "a" / "0.png", colour(0))
+    save(tmp_path / "p" / "b" / "0.png", colour(1))
+    (tmp_path / "p" / "b" / "in.png").symlink_to(tmp_path / "p" / "a" / "0.png")
+    assert len(load_records(f"images:{tmp_path / 'p'}")) == 3
+    (tmp_path / "p" / "b" / "evil.png").symlink_to(save(tmp_path / "secret.png", colour(2)))
+    with pytest.raises(DataError, match=r"p: 'b/evil\.png' is not inside .*copy the file into"):
+        load_records(f"images:{tmp_path / 'p'}")
+
+
+def test_attributes_of_files_by_macos_are_not_read(tmp_path: Path) -> None:
+    save(tmp_path / "a" / "0.png", colour(0))
+    save(tmp_path / "b" / "0.png", colour(1))
+    (tmp_path / "b" / "._0.png").write_bytes(b"\0\5\x16\7")
+    records = load_records(f"images:{tmp_path}")
+    assert (len(records), records.notes["unread"]) == (2, ["b/._0.png"])
+
+
 def test_grey_pictures_have_one_channel_and_mixed_ones_three(tmp_path: Path) -> None:
     grey = np.array([[0, 255], [51, 102]], dtype=np.uint8)
     save(tmp_path / "a" / "0.png", grey)

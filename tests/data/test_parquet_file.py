@@ -68,7 +68,7 @@ def test_they_are_the_records_of_the_same_csv_file(
 def test_columns_that_are_no_table_are_dropped_or_named(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     parquet(path, pa.table({"x": [1, 2], "pixels": [[1], [2]], "raw": [b"1", b"2"], "y": [0, 1]}))
-    with pytest.raises(DataError, match=r"column 'pixels' holds list.*drop=pixels"):
+    with pytest.raises(DataError, match=r"column 'pixels' holds list.*text or dates are needed"):
         load_records(f"parquet:{path}?label=y")
     records = load_records(f"parquet:{path}?label=y&drop=pixels,raw")
     assert records.inputs.shape == (2, 1)
@@ -93,3 +93,28 @@ def test_without_the_library_its_extra_is_named(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"install gradaudit\[parquet\]"):
         load_records(f"parquet:{tmp_path / 't.parquet'}?label=y")
+
+
+def _arrow(path: Path, new: Callable[..., Any]) -> list[int]:
+    """Write three batches of 16 records; where each of them ends."""
+    table = pa.table({"x": [float(i) for i in range(48)], "y": [i % 2 for i in range(48)]})
+    with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
+        ends = []
+        for batch in table.to_batches(max_chunksize=16):
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+    return ends
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_arrow_that_was_cut_is_not_read_in_part(new: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "t.arrow"
+    ends = _arrow(path, new)
+    content = path.read_bytes()
+    assert len(load_records(f"parquet:{path}?label=y")) == 48
+    mark = b"\xff\xff\xff\xff" + bytes(4)
+    marked = [content[:end] + mark + content[end:] for end in ends[:-1]]
+    for cut in (*(content[:end] for end in ends), *marked):
+        path.write_bytes(cut)
+        with pytest.raises(DataError, match="write it again"):
+            load_records(f"parquet:{path}?label=y")

@@ -330,3 +330,11 @@ def test_batches_may_list_their_records_however_many_there_are(collate: Any, siz
     records = records_of(DataLoader(items, size, collate_fn=collate), "f")
     assert torch.equal(records.inputs, pictures)
     assert records.labels.tolist() == [0, 1, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3)])
+def test_whole_numbers_beyond_those_of_torch_are_refused(shape: tuple[int, ...]) -> None:
+    beyond = np.full(shape, 2**63, dtype=np.uint64)
+    for data in ((INPUTS[:2], beyond), (beyond.reshape(2, -1), LABELS[:2])):
+        with pytest.raises(DataError, match="9223372036854775808 is beyond int64"):
+            records_of(data, "f")

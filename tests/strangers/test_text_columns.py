@@ -112,7 +112,7 @@ def test_a_line_at_fault_is_named_with_its_key(tmp_path: Path, content: str, say
 def test_json_lines_are_a_table_of_numbers_too(tmp_path: Path) -> None:
     rows = [{"a": k / 2, "job": "xy"[k % 2], "tags": ["p"], "y": k % 2} for k in range(4)]
     path = lines_in(tmp_path / "t.jsonl", rows)
-    with pytest.raises(DataError, match=r"line 1: key 'tags' holds a list .* by drop=tags"):
+    with pytest.raises(DataError, match=r"line 1: key 'tags' holds a list .*"):
         load_records(f"csv:{path}?label=y")
     records = load_records(f"csv:{path}?label=y&drop=tags")
     assert records.inputs.tolist() == [[0, 1, 0], [0.5, 0, 1], [1, 1, 0], [1.5, 0, 1]]

@@ -22,6 +22,7 @@ from gradaudit.data.common.checks import (
     MAX_COLUMN_BYTES,
     choose,
     expect_finite,
+    expect_int64,
     expect_length,
     expect_no_bomb,
     expect_to_fit,
@@ -139,6 +140,7 @@ def as_inputs(array: NDArray[Any], origin: str, *, tokens: bool = False) -> NDAr
     if tokens:
         if array.dtype.kind not in "iu":
             raise DataError(f"{origin}: is {array.dtype}; tokens are whole numbers")
+        expect_int64(array, origin)
         return array.astype(np.int64)
     if array.dtype == np.uint8 and array.ndim > 2:
         return pictures(array, origin)

@@ -39,6 +39,7 @@ _HEADER_TYPE, _HEADER = 1, 2
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _DATA, _COMPRESSION = 1, 3
 _PARQUET, _ARROW, _STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_END = _STREAM + bytes(4)
 _ARROW_HEAD = 8
 _ROWS = 1 << 14
 _THRIFT = 16 << 20
@@ -141,7 +142,7 @@ class Frame:
         if not _is_plain(self.kinds, kind):
             raise DataError(
                 f"{self.origin}: column {quote(name)} holds {printable(str(kind), 60)}; numbers, "
-                f"text or dates are needed, or leave it out with drop={printable(name, 60)}"
+                "text or dates are needed; write it as such"
             )
         once: dict[str, str] = {}  # chunks may share a dictionary of long values
         cells = chain.from_iterable(map(_texts, self.chunks(name)))
@@ -150,8 +151,7 @@ class Frame:
         except Exception as error:  # of a time beyond the calendar, or of a zone that nobody knows
             what = f"{printable(str(kind), 60)} cannot be read ({printable(first_line(error), 90)})"
             raise DataError(
-                f"{self.origin}: column {quote(name)}: {what}; leave it out with "
-                f"drop={printable(name, 60)}"
+                f"{self.origin}: column {quote(name)}: {what}; write it as text"
             ) from error
         names = {str(code): label for code, label in enumerate(self.names.get(name, ()))}
         return [names.get(text, text) for text in texts] if names else texts
@@ -337,4 +337,16 @@ def _read_arrow(arrow: Any, path: Path) -> tuple[Any, list[Any]]:
             rows += batch.num_rows
             expect_few_cells(rows, batch.num_columns, str(path))
             batches.append(batch)
+        if start:
+            whole = len(batches) == arrow.ipc.open_file(source).num_record_batches
+        else:
+            whole = source.tell() == source.size() and _ends(source)
+        if not whole:
+            raise DataError(f"{path}: ends before its last rows or after; write it again")
         return stream.schema, batches
+
+
+def _ends(source: Any) -> bool:
+    """Whether a stream's last bytes are the mark of its end."""
+    source.seek(max(0, source.size() - len(_END)))
+    return bool(source.read(len(_END)) == _END)

@@ -94,6 +94,15 @@ def expect_length(length: int, records: int, origin: str) -> None:
         raise DataError(f"{origin}: has {length} entries for {records} records; one each is needed")
 
 
+def expect_int64(numbers: NDArray[Any], origin: str) -> None:
+    """Refuse unsigned numbers that would become negative as int64, with a DataError."""
+    if numbers.dtype == np.uint64 and numbers.size and numbers.max() > np.iinfo(np.int64).max:
+        raise DataError(
+            f"{origin}: {numbers.max()} is beyond int64, torch's largest whole number; give "
+            "smaller numbers, or floats"
+        )
+
+
 def expect_finite(numbers: NDArray[Any], origin: str) -> None:
     """Refuse numbers that are NaN or infinite, with a DataError that names the first record."""
     if numbers.dtype.kind != "f" or not len(numbers):

@@ -20,6 +20,8 @@ from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
 
 _MOST_NAMED = 20
+_FORK = "._"
+"""How macOS begins the name of a file's attributes, which it puts beside the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,11 @@ class LabelledFolder(DescribedRecords):
                     "table with table=FILE.csv"
                 )
         kinds = {
-            kind.name: [f for f in sorted(kind.iterdir()) if f.suffix.lower() in self.suffixes]
+            kind.name: [
+                _inside(folder, f"{kind.name}/{f.name}", str(folder))
+                for f in sorted(kind.iterdir())
+                if f.suffix.lower() in self.suffixes and not f.name.startswith(_FORK)
+            ]
             for kind in sorted(folder.iterdir())
             if kind.is_dir()
         }
@@ -94,7 +100,7 @@ class LabelledFolder(DescribedRecords):
         labels = labels_of(table.column(self.label), self.task)
         table.names((*self.attribute, *filter(None, (self.user, self.member))))
         name = self._file_column(table)
-        files = [_inside(folder, cell, table.file) for cell in table.cells[name]]
+        files = [_inside(folder, cell.strip(), table.file) for cell in table.cells[name]]
         records = self.described(table, self._inputs(files, folder), labels, used=[name])
         return replace(records, notes=records.notes | _unread(folder, [*files, path]))
 
@@ -121,9 +127,11 @@ def _unread(folder: Path, files: Sequence[Path]) -> dict[str, JsonValue]:
     return {"unread": [*left[:_MOST_NAMED], *more]} if left else {}
 
 
-def _inside(folder: Path, cell: str, table: str) -> Path:
-    """A file that a table names, which must lie in the folder."""
-    file = folder / cell.strip()
-    if not file.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{table}: {quote(cell)} is not inside {folder}; name files in the folder")
+def _inside(folder: Path, name: str, origin: str) -> Path:
+    """The file of that name, which must lie in the folder, links followed; else a DataError."""
+    file = folder / name
+    if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder)):
+        raise DataError(
+            f"{origin}: {quote(name)} is not inside {folder}; copy the file into the folder"
+        )
     return file

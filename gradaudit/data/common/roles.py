@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from gradaudit.core.files import read_file
 from gradaudit.core.specs import suggest
 from gradaudit.core.text import listed
-from gradaudit.data.common.checks import expect_finite, expect_length, quote
+from gradaudit.data.common.checks import expect_finite, expect_int64, expect_length, quote
 from gradaudit.data.common.table_columns import MAX_CLASSES, MISSING, DataColumn, Inputs, spell
 from gradaudit.data.records import IGNORED, Attribute, Records
 from gradaudit.errors import DataError, UsageError
@@ -95,6 +95,7 @@ def labels_of_array(
     Raises:
         UsageError, DataError: as for a column, or the array has another shape or kind.
     """
+    expect_int64(array, origin)
     if array.ndim > 1 and array.dtype.kind == "f":
         expect_finite(array, origin)
         return Labels(array.astype(np.float32), (), origin)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.core.text import printable
 from gradaudit.data.common.checks import expect_to_fit, quote
 from gradaudit.data.records import Feature
 from gradaudit.errors import DataError, UsageError
@@ -122,6 +121,11 @@ class DataColumn:
         return self.numbers is None and bool(known) and all(map(_DATE.match, known))
 
     @property
+    def names_records(self) -> bool:
+        """Whether every record has a text of its own."""
+        return self.numbers is None and len(self.values) == len(self) > 1
+
+    @property
     def discrete(self) -> bool:
         """Whether the values read as names of something rather than as a quantity.
 
@@ -164,12 +168,45 @@ class DataColumn:
         """Refuse over ``most`` different values, or more than one for two records: a DataError."""
         limit = min(most, max(_FEW_VALUES, len(self) // 2))
         if len(self.values) > limit:
-            text = [value for value in self.values if not _is_number(value) and value != MISSING]
-            hint = f", such as {quote(text[0])}," if text else ""
+            text = [i for i, v in enumerate(self.values) if not _is_number(v) and v != MISSING]
+            records = np.flatnonzero(np.isin(self.codes, text))
+            hint = ""
+            if len(records):
+                cell = quote(self.values[self.codes[records[0]]])
+                hint = f", such as {cell} in record {records[0] + 1},"
             raise DataError(
                 f"{self.origin}: {len(self.values):,} different values{hint} among {len(self):,} "
-                f"records are no categories; {remedy}"
+                f"records are no categories (at most {limit:,}); {remedy}"
             )
+
+
+def with_points(cells: Sequence[str], origin: str) -> Sequence[str]:
+    """The cells with a point for a decimal comma, where all are numbers; text as it is.
+
+    Raises:
+        DataError: the column is text, and a cell of it a number with a point.
+    """
+    swapped = [cell.translate({ord("."): ",", ord(","): "."}) for cell in cells]
+    if DataColumn.of_text("", origin, swapped).numbers is not None:
+        return swapped
+    odd = next((c for c in cells if "." in c and _is_number(c.strip())), None)
+    if odd is not None:
+        raise DataError(
+            f"{origin}: {quote(odd)} has a point, and decimal=, says that numbers have a comma; "
+            "write all numbers of the file alike"
+        )
+    return cells
+
+
+def _as_numbers(column: DataColumn) -> str:
+    """Return the remedy for a column of too much text; ``decimal=`` where that reads it."""
+    try:
+        commas = DataColumn.of_text("", "", with_points(column.values, column.origin))
+    except DataError:
+        commas = column
+    if commas.numbers is not None:
+        return "read with decimal=, it is numbers (csv:FILE?decimal=,)"
+    return "write plain numbers such as 1234.5, or fewer categories"
 
 
 def _numbers(names: Sequence[str]) -> NDArray[np.float64] | None:
@@ -238,7 +275,7 @@ def encode(
         raise DataError(f"{origin}: no column is left to be an input; drop fewer")
     for column in columns:
         if column.numbers is None:
-            column.expect_few_values(f"take it out with drop={printable(column.name)}")
+            column.expect_few_values(_as_numbers(column))
     expect_to_fit((len(columns[0]), sum(widths)), origin)
     inputs = np.zeros((len(columns[0]), sum(widths)), dtype=np.float32)
     starts = np.cumsum([0, *widths[:-1]]).tolist()

@@ -8,21 +8,26 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import JsonValue
 
 from gradaudit.core.files import expect_file, once
 from gradaudit.core.text import printable
 from gradaudit.data.common import checks
 from gradaudit.data.common.checks import choose, choose_all, expect_few_cells, expect_names, quote
-from gradaudit.data.common.table_columns import DataColumn
+from gradaudit.data.common.table_columns import DataColumn, with_points
 from gradaudit.errors import DataError, UsageError
 
+UTF_8 = "utf-8-sig"
+UNNAMED = "unnamed-1"
 MAX_LINE = 4 << 20
 """Characters in a line."""
 MAX_EMPTY = 100_000
@@ -34,12 +39,12 @@ _ONE_A_LINE = 'write an object a line, {"KEY": VALUE, …}'
 
 
 @contextmanager
-def opened_text(path: Path) -> Iterator[io.TextIOWrapper]:
+def opened_text(path: Path, encoding: str = UTF_8) -> Iterator[io.TextIOWrapper]:
     """The text in a file, a byte order mark passed over.
 
     Raises:
-        UsageError: the file is missing or cannot be read.
-        DataError: it is damaged, is no text in UTF-8, or holds too much.
+        UsageError: the file is missing or cannot be read, or nobody knows the encoding.
+        DataError: it is damaged, is no text in that encoding, or holds too much.
     """
     path = expect_file(path)
     try:
@@ -49,16 +54,26 @@ def opened_text(path: Path) -> Iterator[io.TextIOWrapper]:
             unpacked = gzip.GzipFile(fileobj=plain) if zipped else plain
             packed = path.stat().st_size if zipped else None
             capped = io.BufferedReader(_CappedReader(unpacked, str(path), packed))
-            with io.TextIOWrapper(capped, encoding="utf-8-sig", newline="") as stream:
+            with io.TextIOWrapper(capped, encoding=encoding, newline="") as stream:
                 yield stream
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise DataError(
-            f"{path}: is not text in UTF-8 ({error.reason}); save it as UTF-8"
+            f"{path}: is not text in {_called(encoding)} ({getattr(error, 'reason', error)}); save "
+            "it as UTF-8, or name its encoding (csv:FILE?encoding=latin-1 or encoding=utf-16)"
+        ) from error
+    except LookupError as error:
+        raise UsageError(
+            f"{path}: encoding={printable(encoding, 60)}: Python knows no such encoding of text; "
+            "name one such as latin-1, cp1252 or utf-16"
         ) from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: is damaged: {error}; fetch it again") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _called(encoding: str) -> str:
+    return "UTF-8" if encoding == UTF_8 else printable(encoding, 60)
 
 
 def lines_of(stream: io.TextIOBase, origin: str) -> Iterator[str]:
@@ -69,7 +84,10 @@ def lines_of(stream: io.TextIOBase, origin: str) -> Iterator[str]:
         if empty > MAX_EMPTY:
             raise DataError(f"{origin}: has over {MAX_EMPTY} empty lines; is it a table?")
         if "\0" in line:
-            raise DataError(f"{origin}: holds zero bytes, as no text does; save it as UTF-8")
+            raise DataError(
+                f"{origin}: holds zero bytes, as no text does; save it as UTF-8, or name its "
+                "encoding (csv:FILE?encoding=utf-16-le)"
+            )
         if len(line) == MAX_LINE:
             raise DataError(f"{origin}: has a line of over {MAX_LINE} characters; is it a table?")
         yield line
@@ -157,8 +175,7 @@ class JsonCells(Mapping[str, Sequence[str]]):
         if key in self._nested:
             raise DataError(
                 f"{self._origin}, line {self._nested[key]}: key {quote(key)} holds a list or an "
-                "object; one text or number a record is needed, or leave it out by "
-                f"drop={printable(key, 60)}"
+                "object; write one text or number a record"
             )
         if None in cells:
             raise DataError(
@@ -194,9 +211,10 @@ def _object(line: str, origin: str) -> dict[str, Any]:
     return record
 
 
-Delimiter = Literal["comma", "semicolon", "tab"]
+Separator = Literal[",", ";", "tab"]
 
-_DELIMITERS: dict[Delimiter, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
+_SIGNS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t"}
+_QUOTED = re.compile(r'"[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -206,15 +224,23 @@ class TextTable:
     Attributes:
         file: the file it was read from, for messages.
         cells: the records' cells by column.
+        decimal: sign before the decimals of numbers.
+        notes: how the file was read, for the report.
     """
 
     file: str
     cells: Mapping[str, Sequence[str]]
+    decimal: str = "."
+    notes: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def column(self, name: str) -> DataColumn:
         """The column of that name; a UsageError where there is none."""
         name = choose(name, self.cells, self.file, "column")
-        return DataColumn.of_text(name, f"{self.file}: column {quote(name)}", self.cells[name])
+        origin = f"{self.file}: column {quote(name)}"
+        cells = self.cells[name]
+        if self.decimal != ".":
+            cells = with_points(cells, origin)
+        return DataColumn.of_text(name, origin, cells)
 
     def column_if(self, name: str | None) -> DataColumn | None:
         """The column of that name, or None without a name."""
@@ -229,33 +255,52 @@ class TextTable:
         return tuple(map(self.column, self.names(names)))
 
 
-def read_table(path: Path, delimiter: Delimiter = "comma") -> TextTable:
+def read_table(
+    path: Path, sep: Separator | None = None, decimal: str = ".", encoding: str = UTF_8
+) -> TextTable:
     """Read a CSV file with a header line, or JSON lines; plain or compressed by gzip.
 
     A column without a name is called ``unnamed-1``, ``unnamed-2``, … after its place; a byte
     order mark and empty lines are passed over. A file is of JSON lines where it is called so, or
-    its first line is a JSON object.
+    its first line is a JSON object. Without ``sep`` cells end at the sign, of comma, semicolon and
+    tab, that the header has most of.
 
     Raises:
-        UsageError: the file is missing or cannot be read.
-        DataError: it is no CSV file in UTF-8, holds no records, is too large, has a line of
+        UsageError: the file is missing or cannot be read, or nobody knows the encoding.
+        DataError: it is no CSV file in that encoding, holds no records, is too large, has a line of
             another length than the header, or a column name twice; or as ``JsonCells``.
     """
     origin = str(path)
-    with opened_text(path) as stream:
+    with opened_text(path, encoding) as stream:
         lines = lines_of(stream, origin)
         first = next(lines, "")
         every = chain([first], lines)
         if is_json(path, first):
             return TextTable(origin, JsonCells(every, origin))
-        return TextTable(origin, _csv_cells(every, delimiter, origin))
+        sep = sep or _separator(first)
+        notes: dict[str, JsonValue] = {} if sep == "," else {"separator": sep}
+        if decimal != ".":
+            notes["decimal"] = decimal
+        if encoding != UTF_8:
+            notes["encoding"] = encoding
+        return TextTable(origin, _csv_cells(every, sep, origin), decimal, notes)
 
 
-def _csv_cells(lines: Iterable[str], delimiter: Delimiter, origin: str) -> dict[str, Sequence[str]]:
+def _separator(header: str) -> Separator:
+    """The sign that a header has most of outside quotes; the comma where that is none."""
+    bare = _QUOTED.sub("", header)
+    counts = {name: bare.count(sign) for name, sign in _SIGNS.items()}
+    return max(counts, key=counts.__getitem__)
+
+
+def _csv_cells(lines: Iterable[str], sep: Separator, origin: str) -> dict[str, Sequence[str]]:
     try:
-        reader = csv.reader(lines, delimiter=_DELIMITERS[delimiter], strict=True)
-        header = _header(next(reader, []), origin)
-        rows = list(_rows(reader, len(header), origin))
+        reader = csv.reader(lines, delimiter=_SIGNS[sep], strict=True)
+        names = next(reader, [])
+        first = next(filter(None, reader), [])
+        indexed = [""] if names and len(first) == len(names) + 1 else []  # as R and pandas write
+        header = _header([*indexed, *names], origin)
+        rows = list(_rows(chain([first] if first else [], reader), len(header), reader, origin))
     except csv.Error as error:
         raise DataError(f"{origin}: is not a CSV file: {error}") from error
     if not rows:
@@ -269,12 +314,14 @@ def _header(cells: Sequence[str], origin: str) -> list[str]:
     return names
 
 
-def _rows(reader: _csv.Reader, width: int, origin: str) -> Iterator[list[str]]:
-    for number, row in enumerate(filter(None, reader), start=1):
+def _rows(
+    lines: Iterable[list[str]], width: int, reader: _csv.Reader, origin: str
+) -> Iterator[list[str]]:
+    for number, row in enumerate(filter(None, lines), start=1):
         expect_few_cells(number, width, origin)
         if len(row) != width:
             raise DataError(
                 f"{origin}, line {reader.line_num}: {len(row)} cells where the header has {width}; "
-                "quote cells that hold the delimiter, or say delimiter=semicolon or delimiter=tab"
+                "quote cells that hold the separator, or name it with sep="
             )
         yield row

@@ -14,7 +14,7 @@ from gradaudit.data.common.roles import (
     no_labels,
 )
 from gradaudit.data.common.table_columns import Inputs, encode
-from gradaudit.data.common.tables import TextTable
+from gradaudit.data.common.tables import UNNAMED, TextTable
 from gradaudit.data.records import Records
 
 
@@ -52,7 +52,7 @@ class DescribedRecords(DataAdapter):
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),
-            notes=left_aside(table.cells, served),
+            notes={**left_aside(table.cells, served), **table.notes},
         )
 
 
@@ -65,7 +65,8 @@ class Tabular(DescribedRecords):
     numbers stay as they are unless ``scale=standard`` is asked for. A missing text is a category
     of its own, a missing number becomes the median, and a date is a text; the report's data section
     and its scope say all of it. The columns of the label, the users and the membership are no
-    inputs, those of attributes are.
+    inputs, those of attributes are; nor is a first column without a name that has another text in
+    every record.
 
     Attributes:
         labels: ``none`` where there are none, for a loss of the outputs alone.
@@ -97,8 +98,11 @@ class Tabular(DescribedRecords):
         dropped, categorical = table.names(self.drop), table.names(self.categorical)
         elsewhere = {self.label, self.user, self.member, *dropped}
         columns = [table.column(name) for name in table.cells if name not in elsewhere]
+        names = [c.name for c in columns[:1] if c.name == UNNAMED and c.names_records]
+        columns = columns[len(names) :]
         chosen = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
         inputs = encode(chosen, table.file, self.scale, self.columns)
         inputs.notes.update({"dropped": list(dropped)} if dropped else {})
+        inputs.notes.update({"row_names": [*names]} if names else {})
         labels = self.labels_in(table, len(inputs.array))
         return self.described(table, inputs, labels, used=table.cells)
