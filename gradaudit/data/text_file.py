@@ -157,13 +157,24 @@ class TextFile(DescribedRecords):
         padding = self.reading.padding if self.reading else None
         expect_to_fit((len(texts[0]), self._length), table.file, TOKEN_BYTES)
         tokens = self._tokenizer.tokens(texts[0], self._length, padding, *texts[1:])
-        if self.reading and (largest := int(tokens.ids.max())) >= self.reading.vocabulary:
+        if self.reading:
+            self._expect_embeddings(tokens, self.reading.vocabulary)
+        return tokens if self.reading and self.reading.types else replace(tokens, types=None)
+
+    def _expect_embeddings(self, tokens: Tokens, known: int) -> None:
+        """Refuse tokens or padding for which the model has no embedding, with a UsageError."""
+        largest = int(tokens.ids[tokens.present].max(initial=0))
+        if largest >= known:
             raise UsageError(
                 f"text:{self.source}: the tokenizer gives tokens up to {largest:,}, and the model "
-                f"has embeddings of {self.reading.vocabulary:,}; name the tokenizer that it was "
-                "trained with, by tokenizer=DIR"
+                f"has embeddings of {known:,}; name the tokenizer that it was trained with, by "
+                "tokenizer=DIR"
             )
-        return tokens if self.reading and self.reading.types else replace(tokens, types=None)
+        if (filling := int(tokens.ids.max())) >= known:
+            raise UsageError(
+                f"text:{self.source}: shorter texts are filled with the token {filling:,}, and the "
+                f"model has embeddings of {known:,}; set pad_token_id in the model's config.json"
+            )
 
     def _with_labels(self, tokens: Tokens, table: TextTable) -> tuple[Tokens, Labels]:
         """Returns the tokens as the model gets them, and the labels that it predicts."""

@@ -40,10 +40,15 @@ class TorchvisionSet(PictureAdapter):
         try:
             pictures = kind(root, **part)
         except Exception as error:  # each data set has its own way to miss its files
+            fetch = ""
+            if "download" in str(error) and "download" in signature(kind).parameters:
+                fetch = (
+                    "; nothing is downloaded here, fetch it with "
+                    f"torchvision.datasets.{self.source}({str(root)!r}, download=True)"
+                )
             raise UsageError(
                 f"torchvision:{self.source}: cannot be read from {root} "
-                f"({first_line(error)}); nothing is downloaded here, fetch it with "
-                f"torchvision.datasets.{self.source}({str(root)!r}, download=True)"
+                f"({first_line(error)}){fetch}"
             ) from error
         records = records_of_items(pictures, f"torchvision:{self.source}", self.prepared)
         read = part.get("split", "train" if part.get("train") else "test")

@@ -69,4 +69,5 @@ def test_what_is_not_there(mnist: Path, spec: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_records(spec.format(root=mnist))
     assert message in str(caught.value)
+    assert "split=" not in spec or "download" not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -177,7 +177,7 @@ def attributed(codes: list[int]) -> Records:
         ((INPUTS, ["a", "a"]), "every record has the label 'a'"),
         ((INPUTS, []), "f: labels: there are no labels"),
         ((INPUTS * torch.inf, LABELS), "2 of 2 records hold NaN or infinity"),
-        (([[1.0], [2.0, 3.0]], LABELS), "rows differ in length"),
+        (([[1.0], [2.0, 3.0]], LABELS), "cannot become one array (numpy: "),
         ((np.array([[object()], [object()]]), LABELS), "is of type object"),
         ("a text", "returns str"),
         (INPUTS, "returns Tensor"),

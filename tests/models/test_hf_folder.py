@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 import torch
 import torch.nn.functional as F
-from language_models import Shelf
+from language_models import Shelf, folder_of
 from safetensors.torch import load_file, save_file
 
 from gradaudit.config import SubjectSettings
@@ -174,6 +174,19 @@ def test_refused_configs(
         load_model(f"hf:{tmp_path}")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_padding_without_an_embedding_is_refused_as_such(shelf: Shelf, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "m", "GPT2LMHeadModel")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": 50256}))
+    data = f"text:{shelf.texts()}?text=text&length=20"
+    settings = SubjectSettings(model=f"hf:{folder}", data=data)
+    with pytest.raises(UsageError, match=r"filled with the token 50,256, .* set pad_token_id in"):
+        open_subject(settings)
+    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": 1}))
+    assert len(open_subject(settings).records) == 6
 
 
 @pytest.mark.slow

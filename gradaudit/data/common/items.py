@@ -25,7 +25,7 @@ from PIL import Image
 from pydantic import JsonValue
 from torch.utils.data import DataLoader, IterableDataset
 
-from gradaudit.core.text import listed
+from gradaudit.core.text import first_line, listed
 from gradaudit.data.common.checks import MAX_BYTES
 from gradaudit.errors import DataError
 
@@ -330,7 +330,10 @@ def array_of(part: Any, origin: str) -> NDArray[Any]:
     try:
         array = np.asarray(part)
     except ValueError as error:
-        raise DataError(f"{origin}: rows differ in length; bring all to one shape") from error
+        raise DataError(
+            f"{origin}: cannot become one array (numpy: {first_line(error)}); bring the rows to "
+            "one shape"
+        ) from error
     if array.dtype.kind not in "biufU":
         raise DataError(f"{origin}: is of type {array.dtype}; numbers or text are needed")
     return array

@@ -197,6 +197,8 @@ def _opened(name: str, source: Picture) -> Iterator[Image.Image]:
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise DataError(f"{name}: has too many pixels to be read") from error
     except Exception as error:  # damage shows in every way that a decoder can fail
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataError(f"{name}: cannot be read: {error.strerror or error}") from error
         raise DataError(
             f"{name}: cannot be read as a picture; repair it or leave it out"
         ) from error

@@ -68,8 +68,8 @@ def labels_of(column: DataColumn, task: Task | None = None) -> Labels:
         return Labels(column.quantities().astype(np.float32), (), column.origin)
     if task is None or not (column.whole or column.numbers is None):
         column.expect_few_values(
-            "name another label, or say task=regression, or task=classification where they are "
-            "the classes (classes=FILE has them in the order of the model's outputs)",
+            "say task=regression for a quantity, or task=classification where they are the "
+            "classes (classes=FILE has them in the order of the model's outputs)",
             MAX_CLASSES,
         )
     numbers = tuple(column.known.tolist())
@@ -119,8 +119,8 @@ def labels_of_array(
     indices = array.astype(np.int64)
     if (largest := int(indices.max())) >= MAX_CLASSES:
         raise DataError(
-            f"{origin}: the class index {largest} is too large; number the classes from 0, or say "
-            "task=regression"
+            f"{origin}: the class index {largest} is too large; number the classes from 0, or give "
+            "a quantity as floats"
         )
     classes = names if len(names) > largest else range(largest + 1)
     return Labels(indices, tuple(map(str, classes)), origin)
