@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from gradaudit.audits import audits
 from gradaudit.audits.base import split_at_commas
-from gradaudit.audits.sizes import SizeName
+from gradaudit.audits.presets import PresetName
 from gradaudit.core.parts import declared, forms
 from gradaudit.core.yaml_file import read_yaml
 from gradaudit.deployment import Deployment
@@ -184,9 +184,9 @@ class BudgetSettings(RunSettings):
 
     budget: str | None = Field(
         None,
-        description="Time that the command may take (90s, 5m, 2h): the most important audits run "
-        "first, each as exactly as fits, and the report names what was left out; a plain scan has "
-        "5 minutes. A sweep runs every setting equally exactly.",
+        description="Deadline of the command (90s, 5m, 2h): audits run in a fixed order, at "
+        "presets made for that time, and the report names what was cut short or left out. A sweep "
+        "runs every setting at the same preset.",
     )
     dry_run: bool = Field(
         False, description="Print what would run and about how long it would take, and exit."
@@ -203,6 +203,10 @@ class BudgetSettings(RunSettings):
     def seconds(self) -> float | None:
         """The time budget; None where there is none."""
         return seconds_of(self.budget) if self.budget else None
+
+
+SECONDS: dict[PresetName, float] = {"quick": 60.0, "plain": 300.0, "thorough": 3600.0}
+"""Seconds of two usual cores that a scan at each preset is made for."""
 
 
 class ScanSettings(BudgetSettings):
@@ -222,18 +226,22 @@ class ScanSettings(BudgetSettings):
     policy: Path | None = Field(
         None, description="Policy that judges the report; the command exits with 1 where it fails."
     )
-    quick: bool = Field(False, description="Run a rough scan, within 1 minute.")
-    thorough: bool = Field(False, description="Run the most exact scan, within 60 minutes.")
+    quick: bool = Field(False, description="Run the smallest preset, made for about 1 minute.")
+    thorough: bool = Field(False, description="Run the largest preset, made for about 60 minutes.")
 
     @property
-    def exactness(self) -> SizeName:
-        """The largest size that an audit may have."""
-        return "quick" if self.quick else "thorough" if self.thorough or self.budget else "plain"
+    def exactness(self) -> PresetName:
+        """The preset: as named, else the largest that is made for no more than the budget."""
+        if self.quick or self.thorough:
+            return "quick" if self.quick else "thorough"
+        budget = self.seconds or SECONDS["plain"]
+        fitting = [name for name, seconds in SECONDS.items() if seconds <= budget]
+        return fitting[-1] if fitting else "quick"
 
     @property
-    def seconds(self) -> float:
-        """The time budget in seconds, which every scan has."""
-        return super().seconds or (60.0 if self.quick else 3600.0 if self.thorough else 300.0)
+    def made_for(self) -> float:
+        """Seconds of two usual cores that all audits are made for."""
+        return self.seconds or SECONDS[self.exactness]
 
 
 class PlanSettings(ScanSettings):
@@ -264,8 +272,8 @@ class PlanSettings(ScanSettings):
     )
 
     @property
-    def exactness(self) -> SizeName:
-        """The largest size of an audit, smaller than a scan's because a plan makes many trials."""
+    def exactness(self) -> PresetName:
+        """The largest preset, smaller than a scan's because a plan makes many trials."""
         return "plain" if self.thorough else "quick"
 
 

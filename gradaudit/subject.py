@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -24,8 +25,18 @@ from gradaudit.deployment import Deployment
 from gradaudit.errors import CheckpointError
 from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import Workers
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.memory import flops
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.target import Expected, Layer, Target
+
+RATE = 4e10
+"""Operations that a core of a usual machine carries out in a second, in single precision."""
+_OF_A_GRADIENT = 3
+"""Forward passes that a gradient is worth: itself, and two for the pass back."""
+_A_LAYER, _A_CALL = 1e6, 2e7
+"""Operations that a layer is worth besides its own, for each record and for each call."""
+_FORWARD: WeakKeyDictionary[nn.Module, tuple[object, int]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,32 @@ class Subject:
         on_a_device = any(target.device.type != "cpu" for target in self.targets)
         return Workers(1 if on_a_device else self.jobs, self.units)
 
+    def work(
+        self,
+        gradients: float = 0.0,
+        calls: float = 0.0,
+        *,
+        seconds: float = 0.0,
+        double: bool = True,
+    ) -> float:
+        """Count the operations of some gradients, calls and fits; no clock is read.
+
+        The constants are fitted in benchmarks/speed/work.py.
+
+        Args:
+            gradients: gradients of single records.
+            calls: gradients that wait for one another; a small model takes its time in calling.
+            seconds: of fits, on a core that does ``RATE`` operations a second.
+            double: whether gradients are taken in double precision where the target has it.
+        """
+        if not gradients and not calls:
+            return RATE * seconds
+        layers = len(self.target.layers)
+        slower = 2 if double and self.target.precision is torch.float64 else 1
+        forward = _forward_operations(self.target, self.records)
+        of_one = _OF_A_GRADIENT * slower * forward + _A_LAYER * layers
+        return gradients * of_one + calls * _A_CALL * layers + RATE * seconds
+
     def about(self, attributes: tuple[str, ...]) -> Self:
         """Returns the subject with these private attributes alone; itself where none is named."""
         return replace(self, attributes=attributes) if attributes else self
@@ -97,6 +134,21 @@ class Subject:
         wanted = min(self.samples or default, most or len(self.records), len(self.records))
         order = rng(self.seed, "sample").permutation(len(self.records))
         return self.records.take(np.sort(order[:wanted]).astype(np.int64))
+
+
+def _forward_operations(target: Target, records: Records) -> int:
+    """Operations of one record's forward pass; two a parameter where they cannot be counted."""
+    shape = records.inputs.shape[1:]
+    known = _FORWARD.get(target.model)
+    if known is None or known[0] != shape:
+        model = FunctionalModel.of(replace(target, mode="eval"), dtype=torch.float32)
+        inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])
+        try:
+            known = shape, flops(lambda: model.check(inputs, labels))
+        except Exception:  # of a model that cannot be run, or counted; its audits say so
+            known = shape, 2 * sum(weight.numel() for weight in target.model.parameters())
+        _FORWARD[target.model] = known
+    return known[1]
 
 
 def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:

@@ -33,7 +33,6 @@ PROCESSES = (
     "test_resuming.py",
     "test_processors.py",
     "formats/test_chromium.py",
-    "run/test_beside.py",
     "cli/test_processes.py",
     "test_site.py",
 )
@@ -87,7 +86,6 @@ LONGEST = (
     "federation/test_record_canaries.py",
     "audits/sensitivity/test_jacobian.py",
     "audits/dp_audit/test_middleware.py",
-    "run/test_beside.py",
     "audits/test_language_models.py",
     "test_docs.py",
     "audits/test_contract.py",

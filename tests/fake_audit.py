@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from gradaudit.audits import Audit, AuditCost, AuditOptions, Metric
+from gradaudit.audits import Audit, AuditOptions, Metric
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -48,16 +48,22 @@ class Counting(Audit[Options]):
                 self._stumble()
             if self.options.trouble == "nan":
                 yield Measurement(
-                    audit=self.name, metric="count", layer=layer.name, status="failed", reason="NaN"
+                    audit=self.reports_as(),
+                    metric="count",
+                    layer=layer.name,
+                    status="failed",
+                    reason="NaN",
                 )
                 continue
             value = layer.parameters * self.options.scale * (2 if self.options.doubled else 1)
-            yield Measurement(audit=self.name, metric="count", layer=layer.name, value=value)
+            yield Measurement(
+                audit=self.reports_as(), metric="count", layer=layer.name, value=value
+            )
         if self.options.mode == "loud":
             print("counted")
 
-    def cost(self, subject: "Subject") -> AuditCost:
-        return AuditCost(passes=1e-9)
+    def cost(self, subject: "Subject") -> float:
+        return 1.0
 
     def _stumble(self) -> None:
         match self.options.trouble:

@@ -24,7 +24,7 @@ SHARED = {
     "models": "data zoo",
     "gradients": "data models",
     "defenses": "gradients models",
-    "subject": "data defenses deployment models",
+    "subject": "data defenses deployment gradients models",
     "sharing": "data defenses gradients models",
     "accuracy": "data gradients models",
     "federation": "accuracy data defenses gradients models sharing subject",

@@ -14,7 +14,7 @@ from command_line import run
 from gradaudit.attacks.reconstruction import load_method, reconstructions
 from gradaudit.audits import audits
 from gradaudit.audits.dp_audit.mechanisms import load_mechanism, mechanisms
-from gradaudit.audits.sizes import OF_SUBJECT, SIZES
+from gradaudit.audits.presets import OF_SUBJECT, PRESETS
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses, parse_defense
 from gradaudit.executors import clusters
@@ -142,7 +142,7 @@ def test_it_answers_a_question_and_its_paper_can_be_read(part: Part) -> None:
 
 @parts("audits")
 def test_presets_are_options(part: Part) -> None:
-    for preset in (getattr(part.cls, size) or {} for size in SIZES):
+    for preset in (getattr(part.cls, name) for name in PRESETS):
         options = {name: value for name, value in preset.items() if name not in OF_SUBJECT}
         part.cls.Options.model_validate(options)
 

@@ -170,7 +170,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
     monkeypatch.setattr(Planner, "__init__", lambda *_, **__: None)
     monkeypatch.setattr(Planner, "plan", lambda _: nothing_to_do())
     monkeypatch.setattr(Survey, "go", lambda *_: None)
-    monkeypatch.setattr(Survey, "report", lambda *_: canned())
+    monkeypatch.setattr(Survey, "report", lambda *_, **__: canned())
 
 
 @pytest.mark.usefixtures("unmeasured")

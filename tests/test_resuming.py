@@ -38,15 +38,7 @@ from gradaudit.run.runner import run
 from gradaudit.subject import Subject
 
 TABLE = ("-m", "zoo:mlp?inputs=10&hidden=4&classes=2", "-d", "diabetes", "-a", "sex", "-q")
-AUDITS = [f"--audits={name}" for name in ("sensitivity", "vinfo", "subspace", "dp-audit")]
-SCAN = """
-sensitivity: {probes: 8}
-vinfo: {repeats: 2, batches: 10, family: [logistic], correlation: false}
-subspace: {permutations: 19}
-dp_audit: {mechanism: "dp:clip=1,sigma=1", trials: 100, restarts: 1, iterations: 2}
-"""
 COMMANDS = {
-    "scan": ("scan", *TABLE, "--config", "scan.yaml", "--samples", "40", *AUDITS),
     "attack reconstruct": (
         *("attack", "reconstruct", *TABLE, "--method", "dlg:iterations=1", "--restarts", "1"),
         *("--batches", "4"),
@@ -148,7 +140,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(folder: Path) -> dict[str, Told]:
-    (folder / "scan.yaml").write_text(SCAN)
     done = subprocess.run(
         [sys.executable, "-c", FORKS, json.dumps([COMMANDS, KILLS])],
         capture_output=True,

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from benchmarks.harness import arguments, data_file, scaled, stored
 from benchmarks.nets import resnet18
 from gradaudit.audits import audits
-from gradaudit.cli.perform import sizes_of, time_left
+from gradaudit.cli.perform import time_left
+from gradaudit.cli.scanning import presets_of
 from gradaudit.cli.terminal import Lines
 from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
@@ -149,9 +150,9 @@ def planned(name: str, cost: str, budget: float) -> Plan:
     subject = open_subject(settings, model=make(), records=read())
     left, ladders = time_left(budget), []
     for key, audit in audits().items():
-        sizes = sizes_of(audit, "quick", GIVEN.get(key, {}))
+        sizes = presets_of(audit, "quick", GIVEN.get(key, {}))
         ladders.append([replace(s, samples=s.samples or SAMPLES.get(key)) for s in sizes])
-    fitted = fitting(needed(POLICY, ladders), subject, left())
+    fitted = fitting(needed(POLICY, ladders), subject, budget)
     return Planner(subject, fitted, POLICY, cost=cost, left=left, progress=Lines()).plan()
 
 

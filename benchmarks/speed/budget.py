@@ -7,7 +7,7 @@ has its checkpoint). Others are ``mobilenet``, ``resnet18``, ``resnet50``, ``den
 ``alexnet``, ``vit`` and ``resnet224``.
 
 Printed for each: seconds of the whole process beside the budget, CPU seconds, the most memory, how
-many audits have numbers for how many layers, and what was made more roughly than asked, cut short
+many audits have numbers for how many layers, and what was made smaller than asked, cut short
 or left out. Pictures are UTKFace, scaled to each model's size, the table is Adult. A time is kept
 where a scan takes at most 1.25 of it.
 """
@@ -83,7 +83,7 @@ def _summary(path: Path) -> str:
             layers.setdefault(row["audit"], set()).add(row["layer"])
     plan = report["provenance"]["plan"]
     said = [f"{name} {len(names - {None})}" for name, names in layers.items()]
-    for key in ("rougher", "cut_short", "left_out"):
+    for key in ("smaller", "cut_short", "left_out"):
         said += [f"{key}: {', '.join(plan[key])}"] if plan[key] else []
     return f"of {len(report['target']['layers'])} layers: " + "; ".join(said)
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gradaudit.audits.base import Audit, AuditCost, AuditOptions, Metric
+from gradaudit.audits.base import Audit, AuditOptions, Metric
 from gradaudit.core.parts import classes_of, discover
 
-__all__ = ["Audit", "AuditCost", "AuditOptions", "Metric", "audits", "named"]
+__all__ = ["Audit", "AuditOptions", "Metric", "audits", "named"]
 
 
 __getattr__ = classes_of("gradaudit.audits", Audit)

@@ -76,24 +76,6 @@ class Metric:
     guarantee: bool = False
 
 
-@dataclass(frozen=True)
-class AuditCost:
-    """The estimated cost of an audit's ``run``, for ``--dry-run``.
-
-    Attributes:
-        passes: gradient passes over one record; zero says that there is nothing to do.
-        calls: gradients that are taken one after the other, each waiting for the last: of a small
-            model a call costs much more than the records in it do.
-        seconds: apart from gradients, on a core of a usual machine.
-        double: whether gradients are taken in double precision.
-    """
-
-    passes: float = 0.0
-    calls: float = 0.0
-    seconds: float = 0.0
-    double: bool = True
-
-
 class AuditOptions(BaseModel):
     """Base of every audit's options; a field is a command line option and a config key."""
 
@@ -179,26 +161,19 @@ class Audit(Generic[O]):
     renames: ClassVar[Mapping[str, str]] = {}
     """Subject options that this audit's command calls otherwise, because it has its own."""
     priority: ClassVar[int] = 120
-    """Its turn in a scan: the lower, the earlier."""
-    sample: ClassVar[Mapping[str, JsonValue] | None] = None
-    """Options of the size that looks at a sample of the layers; None where there is none.
-
-    ``layers`` is how many it looks at.
-    """
+    """Its place in a scan's fixed order: the lower, the earlier."""
     least: ClassVar[Mapping[str, JsonValue]] = {}
-    """Options of the smallest size that says anything, for large models and little time.
+    """Options where every preset is too much work: ``layers`` is the number of sampled layers.
 
-    Here and below ``samples`` is how many records it looks at, where the user does not say, and
+    Here and in presets ``samples`` is the number of records where the user does not say, and
     ``single`` whether gradients are taken in single precision.
     """
-    rough: ClassVar[Mapping[str, JsonValue] | None] = None
-    """Options of a size between that and ``quick``; None where there is none."""
     quick: ClassVar[Mapping[str, JsonValue]] = {}
-    """Options that ``scan --quick`` sets: a rough answer at a fraction of the cost."""
+    """Options of the preset ``scan --quick``."""
     plain: ClassVar[Mapping[str, JsonValue]] = {}
-    """Options that a plain scan sets, where the audit's own defaults would take too long."""
+    """Options of a plain scan's preset."""
     thorough: ClassVar[Mapping[str, JsonValue]] = {}
-    """Options that ``scan --thorough`` sets: the most exact answer."""
+    """Options of the preset ``scan --thorough``."""
 
     def __init__(self, *given: O | str, **values: Any) -> None:
         """Make an audit with options.
@@ -233,17 +208,18 @@ class Audit(Generic[O]):
         rows: Iterable[Measurement] = self._measuring().run(self, subject, progress)
         return rows
 
-    def cost(self, subject: Subject) -> AuditCost:
-        """Estimate what ``run`` takes: ``measure.cost(audit, subject)``.
+    def cost(self, subject: Subject) -> float:
+        """Count the operations of ``run``: ``measure.cost(audit, subject)``.
 
-        Nothing is known of a ``run`` of its own that comes without a ``cost``.
+        It follows from the options, the model and the records alone (``Subject.work``); zero
+        where there is nothing to do, and for a ``run`` of its own without a ``cost``.
 
         Raises:
             NotApplicable: this audit says nothing about this model or data.
         """
         if type(self).run is not Audit.run:
-            return AuditCost()
-        cost: AuditCost = self._measuring().cost(self, subject)
+            return 0.0
+        cost: float = self._measuring().cost(self, subject)
         return cost
 
     def _measuring(self) -> Any:

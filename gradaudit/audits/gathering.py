@@ -149,6 +149,20 @@ def merge(parts: Sequence[AuditRows]) -> list[Measurement]:
     return together([*_headlines(parts), *labelled])
 
 
+def rows_of(report: Report, audit: Audit[Any]) -> list[Measurement]:
+    """Returns the rows that one audit gave to a gathered report."""
+    name = audit.reports_as()
+    label = audit.name.removeprefix(name).strip()
+    rows = [row for row in report.measurements if row.audit == name]
+    if not any(name in row.variant for row in rows):
+        return rows
+    return [
+        row.model_copy(update={"variant": {k: v for k, v in row.variant.items() if k != name}})
+        for row in rows
+        if row.variant.get(name) == label
+    ]
+
+
 def members(row: Measurement, report: Report) -> list[Measurement]:
     """Returns the rows that a headline stands for, without inapplicable ones; else the row itself.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gradaudit.audits.base import AuditCost, AuditOptions
+from gradaudit.audits.base import AuditOptions
 from gradaudit.deployment import LOCAL, Deployment
 from gradaudit.errors import UsageError
 from gradaudit.sharing.reduction import parse_reduction, reduction_for
@@ -107,15 +107,15 @@ class ClientOptions(AuditOptions):
         steps = self.steps(records) * size if self.local_steps else self.epochs * records
         return (1 + self.others) * (records if self.algorithm == "fedsgd" else steps)
 
-    def trained(self, updates: float, records: int) -> AuditCost:
-        """Estimate the cost of the clients' local training for a number of updates.
+    def trained(self, updates: float, records: int) -> tuple[float, float]:
+        """Count the gradients and the calls of the clients' local training for some updates.
 
-        Nothing with FedSGD, whose updates are means of records' gradients.
+        None with FedSGD, whose updates are means of records' gradients.
         """
         if self.algorithm == "fedsgd":
-            return AuditCost()
+            return 0.0, 0.0
         calls = updates * self.steps(records) * (1 + self.others)
-        return AuditCost(updates * self.passes(records), calls)
+        return updates * self.passes(records), calls
 
     def sharing(
         self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()

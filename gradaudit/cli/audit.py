@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_origin
@@ -11,19 +12,17 @@ from pydantic import BaseModel
 
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
-from gradaudit.audits.sizes import Size
+from gradaudit.audits.presets import Preset
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
     finish,
     opened,
-    print_expected,
-    sizes_of,
-    survey,
     time_left,
     unfinished,
 )
+from gradaudit.cli.scanning import presets_of, print_plan, survey
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     BudgetSettings,
@@ -34,9 +33,6 @@ from gradaudit.config import (
     settle,
 )
 
-Clock = Callable[[], float | None]
-"""Function that returns the seconds left; None without a limit."""
-
 
 def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
     """Make the command that runs this audit alone."""
@@ -45,15 +41,16 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         config, file = configured(flags)
         of_run, given = dealt(audit, flags)
         settings = settle(BudgetSettings, of_run, file)
-        left = clock(settings.seconds)
-        sizes = sizes_within(audit, given, file, within=settings.seconds)
-        expect_writable(settings, config, settings, [size.audit.options for size in sizes])
+        seconds = settings.seconds
+        left = time_left(seconds) if seconds else None
+        presets = presets_within(audit, given, file, within=seconds)
+        expect_writable(settings, config, settings, [each.audit.options for each in presets])
         if settings.dry_run:
-            print_expected(settings, [sizes], left)
-        elif settings.seconds is None:
-            _whole(settings, config, sizes[-1].audit)
+            print_plan(settings, [presets], seconds or math.inf, share=1.0)
+        elif seconds is None:
+            _whole(settings, config, presets[-1].audit)
         else:
-            survey(settings, config, [sizes], left)
+            survey(settings, config, [presets], seconds, left, share=1.0)
 
     return with_options(command, parameters(audit))
 
@@ -80,18 +77,13 @@ def parameters(audit: type[Audit[Any]]) -> list[inspect.Parameter]:
     ]
 
 
-def clock(seconds: float | None) -> Clock:
-    """Returns a clock that counts down from now; one that never ends without a limit."""
-    return (lambda: None) if seconds is None else time_left(seconds)
-
-
-def sizes_within(
+def presets_within(
     audit: type[Audit[Any]], given: dict[str, Any], file: dict[str, Any], within: float | None
-) -> tuple[Size, ...]:
-    """Returns the sizes of an audit that may run: without a time budget the one that is asked."""
+) -> tuple[Preset, ...]:
+    """Returns the presets of an audit that may run: without a budget the options as given."""
     if within is None:
-        return (Size("plain", audit(_settled(audit, given, file))),)
-    return sizes_of(audit, "thorough", {**section(file, audit.name), **given})
+        return (Preset("plain", audit(_settled(audit, given, file))),)
+    return presets_of(audit, "thorough", {**section(file, audit.name), **given})
 
 
 def dealt(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gradaudit.run import opening as opening
     from gradaudit.run import runner as runner
     from gradaudit.run import scaling as scaling
+    from gradaudit.run import scan_plan as scan_plan
     from gradaudit.run import survey as survey
     from gradaudit.run import training as training
     from gradaudit.sweeping import curves as curves
@@ -34,9 +35,10 @@ else:
         return import_module(f"{_PLACES[name]}.{name}")
 
 
+_RUN = ("opening", "runner", "scaling", "scan_plan", "survey", "training")
 _PLACES = {
     "config": "gradaudit",
-    **dict.fromkeys(("opening", "runner", "scaling", "survey", "training"), "gradaudit.run"),
+    **dict.fromkeys(_RUN, "gradaudit.run"),
     **dict.fromkeys(("measure", "starting"), "gradaudit.audits.job"),
     **dict.fromkeys(("asking", "planner", "protection_plan"), "gradaudit.protection"),
     "units": "gradaudit.executors",

@@ -7,31 +7,25 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from pydantic import BaseModel, JsonValue
 
 import gradaudit.cli.deferred as deferred
-from gradaudit.audits import Audit
 from gradaudit.audits.gathering import incomplete
-from gradaudit.audits.sizes import OF_SUBJECT, SIZES, Size, SizeName
 from gradaudit.cli.reports import writers
-from gradaudit.cli.terminal import watcher
-from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, SubjectSettings, settle
+from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
 from gradaudit.core.parts import without_garbage_collection
 from gradaudit.core.specs import files_in_spec
-from gradaudit.core.text import duration, listed, printable
-from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.errors import AuditError, UsageError
 from gradaudit.evidence.redaction import redact
 from gradaudit.executors.stopping import Stopped
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy
-from gradaudit.progress import Silent
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
@@ -219,121 +213,3 @@ def time_left(seconds: float) -> Callable[[], float]:
     """Returns a clock of the seconds that are left from now on."""
     end = time.monotonic() + seconds
     return lambda: end - time.monotonic()
-
-
-def sizes_of(audit: type[Audit[Any]], most: SizeName, given: Mapping[str, Any]) -> tuple[Size, ...]:
-    """Returns the sizes of an audit, from the least exact to the most exact that is wanted.
-
-    Those that come to the same are one, named as the largest of them.
-
-    Args:
-        audit: its class, with a preset of each name.
-        most: the largest size.
-        given: options that the user set, which win over every preset.
-
-    Raises:
-        UsageError: a value is out of range.
-    """
-    sizes: dict[object, Size] = {}
-    for name in SIZES[: SIZES.index(most) + 1]:
-        preset = getattr(audit, name)
-        if preset is None:
-            continue
-        options = settle(audit.Options, {}, {**preset, **given})
-        looked_at = {key: preset[key] for key in OF_SUBJECT if key in preset}
-        key = (options, *looked_at.items())
-        sizes.pop(key, None)
-        sizes[key] = Size(name, audit(options), **looked_at)
-    return tuple(sizes.values())
-
-
-def survey(
-    settings: BudgetSettings,
-    config: Path | None,
-    ladders: Sequence[Sequence[Size]],
-    left: Callable[[], float | None],
-    *,
-    others: Sequence[Audit[Any]] = (),
-    policy: Policy | None = None,
-) -> Report:
-    """Run audits within a time and show the report, also of finished audits at an interrupt.
-
-    Args:
-        settings: of the command, with a budget.
-        config: the configuration file that it read, if any.
-        ladders: the sizes of each audit.
-        left: the time.
-        others: audits that are not run, as they read no captured update.
-        policy: what the report's files are judged by.
-
-    Raises:
-        AuditError: the report cannot stand as an audit that was done.
-    """
-    with unfinished(settings) as units:
-        with opened(settings) as subject:
-            done = deferred.survey.Survey(subject, ladders, left, others)
-            done.go(watcher(settings.quiet), units, settings.seconds)
-        report = done.report({**asked(config), "budget": settings.seconds})
-        if done.stopped:
-            show(presentable(report, settings, subject), settings, policy)
-            raise done.stopped
-        finish(report, settings, subject, units, policy)
-    return report
-
-
-def print_expected(
-    settings: SubjectSettings, ladders: Sequence[Sequence[Size]], left: Callable[[], float | None]
-) -> None:
-    """Open the subject, and print the audits and sizes that would run with their expected time."""
-    with opened(settings) as subject:
-        plan = list(deferred.survey.Survey(subject, ladders, left).plan())
-        lines = [expected(size, seconds, subject) for size, seconds in plan]
-    typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
-    for line in lines:
-        typer.echo(f"  {line}")
-    typer.echo(f"  together: {_about(sum(seconds or 0.0 for _, seconds in plan))}")
-
-
-def expected(size: Size, seconds: float | None, subject: Subject) -> str:
-    """Returns a line with the audit, its time and its size, or why it has nothing to do.
-
-    Args:
-        size: of the audit.
-        seconds: that it takes; None where there is no time for it.
-        subject: what it would measure.
-    """
-    how = f" ({size.name})" if seconds else ""
-    idle = why_idle(size.audit, subject) if seconds == 0 else ""
-    return f"{size.audit.name}: {_about(seconds)}{how}{idle}"
-
-
-def _about(seconds: float | None) -> str:
-    if seconds is None:
-        return "no time for it"
-    return duration(seconds) if seconds else "nothing to do"
-
-
-def why_idle(audit: Audit[Any], subject: Subject) -> str:
-    """Says why an audit does not apply: no attribute is named, or the audit's own reason."""
-    if wanting := _wanting(audit, subject):
-        return wanting
-    if type(audit).run is not Audit.run:
-        return ""  # what it costs is not known, so it may have something to do
-    try:
-        first = next(iter(audit.run(subject, Silent())), None)
-    except NotApplicable as why:
-        return f": {printable(str(why), limit=None)}"
-    reason = (first and first.reason) or ""
-    return f": {printable(reason, limit=None)}" if reason else ""
-
-
-def _wanting(audit: Audit[Any], subject: Subject) -> str:
-    """Says that an audit which does not apply needs a named attribute; empty where it does not."""
-    names = list(subject.records.attributes)
-    if subject.attributes or not names:
-        return ""
-    try:
-        wanting = audit.cost(replace(subject, attributes=(names[0],))).passes > 0
-    except NotApplicable:
-        return ""
-    return f": name an attribute with -a; this data has {listed(names)}" if wanting else ""

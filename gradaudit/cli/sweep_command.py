@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,22 +16,23 @@ from rich.console import Console
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
 from gradaudit.audits.gathering import AuditRows, incomplete, merge
-from gradaudit.audits.sizes import Size
-from gradaudit.cli.audit import Clock, clock, dealt, parameters, sizes_within
+from gradaudit.audits.presets import Preset
+from gradaudit.cli.audit import dealt, parameters, presets_within
 from gradaudit.cli.flags import parameter, read_configuration, read_federation, with_options
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
-    expected,
     require_complete,
     show,
     stdout_for_the_report,
+    time_left,
     unfinished,
 )
 from gradaudit.cli.reports import CURVES, METRIC, RELATIVE, TABLE, SweepFiles, metric_of
+from gradaudit.cli.scanning import Left, about, judged_by
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import BudgetSettings, RunSettings, SubjectSettings, deployed, settle
-from gradaudit.core.text import DOUBTS, duration, printable, variant_text
+from gradaudit.core.text import DOUBTS, printable, variant_text
 from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Stdout
@@ -95,14 +97,15 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         output = settle(BudgetSettings, {n: flags.get(n) for n in _OF_COMMAND}, plain)
         sweep = (_up_the_ladder if up else _over_a_grid)(audit, over, flags, plain, federation)
         target = read_target(beyond, sweep.axes) if beyond else None
-        axes, left = sweep.axes, clock(output.seconds)
+        axes, seconds = sweep.axes, output.seconds
+        left = time_left(seconds) if seconds else None
         expect_writable(output, config, plain, flags, [axis.values for axis in axes])
         files.expect()
         if output.dry_run:
-            _print_sweep_expected(sweep.within(left))
+            _print_sweep_plan(sweep.within(seconds))
             return
         with unfinished(output) as units:
-            report = _swept(sweep.within(left), left, units, watcher(output.quiet))
+            report = _swept(sweep.within(seconds), left, units, watcher(output.quiet))
             if target:
                 report = deferred.extrapolation.extrapolate(report, audit, *target)
             show(report, output)
@@ -122,9 +125,9 @@ class _Sweep:
     """A sweep: the settings that vary, and the run at each of them."""
 
     axes: tuple[Axis, ...]
-    runs: tuple[tuple[Variant, RunSettings, tuple[Size, ...]], ...]
+    runs: tuple[tuple[Variant, RunSettings, tuple[Preset, ...]], ...]
 
-    def opened(self) -> Iterator[tuple[Variant, Subject, tuple[Size, ...]]]:
+    def opened(self) -> Iterator[tuple[Variant, Subject, tuple[Preset, ...]]]:
         """Yields each setting with its subject, which is opened anew only where it differs."""
         loaded, subject = None, None
         for variant, settings, sizes in self.runs:
@@ -132,22 +135,24 @@ class _Sweep:
                 loaded, subject = settings, deferred.opening.load(settings)
             yield variant, subject, sizes
 
-    def within(self, left: Clock) -> _Sweep:
-        """Returns the sweep with one size at every setting: the most exact that fits the time.
+    def within(self, seconds: float | None) -> _Sweep:
+        """Returns the sweep with one preset at every setting: the largest that fits the time.
 
-        The sizes are the same, so that settings differ in nothing but what varies.
+        The presets are the same, so that settings differ in nothing but what varies.
         """
-        seconds = left()
         if seconds is None:
             return self
+        plan = deferred.scan_plan
         with stdout_for_the_report():
-            surveys = [deferred.survey.Survey(x, [sizes], left) for _, x, sizes in self.opened()]
-        most = max(len(each.apart[0]) for each in surveys)
-        for smaller in range(most):
-            chosen = [each.apart[0][max(0, len(each.apart[0]) - 1 - smaller)] for each in surveys]
-            if sum(x.seconds(size) for x, size in zip(surveys, chosen, strict=True)) <= seconds:
-                break
-        runs = ((v, s, (size,)) for (v, s, _), size in zip(self.runs, chosen, strict=True))
+            works = [[plan.work_of(x, each) for each in presets] for _, x, presets in self.opened()]
+        most = plan.CORES * plan.RATE * seconds
+        smaller = range(max(map(len, works)))
+        fits = (k for k in smaller if sum(w[max(0, len(w) - 1 - k)] for w in works) <= most)
+        fewer = next(fits, smaller[-1])
+        runs = (
+            (variant, settings, (presets[max(0, len(presets) - 1 - fewer)],))
+            for variant, settings, presets in self.runs
+        )
         return _Sweep(self.axes, tuple(runs))
 
 
@@ -176,13 +181,13 @@ def _up_the_ladder(
         raise UsageError("--ladder: describe your federation with --deployment FILE")
     if over:
         raise UsageError("--over: the ladder has its own rungs; give either --ladder or --over")
-    runs: dict[tuple[str, ...], tuple[RunSettings, tuple[Size, ...]]] = {}
+    runs: dict[tuple[str, ...], tuple[RunSettings, tuple[Preset, ...]]] = {}
 
     def configured(names: tuple[str, ...]) -> tuple[RunSettings, tuple[Any, ...]]:
         """What is run, in a form in which equal runs are equal."""
         file = deployed(plain, federation, names)
-        settings, sizes = runs[names] = _configured(audit, flags, file)
-        return settings, tuple((x.name, x.audit.options, x.samples, x.layers) for x in sizes)
+        settings, presets = runs[names] = _configured(audit, flags, file)
+        return settings, tuple((x.name, x.audit.options, x.samples, x.layers) for x in presets)
 
     values = {**federation.of_subject(), **audit.Options.deployed(federation)}
     rungs = ladder(values, configured)
@@ -196,28 +201,29 @@ def _fields(audit: type[Audit[Any]]) -> set[str]:
     return {*audit.Options.model_fields, *of_subject}
 
 
-def _print_sweep_expected(sweep: _Sweep) -> None:
-    """Print about how long each setting would take, and all together."""
+def _print_sweep_plan(sweep: _Sweep) -> None:
+    """Print every setting's preset, and one estimate of all."""
     total = 0.0
     with stdout_for_the_report():
         lines = []
-        for variant, subject, (*_, size) in sweep.opened():
-            seconds = deferred.survey.Survey(subject, [[size]], lambda: None).seconds(size)
-            total += seconds
-            lines.append(f"{variant_text(variant)}: {expected(size, seconds, subject)}")
-    for line in (*lines, f"together: {duration(total)}"):
+        for variant, subject, (*_, preset) in sweep.opened():
+            work = deferred.scan_plan.work_of(subject, preset)
+            total += work
+            name = f"{preset.audit.name}: {preset.name if work else 'nothing to do'}"
+            lines.append(f"{variant_text(variant)}: {name}")
+    for line in (*lines, f"together: {about(total)}"):
         typer.echo(printable(line, limit=None))
 
 
-def _swept(sweep: _Sweep, left: Clock, units: Units, progress: Progress) -> Report:
+def _swept(sweep: _Sweep, left: Left | None, units: Units, progress: Progress) -> Report:
     done, parts, count = [], [], len(sweep.runs)
     with stdout_for_the_report(), progress.task("sweep, settings", count) as advance:
-        for number, (variant, subject, (*_, size)) in enumerate(sweep.opened(), 1):
+        for number, (variant, subject, (*_, preset)) in enumerate(sweep.opened(), 1):
             named = f"setting {number} of {count} ({variant_text(variant)})"
             with progress.task(named, 1):
-                report = _at_setting(subject, size, left, units, progress)
+                report = _at_setting(subject, preset, left, units, progress)
             done.append(report)
-            parts.append(AuditRows(size.audit, report.measurements, variant))
+            parts.append(AuditRows(preset.audit, report.measurements, variant))
             advance(1)
     return done[0].model_copy(
         update={
@@ -234,17 +240,18 @@ def _swept(sweep: _Sweep, left: Clock, units: Units, progress: Progress) -> Repo
 
 
 def _at_setting(
-    subject: Subject, size: Size, left: Clock, units: Units, progress: Progress
+    subject: Subject, preset: Preset, left: Left | None, units: Units, progress: Progress
 ) -> Report:
     """Runs the audit at one setting; of a sweep with a time budget as long as that lasts.
 
     Raises:
         Stopped: the command was interrupted.
     """
-    if left() is None:
-        return deferred.runner.run(subject, [size.audit], progress=progress, units=units)
-    done = deferred.survey.Survey(subject, [[size]], left)
-    done.go(progress, units)
+    if left is None:
+        return deferred.runner.run(subject, [preset.audit], progress=progress, units=units)
+    judged = judged_by(None)
+    done = deferred.survey.Survey(subject, [[preset]], math.inf, judged, left, share=1.0)
+    done.go(progress)
     if done.stopped:
         raise done.stopped
     return done.report({})
@@ -261,12 +268,12 @@ def _defenses(reports: Sequence[Report]) -> JsonValue:
 
 def _configured(
     audit: type[Audit[Any]], flags: Mapping[str, Any], file: dict[str, Any]
-) -> tuple[RunSettings, tuple[Size, ...]]:
-    """Builds the run's settings and the audit's sizes, checked before anything runs."""
+) -> tuple[RunSettings, tuple[Preset, ...]]:
+    """Builds the run's settings and the audit's presets, checked before anything runs."""
     of_run, given = dealt(audit, flags)
     settings = settle(BudgetSettings, of_run, file)
-    sizes = sizes_within(audit, given, file, within=settings.seconds)
-    return settle(RunSettings, of_run, file), sizes
+    presets = presets_within(audit, given, file, within=settings.seconds)
+    return settle(RunSettings, of_run, file), presets
 
 
 def print_sweep(report: Report, metric: str, names: Mapping[str, object], console: Console) -> None:

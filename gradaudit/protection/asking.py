@@ -7,14 +7,14 @@ from typing import Any
 
 from gradaudit.audits import Audit, Metric, audits
 from gradaudit.audits.floor import GAP, Floor
-from gradaudit.audits.sizes import Size
+from gradaudit.audits.presets import Preset
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
-from gradaudit.run.pace import Pace
+from gradaudit.run.scan_plan import CORES, RATE, work_of
 from gradaudit.subject import Subject
 
 
-def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Sequence[Size], ...]:
+def needed(policy: Policy, ladders: Sequence[Sequence[Preset]]) -> tuple[Sequence[Preset], ...]:
     """The ladders of the audits whose metrics a rule of level error names.
 
     Args:
@@ -38,7 +38,7 @@ def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Sequence[
     return tuple([_without_attacks(size, rules) for size in sizes] for sizes in asked)
 
 
-def _without_attacks(size: Size, rules: Sequence[Rule]) -> Size:
+def _without_attacks(size: Preset, rules: Sequence[Rule]) -> Preset:
     """The size without attacks beside floors, which take most of the time, unless a rule asks."""
     audit = size.audit
     if not isinstance(audit, Floor) or audit.options.attacked is not None:
@@ -48,7 +48,7 @@ def _without_attacks(size: Size, rules: Sequence[Rule]) -> Size:
     return replace(size, audit=Floor(audit.options.model_copy(update={"attacked": 0})))
 
 
-def out_of_reach(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Rule, ...]:
+def out_of_reach(policy: Policy, ladders: Sequence[Sequence[Preset]]) -> tuple[Rule, ...]:
     """Returns the rules that no plan can follow, as they judge audits that open their own model.
 
     Such an audit, as of a whole job, measures nothing of the subject that is to be protected.
@@ -92,26 +92,21 @@ records, and half of the time is left for trials."""
 
 
 def fitting(
-    ladders: Sequence[Sequence[Size]], subject: Subject, seconds: float
-) -> tuple[Size, ...]:
-    """Chooses a size for every audit: the most exact sizes that fit together.
+    ladders: Sequence[Sequence[Preset]], subject: Subject, seconds: float
+) -> tuple[Preset, ...]:
+    """Chooses a preset for every audit: the largest presets that fit together by counted work.
 
-    Else those that take longest are made less exactly, as long as there is a smaller size.
+    Else those that are most work are made smaller, as long as there is a smaller preset.
 
     Args:
-        ladders: the sizes of each audit, the most exact last.
+        ladders: the presets of each audit, the largest last.
         subject: what is to be protected.
-        seconds: that a plan may take.
+        seconds: of two usual cores that a plan is made for.
     """
-    pace = Pace.of(subject)
-
-    def estimate(size: Size) -> float:
-        return pace.seconds(size.audit, replace(subject, samples=subject.samples or size.samples))
-
-    left = [[(estimate(size), size) for size in sizes] for sizes in ladders]
-    while sum(sizes[-1][0] for sizes in left) > _SHARE * seconds:
-        shorter = [sizes for sizes in left if len(sizes) > 1]
+    left = [[(work_of(subject, each), each) for each in presets] for presets in ladders]
+    while sum(presets[-1][0] for presets in left) > _SHARE * seconds * CORES * RATE:
+        shorter = [presets for presets in left if len(presets) > 1]
         if not shorter:
             break
-        max(shorter, key=lambda sizes: sizes[-1][0]).pop()
-    return tuple(sizes[-1][1] for sizes in left)
+        max(shorter, key=lambda presets: presets[-1][0]).pop()
+    return tuple(presets[-1][1] for presets in left)

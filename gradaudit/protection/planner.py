@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from gradaudit.audits.floor import Floor
-from gradaudit.audits.sizes import Size
+from gradaudit.audits.presets import Preset
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.executors.units import NOTHING_KEPT, Units
@@ -71,7 +71,7 @@ class Planner:
     def __init__(
         self,
         subject: Subject,
-        sizes: Sequence[Size],
+        sizes: Sequence[Preset],
         policy: Policy,
         *,
         cost: str = "parameters",
@@ -303,7 +303,7 @@ class Planner:
             yield self._bounds(half_of(records, seed, number))
 
 
-def _floors(sizes: Sequence[Size]) -> list[tuple[Floor, int | None]]:
+def _floors(sizes: Sequence[Preset]) -> list[tuple[Floor, int | None]]:
     """The audit of floors and its samples, where there is a rule on them."""
     return [(size.audit, size.samples) for size in sizes if isinstance(size.audit, Floor)]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradaudit.audits import Audit
 from gradaudit.audits.gathering import AuditRows
-from gradaudit.audits.sizes import Size
+from gradaudit.audits.presets import Preset
 from gradaudit.core.randomness import rng
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
@@ -129,7 +129,7 @@ class Bench:
     """
 
     subject: Subject
-    sizes: Sequence[Size]
+    sizes: Sequence[Preset]
     policy: Policy
     updates: UndefendedUpdates
     strict: bool = False
@@ -188,7 +188,7 @@ class Bench:
             outcomes.append(self._outcome(size, protection, left))
         return replace(self._begun, subject=self.protected(protection), outcomes=outcomes)
 
-    def _outcome(self, size: Size, protection: Protection, seconds: float | None) -> Outcome:
+    def _outcome(self, size: Preset, protection: Protection, seconds: float | None) -> Outcome:
         """Returns the outcome of an audit, reusing what is known of the protection's layers."""
         name, key = size.audit.name, (size.audit.name, protection)
         if key in self._outcomes:
@@ -207,7 +207,7 @@ class Bench:
         return outcome
 
     def _by_layer(
-        self, size: Size, subject: Subject, guards: Mapping[str, Guard], seconds: float | None
+        self, size: Preset, subject: Subject, guards: Mapping[str, Guard], seconds: float | None
     ) -> Outcome:
         """The outcome where layers are separable: those with a new guard are measured."""
         name = size.audit.name

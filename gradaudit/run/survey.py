@@ -1,55 +1,61 @@
-"""A scan: runs audits as exactly as the time allows, with a report at any moment."""
+"""A scan: runs its plan's audits in their order, with a report at any moment."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import torch
 from pydantic import JsonValue
 
 from gradaudit.audits import Audit
-from gradaudit.audits.sizes import Size
+from gradaudit.audits.gathering import AuditRows, rows_of
+from gradaudit.audits.presets import Preset
 from gradaudit.errors import AuditError
 from gradaudit.executors.stopping import Stopped, reporting
-from gradaudit.executors.units import NOTHING_KEPT, Units
-from gradaudit.executors.workers import COSTS
-from gradaudit.progress import Advance, Progress
+from gradaudit.measurement import dict_of
+from gradaudit.progress import Progress
 from gradaudit.report import Report, estimate
 from gradaudit.run.fingerprint import fingerprint
-from gradaudit.run.pace import Pace
-from gradaudit.run.parallel import (
-    AuditProgress,
-    Subjects,
-    looks_at_all,
-    sampled,
-    side_by_side,
-    workers_of,
-)
+from gradaudit.run.parallel import side_by_side, workers_of
 from gradaudit.run.runner import Outcome, Run, left_out, measured, of_sample, passed_over
-from gradaudit.run.schedule import Schedule, ScheduledRun, in_turn
+from gradaudit.run.scan_plan import (
+    Judged,
+    PlannedAudit,
+    at_preset,
+    in_order,
+    is_sampled,
+    plan_facts,
+    planned,
+)
 from gradaudit.subject import Subject
 
-SAMPLE_ALONE = "there was time for a sample of the layers alone (a longer --budget runs all)"
-NO_TIME = "there was no time for it (a longer --budget runs it)"
+SAMPLE_ALONE = "this preset measures a sample of the layers of so large a model"
+TOO_MUCH = "it is too much work for this preset (a larger preset or --budget runs it)"
+NO_TIME = "the deadline came before it (a longer --budget runs it)"
 STOPPED = "the command was interrupted before it was done"
 NOT_READING = "it needs the clients' data, and this scan reads a captured update alone"
 
 REPORTING = 0.0045
 """Seconds that a layer adds to making the report, its JSON and its table: 4.4 for 1,000 layers."""
-_USUAL_BUDGET = 60.0
-"""Budget in seconds below which the accuracy is measured on proportionally fewer records."""
-Clock = Callable[[], float | None]
-"""Function that returns the seconds left; None without a limit."""
+_FULL = 60.0
+"""Seconds below which a scan measures the accuracy on proportionally fewer records."""
+_LEAST = 5.0
+"""Seconds that the audit of a named attribute has at its least preset, whatever the deadline."""
+_EVERY = 5.0
+"""Seconds between two times that the unfinished report is kept."""
 
 
 class Survey:
-    """The audits of a scan and their outcomes so far.
+    """The plan of a scan, and the outcomes of its audits so far.
 
     Args:
         subject: what is audited.
-        ladders: the sizes of each audit, in the report's order.
-        left: the time.
+        presets: of each audit, from the least work to the most, in the report's order.
+        seconds: that all audits are made for.
+        judged: whether the policy judges a metric.
+        left: clock of the seconds until the deadline; None without one.
+        share: largest share of the work for one audit.
         others: audits that are not run because they cannot read a captured update.
 
     Raises:
@@ -59,189 +65,181 @@ class Survey:
     def __init__(
         self,
         subject: Subject,
-        ladders: Sequence[Sequence[Size]],
-        left: Clock,
+        presets: Sequence[Sequence[Preset]],
+        seconds: float,
+        judged: Judged,
+        left: Callable[[], float] | None = None,
+        *,
+        share: float | None = None,
         others: Sequence[Audit[Any]] = (),
     ) -> None:
         self.stopped: BaseException | None = None
         """What interrupted it."""
-        self._subject, self._clock = subject, left
-        self._subjects = _in_precisions(subject)
-        self._names = [sizes[0].audit.name for sizes in ladders]
-        self._others = {audit.name: audit for audit in others}
+        self._subject, self._clock, self._seconds = subject, left, seconds
+        self._names = [each[0].audit.name for each in presets]
+        self._others = others
         self._run: Run | None = None
-        self._found: dict[str, tuple[Size, Outcome]] = {}
-        self._pace, self._expected = Pace.of(subject), dict[Size, float]()
-        self.apart = [[size for size in sizes if self._is_apart(size)] for sizes in ladders]
-        """The sizes of each audit that differ on this model, the most exact last."""
-        self._ladders = in_turn(self.apart, self.seconds)
-        self._begun, self._before = left(), 0.0
-        """Seconds that were left at first, and those that an interrupted run had taken."""
-        self._journal, self._turns = NOTHING_KEPT, 0
+        self._found: dict[str, Outcome] = {}
+        self._done = set[str]()
+        chosen = [planned(subject, each, seconds, share) for each in presets]
+        self.plan = in_order(chosen, bool(subject.attributes), judged)
+        """The audits in the order in which they run."""
+        self._first = self._named_first(presets, judged) if left else None
+
+    def _named_first(
+        self, presets: Sequence[Sequence[Preset]], judged: Judged
+    ) -> PlannedAudit | None:
+        """The first audit of a named attribute, at its least preset."""
+        first = self.plan[0] if self.plan and self._subject.attributes else None
+        questions = {m.question for m in first.audit.metrics} if first else set()
+        if first is None or "attribute" not in questions:
+            return None
+        least = next(each[0] for each in presets if each[0].audit.name == first.audit.name)
+        return PlannedAudit(least, 0.0, asked=False) if least is not first.preset else None
 
     def _left(self) -> float | None:
         """Seconds that are left for audits, before the report is made and shown."""
-        left, layers = self._clock(), len(self._subject.layers)
-        spared = self._before + self._pace.slowdown * REPORTING * layers
-        return None if left is None else left - spared
-
-    def _is_apart(self, size: Size) -> bool:
-        """Whether a size looks at fewer than all layers of this model."""
-        return size.layers is None or not looks_at_all(size, self._subject.layers)
-
-    def seconds(self, size: Size) -> float:
-        """Estimates the seconds of a size; zero where there is nothing to do."""
-        if size not in self._expected:
-            subject = sampled(self._subjects, size)
-            self._expected[size] = self._pace.seconds(size.audit, subject)
-        return self._expected[size]
+        spared = REPORTING * len(self._subject.layers)
+        return None if self._clock is None else self._clock() - spared
 
     def go(
-        self, progress: Progress, units: Units = NOTHING_KEPT, budget: float | None = None
+        self,
+        progress: Progress,
+        before: Report | None = None,
+        keep: Callable[[Report], None] | None = None,
     ) -> None:
-        """Run audits until all are as exact as asked, the time is up, or the scan is stopped.
+        """Run the audits until all are done, the deadline comes, or the scan is stopped.
 
         Args:
-            progress: shows how far the work is, and the outcome of each audit in a line.
-            units: folder of finished work; an interrupted scan with the same budget goes on with
-                its pace, its sizes and the time that it had left.
-            budget: seconds that the scan had in all.
+            progress: shows the share of the work, and the outcome of each audit in a line.
+            before: report of an interrupted scan, whose finished audits are taken up.
+            keep: called from time to time with the unfinished report.
         """
-        short = min(1.0, (budget or _USUAL_BUDGET) / _USUAL_BUDGET)
+        short = min(1.0, self._seconds / _FULL) if self._clock else 1.0
         self._run = Run.begun(self._subject, short)
-        schedule = self._resumed(units, budget)
-        expected = sum(seconds or 0.0 for _, seconds in self.plan())
-        with progress.task("scan, expected seconds", max(1, round(expected))) as advance:
+        if before is not None:
+            self._found.update(self._taken_up(before))
+            self._done.update(self._found)
+        total = sum(each.work for each in self.plan if each.fits) or 1.0
+        done, kept = 0.0, time.monotonic()
+        with progress.task("scan, % of the work", 100) as advance:
+
+            def accepted(each: PlannedAudit, outcome: Outcome) -> None:
+                nonlocal done, kept
+                self._accept(each, outcome)
+                progress.say(f"{each.audit.name}: {_words(outcome)}")
+                advance(int(100 * (done + each.work) / total) - int(100 * done / total))
+                done += each.work
+                if keep and time.monotonic() > kept + _EVERY:
+                    keep(self.report({}, resumable=True))
+                    kept = time.monotonic()
+
             try:
                 with reporting():
-                    self._side_by_side(schedule, progress, advance, units)
-                    while turn := schedule.next():
-                        share = AuditProgress(progress, advance, self.seconds(turn.size))
-                        outcome = self._measured(turn, share, units)
-                        self._done(schedule, turn, outcome, share)
+                    self._go(progress, accepted)
             except (KeyboardInterrupt, Stopped) as stop:
                 self.stopped = stop
 
-    def _resumed(self, units: Units, budget: float | None) -> Schedule:
-        """Returns the schedule, in which turns of an interrupted scan are marked as done."""
-        if units:
-            keys = sorted(fingerprint(self._subject, sizes[-1].audit) for sizes in self.apart)
-            self._journal = units.of("scan", repr(budget), *keys)
-            self._pace = self._journal.of("pace").once(lambda: self._pace)
-            self._expected.clear()
-            self._ladders = in_turn(self.apart, self.seconds)
-        schedule = Schedule(self._ladders, self.seconds, self._left)
-        while kept := self._journal.of("turn", self._turns).kept():
-            place, name, outcome, self._before = kept
-            size = next(size for size in self._ladders[place] if size.name == name)
-            turn = ScheduledRun(place, size, None)
-            schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
-            self._accept(size, outcome)
-            self._turns += 1
-        return schedule
+    def _go(self, progress: Progress, accepted: Callable[[PlannedAudit, Outcome], None]) -> None:
+        """Run what is not done yet: in workers where they can hold it, else one by one."""
+        if self._first and self._first.audit.name not in self._found:
+            left = self._left()
+            left = None if left is None else max(left, _LEAST)
+            accepted(self._first, self._measured(self._first, progress, left))
+        waiting = [x for x in self.plan if x.fits and self._open(x)]
+        workers = min(workers_of(self._subject), len(waiting))
+        if workers > 1:
+            with suppress(AuditError):  # workers were lost: what they did not do is done here
+                side_by_side(self._subject, waiting, workers, self._left(), accepted)
+        for each in waiting:
+            left = self._left()
+            if self._open(each) and (left is None or left > 0):
+                accepted(each, self._measured(each, progress, left))
 
-    def _side_by_side(
-        self, schedule: Schedule, progress: Progress, advance: Advance, units: Units
-    ) -> None:
-        """Run whole audits in workers where there is time for all; others follow one by one."""
-        workers = workers_of(self._subject)
-        turns = schedule.together(workers, self._pace.slowdown * COSTS)
+    def _open(self, each: PlannedAudit) -> bool:
+        """Whether an audit was not tried yet at the preset of its plan."""
+        return each.audit.name not in self._done
 
-        def done(turn: ScheduledRun, outcome: Outcome) -> None:
-            share = AuditProgress(progress, advance, self.seconds(turn.size))
-            self._done(schedule, turn, outcome, share)
+    def _measured(self, each: PlannedAudit, progress: Progress, left: float | None) -> Outcome:
+        return measured(at_preset(self._subject, each.preset), each.audit, progress, seconds=left)
 
-        if turns:
-            with suppress(AuditError):  # workers were lost: what they did not do has its turn
-                side_by_side(self._subjects, turns, workers, units, done)
+    def _accept(self, each: PlannedAudit, outcome: Outcome) -> None:
+        """Keep an outcome, unless it was cut short or broke off and a whole one is kept."""
+        if is_sampled(self._subject, each.preset):
+            outcome = of_sample(outcome, self._subject, SAMPLE_ALONE)
+        if each is not self._first:
+            self._done.add(each.audit.name)
+        former = self._found.get(each.audit.name)
+        if former and _worth(outcome) < _worth(former):
+            fault = former.fault or outcome.fault
+            outcome = replace(former, fault=fault)
+        self._found[each.audit.name] = outcome
 
-    def _done(
-        self, schedule: Schedule, turn: ScheduledRun, outcome: Outcome, share: AuditProgress
-    ) -> None:
-        schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
-        share.finish()
-        self._accept(turn.size, outcome)
-        spent = self._before + (self._begun or 0.0) - (self._clock() or 0.0)
-        self._journal.of("turn", self._turns).keep((turn.place, turn.size.name, outcome, spent))
-        self._turns += 1
-        share.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
+    def _taken_up(self, before: Report) -> Iterator[tuple[str, Outcome]]:
+        """Yields the outcomes of audits that an interrupted scan finished on the same subject."""
+        finished = dict_of(dict_of(before.provenance.get("plan")).get("finished"))
+        took = dict_of(before.provenance.get("seconds"))
+        for each in self.plan:
+            name = each.audit.name
+            if finished.get(name) == self._fingerprint(each):
+                part = AuditRows.of(each.audit, rows_of(before, each.audit))
+                seconds = took.get(name)
+                yield name, Outcome(part, seconds if isinstance(seconds, float) else 0.0)
 
-    def plan(self) -> Iterator[tuple[Size, float | None]]:
-        """Returns the audits that would run, in order, with the estimated time of each.
+    def _fingerprint(self, each: PlannedAudit) -> str:
+        return fingerprint(at_preset(self._subject, each.preset), each.audit)
 
-        The time is None where there is no time for the audit.
+    def report(self, provenance: Mapping[str, JsonValue], *, resumable: bool = False) -> Report:
+        """Returns the report of the finished audits.
+
+        Args:
+            provenance: further facts.
+            resumable: whether the finished audits are named, so that a scan can take them up.
         """
-        begun, spent = self._left(), 0.0
-        schedule = Schedule(self._ladders, self.seconds, lambda: begun and begun - spent)
-        sizes, seconds = {}, dict.fromkeys(range(len(self._ladders)), 0.0)
-        while turn := schedule.next():
-            took = self.seconds(turn.size)
-            schedule.done(turn, took, whole=True)
-            spent += took
-            sizes[turn.place] = turn.size
-            seconds[turn.place] += took
-        for place, ladder in enumerate(self._ladders):
-            yield (sizes[place], seconds[place]) if place in sizes else (ladder[0], None)
-
-    def report(self, provenance: Mapping[str, JsonValue]) -> Report:
-        """Returns the report of the finished audits, with further facts in its provenance."""
         assert self._run is not None  # there is nothing to report before it goes
-        reason = STOPPED if self.stopped else NO_TIME
         outcomes = {
-            sizes[0].audit.name: left_out(sizes[-1].audit, self._subject, reason)
-            for sizes in self._ladders
-            if sizes[0].audit.name not in self._found
-        }
-        outcomes |= {name: outcome for name, (_, outcome) in self._found.items()}
-        outcomes |= {
-            name: passed_over(audit, self._subject, NOT_READING)
-            for name, audit in self._others.items()
+            each.audit.name: self._found.get(each.audit.name)
+            or left_out(each.audit, self._subject, self._why(each))
+            for each in self.plan
         }
         run = replace(
-            self._run, outcomes=[outcomes[name] for name in (*self._names, *self._others)]
+            self._run,
+            outcomes=[
+                *(outcomes[name] for name in self._names),
+                *(passed_over(audit, self._subject, NOT_READING) for audit in self._others),
+            ],
         )
-        return run.report({**provenance, "plan": self._facts()})
+        interrupted = resumable or self.stopped is not None
+        facts: dict[str, JsonValue] = {**self._facts(), "interrupted": interrupted}
+        if resumable:
+            facts["finished"] = {
+                each.audit.name: self._fingerprint(each)
+                for each in self.plan
+                if self._is_finished(each)
+            }
+        return run.report({**provenance, "plan": facts})
 
-    def _measured(self, turn: ScheduledRun, progress: Progress, units: Units) -> Outcome:
-        subject = sampled(self._subjects, turn.size)
-        outcome = measured(subject, turn.size.audit, progress, units, turn.seconds)
-        whole = looks_at_all(turn.size, self._subject.layers)
-        return outcome if whole else of_sample(outcome, self._subject, SAMPLE_ALONE)
+    def _is_finished(self, each: PlannedAudit) -> bool:
+        known = self._found.get(each.audit.name)
+        return known is not None and not self._open(each) and known.whole and not known.fault
+
+    def _why(self, each: PlannedAudit) -> str:
+        return TOO_MUCH if not each.fits else STOPPED if self.stopped else NO_TIME
 
     def _facts(self) -> dict[str, JsonValue]:
-        """Returns the sizes at which audits were made, and which were cut short or left out."""
-        largest = {sizes[0].audit.name: sizes[-1].name for sizes in self._ladders}
+        """Returns the plan with its hash, and which audits were made smaller, cut or left out."""
+        smaller = [x.audit.name for x in self.plan if not x.asked and x.work and self._numbers(x)]
+        cut = [name for name, outcome in self._found.items() if not outcome.whole]
         return {
-            "sizes": {name: size.name for name, (size, _) in self._found.items()},
-            "rougher": [
-                name
-                for name, (size, outcome) in self._found.items()
-                if size.name != largest[name] and outcome.whole and outcome.measured
-            ],
-            "cut_short": [name for name, (_, outcome) in self._found.items() if not outcome.whole],
+            **plan_facts(self._subject, self.plan),
+            "smaller": [name for name in smaller if name not in cut],
+            "cut_short": [*cut],
             "left_out": [name for name in self._names if name not in self._found],
-            "interrupted": self.stopped is not None,
         }
 
-    def _accept(self, size: Size, outcome: Outcome) -> None:
-        """Keep an outcome unless a better one of the same audit is already kept.
-
-        The fault of an audit that broke off is kept in either case.
-        """
-        name = size.audit.name
-        if name in self._found:
-            former_size, former = self._found[name]
-            seconds = former.seconds + outcome.seconds
-            if _worth(outcome) < _worth(former):
-                fault = former.fault or outcome.fault
-                size, outcome = former_size, replace(former, fault=fault)
-            outcome = replace(outcome, seconds=seconds)
-        self._found[name] = size, outcome
-
-
-def _in_precisions(subject: Subject) -> Subjects:
-    """Returns the subject in single precision and in its own, shared by all audits."""
-    return {True: subject.in_precision(torch.float32), False: subject}
+    def _numbers(self, each: PlannedAudit) -> bool:
+        known = self._found.get(each.audit.name)
+        return known is not None and known.measured
 
 
 def _worth(outcome: Outcome) -> tuple[bool, bool]:
@@ -249,9 +247,9 @@ def _worth(outcome: Outcome) -> tuple[bool, bool]:
     return outcome.whole, outcome.fault is None
 
 
-def _words(size: Size, outcome: Outcome) -> str:
+def _words(outcome: Outcome) -> str:
     """Summarises an outcome in a few words: the riskiest layer, or why there is none."""
-    audit, rows = size.audit, outcome.part.rows
+    audit, rows = outcome.part.audit, outcome.part.rows
     measured_rows = [row for row in rows if row.number is not None and not row.variant]
     took = f"{outcome.seconds:.1f} s"
     if not measured_rows:

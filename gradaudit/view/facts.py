@@ -110,7 +110,7 @@ def abridged(names: Sequence[str], most: int = MOST_NAMES) -> str:
 
 BETWEEN = ", "
 _SHORTENED = {
-    "rougher": "made more roughly than with more time",
+    "smaller": "made at a smaller preset, as the work is too much",
     "cut_short": "cut short",
     "left_out": "left out",
 }
@@ -167,7 +167,7 @@ def warnings(report: Report) -> tuple[str, ...]:
 
 
 def _shortened(plan: Mapping[str, JsonValue]) -> str:
-    """Says which audits were shortened or left out for lack of time, or by an interrupt."""
+    """Says which audits were shortened or left out by the plan, a deadline or an interrupt."""
     cuts = [
         f"{listed(names)} {'was' if len(names) == 1 else 'were'} {how}"
         for key, how in _SHORTENED.items()
@@ -175,7 +175,7 @@ def _shortened(plan: Mapping[str, JsonValue]) -> str:
     ]
     if plan.get("interrupted") is True:
         return "; ".join(["this report is incomplete, the command was interrupted", *cuts])
-    return f"there was little time: {'; '.join(cuts)} (--budget gives more)" if cuts else ""
+    return f"not all was run: {'; '.join(cuts)} (a longer --budget runs more)" if cuts else ""
 
 
 def provenance_facts(report: Report) -> str:

@@ -79,7 +79,7 @@ def test_in_a_time_it_is_as_exact_as_fits_and_what_was_asked_stays(tmp_path: Pat
     assert counts(run(*asked, "--budget", "1m", "--scale", "3").out)["fc1"] == 180
     done = run(*asked, "--config", config)
     assert counts(done.out)["fc1"] == 300
-    assert json.loads(done.out)["provenance"]["plan"]["sizes"] == {"counting": "thorough"}
+    assert json.loads(done.out)["provenance"]["plan"]["audits"]["counting"]["preset"] == "thorough"
 
 
 def test_a_renamed_subject_option_reaches_the_model() -> None:

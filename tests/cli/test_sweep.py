@@ -18,7 +18,7 @@ from gradaudit.cli import guarded
 from gradaudit.cli.reports import render
 from gradaudit.cli.sweep_command import print_sweep, sweep_command
 from gradaudit.report import Report
-from gradaudit.run.pace import Pace
+from gradaudit.subject import RATE
 from gradaudit.view.scope import scope_of
 
 __all__ = ["only_counting"]
@@ -206,16 +206,16 @@ def test_a_dry_run_prints_every_setting_and_measures_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("budget", "size"), [("30s", 2), ("20s", 1), ("10s", 0), ("1s", 0)])
-def test_a_budget_gives_every_setting_the_same_size_that_fits(
+def test_a_budget_gives_every_setting_the_same_preset_that_fits(
     budget: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, scale in (("quick", 1.0), ("plain", 2.0), ("thorough", 3.0)):
         monkeypatch.setattr(Counting, name, {"scale": scale})
     monkeypatch.setattr(Counting, "least", {"scale": 1.0})
-    monkeypatch.setattr(Pace, "seconds", lambda pace, audit, subject: 4.0 * audit.options.scale)
+    monkeypatch.setattr(Counting, "cost", lambda audit, subject: 8 * RATE * audit.options.scale)
     done = run(*SUBJECT, "--over", "h=3,5", "--budget", budget, "--dry-run")
     assert done.status == 0, done.err
-    expected = ("about 4 s (quick)", "about 8 s (plain)", "about 12 s (thorough)")[size]
+    expected = ("quick", "plain", "thorough")[size]
     assert [line.partition("counting: ")[2] for line in done.out.splitlines()[:-1]] == [
         expected
     ] * 2

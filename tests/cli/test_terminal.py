@@ -4,7 +4,6 @@ import pytest
 from rich.progress import Progress as Bar
 
 from gradaudit.cli import terminal
-from gradaudit.run.parallel import AuditProgress
 
 
 @pytest.fixture
@@ -85,26 +84,10 @@ def test_a_terminal_gets_one_bar_for_the_whole(monkeypatch: pytest.MonkeyPatch) 
         seen.append((bar.description, bar.completed, bar.total))
 
     with bars.task("scan", 10) as advance:
-        share = AuditProgress(bars, advance, 8.0)
-        with share.task("vinfo\x1b", 4) as step, share.task("forest", 2):
+        with bars.task("vinfo\x1b", 4) as step, bars.task("forest", 2):
             step(2)
             look()
+        advance(8)
         look()
-        share.finish()
-        look()
-    assert seen == [("scan · forest", 2, 10), ("scan", 2, 10), ("scan", 8, 10)]
+    assert seen == [("scan · forest", 0, 10), ("scan", 8, 10)]
     assert bars._bars.tasks == []
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.4, 2.5, 7.0])
-@pytest.mark.parametrize("tasks", [0, 1, 5])
-def test_an_audit_moves_a_scan_on_by_what_was_expected(seconds: float, tasks: int) -> None:
-    moved: list[int] = []
-    share = AuditProgress(terminal.Silent(), moved.append, seconds)
-    for _ in range(tasks):
-        with share.task("part", 3) as step:
-            for _ in range(3):
-                step(1)
-        assert sum(moved) <= seconds
-    share.finish()
-    assert sum(moved) == round(seconds)

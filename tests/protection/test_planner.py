@@ -16,7 +16,7 @@ from command_line import run
 from scipy.special import ndtr
 
 from gradaudit.audits import audits
-from gradaudit.audits.sizes import Size
+from gradaudit.audits.presets import Preset
 from gradaudit.cli.commands.scan import choose_audits
 from gradaudit.config import PlanSettings, SubjectSettings, settle
 from gradaudit.data.records import Records
@@ -51,9 +51,9 @@ def policy(*rules: dict[str, Any]) -> Policy:
     return Policy.model_validate({"name": "test", "rules": rules})
 
 
-def size_of(audit: str, **given: Any) -> Size:
+def size_of(audit: str, **given: Any) -> Preset:
     kind = audits()[audit]
-    return Size("quick", kind(settle(kind.Options, given, {})))
+    return Preset("quick", kind(settle(kind.Options, given, {})))
 
 
 def test_what_a_guard_loses_of_a_layer(subject: Subject, updates: UndefendedUpdates) -> None:
@@ -140,7 +140,7 @@ def test_rows_of_layers_are_measured_once_for_each_guard(
 
 
 def planned(
-    subject: Subject, *rules: dict[str, Any], sizes: list[Size] | None = None, **given: Any
+    subject: Subject, *rules: dict[str, Any], sizes: list[Preset] | None = None, **given: Any
 ) -> Any:
     sizes = sizes or [size_of("sensitivity", probes=8)]
     given = {"left": lambda: 1e9, "progress": Silent(), **given}

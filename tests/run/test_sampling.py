@@ -1,21 +1,20 @@
 """Which layers a sample has, and what is said of the others."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import pytest
 from dp_subject import model, subject
 from fake_audit import Counting
 from torch import nn
 
-from gradaudit.audits import AuditCost, Metric
-from gradaudit.audits.sizes import Size
+from gradaudit.audits import Metric
+from gradaudit.audits.presets import Preset
 from gradaudit.models.target import Layer, layers_of
 from gradaudit.progress import Silent
-from gradaudit.run.parallel import sample_of, sampled
-from gradaudit.run.runner import Outcome, measured, of_sample
-from gradaudit.run.schedule import in_turn
-from gradaudit.run.survey import NO_TIME, SAMPLE_ALONE, Survey
+from gradaudit.run.runner import measured, of_sample
+from gradaudit.run.scan_plan import at_preset, sample_of
+from gradaudit.run.survey import SAMPLE_ALONE, Survey
 from gradaudit.subject import Subject
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def test_a_sample_has_as_many_layers_as_are_asked_for_or_all(count: int) -> None
     assert {"words", "head"} <= {*names(chosen)}
 
 
-def test_a_layer_that_outweighs_the_others_is_left_to_larger_sizes() -> None:
+def test_a_layer_that_outweighs_the_others_is_left_aside() -> None:
     """Unless there are no others."""
     sizes = (100, 2, 3, 4, 5)
     layers = [
@@ -78,26 +77,22 @@ def test_a_layer_that_outweighs_the_others_is_left_to_larger_sizes() -> None:
 
 
 class Sampled(Counting):
-    """Takes long for all layers, and tells of the whole model too."""
+    """Tells of the whole model too."""
 
     metrics = (
         *Counting.metrics,
         Metric(id="share", title="Share"),
         Metric(id="all", title="All", per_layer=False),
     )
-    sample: ClassVar[dict[str, float]] = {"scale": 2.0, "layers": 2}
-
-    ran: ClassVar[list[int]] = []
 
     def run(self, subject: Subject, progress: object):  # type: ignore[no-untyped-def]
-        self.ran.append(len(subject.layers))
         for row in super().run(subject, Silent()):
             yield row
             yield row.model_copy(update={"metric": "share"})
         yield row.model_copy(update={"metric": "all", "layer": None})
 
-    def cost(self, subject: Subject) -> AuditCost:
-        return AuditCost(passes=1e-9, seconds=0.1 if len(subject.layers) == 2 else 1e5)
+    def cost(self, subject: Subject) -> float:
+        return 1.0 if len(subject.layers) == 2 else 1e20
 
 
 def deep() -> Subject:
@@ -106,17 +101,10 @@ def deep() -> Subject:
     return replace(subject(), targets=(target,), layers=target.layers)
 
 
-def sizes() -> list[Size]:
-    audit = Sampled(Sampled.Options(scale=1.0))
-    return [Size("sample", audit, layers=2), Size("least", audit)]
-
-
-def test_where_there_is_time_for_a_sample_alone_other_layers_are_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    about = deep()
-    monkeypatch.setattr(Sampled, "ran", [])
-    survey = Survey(about, [sizes()], lambda: 0.0 if Sampled.ran else 6e2)
+def test_where_all_layers_are_too_much_work_a_sample_is_measured_and_it_is_said() -> None:
+    about, audit = deep(), Sampled(Sampled.Options(scale=1.0))
+    presets = [Preset("least", audit, layers=2), Preset("quick", audit)]
+    survey = Survey(about, [presets], 60, lambda audit, metric: True)
     survey.go(Silent())
     report = survey.report({})
     numbers = [row.layer for row in report.select("counting.count") if row.number is not None]
@@ -125,67 +113,16 @@ def test_where_there_is_time_for_a_sample_alone_other_layers_are_left_out(
     assert (written.reason, written.left_out) == (SAMPLE_ALONE, True)
     assert written.details["model_metrics"] == ["all"]
     assert len(report.rows) == 2 * len(about.layers) + 1
-    assert report.provenance["plan"]["sizes"] == {"counting": "sample"}
-    assert report.provenance["plan"]["rougher"] == ["counting"]
-
-
-def test_where_there_is_time_all_layers_take_the_place_of_the_sample() -> None:
-    survey = Survey(deep(), [sizes()], lambda: 1e9)
-    survey.go(Silent())
-    report = survey.report({})
-    assert {row.status for row in report.measurements} == {"measured"}
-    assert report.provenance["plan"]["sizes"] == {"counting": "least"}
-
-
-def test_a_sample_of_as_many_layers_as_there_are_is_no_size_of_its_own() -> None:
-    about = subject()
-    assert len(about.layers) == 2
-    survey = Survey(about, [sizes()], lambda: 1e5)
-    assert [size.name for size, _ in survey.plan()] == ["least"]
-    survey = Survey(about, [sizes()], lambda: 0.0)
-    survey.go(Silent())
-    assert {row.reason for row in survey.report({}).rows} == {NO_TIME}
+    assert report.provenance["plan"]["smaller"] == ["counting"]
+    assert report.provenance["plan"]["audits"]["counting"]["layers"] == 2
 
 
 def test_what_does_not_apply_to_a_sample_is_said_of_all_layers() -> None:
     about = deep()
     audit = Sampled(Sampled.Options(trouble="nothing"))
-    part = sampled({False: about}, Size("sample", audit, layers=2))
+    part = at_preset(about, Preset("least", audit, layers=2))
     outcome = of_sample(measured(part, audit, Silent()), about, SAMPLE_ALONE)
     assert {row.reason for row in outcome.part.rows} == {"there is nothing to count"}
     assert not any(row.left_out for row in outcome.part.rows)
     layers = {row.layer for row in outcome.part.rows if row.metric == "count"}
     assert layers == {*names(about.layers)}
-    assert isinstance(outcome, Outcome)
-
-
-class Cheap(Counting):
-    """Answers a question that another answers too."""
-
-    name: ClassVar[str] = "cheap"
-    priority: ClassVar[int] = 90
-    metrics = (Metric(id="count", title="", question="labels"),)
-
-
-class DearOne(Cheap):
-    name: ClassVar[str] = "dear"
-    priority: ClassVar[int] = 10
-
-
-class RefusedValue(Cheap):
-    name: ClassVar[str] = "proxy"
-    priority: ClassVar[int] = 95
-    proxy: ClassVar[bool] = True
-
-
-class Idle(Cheap):
-    name: ClassVar[str] = "idle"
-    priority: ClassVar[int] = 99
-
-
-def test_the_cheapest_of_each_question_and_kind_comes_first() -> None:
-    told = {"counting": 1.0, "cheap": 2.0, "dear": 50.0, "proxy": 60.0, "idle": 0.0}
-    kinds = (Counting, DearOne, Cheap, RefusedValue, Idle)
-    ladders = [[Size("least", kind(kind.Options()))] for kind in kinds]
-    turns = in_turn(ladders, lambda size: told[size.audit.name])
-    assert [size.audit.name for (size,) in turns] == ["cheap", "proxy", "dear", "idle", "counting"]

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from gradaudit.attacks.layerwise.fully_connected import readers
 from gradaudit.audits.attack_attribution import AttackAttribution, AttributionOptions
 from gradaudit.audits.attack_attribution.recovery import RoundSum, ValueGrid, groups, recovered
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import RATE
 from gradaudit.core.randomness import rng, torch_rng
@@ -57,7 +56,7 @@ class AttributionScore:
     possible: int
 
 
-def cost(audit: AttackAttribution, subject: Subject) -> AuditCost:
+def cost(audit: AttackAttribution, subject: Subject) -> float:
     """Estimate the cost: the clients' training, and the attack as a fraction of it.
 
     Raises:
@@ -67,8 +66,8 @@ def cost(audit: AttackAttribution, subject: Subject) -> AuditCost:
     _expect(subject, options)
     updates, size = options.repeats * options.rounds, options.batch_size
     units = len(subject.target.model.get_submodule(name).get_parameter("weight"))
-    return AuditCost(
-        passes=options.passes(size) * updates,
+    return subject.work(
+        gradients=options.passes(size) * updates,
         calls=options.steps(size) * (1 + options.others) * updates,
         seconds=_SECONDS * units * updates,
     )

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal, TypeVar
 from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, MergeRare, Metric, split_at_commas
+from gradaudit.audits.presets import SAMPLED_LAYERS
 from gradaudit.audits.sharing_options import SharingOptions
-from gradaudit.audits.sizes import SAMPLED_LAYERS
 
 _STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
 
@@ -186,8 +186,8 @@ class InferenceAttack(Audit[O]):
         "family": ["logistic", "norms"],
         "reduce": "subset:1000",
         "samples": 160,
+        "layers": SAMPLED_LAYERS,
     }
-    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
     quick: ClassVar = {
         "trials": 400,
         "batches": 100,

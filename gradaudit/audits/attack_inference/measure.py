@@ -22,7 +22,6 @@ from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame,
 from gradaudit.audits.attack_inference.inference_rows import experiment_rows
 from gradaudit.audits.attack_inference.split import PRIVATE, Design
 from gradaudit.audits.attack_inference.user import Encoder, UserGame
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import features_of, reductions
 from gradaudit.errors import NotApplicable
@@ -70,7 +69,7 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
         yield from of_secret
 
 
-def cost(audit: InferenceAttack[Any], subject: Subject) -> AuditCost:
+def cost(audit: InferenceAttack[Any], subject: Subject) -> float:
     """Estimate the cost: all records' gradients, and adversaries fitted on each layer and on all.
 
     Both in every round, for every look at them: by each adversary, and with the secret shuffled.
@@ -78,10 +77,10 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> AuditCost:
     try:
         games = _games(audit, subject)
     except NotApplicable:
-        return AuditCost()
+        return 0.0
     columns = {feature.name for feature in subject.records.features}
     if isinstance(audit, AttackAttribute) and not columns & set(subject.attributes):
-        return AuditCost()
+        return 0.0
     options = audit.options
     rounds = OWN_ROUNDS if trains_rounds(subject) else len(subject.targets)
     looks = (options.rounds or rounds) * (2 + (bool(subject.defenses) and options.adaptive))
@@ -90,9 +89,11 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> AuditCost:
     sizes = features_of(subject, options.reduce)
     seconds = sum(_fit_seconds(audit, size) for size in (*sizes, sum(sizes)))
     updates = looks * (options.batches + options.trials / _repeats(audit))
-    local = options.trained(updates, options.batch_size or _BATCH)
-    passes = looks * records + local.passes
-    return AuditCost(passes, PREPARING * looks + local.calls, seconds=looks * seconds, double=False)
+    local_gradients, local_calls = options.trained(updates, options.batch_size or _BATCH)
+    passes = looks * records + local_gradients
+    return subject.work(
+        passes, PREPARING * looks + local_calls, seconds=looks * seconds, double=False
+    )
 
 
 def _fit_seconds(audit: InferenceAttack[Any], features: int) -> float:

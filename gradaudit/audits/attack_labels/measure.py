@@ -17,7 +17,6 @@ from gradaudit.audits.attack_reconstruct.measure import (
     campaign_of,
     threat_model,
 )
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows
 from gradaudit.core.statistics.intervals import clustered
 from gradaudit.errors import NotApplicable
@@ -29,7 +28,7 @@ _READING = 2.0
 """Gradient passes of making an update and reading the labels off it."""
 
 
-def cost(audit: AttackLabels, subject: Subject) -> AuditCost:
+def cost(audit: AttackLabels, subject: Subject) -> float:
     """The largest cost of the restarts on all batches; reading signs costs nothing."""
     options = audit.options
     searching = [m for m in _methods(options).values() if not m.reads_labels]
@@ -38,7 +37,9 @@ def cost(audit: AttackLabels, subject: Subject) -> AuditCost:
     calls = _READING + sum(m.calls() for m in searching)
     size = options.batch_size
     times = options.steps(size) * (1 + options.others)
-    return AuditCost(passes=steps * options.passes(size) * updates, calls=calls * times * updates)
+    return subject.work(
+        gradients=steps * options.passes(size) * updates, calls=calls * times * updates
+    )
 
 
 def run(audit: AttackLabels, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -116,4 +116,3 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
     )
     priority = 12
     least: ClassVar = {"samples": 32, "single": True}
-    rough: ClassVar = {"samples": 32}

@@ -17,7 +17,6 @@ from gradaudit.audits.attack_malicious_server.check import (
 )
 from gradaudit.audits.attack_malicious_server.published import compare
 from gradaudit.audits.attack_malicious_server.sensing import LayerGradients, gradients_of_records
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.core.statistics.intervals import student
 from gradaudit.gradients.per_sample import PREPARING
@@ -69,10 +68,10 @@ def dominated(rows: Tensor, batch: int) -> float | None:
     return float((known >= DOMINATED).double().mean()) if len(known) else None
 
 
-def cost(audit: AttackMaliciousServer, subject: Subject) -> AuditCost:
+def cost(audit: AttackMaliciousServer, subject: Subject) -> float:
     """Estimate the cost: one gradient of each record, and its parts in each layer."""
     records = subject.samples or max(_RECORDS, audit.options.batch_size)
-    return AuditCost(passes=_PASSES * min(records, len(subject.records)), calls=PREPARING)
+    return subject.work(gradients=_PASSES * min(records, len(subject.records)), calls=PREPARING)
 
 
 def run(

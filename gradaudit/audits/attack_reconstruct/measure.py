@@ -35,7 +35,6 @@ from gradaudit.audits.attack_reconstruct.options import (
     RoundsOptions,
     UpdateOptions,
 )
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows, by_round
 from gradaudit.core.statistics.intervals import clopper_pearson, student
 from gradaudit.errors import NotApplicable, UsageError
@@ -160,7 +159,7 @@ def _number(value: float) -> JsonValue:
     return value if math.isfinite(value) else str(value)
 
 
-def cost(audit: AttackReconstruct, subject: Subject) -> AuditCost:
+def cost(audit: AttackReconstruct, subject: Subject) -> float:
     """The largest cost of all restarts of all methods on all batches."""
     options = audit.options
     methods, updates = _methods(options).values(), options.count(subject)
@@ -171,7 +170,7 @@ def cost(audit: AttackReconstruct, subject: Subject) -> AuditCost:
     size = options.batch_size
     times = options.steps(size) * (1 + options.others)
     calls = calls * times + _PREPARING
-    return AuditCost(steps * options.passes(size) * updates, calls * updates)
+    return subject.work(steps * options.passes(size) * updates, calls * updates)
 
 
 def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Iterator[Measurement]:

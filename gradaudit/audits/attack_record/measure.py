@@ -16,7 +16,6 @@ from gradaudit.audits.attack_record.likelihood_ratio import (
 from gradaudit.audits.attack_record.pair_scores import PairScores
 from gradaudit.audits.attack_record.record_game import RecordGame, alike, records_used
 from gradaudit.audits.attack_record.span_certificates import Certified, SpanCertificates
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows
 from gradaudit.core.statistics.intervals import clopper_pearson_upper, clustered
 from gradaudit.errors import NotApplicable
@@ -38,7 +37,7 @@ _PAIR = 4e-8
 """Seconds that a candidate at an update takes for each shrinkage."""
 
 
-def cost(audit: AttackRecord, subject: Subject) -> AuditCost:
+def cost(audit: AttackRecord, subject: Subject) -> float:
     """Gradients of all records that are dealt out, and inner products of each layer's.
 
     Raises:
@@ -47,13 +46,13 @@ def cost(audit: AttackRecord, subject: Subject) -> AuditCost:
     """
     options = audit.options
     fitted, candidates, elements = records_used(options, subject)
-    local = options.trained(3 * options.updates, options.batch_size)
+    local_gradients, local_calls = options.trained(3 * options.updates, options.batch_size)
     products = (fitted + candidates) * (fitted + 2 * options.updates)
     seen = sum(min(layer.parameters, elements) for layer in subject.layers)
     pairs = 2 * options.updates * candidates * len(RIDGES) * (1 + len(subject.layers))
-    return AuditCost(
-        passes=fitted + candidates + local.passes + 16 * options.records_behind,
-        calls=2 * PREPARING + local.calls + 16,
+    return subject.work(
+        gradients=fitted + candidates + local_gradients + 16 * options.records_behind,
+        calls=2 * PREPARING + local_calls + 16,
         seconds=_PRODUCT * products * seen + _PAIR * pairs,
         double=False,
     )

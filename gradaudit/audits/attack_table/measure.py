@@ -25,7 +25,6 @@ from gradaudit.audits.attack_table.table_scores import (
     scores_of,
     write_cells,
 )
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import NO_TRUTH, Rows
 from gradaudit.core.parts import discover
 from gradaudit.core.randomness import number as number_of
@@ -67,7 +66,7 @@ class AttackedTable:
     reason: str = ""
 
 
-def cost(audit: AttackTable, subject: Subject) -> AuditCost:
+def cost(audit: AttackTable, subject: Subject) -> float:
     """About what the attack takes.
 
     Raises:
@@ -76,7 +75,7 @@ def cost(audit: AttackTable, subject: Subject) -> AuditCost:
     _expect_table(subject.records)
     options = audit.options
     rows = options.records_behind * options.count(subject)
-    return AuditCost(rows * _SEARCH, calls=options.count(subject))
+    return subject.work(rows * _SEARCH, calls=options.count(subject))
 
 
 def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Measurement]:

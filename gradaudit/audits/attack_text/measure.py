@@ -35,7 +35,6 @@ from gradaudit.audits.attack_text.text_scores import (
 )
 from gradaudit.audits.attack_text.text_threat import TextThreat, ids_of, texts_of
 from gradaudit.audits.attack_text.view import TextView
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.core.randomness import number as number_of
 from gradaudit.core.randomness import rng, torch_rng
@@ -50,7 +49,7 @@ _SEARCH = 6.0
 """Passes over one record that a search takes about."""
 
 
-def cost(audit: AttackText, subject: Subject) -> AuditCost:
+def cost(audit: AttackText, subject: Subject) -> float:
     """Estimate the cost: gradients of the batches, the search, and each text with its decoys.
 
     Raises:
@@ -60,7 +59,7 @@ def cost(audit: AttackText, subject: Subject) -> AuditCost:
     options = audit.options
     texts = options.records_behind * (options.count(subject) + 1)
     searched = _SEARCH if options.search else 0.0
-    return AuditCost(
+    return subject.work(
         texts * (2 + searched + options.decoys), calls=options.count(subject), double=False
     )
 

@@ -16,7 +16,6 @@ from gradaudit.attacks.reconstruction.closeness import own_items, trace
 from gradaudit.audits.attack_reconstruct.measure import threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.core.randomness import number as derived_seed
 from gradaudit.core.statistics.intervals import clustered
@@ -27,7 +26,7 @@ from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 
 
-def cost(audit: AttackTracing, subject: Subject) -> AuditCost:
+def cost(audit: AttackTracing, subject: Subject) -> float:
     """The largest cost of the attacks on all participants' updates.
 
     By the method that will do: the first one, where one record stands behind an update.
@@ -40,7 +39,7 @@ def cost(audit: AttackTracing, subject: Subject) -> AuditCost:
     calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
     size = options.batch_size
     calls *= options.steps(size)
-    return AuditCost(passes=steps * attacks * options.passes(size), calls=calls * attacks)
+    return subject.work(gradients=steps * attacks * options.passes(size), calls=calls * attacks)
 
 
 def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
-from gradaudit.audits.sizes import SAMPLED_LAYERS
+from gradaudit.audits.presets import SAMPLED_LAYERS
 
 
 class CopaOptions(AuditOptions):
@@ -93,7 +93,6 @@ class CopaMetric(Audit[CopaOptions]):
         "-d digits",
     )
     priority = 90
-    least: ClassVar = {"records": 1, "work": 5.0}
-    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
+    least: ClassVar = {"records": 1, "work": 5.0, "layers": SAMPLED_LAYERS}
     quick: ClassVar = {"records": 1, "work": 30.0}
     thorough: ClassVar = {"records": 4, "work": 5000.0}

@@ -5,7 +5,6 @@ from statistics import fmean
 
 import torch
 
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.copa_metric import CopaMetric
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable
@@ -35,10 +34,10 @@ ADVICE = (
 )
 
 
-def cost(audit: CopaMetric, subject: Subject) -> AuditCost:
+def cost(audit: CopaMetric, subject: Subject) -> float:
     """Estimate the cost: each rank takes about as long as some passes of the model."""
     ranks = len(convolutions(subject.target.model)) * audit.options.records
-    return AuditCost(passes=_PASSES_A_RANK * ranks)
+    return subject.work(gradients=_PASSES_A_RANK * ranks)
 
 
 def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 from gradaudit.audits.dp_audit.epsilon_rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.dp_audit.game.canary import POOL
@@ -57,19 +56,19 @@ _NOT_OF = {
 """Options that say nothing of neighbours of a mechanism's unit, with the reasons."""
 
 
-def cost(audit: DpAudit, subject: Subject) -> AuditCost:
+def cost(audit: DpAudit, subject: Subject) -> float:
     """Estimate the cost: the pool's gradients, and four passes for each step of each restart."""
     options = audit.options
     if options.mode == "one-run":
         steps = options.steps if options.mechanism and options.steps else 0
         passes = steps * options.sampling_rate * len(subject.records)
-        return AuditCost(passes=passes, seconds=1.0 + 0.02 * steps)
+        return subject.work(gradients=passes, seconds=1.0 + 0.02 * steps)
     if options.mechanism is None:
-        return AuditCost()
+        return 0.0
     if not subject.attributes:
-        return AuditCost(passes=float(options.clients * options.client_records))
+        return subject.work(gradients=float(options.clients * options.client_records))
     crafting = _PASSES_A_STEP * options.restarts * options.iterations
-    return AuditCost(passes=2.0 * (subject.samples or POOL) + crafting)
+    return subject.work(gradients=2.0 * (subject.samples or POOL) + crafting)
 
 
 def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, Metric
+from gradaudit.audits.presets import SAMPLED_LAYERS
 from gradaudit.audits.sharing_options import ClientOptions
-from gradaudit.audits.sizes import SAMPLED_LAYERS
 
 GAP = Metric(
     id="gap",
@@ -166,7 +166,6 @@ class Floor(Audit[FloorOptions]):
         "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' --sigma 0.01",
     )
     priority = 110
-    least: ClassVar = {"samples": 16, "directions": 64}
-    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
+    least: ClassVar = {"samples": 16, "directions": 64, "layers": SAMPLED_LAYERS}
     quick: ClassVar = {"samples": 32, "directions": 128}
     thorough: ClassVar = {"samples": 256, "directions": 1024}

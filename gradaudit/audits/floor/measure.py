@@ -9,7 +9,6 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.floor import GAP, Floor, FloorOptions
 from gradaudit.audits.floor.functionals import Functional, log_chance, nats, share, success
 from gradaudit.audits.floor.information import Information, sum_of_layers
@@ -47,7 +46,7 @@ _PASSES_A_DIRECTION = 2.0
 FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
 
 
-def cost(audit: Floor, subject: Subject) -> AuditCost:
+def cost(audit: Floor, subject: Subject) -> float:
     """Tangents in every direction for every drawn record.
 
     Raises:
@@ -60,7 +59,7 @@ def cost(audit: Floor, subject: Subject) -> AuditCost:
     local = 3 * min(directions, LOCAL) * draws // 2
     moved = directions * draws + local + attacked(audit.options, subject) * _tangents(subject)
     each = _PASSES_A_DIRECTION * gradients_behind(audit.options, subject)
-    return AuditCost(passes=each * moved * len(subject.targets))
+    return subject.work(gradients=each * moved * len(subject.targets))
 
 
 def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurement]:

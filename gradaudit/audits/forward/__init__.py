@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
-from gradaudit.audits.sizes import SAMPLED_LAYERS
+from gradaudit.audits.presets import SAMPLED_LAYERS
 
 
 class ForwardOptions(AuditOptions):
@@ -72,8 +72,6 @@ class Forward(Audit[ForwardOptions]):
     )
     headline = ("fraction",)
     priority = 80
-    least: ClassVar = {"samples": 16, "single": True}
-    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
-    rough: ClassVar = {"samples": 200}
+    least: ClassVar = {"samples": 16, "single": True, "layers": SAMPLED_LAYERS}
     proxy = True
     Options = ForwardOptions

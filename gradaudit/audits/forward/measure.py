@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.forward import Forward
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.core.statistics.laws import student_quantile
@@ -285,11 +284,11 @@ def information(distances: Array, sigma2: float, alpha: float, memory: int = 1 <
     return Bound(bits, np.log2(count - 1) - without / (count - 1))
 
 
-def cost(audit: Forward, subject: Subject) -> AuditCost:
+def cost(audit: Forward, subject: Subject) -> float:
     """Estimate the cost: forward passes in double precision."""
     records = min(subject.samples or _RECORDS, len(subject.records))
     rounds = len(subject.targets)
-    return AuditCost(passes=_PASSES_A_RECORD * records * rounds, calls=_PREPARING * rounds)
+    return subject.work(gradients=_PASSES_A_RECORD * records * rounds, calls=_PREPARING * rounds)
 
 
 def run(audit: Forward, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -15,7 +15,6 @@ import torch
 from pydantic import JsonValue
 
 from gradaudit._version import __version__
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.payload import Layout
@@ -61,14 +60,14 @@ def run(audit: Job, subject: Subject, progress: Progress) -> Iterator[Measuremen
     yield from Rows(Job).skipped(_ELSEWHERE, ["untouched"], missing)
 
 
-def cost(audit: Job, subject: Subject) -> AuditCost:
+def cost(audit: Job, subject: Subject) -> float:
     """Estimate the cost, as of a small job.
 
     Raises:
         NotApplicable: no folder is named.
     """
     _named(audit)
-    return AuditCost(seconds=_SECONDS)
+    return subject.work(seconds=_SECONDS)
 
 
 def _named(audit: Job) -> Path:

@@ -7,7 +7,6 @@ from typing import cast
 import torch
 
 from gradaudit.attacks.reading import ReadingValue, reading_units
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.audits.observe.certified import certified_rows
 from gradaudit.audits.rows import Rows
@@ -27,13 +26,13 @@ _ROW = 0.1
 """Seconds that the search for a row takes about."""
 
 
-def cost(audit: Observe, subject: Subject) -> AuditCost:
+def cost(audit: Observe, subject: Subject) -> float:
     """Estimate the cost: a few passes over the update, and the search for rows of a table."""
     if audit.options.update is None:
-        return AuditCost(seconds=0.0)
+        return 0.0
     elements = sum(layer.parameters for layer in subject.layers)
     rows = (audit.options.batch_size or 0) if subject.records.features else 0
-    return AuditCost(seconds=0.01 + 1e-7 * elements + _ROW * rows)
+    return subject.work(seconds=0.01 + 1e-7 * elements + _ROW * rows)
 
 
 def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric, Question
-from gradaudit.audits.sizes import SAMPLED_LAYERS
+from gradaudit.audits.presets import SAMPLED_LAYERS
 
 _FEWEST_PROBES = 8
 
@@ -253,8 +253,12 @@ class Sensitivity(Audit[SensitivityOptions]):
     Options = SensitivityOptions
     one_thread = True
     priority = 30
-    least: ClassVar = {"probes": 8, "samples": 2, "single": True}
-    sample: ClassVar = {**least, "samples": 1, "one_norm": False, "layers": SAMPLED_LAYERS}
-    rough: ClassVar = {"probes": 8, "samples": 4}
+    least: ClassVar = {
+        "probes": 8,
+        "single": True,
+        "samples": 1,
+        "one_norm": False,
+        "layers": SAMPLED_LAYERS,
+    }
     quick: ClassVar = {"probes": 16}
     thorough: ClassVar = {"probes": 0}

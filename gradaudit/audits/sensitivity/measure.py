@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import JsonValue
 
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import (
     READINGS,
@@ -236,15 +235,15 @@ def _why_not(
     return "failed", reason, {"undefined": _undefined(by_norm[norm])}
 
 
-def cost(audit: Sensitivity, subject: Subject) -> AuditCost:
+def cost(audit: Sensitivity, subject: Subject) -> float:
     """Estimate the cost: some passes for every direction of every record, and intervals."""
     columns, probes = _columns(subject), audit.options.probes
     taken = (1 + audit.options.one_norm) * probes if probes else max(columns)
     directions = sum(min(size, taken) for size in columns)
     records = min(subject.samples or _RECORDS, len(subject.records))
     targets = len(subject.targets)
-    return AuditCost(
-        passes=_PASSES_A_DIRECTION * directions * records * targets,
+    return subject.work(
+        gradients=_PASSES_A_DIRECTION * directions * records * targets,
         calls=_PREPARING * targets,
         seconds=_SECONDS_A_LAYER * len(subject.layers) * targets * (records > 1),
     )

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, MergeRare, Metric
-from gradaudit.audits.sizes import SAMPLED_LAYERS
+from gradaudit.audits.presets import SAMPLED_LAYERS
 
 DISTANCES: Mapping[str, str] = {
     "grassmann": "Grassmann distance: root of the sum of squared principal angles",
@@ -99,9 +99,7 @@ class Subspace(Audit[SubspaceOptions]):
     Options = SubspaceOptions
     one_thread = True
     priority = 38
-    least: ClassVar = {"permutations": 100, "samples": 32, "single": True}
-    sample: ClassVar = {**least, "samples": 12, "layers": SAMPLED_LAYERS}
-    rough: ClassVar = {"permutations": 100, "samples": 64}
+    least: ClassVar = {"permutations": 100, "single": True, "samples": 12, "layers": SAMPLED_LAYERS}
     quick: ClassVar = {"permutations": 100}
     plain: ClassVar = {"permutations": 100}
     thorough: ClassVar = {"permutations": 2000}

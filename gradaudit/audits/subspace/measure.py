@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import JsonValue
 
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.subspace import Subspace
 from gradaudit.audits.subspace.comparing import (
@@ -39,18 +38,18 @@ _RANGE = 0.95
 _NO_INTERVAL = "none: resampled records repeat, and repeated records span less"
 
 
-def cost(audit: Subspace, subject: Subject) -> AuditCost:
+def cost(audit: Subspace, subject: Subject) -> float:
     """Estimate the cost: gradients in double precision, again for means of permuted groups."""
     if not subject.attributes:
-        return AuditCost()
+        return 0.0
     looked_at = min(subject.samples or _RECORDS, _MOST_RECORDS, len(subject.records))
     records = looked_at * len(subject.targets)
     element = _SECONDS_AN_ELEMENT + _MORE_A_RECORD * looked_at
     formed = element * records * _elements(subject, looked_at)
     labellings = audit.options.permutations * len(subject.layers) * len(subject.targets)
     spectra = _SECONDS_A_PAIR * looked_at**2 * labellings
-    return AuditCost(
-        passes=_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1),
+    return subject.work(
+        gradients=_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1),
         calls=PREPARING * len(subject.targets),
         seconds=formed + spectra,
     )

@@ -8,7 +8,6 @@ from typing import cast
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import load_method
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import PROPERTY, RATE, ROUNDS, Tradeoff, TradeoffOptions
 from gradaudit.audits.tradeoff.attacking import (
@@ -211,20 +210,22 @@ def run(audit: Tradeoff, subject: Subject, progress: Progress) -> Iterator[Measu
     yield from rows
 
 
-def cost(audit: Tradeoff, subject: Subject) -> AuditCost:
+def cost(audit: Tradeoff, subject: Subject) -> float:
     """Estimate the cost: trainings with all settings, and all attacks on each."""
     o = audit.options
     settings = sum(len(mechanism.settings) for mechanism in _mechanisms(o))
     records = len(subject.records)
     if PROPERTY in o.game:
         passes = settings * 3 * (o.rounds or 3) * min(records, o.shadow + 5000)
-        return AuditCost(passes, double=False)
+        return subject.work(passes, double=False)
     of_round = records * o.epochs
     if o.algorithm == "fedsgd":
         of_round = min(o.clients * o.training_batch, records)
     method = load_method(o.method, {"iterations": o.iterations}, o.restarts)
     attacks = method.steps() * sum(o.sizes) * o.batches * len(o.weights)
-    return AuditCost(passes=settings * o.repeats * ((o.rounds or ROUNDS) * of_round + attacks))
+    return subject.work(
+        gradients=settings * o.repeats * ((o.rounds or ROUNDS) * of_round + attacks)
+    )
 
 
 def _mechanisms(options: TradeoffOptions) -> list[DefenseGrid]:

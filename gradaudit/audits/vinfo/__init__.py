@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, MergeRare, Metric, methods_at_commas, split_at_commas
+from gradaudit.audits.presets import SAMPLED_LAYERS
 from gradaudit.audits.sharing_options import SharingOptions
-from gradaudit.audits.sizes import SAMPLED_LAYERS
 from gradaudit.core.parts import summaries
 from gradaudit.core.specs import pick
 from gradaudit.errors import UsageError
@@ -300,8 +300,8 @@ class Vinfo(Audit[VinfoOptions]):
         "together": [1],
         "reduce": "subset:1000",
         "samples": 200,
+        "layers": SAMPLED_LAYERS,
     }
-    sample: ClassVar = {**least, "layers": SAMPLED_LAYERS}
     quick: ClassVar = {
         "repeats": 5,
         "batches": 32,

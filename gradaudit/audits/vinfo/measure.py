@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.audits.base import AuditCost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import READINGS, Sensitivity, SensitivityOptions
 from gradaudit.audits.sharing_options import features_of, reductions
@@ -169,7 +168,7 @@ def run(audit: Vinfo, subject: Subject, progress: Progress) -> Iterator[Measurem
     return itertools.chain(rows, Rows(Vinfo).skipped("not asked for: --original", ORIGINAL, layers))
 
 
-def cost(audit: Vinfo, subject: Subject) -> AuditCost:
+def cost(audit: Vinfo, subject: Subject) -> float:
     """Estimate the cost: gradients once for eight repetitions (each, for components), and fits.
 
     The fits are of every layer, turn, repetition and family, all again for the permuted ones, and
@@ -177,11 +176,11 @@ def cost(audit: Vinfo, subject: Subject) -> AuditCost:
     """
     options = audit.options
     if options.original:
-        return AuditCost(passes=original_passes(subject, options))
+        return subject.work(gradients=original_passes(subject, options))
     attributes = subject.attributes or ((MEMBER,) if subject.records.members is not None else ())
     cases = len(subject.targets) * len(attributes)
     if not cases:
-        return AuditCost()
+        return 0.0
     alone = why_no_correlation(subject, options)
     records = min(subject.samples or (RECORDS if alone else ENOUGH_TO_KEEP), len(subject.records))
     asked, played = parse_reduction(options.reduce), options.repeats + options.permuted_repeats
@@ -194,10 +193,13 @@ def cost(audit: Vinfo, subject: Subject) -> AuditCost:
     estimates = sum(
         family(name).seconds(rows, size) * count for name, count in fits.items() for size in sizes
     )
-    local = options.trained(cases * played * rows * _ROLES, options.batch_size)
-    return AuditCost(
-        passes=cases * records * (played if turned else max(played / _TOGETHER, 2)) + local.passes,
-        calls=PREPARING * cases + local.calls,
+    local_gradients, local_calls = options.trained(
+        cases * played * rows * _ROLES, options.batch_size
+    )
+    return subject.work(
+        gradients=cases * records * (played if turned else max(played / _TOGETHER, 2))
+        + local_gradients,
+        calls=PREPARING * cases + local_calls,
         seconds=cases * FOLDS * estimates,
         double=False,
     )

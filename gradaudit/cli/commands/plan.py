@@ -18,11 +18,11 @@ from gradaudit.cli.perform import (
     expect_writable,
     opened,
     presentable,
-    print_expected,
     time_left,
     unfinished,
 )
 from gradaudit.cli.reports import remark, writers
+from gradaudit.cli.scanning import print_plan
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,
@@ -41,7 +41,7 @@ from gradaudit.judging import Policy, read_policy
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
-    from gradaudit.audits.sizes import Size
+    from gradaudit.audits.presets import Preset
     from gradaudit.executors.units import Units
     from gradaudit.protection.protection_plan import Plan
     from gradaudit.subject import Subject
@@ -61,7 +61,7 @@ def _plan(**flags: Any) -> None:
     """
     config, file = configured(flags)
     settings = settle(PlanSettings, flags, file)
-    left = time_left(settings.seconds)
+    left = time_left(settings.made_for)
     if settings.policy is None:
         raise UsageError(
             "--policy is needed: name a file of rules (gradaudit gate --print-default-policy "
@@ -74,7 +74,7 @@ def _plan(**flags: Any) -> None:
     if settings.dry_run:
         policy = within_reach(policy, ladders, quiet=settings.quiet)
         typer.echo("each trial of a plan runs these audits, as exactly as time allows:")
-        print_expected(settings, deferred.asking.needed(policy, ladders), left)
+        print_plan(settings, deferred.asking.needed(policy, ladders), settings.made_for)
         return
     if settings.picture:
         expect_picture(settings.picture)
@@ -93,7 +93,7 @@ def _plan(**flags: Any) -> None:
         raise typer.Exit(GATE_FAILED)
 
 
-def within_reach(policy: Policy, ladders: Sequence[Sequence[Size]], *, quiet: bool) -> Policy:
+def within_reach(policy: Policy, ladders: Sequence[Sequence[Preset]], *, quiet: bool) -> Policy:
     """Returns the policy without rules that no plan can follow, and prints a remark on each."""
     aside = deferred.asking.out_of_reach(policy, ladders)
     for rule in aside:
@@ -109,7 +109,7 @@ def found(
     subject: Subject,
     settings: PlanSettings,
     policy: Policy,
-    ladders: Sequence[Sequence[Size]],
+    ladders: Sequence[Sequence[Preset]],
     left: Callable[[], float],
     units: Units,
 ) -> Plan:
@@ -117,7 +117,7 @@ def found(
     asking = deferred.asking
     return deferred.planner.Planner(
         subject,
-        asking.fitting(asking.needed(policy, ladders), subject, left()),
+        asking.fitting(asking.needed(policy, ladders), subject, settings.made_for),
         policy,
         cost=settings.cost,
         means=settings.means,

@@ -13,17 +13,15 @@ import typer
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
 from gradaudit.audits.job import Job
-from gradaudit.audits.sizes import Size
+from gradaudit.audits.presets import Preset
 from gradaudit.cli.flags import CONFIG, configured, options_of, parameter, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
     expect_writable,
-    print_expected,
-    sizes_of,
     stdout_for_the_report,
-    survey,
     time_left,
 )
+from gradaudit.cli.scanning import presets_of, print_plan, survey
 from gradaudit.config import (
     OutputSettings,
     RunSettings,
@@ -49,18 +47,19 @@ def _scan(**flags: Any) -> None:
     folder = flags.pop("job")
     config, file = configured(flags)
     settings = settle(ScanSettings, flags, file)
-    left = time_left(settings.seconds)
+    left = time_left(settings.seconds) if settings.seconds else None
     if folder is not None:
         settings, file = with_job(settings, file, folder)
     settings = of_sample_unless_named(settings)
     chosen, passed_over = reading_update(choose_audits(settings, file), settings.update)
     policy = read_policy(settings.policy) if settings.policy else None
-    read = [size.audit.options for sizes in chosen for size in sizes]
+    read = [preset.audit.options for presets in chosen for preset in presets]
     expect_writable(settings, config, settings, read)
     if settings.dry_run:
-        print_expected(settings, chosen, left)
+        print_plan(settings, chosen, settings.made_for, policy=policy)
         return
-    report = survey(settings, config, chosen, left, others=passed_over, policy=policy)
+    made_for = settings.made_for
+    report = survey(settings, config, chosen, made_for, left, others=passed_over, policy=policy)
     if policy and fails(gate(report, policy)):
         typer.echo(f"gradaudit: the report does not pass {settings.policy}", err=True)
         raise typer.Exit(GATE_FAILED)
@@ -106,8 +105,8 @@ def with_job(
     return settings.model_copy(update={"model": model}), {**file, Job.name: named}
 
 
-def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Size, ...]]:
-    """Returns the sizes of each audit of a scan: presets, with the config file's options on top.
+def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Preset, ...]]:
+    """Returns the presets of each audit of a scan, with the config file's options on top.
 
     Raises:
         UsageError: an unknown audit, or both presets.
@@ -118,35 +117,37 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Si
     known = {n: a for n, a in audits().items() if not a.brings_model or (job and n == Job.name)}
     wanted = {name for asked in settings.audits for name in _named(asked, known)}
     return [
-        sizes_of(audit, settings.exactness, section(file, name))
+        presets_of(audit, settings.exactness, section(file, name))
         for name, audit in known.items()
         if not settings.audits or name in wanted
     ]
 
 
-Sizes = tuple[Size, ...]
+Presets = tuple[Preset, ...]
 
 
-def reading_update(chosen: list[Sizes], update: str | None) -> tuple[list[Sizes], list[Audit[Any]]]:
+def reading_update(
+    chosen: list[Presets], update: str | None
+) -> tuple[list[Presets], list[Audit[Any]]]:
     """Splits audits into those that read a captured update, set to read it, and the others.
 
-    Without an update all sizes are as they were.
+    Without an update all presets are unchanged.
 
     Raises:
         UsageError: none of the audits reads captured updates.
     """
     if update is None:
         return chosen, []
-    readers = [sizes for sizes in chosen if "update" in sizes[0].audit.options.model_fields]
+    readers = [each for each in chosen if "update" in type(each[0].audit.options).model_fields]
     if not readers:
         raise UsageError(f"--update {update}: none of the chosen audits reads an update")
-    others = [sizes[-1].audit for sizes in chosen if sizes not in readers]
-    return [tuple(_reading(size, update) for size in sizes) for sizes in readers], others
+    others = [each[-1].audit for each in chosen if each not in readers]
+    return [tuple(_reading(preset, update) for preset in each) for each in readers], others
 
 
-def _reading(size: Size, update: str) -> Size:
-    options = size.audit.options.model_copy(update={"update": update})
-    return replace(size, audit=type(size.audit)(options))
+def _reading(preset: Preset, update: str) -> Preset:
+    options = preset.audit.options.model_copy(update={"update": update})
+    return replace(preset, audit=type(preset.audit)(options))
 
 
 def _named(asked: str, known: Mapping[str, type[Audit[Any]]]) -> list[str]:

@@ -162,4 +162,5 @@ def test_small_models_draw_more_records_unless_told_how_many(
     assert rows_of(defended(samples=None), sigma=0.3)["mse_share", None].n == 70
     wide = defended(samples=None)
     wide.target.model[0] = nn.Linear(SIZE, 100_000)  # type: ignore[operator]
-    assert measure.cost(Floor(FloorOptions(sigma=0.3, attacked=0)), wide).passes == 5 * SIZE * 64
+    cost = measure.cost(Floor(FloorOptions(sigma=0.3, attacked=0)), wide)
+    assert cost == wide.work(5 * SIZE * 64)

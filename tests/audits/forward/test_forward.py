@@ -146,8 +146,9 @@ def test_noise_that_is_none_is_refused(sigma2: float) -> None:
 
 def test_the_plan_counts_forward_passes() -> None:
     audit = Forward(ForwardOptions())
-    assert audit.cost(of_models(net())).passes == 6
-    assert audit.cost(of_models(net(), net(1), samples=4)).passes == 4
+    one, two = of_models(net()), of_models(net(), net(1), samples=4)
+    assert audit.cost(one) == one.work(6, 5)
+    assert audit.cost(two) == two.work(4, 10)
 
 
 def test_the_sample_model_on_the_command_line() -> None:
