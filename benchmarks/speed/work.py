@@ -3,9 +3,9 @@
     python -m benchmarks.speed.work
 
 For each model: operations of a gradient, its seconds alone and among 32 on one thread, and the
-seconds that the plan counts for both. Here (two cores with AVX-512, one thread): the sample 2.0 ms
-alone and 0.10 ms among 32, counted 2.1 and 0.17; LeNet 2.8 and 0.18, counted 2.6 and 0.22; ResNet-18
-at 224 pixels 135, counted 290; ViT-B/16 1.04 s, counted 2.5 s. A usual core is half as fast as this.
+seconds that the plan counts for both. On a core with AVX-512, measured and counted: the sample 2.0
+and 2.1 ms alone, 0.10 and 0.17 among 32; LeNet 2.8 and 2.6, 0.18 and 0.22; ResNet-18 at 224 pixels
+135 and 290 alone, ViT-B/16 1.0 and 2.5 s. A usual core is taken to be half as fast.
 """
 
 import time
