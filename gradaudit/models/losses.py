@@ -306,7 +306,7 @@ def classes_second(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.shape[1:-1] == positions:
         return outputs.movedim(-1, 1)
     alike = targets.shape == outputs.shape
-    advice = f"one-hot labels are taken as floats, {_NAME_IT}" if alike else _NAME_IT
+    advice = f"give one-hot labels as floats, or {_NAME_IT}" if alike else _NAME_IT
     raise AuditError(
         f"cross-entropy needs outputs (records, classes, …) with one integer class label for each "
         f"record or position; the model gives {tuple(outputs.shape)} for labels of shape "

@@ -165,10 +165,11 @@ def test_compression_is_told_by_content(csv_file: Write, tmp_path: Path, name: s
 def test_other_separators_named_or_not(csv_file: Write, sep: str, sign: str) -> None:
     plain = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay")
     path = csv_file(*(line.replace(",", sign) for line in PEOPLE))
+    called = {";": "semicolon", "tab": "tab"}[sep]
     for option in ("", f"&sep={sep}"):
         records = load_records(f"csv:{path}?label=pay{option}")
         assert records.inputs.equal(plain.inputs)
-        assert records.notes["separator"] == sep
+        assert records.notes["separator"] == called
 
 
 def test_signs_in_quotes_separate_no_cells(csv_file: Write) -> None:
@@ -181,7 +182,7 @@ def test_decimal_commas(csv_file: Write) -> None:
     records = load_records(f"csv:{path}?label=y&decimal=,")
     assert records.inputs[:, 0].tolist() == [1.5, -22.5, 3]
     assert records.features[1].values == ("x,y", "z")
-    assert records.notes["decimal"] == ","
+    assert records.notes["decimal"] == "comma"
     mixed = csv_file("a;y", "1,5;0", "1.234;1")
     with pytest.raises(DataError, match=r"column 'a': '1\.234' has a point, and decimal=, says"):
         load_records(f"csv:{mixed}?label=y&decimal=,")

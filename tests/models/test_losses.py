@@ -179,7 +179,7 @@ def test_labels_that_do_not_fit_are_named() -> None:
     with pytest.raises(AuditError, match=r"integer class label .*real numbers of shape .*; name"):
         CrossEntropy().check(OUTPUTS, REAL)
     one_hot = F.one_hot(CLASSES, OUTPUTS.shape[1])
-    with pytest.raises(AuditError, match=r"one-hot labels are taken as floats"):
+    with pytest.raises(AuditError, match=r"give one-hot labels as floats"):
         CrossEntropy().check(OUTPUTS, one_hot)
     CrossEntropy().check(OUTPUTS, one_hot.float())
     with pytest.raises(AuditError, match=r"from 0 to 255, .* nothing has the label -100\)"):

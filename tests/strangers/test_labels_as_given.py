@@ -9,7 +9,11 @@ import torch
 from command_line import run
 from torch import Tensor, nn
 
+from gradaudit.data import load_records
+from gradaudit.models.building import load_loss
+from gradaudit.models.losses import MeanSquaredError
 from gradaudit.report import Report
+from gradaudit.run.opening import with_fitting_labels
 
 RECORDS, COLUMNS = 12, 4
 LOSSES = {
@@ -127,8 +131,7 @@ def test_numbers_stay_numbers(
         (row,) = report.select("sensitivity.input_f", layer=name, variant={})
         share = counted.mean()  # a record that the loss ignores has a gradient of zero
         assert row.value == pytest.approx(value * share, rel=1e-6), row
-    assert "labels encoded" not in run("sensitivity", "-m", f"code.py:net?outputs={outputs}",
-        "-d", data, "--loss", named).out  # fmt: skip
+    assert "labels_encoded" not in report.data["notes"]
     accuracy = report.data["accuracy"]
     if outputs == 1 and len(labels) > 1:
         with torch.no_grad():
@@ -157,6 +160,31 @@ def test_cross_entropy_alone_encodes_and_says_so(
     Path("s.csv").write_text("\n".join(["words,stars", *lines]) + "\n")
     done = run("forward", "-m", model, "-d", data)
     assert "labels encoded: 3 → 0, 4 → 1 and 8 → 2" in " ".join(done.out.split()), done.err
+
+
+def test_stars_of_texts_stay_numbers_for_every_other_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given([1], tmp_path)
+    lines = [f"some words {i},{i % 5 + 1}" for i in range(RECORDS)]
+    Path("s.csv").write_text("\n".join(["words,stars", *lines]) + "\n")
+    records = load_records("text:s.csv?text=words&label=stars")
+    for loss in (MeanSquaredError(), load_loss("code.py:squares")):
+        assert with_fitting_labels(records, loss).labels.tolist() == [i % 5 + 1 for i in range(12)]
+
+
+def test_a_scope_names_separator_and_decimal_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given([0, 1, 2], tmp_path)
+    table = Path("t.csv").read_text().replace(",", ";").replace(".", ",")
+    Path("t.csv").write_text(table)
+    data = "csv:t.csv?label=label&decimal=,"
+    done = run("forward", "-m", "code.py:net?outputs=3", "-d", data)
+    said = " ".join(done.out.split())
+    assert "cells separated by: semicolon; decimals after: comma" in said, done.err
 
 
 def test_a_factory_is_never_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,7 @@ def _object(line: str, origin: str) -> dict[str, Any]:
 Separator = Literal[",", ";", "tab"]
 
 _SIGNS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t"}
+_CALLED: dict[Separator, str] = {",": "comma", ";": "semicolon", "tab": "tab"}
 _QUOTED = re.compile(r'"[^"]*"')
 
 
@@ -278,9 +279,9 @@ def read_table(
         if is_json(path, first):
             return TextTable(origin, JsonCells(every, origin))
         sep = sep or _separator(first)
-        notes: dict[str, JsonValue] = {} if sep == "," else {"separator": sep}
+        notes: dict[str, JsonValue] = {} if sep == "," else {"separator": _CALLED[sep]}
         if decimal != ".":
-            notes["decimal"] = decimal
+            notes["decimal"] = _CALLED[","]
         if encoding != UTF_8:
             notes["encoding"] = encoding
         return TextTable(origin, _csv_cells(every, sep, origin), decimal, notes)
