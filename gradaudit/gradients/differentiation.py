@@ -1,32 +1,39 @@
-"""Three ways to move a record's gradients in many directions, the fastest that a model allows.
+"""Four ways to move a record's gradients in many directions, the fastest that a model allows.
 
 - ``Mapped``: forward mode, all records and directions at once (``vmap`` of ``vmap`` of ``jvp``).
 - ``Looped``: forward mode, one record after the other (models that ``vmap`` cannot map over
   records: recurrent ones, control flow by values; and dropout, whose masks each record draws).
 - ``Doubled``: differentiating twice backwards, one record and direction after the other (models
   with operations that have no forward mode or that ``torch.func`` does not take).
+- ``Differenced``: central differences, where none of these gives the derivative.
+
+The tangents of a way are compared with central differences: what a model computes from
+``detach`` or under ``no_grad``, or with operations that have one derivative alone, drops out.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from gradaudit.errors import AuditError
+from gradaudit.errors import AuditError, one_line
 from gradaudit.gradients.trace import Gradients, Trace
-from gradaudit.models.custom_loss import CustomLoss
-from gradaudit.models.losses import Loss
 
 Variable = Literal["point", "target"]
 Record = tuple[Tensor, Tensor, Tensor]
 """A point, a target and the record."""
-_STEP = 1e-6
-_DIFFERENCE_TOLERANCE = 1e-3
-_SECOND = re.compile(r"[Dd]erivative for|differentiat|double backward|does not require grad")
+_STEPS = {torch.float64: (1e-8, 1e-5, 1e-3), torch.float32: (1e-3, 1e-2)}
+"""Steps, in units of a record, of which the smallest meet no kink and the largest no rounding."""
+_TOLERANCES = {torch.float64: 1e-3, torch.float32: 3e-2}
+_ROUNDINGS = 1e2
+_JITTER = 1e-2
+"""Distance from a record, which may lie on a kink (zeros, ties), at which slopes are compared."""
+_COMPARED = 3
+_SIGHT = 4
+"""A difference over so much less of a step differs where a gradient jumps within it."""
 _MEANING = {"point": "input", "target": "labels"}
 
 
@@ -58,6 +65,17 @@ class Batch:
         if name == "point":
             return replace(self, points=self.points + step)
         return replace(self, targets=self.targets + step)
+
+    def in_double_precision(self) -> Self:
+        """The batch of the same model in float64."""
+        view = self.trace.view.in_double_precision()
+        return replace(
+            self,
+            trace=replace(self.trace, view=view),
+            records=view.cast(self.records),
+            points=view.cast(self.points),
+            targets=view.cast(self.targets),
+        )
 
     def variable(self, name: Variable) -> Tensor:
         """Return the differentiated variable: the points or the targets."""
@@ -131,14 +149,53 @@ class Doubled:
         return _stacked([_doubled(*one, directions, by) for one in _one_by_one(batch)])
 
 
-Differentiation = Mapped | Looped | Doubled
+@dataclass(frozen=True)
+class Differenced:
+    """Central differences of the gradients of another way, ``why`` that one is not enough.
+
+    No number stands where a gradient jumps within the step.
+    """
+
+    way: Mapped | Looped | Doubled
+    why: str
+
+    @property
+    def title(self) -> str:
+        """Returns the name of the method, with the reason for it."""
+        return f"central differences of gradients: {self.why}"
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """Each record's gradients."""
+        return self.way.gradients(batch)
+
+    def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
+        """Compute the tangents of the gradients."""
+        dtype = batch.trace.view.dtype
+        step, tolerance = torch.finfo(dtype).eps ** 0.4, _TOLERANCES[dtype]
+
+        def settled(wide: Tensor, narrow: Tensor) -> Tensor:
+            apart = (wide - narrow).flatten(1).abs().amax(1)
+            jumps = apart > tolerance * narrow.flatten(1).abs().amax(1)
+            return torch.where(jumps.view(-1, *[1] * (narrow.dim() - 1)), torch.nan, narrow)
+
+        tangents = []
+        for direction in directions:
+            wide, narrow = (
+                _difference(self, batch, direction, each, by) for each in (step, step / _SIGHT)
+            )
+            tangents.append(tree_map(settled, wide, narrow))
+        moved: Gradients = tree_map(lambda *leaves: torch.stack(leaves, dim=1), *tangents)
+        return moved
+
+
+Differentiation = Mapped | Looped | Doubled | Differenced
 
 
 def fastest(batch: Batch, by: Variable) -> Differentiation:
     """The first way that works for this model, tried on two records and a direction.
 
     Raises:
-        AuditError: none does; the message is the last one's.
+        AuditError: there is no gradient.
     """
     batch = batch.part(slice(2))
     variable = batch.variable(by)
@@ -150,45 +207,86 @@ def fastest(batch: Batch, by: Variable) -> Differentiation:
         except Exception as error:
             reason = error
         else:
-            if isinstance(way, Doubled):
-                _compare_with_differences(way, batch.part(slice(1)), by)
             return way
-    fault = str(reason)
-    raise AuditError(
-        f"the model's gradients cannot be differentiated by its {_MEANING[by]}: {fault}"
-        f"{_remedy(batch.trace.view.loss) if _SECOND.search(fault) else ''}"
-    ) from reason
+    try:
+        Doubled().gradients(batch)
+    except Exception as error:
+        raise AuditError(
+            f"the model's gradients cannot be differentiated by its {_MEANING[by]}: {error}"
+        ) from error
+    fault = one_line(reason)
+    return Differenced(Doubled(), f"the loss cannot be differentiated twice (torch: {fault})")
 
 
-def _remedy(loss: Loss) -> str:
-    """The remedy for an operation of model or loss that has no second derivative."""
-    where = f"the model or of --loss {loss.name}" if isinstance(loss, CustomLoss) else "the model"
-    return (
-        f"; write this operation of {where} with ones that can be differentiated twice (elementary "
-        "ones can; a torch.autograd.Function needs a differentiable backward)"
-    )
+def checked(way: Differentiation, batch: Batch, by: Variable) -> Differentiation:
+    """The way, or differences where its tangents are not those of the gradients.
 
-
-def _compare_with_differences(way: Differentiation, batch: Batch, by: Variable) -> None:
-    """Operations marked as differentiable once drop out of a second backward pass unnoticed.
-
-    Raises:
-        AuditError: a tangent is not what differences of gradients say.
+    A direction of a few records is looked at, in double precision where the model can be run in it,
+    at points near by. Records whose gradients stand still say nothing; it takes all others
+    to disagree at every step, as one may lie by a kink.
     """
-    variable = batch.variable(by)
-    generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(variable.shape, generator=generator, dtype=torch.float64).to(variable)
-    ahead = way.gradients(batch.moved(by, _STEP * direction))
-    behind = way.gradients(batch.moved(by, -_STEP * direction))
-    moved = way.moved(batch, direction, by)
-    for plus, minus, tangent in zip(*map(tree_leaves, (ahead, behind, moved)), strict=True):
-        difference = (plus - minus) / (2 * _STEP)
-        size = max(difference.abs().max(), tangent.abs().max())
-        if (difference - tangent[:, 0]).abs().max() > _DIFFERENCE_TOLERANCE * size:
-            raise AuditError(
-                f"the model's gradients cannot be differentiated by its {_MEANING[by]}: one of "
-                f"its operations can be differentiated only once{_remedy(batch.trace.view.loss)}"
-            )
+    batch = batch.part(slice(_COMPARED))
+    try:
+        wrong = _is_cut(way, batch.in_double_precision(), by)
+    except Exception:  # a model that computes in its own precision alone
+        wrong = _is_cut(way, batch, by)
+    if not wrong or isinstance(way, Differenced):
+        return way
+    cut = f"the model or its loss cuts the derivative by the {_MEANING[by]} (detach or no_grad?)"
+    return Differenced(way, cut)
+
+
+def _is_cut(way: Differentiation, batch: Batch, by: Variable) -> bool:
+    agree: set[Any] = set()
+    differ: set[Any] = set()
+    for index in range(len(batch.records)):
+        for part, verdicts in _verdicts(way, batch.part(slice(index, index + 1)), by).items():
+            if any(verdicts):
+                agree.add(part)
+            elif len(verdicts) > 1:
+                differ.add(part)
+    return bool(differ - agree)
+
+
+def _verdicts(way: Differentiation, one: Batch, by: Variable) -> dict[Any, list[bool]]:
+    """Whether tangents of one record equal differences, by part, for every step that shows it."""
+    variable, dtype = one.variable(by), one.trace.view.dtype
+    size = torch.where(variable == 0, 1, variable.abs())
+    generator = torch.Generator().manual_seed(one.indices.start)
+    away, direction = (
+        torch.randn(variable.shape, generator=generator, dtype=torch.float64).to(variable) * size
+        for _ in range(2)
+    )
+    one = one.moved(by, _JITTER * away)
+    gradients, tangents = way.gradients(one), _parts(way.moved(one, direction, by))
+    lengths = {part: gradient.abs().max() for part, gradient in _parts(gradients).items()}
+    still = {("seen", site) for site, delta in enumerate(gradients.deltas) if not delta.any()}
+    verdicts: dict[Any, list[bool]] = {part: [] for part in tangents if part not in still}
+    for step in _STEPS[dtype]:
+        differences = _parts(_difference(way, one, direction[0], step, by))
+        for part, of_part in verdicts.items():
+            difference, tangent = differences[part], tangents[part][:, 0]
+            largest = max(difference.abs().max(), tangent.abs().max())
+            rounding = _ROUNDINGS * torch.finfo(dtype).eps / step * lengths[part]
+            if largest > rounding:
+                apart = (difference - tangent).abs().max()
+                of_part.append(bool(apart <= _TOLERANCES[dtype] * largest + rounding))
+    return verdicts
+
+
+def _parts(gradients: Gradients) -> dict[Any, Tensor]:
+    """Tensors that are not empty, by site or name."""
+    parts: dict[Any, Tensor] = {("seen", site): x for site, x in gradients.seen.items()}
+    parts |= dict(enumerate(gradients.deltas)) | gradients.whole
+    return {part: tensor for part, tensor in parts.items() if tensor.numel()}
+
+
+def _difference(
+    way: Differentiation, batch: Batch, direction: Tensor, step: float, by: Variable
+) -> Gradients:
+    ahead, behind = (way.gradients(batch.moved(by, s * direction)) for s in (step, -step))
+    slope: Gradients = tree_map(lambda a, b: (a - b) / (2 * step), ahead, behind)
+    return slope
 
 
 def _forward(trace: Trace, by: Variable) -> Callable[..., Gradients]:

@@ -27,6 +27,9 @@ from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import Mode, Target
 
 Parameters = Mapping[str, Tensor]
+_COMPANY = 32
+"""Records of the batch in which each is compared with itself alone."""
+_ALONE = 1e-6
 _NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}
 
 
@@ -48,6 +51,7 @@ class FunctionalModel:
     device: torch.device
     seed: int = 0
     parts: tuple[InputPart, ...] = ()
+    coupled: str | None = None
 
     @classmethod
     def of(cls, target: Target, *, dtype: torch.dtype | None = None, seed: int = 0) -> Self:
@@ -66,8 +70,16 @@ class FunctionalModel:
             for name, buffer in model.named_buffers()
         }
         constants = _copies({**fixed, **buffers}, dtype)
-        how = target.loss, target.mode, dtype, device, seed, target.parts
+        how = target.loss, target.mode, dtype, device, seed, target.parts, target.coupled
         return cls(model, parameters, constants, *how)
+
+    def in_double_precision(self) -> Self:
+        """The same function in float64; itself if it is, or its device has none."""
+        if self.dtype is torch.float64 or self.device.type == "mps":
+            return self
+        double = torch.float64
+        parameters, constants = (_copies(x, double) for x in (self.parameters, self.constants))
+        return replace(self, parameters=parameters, constants=constants, dtype=double)
 
     def cast(self, data: Tensor) -> Tensor:
         """Inputs or labels on the model's device, real numbers in its precision."""
@@ -162,7 +174,7 @@ class FunctionalModel:
         if len(inputs) == 1 and (coupled := self._normalised_together()):
             raise NotApplicable(
                 f"{coupled}, and alone a record fails: {_first_line(error)}; take several at a "
-                "time, where the audit can (--batch-size), or --mode eval"
+                f"time, where the audit can (--batch-size){self.remedy}"
             )
 
     def _shapes(self, inputs: Tensor) -> str:
@@ -195,25 +207,47 @@ class FunctionalModel:
             again = replace(self, seed=self.seed + 1).outputs({}, inputs)
         return not torch.allclose(once, again, equal_nan=True)
 
+    @property
+    def remedy(self) -> str:
+        """The remedy for what training mode does; empty in evaluation mode."""
+        return "; use --mode eval" if self.mode == "train" else ""
+
     def coupling(self, inputs: Tensor, targets: Tensor | None = None) -> str | None:
         """Why one record's output or loss depends on the records beside it; None where it does not.
 
-        By the type of the modules, and by trying: record 0 alone against record 0 in a batch (a
-        stochastic model cannot be tried, its masks are drawn for the whole batch). ``targets`` are
-        given where the loss is to be tried too.
+        What opening the subject found, else by the type of the modules, and by trying in double
+        precision: outputs of two records and of 32, each alone and in the batch, and where
+        ``targets`` are given the loss of these outputs and the mean of the records'. A stochastic
+        model cannot be tried, its masks are drawn for the whole batch.
         """
         if reason := self._normalised_together():
             return reason
-        pair = inputs[:2]
-        with torch.no_grad():
+        if self.coupled == "" or (self.coupled and targets is not None):
+            return self.coupled or None
+        double = self.in_double_precision()
+        try:
+            with torch.no_grad():
+                double.outputs({}, double.cast(inputs[:2]))
+        except Exception:  # a model that computes in its own precision alone
+            double = self
+        return double._tried(inputs[:_COMPANY], None if targets is None else targets[:_COMPANY])
+
+    @torch.no_grad()
+    def _tried(self, inputs: Tensor, targets: Tensor | None) -> str | None:
+        for size in sorted({min(2, len(inputs)), len(inputs)}):
+            batch = self.cast(inputs[:size])
             try:
-                together = self.outputs({}, pair)
-            except Exception:  # the model cannot be run on these inputs at all: ``check`` says why
+                together = self.outputs({}, batch)
+                if targets is not None:
+                    self.loss.check(together, self.cast(targets[:size]))
+            except Exception:  # they cannot be audited at all: ``check`` says why
                 return None
-            reason = self._depends_on_others(pair, together) if len(pair) > 1 else None
-            if reason is not None or targets is None:
+            reason = self._depends_on_others(batch, together) if size > 1 else None
+            if reason is None and targets is not None:
+                reason = self.loss.coupling(together, self.cast(targets[:size]))
+            if reason is not None:
                 return reason
-            return self.loss.coupling(together, targets[:2])
+        return None
 
     def _normalised_together(self) -> str | None:
         """The first module that normalises a record by those beside it, in words."""
@@ -225,19 +259,61 @@ class FunctionalModel:
                     return f"{name or type(module).__name__} normalises by its batch's statistics"
         return None
 
-    def _depends_on_others(self, pair: Tensor, together: Tensor) -> str | None:
-        """Why the first record's output is another than that among the outputs of two."""
+    def _depends_on_others(self, batch: Tensor, together: Tensor) -> str | None:
+        """Why some record's output alone is another than that in the batch."""
+        for index in range(len(batch)):
+            record = batch[index : index + 1]
+            try:
+                alone = self.outputs({}, record)
+            except Exception as error:
+                reason = f"the model cannot be run on one record alone: {_first_line(error)}"
+                return None if self.stochastic(batch) else reason
+            if not _close(alone, together[index : index + 1]):
+                if self.stochastic(batch):
+                    return None
+                module = self._first_that_differs(batch, index)
+                return f"{module} is a function of several records"
+        return None
+
+    def _first_that_differs(self, batch: Tensor, index: int) -> str:
+        """The first module whose output for a record alone is another than that in the batch."""
+        alone, together = (self._outputs_of_modules(x) for x in (batch[index : index + 1], batch))
+        for (name, one), (other, many) in zip(alone, together, strict=False):
+            if name != other:
+                break
+            fits = len(one) == 1 and many.shape == (len(batch), *one.shape[1:])
+            if name and fits and not _close(one, many[index : index + 1]):
+                return f"the module `{name}`"
+        return "the model"
+
+    def _outputs_of_modules(self, inputs: Tensor) -> list[tuple[str, Tensor]]:
+        """Tensors that modules return, in the order in which they do."""
+        seen: list[tuple[str, Tensor]] = []
+
+        def keep(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.dim():
+                seen.append((name, output))
+
+        hooks = [
+            module.register_forward_hook(partial(keep, name))
+            for name, module in self.module.named_modules()
+        ]
         try:
-            alone = self.outputs({}, pair[:1])
-        except Exception as error:
-            reason = f"the model cannot be run on one record alone: {_first_line(error)}"
-            return None if self.stochastic(pair) else reason
-        tolerance = torch.finfo(alone.dtype).eps ** 0.5
-        if torch.allclose(together[:1], alone, rtol=tolerance, atol=tolerance, equal_nan=True):
-            return None
-        if self.stochastic(pair):
-            return None
-        return "a record's output changes with the other records of its batch"
+            self.outputs({}, inputs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return seen
+
+
+def _close(alone: Tensor, together: Tensor) -> bool:
+    if alone.shape != together.shape:
+        return False
+    tolerance = _ALONE if alone.dtype is torch.float64 else torch.finfo(torch.float32).eps ** 0.5
+    if not alone.is_floating_point():
+        return torch.equal(alone, together)
+    size = float(together.abs().nan_to_num(0, 0).max()) if together.numel() else 0.0
+    return torch.allclose(alone, together, tolerance, tolerance * size, equal_nan=True)
 
 
 @contextmanager

@@ -131,8 +131,7 @@ def per_sample_gradients(
     view.check(records, targets)
     reason = view.coupling(records, targets)
     if reason:
-        remedy = "use --mode eval" if target.mode == "train" else "only batches can be looked at"
-        raise NotApplicable(f"records have no gradients of their own: {reason}; {remedy}")
+        raise NotApplicable(f"records have no gradients of their own: {reason}{view.remedy}")
     trace = _traced(target, view, layers, inputs[:_TRIAL], labels[:_TRIAL])
     ways = {layer.name: _way(trace, layer) for layer in layers}
     gradients = PerSampleGradients(trace, inputs, labels, tuple(layers), ways)

@@ -10,6 +10,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -122,11 +123,19 @@ class CustomLoss(Loss):
                 raise
             except Exception as error:
                 return f"--loss {self.name} cannot be had of one record alone: {one_line(error)}"
+            whole, apart = (
+                torch.cat([value.flatten(), slope.flatten()])
+                for value, slope in (
+                    (whole, _slope(self._called, some, labels)),
+                    (apart, _slope(partial(Loss.of_batch, self), some, labels)),
+                )
+            )
             tolerance = torch.finfo(whole.dtype).eps ** 0.5
             if not torch.allclose(whole, apart, tolerance, tolerance, equal_nan=True):
                 return (
-                    f"--loss {self.name} of a batch is no mean over its records (where it is a "
-                    "weighted one, give it an attribute weights(targets))"
+                    f"--loss {self.name} is a function of several records: of a batch it is no "
+                    "mean over its records (where it is a weighted one, give it an attribute "
+                    "weights(targets))"
                 )
         return None
 
@@ -251,6 +260,15 @@ class CustomLoss(Loss):
 def is_unlabelled(labels: Tensor) -> bool:
     """Whether records have no labels: (records, 0)."""
     return labels.dim() == 2 and labels.shape[1] == 0
+
+
+def _slope(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> Tensor:
+    """Returns the gradient of a batch's loss by its outputs; empty where it has none."""
+    try:
+        slope: Tensor = torch.func.grad(lambda moving: loss(moving, labels))(outputs)
+    except Exception:  # as of a function that leaves torch: its values alone are compared
+        return outputs.new_zeros(0)
+    return slope
 
 
 def _takes_targets(function: Callable[..., Any]) -> bool:

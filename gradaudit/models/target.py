@@ -41,7 +41,9 @@ class Target:
     The model is never changed by an audit: engines work on functional copies of its parameters
     and buffers. It is called with the ``parts`` of the records' inputs, by name, or with the inputs
     as they are where there are none. Gradients are taken in its ``precision`` where a measure asks
-    for no other. ``notes`` say what was taken off the model before it was audited.
+    for no other. ``notes`` say what was taken off the model before it was audited, and ``coupled``
+    why its outputs or loss are functions of several records: empty where they are not, None where
+    that was not tried.
     """
 
     model: nn.Module
@@ -52,6 +54,7 @@ class Target:
     checkpoint: CheckpointRecord | None = None
     precision: torch.dtype = torch.float64
     notes: tuple[str, ...] = ()
+    coupled: str | None = None
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:

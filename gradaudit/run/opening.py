@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from gradaudit.config import SubjectSettings
+from gradaudit.core.randomness import rng
 from gradaudit.data import expect_attributes, load_records
 from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.roles import in_order
@@ -20,6 +21,7 @@ from gradaudit.defenses import Chain, Defense, parse_defense
 from gradaudit.deployment import read_deployment
 from gradaudit.errors import DataError, UsageError
 from gradaudit.executors.workers import use_cluster
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import keep_freed_memory
 from gradaudit.gradients.precision import usual_precision
 from gradaudit.models.building import brought_by, load_loss, load_model
@@ -38,6 +40,9 @@ from gradaudit.models.target import (
     shared_parameters,
 )
 from gradaudit.subject import Subject, defended_target, with_private_part
+
+_COMPANY = 32
+"""Records of the batch on which their independence is tested."""
 
 
 def load(settings: SubjectSettings) -> Subject:
@@ -109,11 +114,12 @@ def open_subject(
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
     Chain(defenses).check(shared_parameters(newest.model, hidden))
+    targets = _tested(targets or (untrained,), records, settings.seed)
     expected = expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
     if settings.expected_accuracy is not None:
         expected = Expected(settings.expected_accuracy, "--expected-accuracy")
     return Subject(
-        targets=targets or (untrained,),
+        targets=targets,
         records=records,
         layers=layers,
         samples=settings.samples,
@@ -125,6 +131,15 @@ def open_subject(
         expected=expected,
         deployment=read_deployment(settings.deployment) if settings.deployment else None,
     )
+
+
+def _tested(targets: tuple[Target, ...], records: Records, seed: int) -> tuple[Target, ...]:
+    """Test on the newest target, once for a run, whether records are independent."""
+    batch = torch.from_numpy(rng(seed, "coupling").permutation(len(records))[:_COMPANY])
+    view = FunctionalModel.of(targets[-1])
+    coupled = view.coupling(view.cast(records.inputs[batch]), view.cast(records.labels[batch]))
+    note = (f"updates are computed batch by batch: {coupled}",) if coupled else ()
+    return tuple(replace(x, coupled=coupled or "", notes=(*x.notes, *note)) for x in targets)
 
 
 def _records_for(model: nn.Module, settings: SubjectSettings, data: object | None) -> Records:

@@ -321,7 +321,7 @@ def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | N
     if coupled and clips:
         raise NotApplicable(
             f"{clips[0]} clips single records, which have no gradients of their own: {coupled}; "
-            "use per=release or --mode eval"
+            f"use per=release{' or --mode eval' if view.mode == 'train' else ''}"
         )
     if coupled:
         return None, f"updates are computed batch by batch: {coupled}"

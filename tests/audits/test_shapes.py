@@ -119,9 +119,7 @@ def test_sensitivity_to_the_input_is_that_of_differences(name: str) -> None:
     layers = layers_of(audited.target.model)
     observed = DifferentiableTarget.of(audited.target, layers, audited.records, 0)
     inputs, labels = cast(audited.records, torch.float64)
-    one = DifferentiableTarget(
-        observed.view, layers, inputs[:1], labels[:1], observed.outputs[:1], observed.coupling
-    )
+    one = DifferentiableTarget(observed.view, layers, inputs[:1], labels[:1], observed.outputs[:1])
     measured = one.jacobian_sensitivity("point", 0, seed=0, memory=1 << 28, progress=Silent())
     squares = dict.fromkeys((layer.name for layer in layers), 0.0)
     for step in STEP * torch.eye(inputs[0].numel(), dtype=torch.float64):

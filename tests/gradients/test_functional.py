@@ -141,7 +141,7 @@ class NeedsTwo(nn.Module):
         (nn.Identity(), "eval", None),
         (nn.Identity(), "train", "1 normalises by its batch's statistics"),
         (nn.BatchNorm2d(3, track_running_stats=False), "eval", "2 normalises"),
-        (Centred(), "eval", "changes with the other records"),
+        (Centred(), "eval", "the module `2` is a function of several records"),
         (NeedsTwo(), "eval", "on one record alone: two at least"),
         (nn.InstanceNorm2d(3, track_running_stats=True), "eval", None),
         (nn.GroupNorm(1, 3), "eval", None),

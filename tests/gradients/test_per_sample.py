@@ -191,7 +191,7 @@ def test_records_coupled_by_the_model_itself_are_refused():
             return super().forward(x - x.mean(dim=0))
 
     target = Target(Centred(3, 2), MeanSquaredError())
-    with pytest.raises(NotApplicable, match="only batches can be looked at"):
+    with pytest.raises(NotApplicable, match="the model is a function of several records"):
         per_sample_gradients(target, torch.rand(4, 3), torch.rand(4, 2), target.layers)
 
 

@@ -177,7 +177,7 @@ def _expect_own_gradients(view: FunctionalModel, inputs: Tensor, labels: Tensor)
     view.check(inputs, labels)
     reason = view.coupling(inputs, labels)
     if reason:
-        raise NotApplicable(f"records have no gradients of their own: {reason}; use --mode eval")
+        raise NotApplicable(f"records have no gradients of their own: {reason}{view.remedy}")
     if view.stochastic(inputs[:2]):
         raise NotApplicable(
             "the model draws random numbers (dropout), so that a record has no one gradient; use "

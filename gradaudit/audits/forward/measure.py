@@ -119,7 +119,7 @@ def _expect_own_activations(view: FunctionalModel, records: Tensor) -> None:
     if reason is None and view.stochastic(records):
         reason = "they are drawn at random (dropout)"
     if reason:
-        raise NotApplicable(f"records have no activations of their own: {reason}; use --mode eval")
+        raise NotApplicable(f"records have no activations of their own: {reason}{view.remedy}")
 
 
 def _agree(together: Tensor | None, alone: list[Tensor | None]) -> bool:

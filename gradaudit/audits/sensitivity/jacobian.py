@@ -208,16 +208,17 @@ class Jacobians:
         Sources that come together are asked for the same directions in turn.
         """
         records = len(source.point.batch.records)
-        if isinstance(source, PiecewiseLinear) and passes[0].total and self._on_the_cpu:
-            parts = [source.part(at) for at in _slices(records, 1)]
-            if tables_pay(source, self._room):
-                for part in parts:
-                    yield [tabulated(part)], _TABULATED
-                return
         pair = _pair_bytes(self.batch.trace, {norm for taken in passes for norm in taken.norms})
         shared = min(self._most.shared, 2 * self._room // pair)
         pairs = max(min(self._most.working_set, self._room) // pair, shared)
         chunk = max(1, min(self._most.directions, pairs))
+        if isinstance(source, PiecewiseLinear) and passes[0].total and self._on_the_cpu:
+            parts = [source.part(at) for at in _slices(records, 1)]
+            if tables_pay(source, self._room):
+                for part in parts:
+                    table = tabulated(part)
+                    yield ([table], _TABULATED) if table else ([part], chunk)
+                return
         yield [source.part(at) for at in _slices(records, pairs // chunk)], chunk
 
 

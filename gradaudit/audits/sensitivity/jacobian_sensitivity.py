@@ -28,7 +28,14 @@ from gradaudit.core.statistics.intervals import Interval
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.workers import ALONE, Workers
-from gradaudit.gradients.differentiation import Batch, Mapped, Variable, fastest
+from gradaudit.gradients.differentiation import (
+    Batch,
+    Differentiation,
+    Mapped,
+    Variable,
+    checked,
+    fastest,
+)
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian_norms import Columns, Norm, Pass, by_probes, exact_norms
 from gradaudit.gradients.per_sample import names_of
@@ -48,7 +55,7 @@ CONFIDENT = 0.999
 _SECONDS, _SECONDS_AN_OPERATION = 3e-5, 3e-10
 """A tangent takes about, and for each multiply-add of a forward pass."""
 _TOGETHER = 16
-"""Records that the model is run on at a time, where it does not couple them."""
+"""Records that the model is run on at a time."""
 _TASKS: dict[Variable, str] = {
     "point": "Sensitivity to the input",
     "target": "Sensitivity to the label",
@@ -171,7 +178,7 @@ class DifferentiableTarget:
     """A target with some records, prepared for differentiation.
 
     Labels are as the data set holds them, outputs (records, …) of records that are each a batch of
-    its own; ``coupling`` says what makes a record's output depend on its batch.
+    its own.
     """
 
     view: FunctionalModel
@@ -179,7 +186,6 @@ class DifferentiableTarget:
     inputs: Tensor
     labels: Tensor
     outputs: Tensor
-    coupling: str | None
 
     @classmethod
     def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> Self:
@@ -187,23 +193,18 @@ class DifferentiableTarget:
 
         Raises:
             AuditError: it cannot be run, or gives numbers that are not finite.
-            NotApplicable: it cannot be run on one record alone.
+            NotApplicable: its outputs or its loss are functions of several records.
         """
         view = FunctionalModel.of(target, seed=seed)
         inputs, labels = view.cast(records.inputs), view.cast(records.labels)
-        coupling = view.coupling(inputs, labels)
-        outputs, size = [], 1 if coupling else _TOGETHER
-        for some in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
-            try:
-                outputs.append(view.check(*some))
-            except AuditError as error:
-                if coupling is None:
-                    raise
-                raise NotApplicable(f"{coupling}, and alone a record fails: {error}") from error
+        if coupling := view.coupling(inputs, labels):
+            raise NotApplicable(f"records have no gradients of their own: {coupling}{view.remedy}")
+        parts = zip(torch.split(inputs, _TOGETHER), torch.split(labels, _TOGETHER), strict=True)
+        outputs = [view.check(*some) for some in parts]
         together = torch.cat(outputs)
         if not together.isfinite().all():
             raise AuditError("the model's outputs are not finite: check the checkpoint")
-        return cls(view, layers, inputs, labels, together, coupling)
+        return cls(view, layers, inputs, labels, together)
 
     @property
     def confident(self) -> float | None:
@@ -240,7 +241,12 @@ class DifferentiableTarget:
         trace, targets, points = self._traced(by)
         records = range(len(self.inputs))
         batch = Batch(trace, self.inputs, points, targets, records)
-        jacobians = Jacobians(batch, Mapped(), by, self.layers, memory, seed)
+        way: Differentiation
+        try:  # the way that nearly all models allow first, as trying others takes several passes
+            way = checked(Mapped(), batch, by)
+        except Exception:
+            way = checked(fastest(batch, by), batch, by)
+        jacobians = Jacobians(batch, way, by, self.layers, memory, seed)
         work = len(records) * jacobians.size * _multiply_adds(trace)
         if probes is None:
             many = by == "target" and jacobians.size > MOST_LABELS
@@ -252,10 +258,10 @@ class DifferentiableTarget:
         seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))
         with progress.task(_TASKS[by], tangents) as advance:
             work_of = partial(Jacobians.norms, passes=passes, advance=advance, seconds=seconds)
-            try:  # in the way that nearly all models allow, as trying others takes several passes
+            try:
                 norms_of = work_of(jacobians, workers=workers.on(by))
-            except Exception:
-                slower = replace(jacobians, way=fastest(batch, by))
+            except Exception:  # as of records that take other branches
+                slower = replace(jacobians, way=checked(fastest(batch, by), batch, by))
                 norms_of = work_of(slower, workers=workers.on(by))
         wide = [layer for layer in self.layers if layer.parameters > 1]
         raw = {layer.name: _samples(norms_of[layer.name], passes) for layer in self.layers}

@@ -263,7 +263,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
 
     Raises:
         AuditError: the model cannot be run on the records.
-        NotApplicable: it cannot be run on one record alone.
+        NotApplicable: its outputs or its loss are functions of several records.
     """
     for target, variant in by_round(subject):
         for reacting, observed in _observed(audit, target, subject):
@@ -309,6 +309,4 @@ def _facts(observed: DifferentiableTarget) -> dict[str, JsonValue]:
     facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
     if observed.confident is not None:
         facts["confident_share"] = observed.confident
-    if observed.coupling is not None:
-        facts["coupling"] = f"{observed.coupling}; here each record is a batch of its own"
     return facts

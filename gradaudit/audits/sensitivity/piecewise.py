@@ -250,8 +250,12 @@ class Tabulated(PiecewiseLinear):
         return spread
 
 
-def tabulated(linear: PiecewiseLinear) -> Tabulated:
-    """Make the source for one record, with its response tabulated."""
+def tabulated(linear: PiecewiseLinear) -> Tabulated | None:
+    """Make the source for one record, with its response tabulated.
+
+    None where the table, by backward passes, is not the response in the direction of the test:
+    backwards ``no_grad`` cuts the derivative, forwards it does not.
+    """
     batch, (outputs, _) = linear.point.batch, linear.response
     (point,), (record,) = batch.points, batch.records
 
@@ -266,6 +270,12 @@ def tabulated(linear: PiecewiseLinear) -> Tabulated:
         for site, tangent in linear.moving.items()
     }
     table = _table(given, point, torch.ones_like(outputs[0, 0]))
+    along = linear.direction.flatten()
+    tables = [(table, outputs), *((seen[site], linear.moving[site]) for site in seen)]
+    for columns, tangent in tables:
+        apart = (columns @ along - tangent.flatten()).abs().max()
+        if apart > _TOLERANCE * tangent.abs().max():
+            return None
     known = linear.point, linear.deltas, linear.curvature, linear.direction, linear.response
     return Tabulated(*known, table, seen)
 

@@ -57,7 +57,8 @@ class RecordGradients:
         view.check(records, targets)
         if reason := view.coupling(records, targets):
             raise NotApplicable(
-                f"records have no gradients of their own to clip: {reason}; use --model-mode eval"
+                f"records have no gradients of their own to clip: {reason}"
+                f"{'; use --model-mode eval' if view.mode == 'train' else ''}"
             )
         if view.stochastic(records):
             raise NotApplicable(
