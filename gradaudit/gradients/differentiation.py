@@ -68,7 +68,7 @@ class Batch:
 
     def in_double_precision(self) -> Self:
         """The batch of the same model in float64."""
-        view = self.trace.view.in_double_precision()
+        view = self.trace.view.in_precision(torch.float64)
         return replace(
             self,
             trace=replace(self.trace, view=view),

@@ -58,10 +58,20 @@ class FunctionalModel:
         """A functional copy of the target on its device (in float32 where that has no float64).
 
         In the target's own precision, where no other is asked for.
+
+        Raises:
+            AuditError: parameters are complex.
         """
         device = target.device
         dtype = torch.float32 if device.type == "mps" else dtype or target.precision
         model = target.model
+        complex_ones = [name for name, p in model.named_parameters() if p.is_complex()]
+        if complex_ones:
+            raise AuditError(
+                f"the model's parameters {listed(complex_ones)} are complex, and gradients are of "
+                "real ones; hold them as pairs of reals, and take torch.view_as_complex of them in "
+                "forward"
+            )
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         fixed = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         parameters = _copies(trainable, dtype)
@@ -73,13 +83,12 @@ class FunctionalModel:
         how = target.loss, target.mode, dtype, device, seed, target.parts, target.coupled
         return cls(model, parameters, constants, *how)
 
-    def in_double_precision(self) -> Self:
-        """The same function in float64; itself if it is, or its device has none."""
-        if self.dtype is torch.float64 or self.device.type == "mps":
+    def in_precision(self, dtype: torch.dtype) -> Self:
+        """The same function in another precision; itself in float64 if its device has none."""
+        if self.dtype is dtype or self.device.type == "mps":
             return self
-        double = torch.float64
-        parameters, constants = (_copies(x, double) for x in (self.parameters, self.constants))
-        return replace(self, parameters=parameters, constants=constants, dtype=double)
+        parameters, constants = (_copies(x, dtype) for x in (self.parameters, self.constants))
+        return replace(self, parameters=parameters, constants=constants, dtype=dtype)
 
     def cast(self, data: Tensor) -> Tensor:
         """Inputs or labels on the model's device, real numbers in its precision."""
@@ -151,6 +160,11 @@ class FunctionalModel:
             except Exception as error:
                 self._expect_company(inputs, error)
                 run = partial(self.outputs, self.parameters)
+                if self._runs_in_single_precision(inputs):
+                    raise AuditError(
+                        f"the model cannot be run in double precision: {_first_line(error)}; use "
+                        "--dtype float32, in which it can"
+                    ) from error
                 why = misfit(self.module, run, inputs) or _first_line(error)
                 raise AuditError(
                     f"the model cannot be run on inputs {self._shapes(inputs)}: {why}; name the "
@@ -164,6 +178,16 @@ class FunctionalModel:
                 )
             self.loss.check(outputs, labels)
         return outputs
+
+    def _runs_in_single_precision(self, inputs: Tensor) -> bool:
+        if self.dtype is torch.float32:
+            return False
+        single = self.in_precision(torch.float32)
+        try:
+            single.outputs({}, single.cast(inputs))
+        except Exception:  # then its precision is not what it cannot be run for
+            return False
+        return True
 
     def _expect_company(self, inputs: Tensor, error: Exception) -> None:
         """Name the remedy where a single record fails because it would be normalised by its batch.
@@ -224,7 +248,7 @@ class FunctionalModel:
             return reason
         if self.coupled == "" or (self.coupled and targets is not None):
             return self.coupled or None
-        double = self.in_double_precision()
+        double = self.in_precision(torch.float64)
         try:
             with torch.no_grad():
                 double.outputs({}, double.cast(inputs[:2]))

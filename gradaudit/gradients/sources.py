@@ -172,7 +172,8 @@ class Tangents:
         assert known is not None
         seen = {site: self.seen[site] for site, _ in self.uses if site in self.seen}
         records = max(map(len, seen.values()), default=1)
-        size = max(1, _BLOCK // (records * math.prod(self.base.right.shape[1:])))
+        elements = records * math.prod(self.base.right.shape[1:])
+        size = max(1, _BLOCK // max(1, elements))  # an expert that got no record has none
         for start in range(0, known.shape[1], size):
             at = slice(start, start + size)
             yield replace(

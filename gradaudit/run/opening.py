@@ -137,9 +137,27 @@ def _tested(targets: tuple[Target, ...], records: Records, seed: int) -> tuple[T
     """Test on the newest target, once for a run, whether records are independent."""
     batch = torch.from_numpy(rng(seed, "coupling").permutation(len(records))[:_COMPANY])
     view = FunctionalModel.of(targets[-1])
-    coupled = view.coupling(view.cast(records.inputs[batch]), view.cast(records.labels[batch]))
-    note = (f"updates are computed batch by batch: {coupled}",) if coupled else ()
-    return tuple(replace(x, coupled=coupled or "", notes=(*x.notes, *note)) for x in targets)
+    inputs = view.cast(records.inputs[batch])
+    coupled = view.coupling(inputs, view.cast(records.labels[batch]))
+    notes = [f"updates are computed batch by batch: {coupled}"] if coupled else []
+    notes += _probabilities(view, inputs)
+    return tuple(replace(x, coupled=coupled or "", notes=(*x.notes, *notes)) for x in targets)
+
+
+def _probabilities(view: FunctionalModel, inputs: torch.Tensor) -> list[str]:
+    """Say that outputs look like probabilities, of which the loss takes the logits."""
+    if not isinstance(view.loss, CrossEntropy | BinaryCrossEntropy):
+        return []
+    try:
+        with torch.no_grad():
+            outputs = view.loss.predictions(view.outputs({}, inputs))
+    except Exception:  # it cannot be run at all: ``check`` says why
+        return []
+    shares = bool(((outputs >= 0) & (outputs <= 1)).all())
+    sums = outputs.sum(dim=1) if outputs.dim() > 1 else outputs
+    if not shares or (isinstance(view.loss, CrossEntropy) and not (sums - 1).abs().lt(1e-5).all()):
+        return []
+    return [f"all outputs are probabilities, and --loss {view.loss.name} takes logits"]
 
 
 def _records_for(model: nn.Module, settings: SubjectSettings, data: object | None) -> Records:
