@@ -5,7 +5,6 @@ are called with it and an update.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +26,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import Defense, parse_defense
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.errors import UsageError
-from gradaudit.executors import DEFAULT
-from gradaudit.executors.workers import use_cluster
+from gradaudit.executors.workers import DEFAULT, use_executor
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode, shared_parameters
 from gradaudit.progress import Progress
@@ -216,7 +214,7 @@ def audit(
     data: Chosen | None = None,
     *,
     jobs: int | None = None,
-    executor: str | Executor = DEFAULT,
+    executor: str = DEFAULT,
     progress: Progress | None = None,
 ) -> Report: ...
 
@@ -241,7 +239,7 @@ def audit(
     deployment: str | Path | Deployment | None = None,
     seed: int = 0,
     jobs: int | None = None,
-    executor: str | Executor = DEFAULT,
+    executor: str = DEFAULT,
     progress: Progress | None = None,
 ) -> Report: ...
 
@@ -252,7 +250,7 @@ def audit(
     *,
     audits: Chosen | None = None,
     jobs: int | None = None,
-    executor: str | Executor = DEFAULT,
+    executor: str = DEFAULT,
     progress: Progress | None = None,
     **described: Any,
 ) -> Report:
@@ -268,8 +266,7 @@ def audit(
             options of a plain ``gradaudit scan``.
         jobs: how many units of work are done at a time; without it one, or with an executor as
             many as it has workers. No number depends on it.
-        executor: where they are done, as ``--executor`` names it, or a ``concurrent.futures``
-            executor whose workers have this package.
+        executor: where they are done, as ``--executor`` names it.
         progress: shows how far the work is.
         described: with a model, what else ``Target`` takes by name.
 
@@ -293,7 +290,7 @@ def audit(
         target, chosen = AuditTarget(model, data, **described), audits
     configured = _configured(chosen, target.federation)
     target = target.about([name for one in configured for name in one.attributes])
-    subject = replace(target.subject, jobs=use_cluster(executor, jobs))
+    subject = replace(target.subject, jobs=use_executor(executor, jobs))
     return run(subject, configured, progress=progress)
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from gradaudit.audits import audits
 from gradaudit.audits.base import split_at_commas
 from gradaudit.audits.presets import PresetName
-from gradaudit.core.parts import declared, forms
+from gradaudit.core.parts import declared
 from gradaudit.core.yaml_file import read_yaml
 from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
@@ -132,8 +132,9 @@ class SubjectSettings(_Settings):
         "work that run at a time (without it as many as there are workers).",
     )
     executor: str = Field(
-        "joblib",
-        description=f"Executor that runs the units of work: {forms('gradaudit.executors')}.",
+        "loky",
+        description="Executor that runs the units of work: loky (processes of this machine), "
+        "dask:ADDRESS, ray:ADDRESS.",
     )
 
 

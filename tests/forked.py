@@ -27,7 +27,7 @@ _FORKS.set_forkserver_preload(
         "gradaudit.run.opening",
         "gradaudit.audits.dp_audit.measure",
         "gradaudit.data.diabetes",
-        "gradaudit.executors.joblib",
+        "gradaudit.executors.workers",
         "pandas",
         "scipy.stats",
         "sklearn.datasets",

@@ -17,7 +17,6 @@ from gradaudit.audits.dp_audit.mechanisms import load_mechanism, mechanisms
 from gradaudit.audits.presets import OF_SUBJECT, PRESETS
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses, parse_defense
-from gradaudit.executors import clusters
 from gradaudit.families import families, family
 from gradaudit.federation.algorithms import algorithms, choose_algorithm
 from gradaudit.formats import format_for, format_named, formats
@@ -30,7 +29,6 @@ KINDS: Mapping[str, Mapping[str, type[Any]]] = {
     "mechanisms": mechanisms(),
     "algorithms": algorithms(),
     "data": adapters(),
-    "executors": clusters(),
     "formats": formats(),
 }
 OF_PAPERS = ("audits", "reconstructions", "defenses", "families", "mechanisms", "algorithms")
@@ -167,7 +165,6 @@ def test_it_is_listed_with_its_summary(part: Part) -> None:
     shown = {
         "defenses": lambda: part.cls.example,
         "data": lambda: part.cls.example,
-        "executors": lambda: part.cls.example,
         "mechanisms": lambda: part.cls.example,
         "formats": lambda: f"{part.name} ({part.cls.suffix})",
     }.get(part.kind, lambda: part.name)()
@@ -205,7 +202,7 @@ def test_its_example_is_a_spec_of_it(part: Part) -> None:
     assert parse_defense(str(defense)).options == defense.options
 
 
-@parts("data", "executors")
+@parts("data")
 def test_its_example_begins_with_its_name(part: Part) -> None:
     begin = "path/to/file.py:" if part.name == "file" else part.name
     assert part.cls.example.startswith(begin)

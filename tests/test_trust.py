@@ -44,7 +44,7 @@ def test_what_init_wrote_is_trusted() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "model: zoo:mlp?inputs=2&hidden=3\ndata: csv:table.csv?label=y\nexecutor: joblib\n",
+        "model: zoo:mlp?inputs=2&hidden=3\ndata: csv:table.csv?label=y\nexecutor: loky\n",
         "model: net.py:make\ndata: csv:table.csv?label=y\n",
         "seed: 3\n",
     ],

@@ -23,7 +23,6 @@ PARTS = {
     "data": "gradaudit.data",
     "families": "gradaudit.families",
     "mechanisms": "gradaudit.audits.dp_audit.mechanisms",
-    "executors": "gradaudit.executors",
     "algorithms": "gradaudit.federation.algorithms",
     "losses": "gradaudit.models.losses",
     "costs": "gradaudit.protection.costs",

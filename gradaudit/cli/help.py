@@ -320,6 +320,5 @@ _COMPLETED: Mapping[str, Callable[[typer.Context], Iterable[Completion]]] = {
     "method": _parts(_RECONSTRUCTIONS),
     "family": _parts("gradaudit.families"),
     "algorithm": _parts("gradaudit.federation.algorithms"),
-    "executor": _parts("gradaudit.executors", "example"),
     "cost": _parts("gradaudit.protection.costs"),
 }

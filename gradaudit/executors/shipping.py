@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from gradaudit._version import __version__
@@ -56,33 +55,21 @@ def opened(answer: bytes) -> tuple[Any, int]:
     return value, units
 
 
-def perform(task: bytes, counts: str, number: int, asked: dict[str, str]) -> bytes:
-    """Does a task in a worker; returns its result or exception, and its units.
-
-    Where the worker sees the file of counts, the process that watches sees the units grow.
-    """
+def perform(number: int, task: bytes, asked: dict[str, str]) -> tuple[int, bytes]:
+    """Does a task in a worker; returns its number, and its result or exception and its units."""
     reported: list[int] = []
-    seen = np.memmap(counts, np.int64, "r+") if os.path.exists(counts) else None
-    if seen is not None:
-        seen[number] = 0  # of a worker that was lost
-
-    def advance(more: int) -> None:
-        reported.append(more)
-        if seen is not None:
-            seen[number] += more
-
     try:
         _expect_same(asked)
         work = received(task)
         _one_thread(asked)
-        value, error = work(advance), None
+        value, error = work(reported.append), None
     except Exception as raised:
         raised.add_note(traceback.format_exc())
         value, error = None, raised
     try:
-        return cloudpickle.dumps((value, sum(reported), error))  # type: ignore[no-any-return]
+        return number, cloudpickle.dumps((value, sum(reported), error))
     except Exception as unfit:
-        return cloudpickle.dumps((None, 0, PicklingError(str(unfit))))  # type: ignore[no-any-return]
+        return number, cloudpickle.dumps((None, 0, PicklingError(str(unfit))))
 
 
 @cache

@@ -1,32 +1,34 @@
-"""Shares out tasks among workers; results do not depend on how many workers there are.
+"""Shares out tasks among workers by joblib; results do not depend on how many workers there are.
 
-All parallel work runs in one place, which ``use_cluster`` chooses (``gradaudit.executors``): the
-processes of this machine, unless the user names another.
+All parallel work runs in one place, which ``use_executor`` chooses: processes of this machine
+(loky), unless the user names a Dask or Ray cluster.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import chain, islice
-from pathlib import Path
 from pickle import PicklingError
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from joblib import Parallel, delayed, parallel_config
 from threadpoolctl import ThreadpoolController
 
-from gradaudit.errors import AuditError, one_line
-from gradaudit.executors import DEFAULT, Cluster, load_cluster
+from gradaudit.core.parts import library
+from gradaudit.core.specs import suggest
+from gradaudit.errors import AuditError, UsageError, one_line
 from gradaudit.executors.shipping import opened, perform, pickled, ship_by_value, versions
 from gradaudit.executors.units import NOTHING_KEPT, Units, Word
 from gradaudit.progress import Advance
@@ -40,55 +42,88 @@ Numbered = Iterator[tuple[int, Task[T]]]
 Given = Callable[[int, Any], None]
 """Function that receives a task's number and result as soon as it is done."""
 
-TRIES = 3
-"""Largest number of times that a task is given out again after its worker was lost."""
-COSTS = 3.0
-"""Seconds of work below which starting workers may not pay off."""
+DEFAULT = "loky"
+EXAMPLES = {"loky": "loky", "dask": "dask:tcp://HOST:8786", "ray": "ray:auto"}
+"""Kinds of executors, each with a spec that names one."""
 PATIENCE = 0.5
-"""Seconds of work of unknown length that this process does before it starts workers."""
-_POLL = 0.2
-"""Seconds between two checks of the workers' progress."""
-_AHEAD = 2
-"""Number of tasks that are queued for each worker."""
+"""Seconds of short tasks that this process does before it starts workers."""
+_ANSWER = 30
+"""Seconds within which a cluster has to answer."""
+_POLL = 0.5
+"""Seconds between a worker's checks that its parent process is still there."""
 
 
 @dataclass
-class _ChosenExecutor:
-    """The executor that was named last, and its workers."""
+class _Executor:
+    """The executor that was named last: joblib's backend and its arguments."""
 
-    named: str | Executor = DEFAULT
-    cluster: Cluster = field(default_factory=lambda: load_cluster(DEFAULT))
-
-
-@cache
-def _chosen_executor() -> _ChosenExecutor:
-    return _ChosenExecutor()
+    spec: str = DEFAULT
+    backend: str = DEFAULT
+    arguments: dict[str, Any] = field(default_factory=dict)
+    workers: int = 1
 
 
-def use_cluster(executor: str | Executor, jobs: int | None = None) -> int:
-    """Do all further work on this cluster (``gradaudit.executors.load_cluster``).
+_CHOSEN = _Executor()
+
+
+def use_executor(spec: str, jobs: int | None = None) -> int:
+    """Do all further work at an executor.
 
     Args:
-        executor: as ``--executor`` names it, or one of Python's own interface.
-        jobs: how many units are worked on at a time, if anybody asks for a number.
+        spec: ``loky``, ``dask:ADDRESS`` or ``ray:ADDRESS``.
+        jobs: number of workers, if the user names it.
 
     Returns:
-        That number, which may be the place's own.
+        That number, or the number of the cluster's workers.
 
     Raises:
-        UsageError: there is no such place, or nobody answers there.
+        UsageError: there is no such executor, its library is missing, or it does not answer.
     """
-    now = _chosen_executor()
-    if now.named != executor:
-        cluster = load_cluster(executor)
-        now.cluster.kill()
-        now.named, now.cluster = executor, cluster
-    return now.cluster.workers(jobs)
+    if spec != _CHOSEN.spec:
+        kind, _, address = spec.partition(":")
+        connect = {"loky": _loky, "dask": _dask, "ray": _ray}.get(kind)
+        if connect is None or (kind == DEFAULT) != (not address):
+            raise UsageError(
+                f"--executor {spec}: no such executor{suggest(kind, EXAMPLES)}; "
+                f"name one of: {', '.join(EXAMPLES.values())}"
+            )
+        arguments, workers = connect(spec, address)
+        _CHOSEN.spec, _CHOSEN.backend = spec, kind
+        _CHOSEN.arguments, _CHOSEN.workers = arguments, workers
+    return jobs or _CHOSEN.workers
+
+
+def _loky(spec: str, address: str) -> tuple[dict[str, Any], int]:
+    return {}, 1
+
+
+def _dask(spec: str, address: str) -> tuple[dict[str, Any], int]:
+    distributed = library("distributed", "dask", f"--executor {spec}")
+    try:
+        client = distributed.Client(address, timeout=_ANSWER, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise _unreachable(spec, error) from error
+    return {"client": client, "pure": False}, max(1, sum(client.nthreads().values()))
+
+
+def _ray(spec: str, address: str) -> tuple[dict[str, Any], int]:
+    ray = library("ray", "ray", f"--executor {spec}")
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (OSError, RuntimeError, ValueError) as error:
+            raise _unreachable(spec, error) from error
+    library("ray.util.joblib", "ray", f"--executor {spec}").register_ray()
+    return {}, max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def _unreachable(spec: str, error: Exception) -> UsageError:
+    return UsageError(f"--executor {spec}: cannot be reached ({one_line(error)}); is it running?")
 
 
 def on_this_machine() -> bool:
-    """Whether units of work run in processes of this machine, which see the same files."""
-    return _chosen_executor().cluster.here
+    """Whether workers are processes of this machine, which see the same files."""
+    return _CHOSEN.backend == DEFAULT
 
 
 @contextmanager
@@ -121,32 +156,28 @@ def shared_out(
     workers: int,
     advance: Advance,
     units: Units = NOTHING_KEPT,
-    seconds: float | None = math.inf,
+    *,
+    patience: float | None = None,
     given: Given = lambda number, value: None,
-    count: int | None = None,
 ) -> list[T]:
     """Returns every task's result in order, from as many workers of one thread each.
 
-    The tasks stay in this process, with one thread too, where one worker is enough, where they are
-    short, and where what they need, such as a user's model, cannot be shipped to another one. An
-    exception of a task, and an interruption, end the work at once. A task whose worker is lost is
-    given to another one.
+    The tasks stay in this process, with one thread too, where one worker is enough, and where what
+    they need, such as a user's model, cannot be shipped to another one. An exception of a task,
+    and an interruption, end the work at once.
 
     Args:
         tasks: independent of one another; those that are made one by one are made here, while
             workers are busy with those before.
         workers: at most.
         advance: called with the units that the tasks advance by, in this process.
-        units: where what the tasks give is kept, by their numbers; it is not made again.
-        seconds: about what they all take together on one core; None where nobody knows, and they
-            are begun here.
-        given: called with what each task gives, in this process.
-        count: how many tasks there are at most, where they are no sequence.
+        units: store of the tasks' results, by their numbers; a stored one is not made again.
+        patience: seconds of tasks that this process does first; ``PATIENCE`` where none is given.
+        given: called with each task's number and result, in this process.
 
     Raises:
-        AuditError: a task was lost with every worker that it was given to.
+        AuditError: a worker was lost.
     """
-    most = len(tasks) if isinstance(tasks, Sized) else count or 1
     source: Numbered[T] = enumerate(tasks)
     if units:
         source = ((n, partial(_kept, units.of("shared out", n), task)) for n, task in source)
@@ -156,18 +187,15 @@ def shared_out(
         values[number] = value
         given(number, value)
 
-    if min(workers, most) > 1 and seconds is None:
-        _here(source, advance, take, PATIENCE)
-        seconds = math.inf
-    workers = min(workers, most - len(values))
-    if workers > 1 and seconds is not None and seconds >= COSTS:
-        ship_by_value()
-        shared = _Shared(source, most, workers, advance, take)
-        try:
-            shared.done()
-        except PicklingError as error:
-            log.info("no workers, the work cannot be shipped to them: %s", error)
-            source = chain(sorted(shared.left.items()), source)
+    if workers > 1:
+        _here(source, advance, take, PATIENCE if patience is None else patience)
+        first = [*islice(source, 2)]
+        source = chain(first, source)
+        if len(first) > 1:
+            unsent: list[tuple[int, Task[T]]] = []
+            for number, value in _done(source, workers, advance, unsent):
+                take(number, value)
+            source = chain(unsent, source)
     _here(source, advance, take)
     return [values[number] for number in range(len(values))]
 
@@ -210,11 +238,12 @@ class Workers:
         self,
         tasks: Sequence[Task[T]],
         advance: Advance,
-        seconds: float | None = None,
+        *,
+        patience: float | None = None,
         given: Given = lambda number, value: None,
     ) -> list[T]:
         """Returns every task's result in order; see ``shared_out``."""
-        return shared_out(tasks, self.jobs, advance, self.units, seconds, given)
+        return shared_out(tasks, self.jobs, advance, self.units, patience=patience, given=given)
 
 
 ALONE = Workers()
@@ -237,108 +266,74 @@ def _kept(units: Units, task: Task[T], advance: Advance) -> T:
     return value
 
 
-class _Shared:
-    """Tasks that workers do, until each has a result or was given up.
+def _done(
+    tasks: Numbered[T], workers: int, advance: Advance, unsent: list[tuple[int, Task[T]]]
+) -> Iterator[tuple[int, T]]:
+    """Yields numbers and results from workers; stops at a task that cannot be shipped."""
+    ship_by_value()
 
-    Few more are shipped, or made, than are worked on, since what they look at may be large.
-
-    Attributes:
-        left: tasks that gave nothing yet, of those that were made.
-    """
-
-    def __init__(
-        self, source: Numbered[Any], count: int, workers: int, advance: Advance, take: Given
-    ) -> None:
-        self.source, self.count, self.workers = source, count, workers
-        self.advance, self.take = advance, take
-        self.left: dict[int, Task[Any]] = {}
-        self.advanced: dict[int, int] = {}
-        self.lost: dict[int, list[BaseException]] = {}
-        self.reported = 0
-
-    def done(self) -> None:
-        """Send every task to the workers until each has a result."""
-        cluster = _chosen_executor().cluster
-        with TemporaryDirectory(prefix="gradaudit-") as folder:
-            counts = Path(folder) / "units"
-            self.units: NDArray[np.int64] = np.memmap(counts, np.int64, "w+", shape=(self.count,))
+    def calls() -> Iterator[Any]:
+        for number, task in tasks:
             try:
-                self._round(cluster.open(self.workers), counts)
-                while self.left:
-                    self._expect_workers(cluster)
-                    self._round(cluster.open(self.workers), counts)
-            except PicklingError:  # workers had no part in that
-                self.advance(sum(self.advanced.values()) - self.reported)
-                raise
-            except BaseException:
-                self.advance(-self.reported)
-                cluster.kill()
-                raise
+                yield delayed(perform)(number, pickled(task), versions())
+            except PicklingError as error:
+                log.info("no workers, the work cannot be shipped to them: %s", error)
+                unsent.append((number, task))
+                return
 
-    def _round(self, executor: Executor, counts: Path) -> None:
-        """Do every task that is left once; raises what one of them raised."""
-        numbers = chain([*self.left], self._made())
-        running: dict[Future[bytes], int] = {}
-        try:
-            while True:
-                for number in islice(numbers, _AHEAD * self.workers - len(running)):
-                    asked = self._asked(executor, counts, number)
-                    if asked is None:
-                        numbers = chain()  # the next round has other workers
-                        break
-                    running[asked] = number
-                if not running:
-                    return
-                for future in wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done:
-                    self._take(running.pop(future), future)
-                self._report()
-        finally:
-            for future in running:
-                future.cancel()
+    with closing(_results(calls(), workers)) as results:
+        for number, answer in results:
+            value, units = opened(answer)
+            advance(units)
+            yield number, value
 
-    def _made(self) -> Iterator[int]:
-        """Yields the numbers of further tasks, each as it is sent."""
-        for number, task in self.source:
-            self.left[number] = task
-            yield number
 
-    def _asked(self, executor: Executor, counts: Path, number: int) -> Future[bytes] | None:
-        """Sends a task to a worker; None where the loss of one worker ended all."""
-        task = pickled(self.left[number])
-        try:
-            return executor.submit(perform, task, str(counts), number, versions())
-        except Exception as error:  # whatever the place raises that takes no more work
-            self._lose(number, error)
-            return None
+def _results(calls: Iterator[Any], workers: int) -> Generator[tuple[int, bytes]]:
+    in_order = _CHOSEN.backend == "ray"  # its backend gives no results one by one
+    local = {"initializer": _begin, "initargs": (os.getpid(),)} if on_this_machine() else {}
+    with parallel_config(_CHOSEN.backend, **_CHOSEN.arguments, **local):
+        parallel = Parallel(
+            n_jobs=workers,
+            return_as="list" if in_order else "generator_unordered",
+            pre_dispatch=2 * workers,
+            batch_size=1,
+            max_nbytes=None,
+        )
+    try:
+        with _deaf():
+            results = parallel(calls)
+        yield from results
+    except BrokenExecutor as error:
+        raise AuditError(
+            f"--executor {_CHOSEN.spec}: a worker was lost ({one_line(error, 200)}); give workers "
+            "more memory, or fewer --jobs"
+        ) from error
 
-    def _report(self) -> None:
-        """Advance the progress by new units, and take back those of lost tasks.
 
-        A cluster may do a task again whose value is here already, so that its count is no more.
-        """
-        now = sum(self.advanced.get(number, int(count)) for number, count in enumerate(self.units))
-        self.advance(now - self.reported)
-        self.reported = now
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Let processes that are started within ignore interruptions from their start.
 
-    def _take(self, number: int, future: Future[bytes]) -> None:
-        try:
-            answer = future.result()
-        except Exception as error:  # whatever becomes of workers; a task's own error is given
-            self._lose(number, error)
-            return
-        value, self.advanced[number] = opened(answer)
-        del self.left[number]
-        self.take(number, value)
+    Only the main thread may say who listens to them.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    listening = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    try:
+        yield
+    finally:
+        if listening is not None:
+            signal.signal(signal.SIGINT, listening)
 
-    def _lose(self, number: int, error: Exception) -> None:
-        log.info("a worker was lost, its work is done again: %s", one_line(error))
-        self.lost.setdefault(number, []).append(error)
-        self.units[number] = 0
 
-    def _expect_workers(self, cluster: Cluster) -> None:
-        for errors in self.lost.values():
-            if len(errors) >= TRIES:
-                raise AuditError(
-                    f"--executor {cluster}: the worker of a unit was lost {TRIES} times "
-                    f"({one_line(errors[-1], 200)}); give workers more memory, or fewer --jobs"
-                ) from errors[-1]
+def _begin(parent: int) -> None:
+    """Leave interruptions and warnings to the parent process, and end when it is killed."""
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    threading.Thread(target=follow, daemon=True).start()

@@ -20,7 +20,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, Defense, parse_defense
 from gradaudit.deployment import read_deployment
 from gradaudit.errors import DataError, UsageError
-from gradaudit.executors.workers import use_cluster
+from gradaudit.executors.workers import use_executor
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import keep_freed_memory
 from gradaudit.gradients.precision import usual_precision
@@ -53,7 +53,7 @@ def load(settings: SubjectSettings) -> Subject:
     keep_freed_memory()
     torch.set_num_threads(1)
     threadpool_limits(limits=1, user_api="blas")
-    jobs = use_cluster(
+    jobs = use_executor(
         settings.executor, settings.jobs if "jobs" in settings.model_fields_set else None
     )
     return replace(open_subject(settings), jobs=jobs)

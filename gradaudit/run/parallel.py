@@ -74,7 +74,7 @@ def side_by_side(
                 part = replace(outcome.part, audit=audits[number].audit)
                 done(audits[number], replace(outcome, part=part))
 
-        shared_out(tasks, workers, lambda units: None, given=given)
+        shared_out(tasks, workers, lambda units: None, patience=0, given=given)
 
 
 def _outcome(file: str, each: PlannedAudit, end: float | None, advance: Advance) -> Outcome | None:

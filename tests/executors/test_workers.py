@@ -25,7 +25,7 @@ from gradaudit.audits import audits
 from gradaudit.audits.dp_audit.game import hypotheses
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.executors import joblib, workers
+from gradaudit.executors import workers
 from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import Task, one_thread, shared_out
 from gradaudit.models.losses import CrossEntropy
@@ -62,11 +62,11 @@ def refusing(number: int) -> Task[int]:
 
 def test_results_come_in_order_from_processes_of_one_thread_that_the_next_call_has_too() -> None:
     units: list[int] = []
-    found = shared_out([telling(number) for number in (3, 1, 2)], 2, units.append)
+    found = shared_out([telling(number) for number in (3, 1, 2)], 2, units.append, patience=0)
     assert [number for number, _ in found] == [3, 1, 2]
     assert sum(units) == 12
-    assert shared_out([threads, threads], 2, units.append) == [1, 1]
-    more = shared_out([telling(0)] * 3, 2, units.append)
+    assert shared_out([threads, threads], 2, units.append, patience=0) == [1, 1]
+    more = shared_out([telling(0)] * 3, 2, units.append, patience=0)
     processes = {process for _, process in (*found, *more)}
     assert os.getpid() not in processes
     assert len(processes) <= 2
@@ -75,7 +75,7 @@ def test_results_come_in_order_from_processes_of_one_thread_that_the_next_call_h
 def test_one_task_or_one_worker_stays_here() -> None:
     for tasks, count in ((1, 4), (3, 1)):
         units: list[int] = []
-        found = shared_out([telling(2)] * tasks, count, units.append)
+        found = shared_out([telling(2)] * tasks, count, units.append, patience=0)
         assert {process for _, process in found} == {os.getpid()}
         assert sum(units) == 4 * tasks
 
@@ -83,7 +83,7 @@ def test_one_task_or_one_worker_stays_here() -> None:
 def test_the_error_of_a_task_is_raised_without_waiting_for_the_others() -> None:
     begun = time.monotonic()
     with pytest.raises(NotApplicable, match="not this one"):
-        shared_out([refusing(number) for number in (0, 1)], 2, lambda units: None)
+        shared_out([refusing(number) for number in (0, 1)], 2, lambda units: None, patience=0)
     assert time.monotonic() - begun < 50
 
 
@@ -96,52 +96,24 @@ def test_what_cannot_be_shipped_is_done_here() -> None:
         return os.getpid()
 
     units: list[int] = []
-    assert shared_out([task, task], 2, units.append) == [os.getpid()] * 2
+    assert shared_out([task, task], 2, units.append, patience=0) == [os.getpid()] * 2
     assert sum(units) == 2
 
 
-@pytest.fixture
-def tries(monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often a unit is tried: every worker that is lost has another one start, and import."""
-    monkeypatch.setattr(workers, "TRIES", 2)
-    return 2
+def leaving(advance: Advance) -> None:
+    os._exit(3)
 
 
-def leaving(folder: Path, times: int) -> Task[int]:
-    """Ends its worker so often, having told of units."""
-
-    def task(advance: Advance) -> int:
-        advance(5)
-        left = len(list(folder.iterdir()))
-        if left < times:
-            (folder / str(left)).touch()
-            os._exit(3)
-        return left
-
-    return task
-
-
-def test_a_task_whose_worker_is_lost_is_done_by_another_and_its_units_taken_back(
-    tmp_path: Path, tries: int
-) -> None:
-    """Of ten tasks some are still to be sent when the loss of a worker ends all others."""
-    units: list[int] = []
-    tasks = [leaving(tmp_path, tries - 1), *[telling(1)] * 9]
-    assert shared_out(tasks, 2, units.append)[0] == tries - 1
-    assert sum(units) == 5 + 2 * 9
-
-
-def test_a_task_that_is_lost_with_every_worker_is_given_up(tmp_path: Path, tries: int) -> None:
-    units: list[int] = []
-    with pytest.raises(AuditError, match=f"lost {tries} times"):
-        shared_out([leaving(tmp_path, 9)] * 2, 2, units.append)
-    assert sum(units) == 0
+def test_the_loss_of_a_worker_is_told_in_one_line() -> None:
+    with pytest.raises(AuditError, match=r"a worker was lost .*; give workers more memory"):
+        shared_out([leaving, telling(1)], 2, lambda units: None, patience=0)
+    assert shared_out([telling(1)] * 2, 2, lambda units: None, patience=0)[0][0] == 1
 
 
 def test_what_starts_workers_lets_them_ignore_interruptions_from_birth() -> None:
     before = signal.getsignal(signal.SIGINT)
     asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
-    with joblib._deaf():
+    with workers._deaf():
         told = subprocess.run([sys.executable, "-c", asks], capture_output=True, check=True)
     assert told.stdout.split() == [b"True"]
     assert signal.getsignal(signal.SIGINT) is before
@@ -161,7 +133,8 @@ WAITING = """
     if __name__ == "__main__":
         folder = Path(sys.argv[1])
         with stoppable():
-            shared_out([partial(wait, folder, n) for n in range(2)], 2, lambda units: None)
+            tasks = [partial(wait, folder, n) for n in range(2)]
+            shared_out(tasks, 2, lambda units: None, patience=0)
 """
 
 
@@ -220,7 +193,7 @@ ENDING = """
         return iniconfig.__file__
 
     with stoppable():  # without asking for __main__, which no worker runs
-        print(*shared_out([iniconfig] * 2, 2, lambda units: None), flush=True)
+        print(*shared_out([iniconfig] * 2, 2, lambda units: None, patience=0), flush=True)
         if sys.argv[1] == "at once":
             os._exit(130)
         raise SystemExit("gradaudit: an error")
@@ -258,31 +231,20 @@ def test_what_is_kept_is_not_made_again_and_advances_as_much(tmp_path: Path, wor
     assert (sum(first), sum(again)) == (8, 12)
 
 
-def test_work_of_unknown_length_is_begun_here_and_short_work_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def processes(patience: float, seconds: float | None) -> list[bool]:
-        monkeypatch.setattr(workers, "PATIENCE", patience)
-        tasks = [telling(0)] * 4
-        found = shared_out(tasks, 2, lambda units: None, Units(tmp_path / str(patience)), seconds)
-        return [process == os.getpid() for _, process in found]
-
+def test_short_work_stays_here_and_the_rest_goes_to_workers() -> None:
     def slow(advance: Advance) -> int:
         time.sleep(0.1)
         return os.getpid()
 
-    assert processes(60, None) == [True] * 4
-    assert processes(0, None) == [False] * 4
-    assert processes(0.5, workers.COSTS - 1) == [True] * 4
-    monkeypatch.setattr(workers, "PATIENCE", 0.15)
-    found = shared_out([slow] * 5, 2, lambda units: None, seconds=None)
+    found = shared_out([slow] * 5, 2, lambda units: None, patience=0.15)
     assert [process == os.getpid() for process in found] == [True, True, False, False, False]
+    assert set(shared_out([slow] * 2, 2, lambda units: None, patience=60)) == {os.getpid()}
 
 
 def test_work_that_stays_here_is_done_by_one_thread_too() -> None:
     torch.set_num_threads(2)
     try:
-        assert shared_out([threads], 1, lambda units: None) == [1]
+        assert shared_out([threads], 1, lambda units: None, patience=0) == [1]
         with one_thread():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
@@ -349,7 +311,6 @@ def rows_of(name: str, options: dict[str, Any], **settings: Any) -> tuple[list[M
 def test_audits_find_the_same_for_any_number_of_workers_and_go_on_from_what_is_done(
     name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(workers, "COSTS", 0.0)
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
     monkeypatch.setattr(hypotheses, "_PORTION", 1)
     shipped: list[Task[Any]] = []

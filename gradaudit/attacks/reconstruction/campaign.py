@@ -139,7 +139,7 @@ class Campaign:
             alone = Execution(self.execution.seed)
             tasks = [partial(_one, task, batch, n, alone) for n, batch in enumerate(observed)]
             with self.execution.progress.task(title, len(observed)) as advance:
-                results = shared_out(tasks, workers, advance, units)
+                results = shared_out(tasks, workers, advance, units, patience=0)
         else:
             execution, results = replace(self.execution, workers=workers), []
             for number, batch in enumerate(observed):

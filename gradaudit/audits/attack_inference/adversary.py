@@ -144,8 +144,7 @@ class Adversary:
                     yield partial(fit, *self._knowing(own, released))
                 advance(1)
 
-        most = sum(len(observation.layers) + 1 for observation in self.observations)
-        results = shared_out(tasks(), self.jobs, lambda units: None, seconds=None, count=most)
+        results = shared_out(tasks(), self.jobs, lambda units: None)
         answers: dict[Scope, dict[str, list[Answers]]] = {}
         for scope, of_families in zip(scopes, results, strict=True):
             of_scope = answers.setdefault(scope, {name: [] for name in of_families})

@@ -11,7 +11,6 @@ round sees the model as it is given (Li et al. 2024, definition 3.1 and section 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -148,7 +147,7 @@ def run_experiment(
     ]
     units = sum(repetition.units for repetition in repetitions)
     with progress.task(f"attack {game.name}", units) as advance:
-        played = Workers(workers.jobs).share(tasks, advance, math.inf) if whole else []
+        played = Workers(workers.jobs).share(tasks, advance, patience=0) if whole else []
         for task in [] if whole else tasks:
             played.append(task(advance))
     return played

@@ -112,12 +112,10 @@ class Jacobians:
         passes: Sequence[Pass],
         advance: Advance,
         workers: Workers = ALONE,
-        seconds: float | None = None,
     ) -> dict[str, LayerNorms]:
         """Compute the norms of every layer's Jacobian, by layer.
 
-        ``advance`` is called for every record's every direction; the ``workers`` share in records,
-        all of which take about so many ``seconds``.
+        ``advance`` is called for every record's every direction; the ``workers`` share in records.
         """
         with torch.no_grad():
             linear = self._may_be_linear(passes)
@@ -130,7 +128,7 @@ class Jacobians:
             for at in slices
         ]
         size = slices[0].stop  # which on a GPU goes by what is free
-        parts = workers.on(size).share(tasks, advance, seconds)
+        parts = workers.on(size).share(tasks, advance)
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
 
     @torch.no_grad()

@@ -52,8 +52,6 @@ PROBES = 64
 MOST_LABELS = 1000
 """Components of a label that are each taken without being asked for; more are estimated."""
 CONFIDENT = 0.999
-_SECONDS, _SECONDS_AN_OPERATION = 3e-5, 3e-10
-"""A tangent takes about, and for each multiply-add of a forward pass."""
 _TOGETHER = 16
 """Records that the model is run on at a time."""
 _TASKS: dict[Variable, str] = {
@@ -255,9 +253,8 @@ class DifferentiableTarget:
         if not one_norm and not passes[0].total:
             passes = [taken for taken in passes if "1" not in taken.norms]
         tangents = len(records) * sum(len(taken.plan) for taken in passes)
-        seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))
         with progress.task(_TASKS[by], tangents) as advance:
-            work_of = partial(Jacobians.norms, passes=passes, advance=advance, seconds=seconds)
+            work_of = partial(Jacobians.norms, passes=passes, advance=advance)
             try:
                 norms_of = work_of(jacobians, workers=workers.on(by))
             except Exception:  # as of records that take other branches

@@ -245,7 +245,7 @@ class Permuting:
             partial(self._of_a_run, [(*keys[piece.layer], piece) for piece in pieces], ranks)
             for pieces in groups
         ]
-        found = chain.from_iterable(workers.share(tasks, advance, math.inf))
+        found = chain.from_iterable(workers.share(tasks, advance, patience=0))
         parts: dict[tuple[str, int], list[dict[str, Array]]] = {key: [] for key in ranks}
         for piece, part in zip(chain.from_iterable(groups), found, strict=True):
             parts[keys[piece.layer]].append(part)

@@ -146,7 +146,7 @@ def train(
     tasks = [partial(_weights, training, options.rounds) for training in trainings]
     jobs = jobs if all(target.device.type == "cpu" for target in targets) else 1
     with progress.task("training", options.rounds * len(tasks)) as advance:
-        reached = shared_out(tasks, jobs, advance, units)
+        reached = shared_out(tasks, jobs, advance, units, patience=0)
     return [
         _tested(training.target, weights, test)
         for training, weights in zip(trainings, reached, strict=True)

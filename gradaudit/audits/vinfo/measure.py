@@ -103,7 +103,7 @@ class Layerwise:
                     yield Workers(units=units).keeping(task, place)
 
         with progress.task(title, total) as advance:
-            found = shared_out(tasks(), self.jobs, advance, seconds=None, count=total)
+            found = shared_out(tasks(), self.jobs, advance)
         for name, usable in zip(names, found, strict=True):
             estimates[name].append(usable)
         return estimates

@@ -31,15 +31,14 @@ OUTER = 1
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many workers every attack had; they are started however short and small the work is."""
+    """How many workers every attack had; they are started however small the work is."""
     asked: list[int] = []
     share = blocks.shared_out
 
-    def counting(tasks, workers, advance):  # type: ignore[no-untyped-def]
+    def counting(tasks, workers, advance, **more):  # type: ignore[no-untyped-def]
         asked.append(workers)
-        return share(tasks, workers, advance)
+        return share(tasks, workers, advance, **more)
 
-    monkeypatch.setattr(blocks, "COSTS", 0.0)
     monkeypatch.setattr(blocks, "_LEAST_ROWS", 4)
     monkeypatch.setattr(blocks, "_MOST_ROWS", 8)
     monkeypatch.setattr(blocks, "shared_out", counting)
@@ -144,15 +143,10 @@ def test_attacks_hand_in_the_same_candidates(workers: list[int]) -> None:
     assert one.details == two.details
 
 
-def test_short_work_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "shared_out", None)
-    assert len(run(DeepLeakage(MatchingOptions(iterations=1)), 6, 2).scores) == 6
-
-
 def workers_for(objective: Objective, restarts: int, jobs: int) -> int:
     search = blocks_for(objective)
     parts = torch.split(points_of(objective, restarts), search.rows(restarts))
-    return search._workers(parts, jobs, Evaluator(objective))
+    return search._workers(parts, jobs)
 
 
 @pytest.mark.usefixtures("workers")

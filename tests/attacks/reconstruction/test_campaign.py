@@ -21,7 +21,7 @@ def test_one_batch_travels_to_a_worker_without_the_others(
 ) -> None:
     sizes: list[int] = []
 
-    def sent(tasks: Any, *_: Any) -> list[Any]:
+    def sent(tasks: Any, *_: Any, **__: Any) -> list[Any]:
         sizes.append(len(cloudpickle.dumps(tasks[0])))
         return []
 

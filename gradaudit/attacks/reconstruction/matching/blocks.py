@@ -8,7 +8,6 @@ too.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import ceil, inf
@@ -21,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEvaluation
-from gradaudit.executors.workers import COSTS, shared_out
+from gradaudit.executors.workers import shared_out
 from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.progress import Advance
 
@@ -162,16 +161,16 @@ class Blocks:
 
         Args:
             points: (restarts, unknowns) where they begin.
-            jobs: worker processes at most; fewer where memory or the work is short.
+            jobs: worker processes at most; fewer where memory is short.
             advance: called for every step of every restart.
         """
         points = points.float() if self._mixes else points
         parts = torch.split(points, self.rows(len(points)))
         evaluate = Evaluator(self.objective)
-        workers = self._workers(parts, jobs, evaluate)
+        workers = self._workers(parts, jobs)
         if workers > 1:
             tasks = [partial(_in_a_worker, self.objective, self.descent, part) for part in parts]
-            return Minimum.joined(shared_out(tasks, workers, advance))
+            return Minimum.joined(shared_out(tasks, workers, advance, patience=0))
         minima = []
         for part in parts:
             minimum = self.descent(evaluate.anew(), part, advance=advance)
@@ -216,17 +215,11 @@ class Blocks:
         evaluate(points)
         return peak_bytes(partial(evaluate, points)) // 2
 
-    def _workers(self, parts: tuple[Tensor, ...], jobs: int, evaluate: Evaluation) -> int:
-        """Workers: as many as there are blocks for, as fit into memory and as are worth it."""
-        fit = MEMORY // (self._bytes_a_row * len(parts[0]))
-        workers = min(jobs, len(parts), fit)
-        if workers < 2 or self.objective.view.model.device.type != "cpu":
+    def _workers(self, parts: tuple[Tensor, ...], jobs: int) -> int:
+        """Workers: as many as there are blocks for, and as fit into memory; one on a device."""
+        if self.objective.view.model.device.type != "cpu" or min(jobs, len(parts)) < 2:
             return 1
-        evaluate(parts[0])
-        begun = time.perf_counter()
-        evaluate(parts[0])
-        seconds = (time.perf_counter() - begun) * len(parts) * self.evaluations
-        return workers if seconds >= COSTS else 1
+        return max(1, min(jobs, len(parts), MEMORY // (self._bytes_a_row * len(parts[0]))))
 
 
 def _in_a_worker(

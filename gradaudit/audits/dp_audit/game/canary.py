@@ -6,7 +6,6 @@ with the clipping in the objective, and for feasible records too. Beside the cra
 random record and the one nearest to the crafted.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,8 +38,6 @@ POOL = 256
 """Ordinary records that are looked at for a place to start from, where no number is given."""
 _DECAYS = (0.9, 0.999)
 _TINY = 1e-30
-_STEP = 2.0
-"""Times that a step takes as long as looking at all pairs of values."""
 NO_RECORD = "no record"
 
 
@@ -190,14 +187,12 @@ def craft(
     ]
     steps = iterations // STAGES
     for stage in range(STAGES):
-        begun = time.monotonic()
         pairs = _largest_pairs(sensitivity.gaps(inputs, labels))[0]
-        seconds = _STEP * steps * (time.monotonic() - begun)
         tasks = []
         for distance, rows, first in shares:
             objective = sensitivity.objective(distance, pairs[rows], labels[rows])
             tasks.append(partial(_ascend_some, objective, domain, inputs[rows], steps, first))
-        reached = workers.on("stage", stage).share(tasks, advance, seconds)
+        reached = workers.on("stage", stage).share(tasks, advance)
         for (_, rows, _), some in zip(shares, reached, strict=True):
             inputs[rows] = some
     pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))

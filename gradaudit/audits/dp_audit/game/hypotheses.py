@@ -35,7 +35,6 @@ _IN_RANGE = 1e-12, 1e16
 _PORTION, _LEAST_RELEASES = 1 << 27, 256
 """Numbers that are drawn from one seed, or of long releases so many of them: half a second of work,
 or ten times as much as it is to bring the gradients to a worker."""
-_SECONDS_A_NUMBER = 5e-9
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
 
@@ -365,7 +364,7 @@ def score_releases(
         partial(_score_portion, mechanism, batches, statistics, part, own, memory)
         for part, own in zip(portions, seeds, strict=True)
     ]
-    found = workers.share(tasks, advance, _SECONDS_A_NUMBER * len(order) * drawn)
+    found = workers.share(tasks, advance)
     return np.concatenate(found, axis=1)
 
 
