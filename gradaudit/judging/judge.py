@@ -24,7 +24,7 @@ from gradaudit.judging.policy import (
     read_policy,
 )
 from gradaudit.judging.verdict import missing_evidence, verdict
-from gradaudit.measurement import texts_of
+from gradaudit.measurement import dict_of, text_of, texts_of
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
@@ -100,7 +100,7 @@ def refuse_another_model(report: Report, baseline: Report) -> None:
 
 
 def differences(report: Report, earlier: Report) -> list[str]:
-    """Returns the differences between two reports' layers, one sentence each."""
+    """Returns the differences between two reports' layers and plans, one sentence each."""
     layers, before = ({layer.name: layer for layer in r.target.layers} for r in (report, earlier))
     notes = []
     if new := [name for name in layers if name not in before]:
@@ -114,7 +114,24 @@ def differences(report: Report, earlier: Report) -> list[str]:
         != (before[name].kind, before[name].parameters)
     ]:
         notes.append(f"has other kinds or sizes of the layers {', '.join(sorted(changed))}")
-    return notes
+    return [*notes, *_other_plan(report, earlier)]
+
+
+def _other_plan(report: Report, earlier: Report) -> list[str]:
+    """Names the audits that two scans planned differently; empty where their plans are one."""
+    plans = [dict_of(each.provenance.get("plan")) for each in (report, earlier)]
+    hashes = {text_of(plan.get("hash")) for plan in plans}
+    if "" in hashes or len(hashes) == 1:
+        return []
+    now, before = (
+        {
+            name: [{**dict_of(facts), "work": None}, each.options.get(name)]
+            for name, facts in dict_of(plan.get("audits")).items()
+        }
+        for plan, each in zip(plans, (report, earlier), strict=True)
+    )
+    changed = sorted(n for n in now.keys() | before.keys() if now.get(n) != before.get(n))
+    return [f"has another plan: other presets, records, layers or options of {', '.join(changed)}"]
 
 
 def gate(

@@ -8,7 +8,7 @@ from report_builder import failed_row, fc1, infinite_row, make_report, row, skip
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, differences, gate, passed, refuse_another_model
 from gradaudit.judging.judge import worse
-from gradaudit.report import Finding, Measurement
+from gradaudit.report import Finding, Measurement, Report
 
 M = "leak.bits"
 
@@ -121,3 +121,17 @@ def test_the_baseline_of_another_model_is_refused() -> None:
         refuse_another_model(now, before)
     refuse_another_model(now, now)
     refuse_another_model(make_report(layers=[]), before)
+
+
+def test_differences_between_plans_are_told() -> None:
+    def planned(digest: str, **presets: str) -> Report:
+        plan = {"hash": digest, "audits": {name: {"preset": p} for name, p in presets.items()}}
+        report = make_report(fc1(1))
+        return report.model_copy(update={"provenance": {**report.provenance, "plan": plan}})
+
+    now = planned("1", vinfo="quick", subspace="plain")
+    before = planned("2", vinfo="plain", subspace="plain", floor="plain")
+    words = "has another plan: other presets, records, layers or options of floor, vinfo"
+    assert differences(now, before) == [words]
+    assert differences(now, planned("1", vinfo="plain")) == []
+    assert differences(make_report(fc1(1)), before) == []
