@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 from gradaudit.core.text import UNBOUNDED, deciding_remedy, number
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
+from gradaudit.measurement import EFFORT
 from gradaudit.report import Measurement, estimate
 
 _NORMAL = NormalDist()
@@ -143,8 +144,8 @@ class Case:
         """Whether the whole interval is beyond the limit (failed), within it (passed), or neither.
 
         An interval that holds the limit shows neither. A row of an adversary that only learns
-        linear functions is never within its limit: it is what the adversary got, and one that
-        learns more may get more.
+        linear functions, or of an attack that did less than the preset quick, is never within its
+        limit: it is what the adversary got, and a stronger one may get more.
         """
         if self.rule.sign * self._nearer > self.rule.sign * self.rule.limit:
             return "failed"
@@ -218,7 +219,9 @@ class Case:
 
 
 def is_weak(row: Measurement) -> bool:
-    """Whether a row shows only what an adversary got who learns linear functions alone."""
+    """Whether a row shows only what a weak adversary got: linear, or tried less than quick."""
+    if row.details.get(EFFORT) == "below":
+        return True
     metric = known_metrics().get(row.id)
     return row.linear and metric is not None and bool(metric.stronger)
 
@@ -241,7 +244,9 @@ def would_settle(
     stronger = metric.stronger if metric else ""
     remedy = deciding_remedy(times, row.n, metric.counts if metric else "", played=bool(stronger))
     if not inside:
-        remedy = "its adversary is linear, and a stronger one may get more"
+        below = row.details.get(EFFORT) == "below"
+        adversary = "attack did less than the preset quick" if below else "adversary is linear"
+        remedy = f"its {adversary}, and a stronger one may get more"
     return f"{remedy} ({stronger})" if options and stronger else remedy
 
 

@@ -39,6 +39,7 @@ from gradaudit.progress import Progress, Silent
 from gradaudit.references import with_references
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.run.deployment_setting import with_setting
+from gradaudit.run.effort import with_effort
 from gradaudit.run.fingerprint import fingerprint
 from gradaudit.subject import Subject
 
@@ -140,7 +141,8 @@ def measured(
     rows: Sequence[Measurement] = trial.rows
     if precision is not subject.target.precision:
         rows = [row.with_details({"dtype": _named(precision)}) for row in rows]
-    rows = with_references(with_setting(rows, audit, subject), audit, subject)
+    rows = with_effort(with_setting(rows, audit, subject), audit)
+    rows = with_references(rows, audit, subject)
     part = AuditRows.of(audit, rows)
     took = time.perf_counter() - begun if took is None else took
     return Outcome(part, took, trial.fault, trial.whole)
@@ -299,7 +301,7 @@ def of_sample(outcome: Outcome, subject: Subject, reason: str) -> Outcome:
         status, reason, details = rows[0].status, rows[0].reason or reason, None
     kept = [single for row in rows for single in singles(row) if single.layer is not None]
     others = _instead(audit, subject, kept, status, reason, details)
-    rows = [*kept, *with_setting(others, audit, subject)]
+    rows = [*kept, *with_effort(with_setting(others, audit, subject), audit)]
     return replace(outcome, part=AuditRows.of(audit, rows))
 
 
