@@ -19,6 +19,7 @@ from gradaudit.audits.sensitivity import (
     Sensitivity,
 )
 from gradaudit.audits.sensitivity.jacobian_sensitivity import (
+    AFFORDABLE,
     MOST_LABELS,
     PROBES,
     DifferentiableTarget,
@@ -61,6 +62,8 @@ _CHEAP = 1e10
 """Multiply-adds of forward passes that more records for the label may take; some seconds."""
 _PREPARING, _PASSES_A_DIRECTION, _SECONDS_A_LAYER = 4, 1.0, 0.06
 """Measured on Swin and ViT-B/16 at 224×224 and on GPT-2: 0.7 to 1.2 passes a direction."""
+_OPERATIONS_A_MULTIPLY_ADD = 6
+"""Operations of a gradient for each multiply-add of its forward pass."""
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 _VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
 _MANY_CONFIDENT = 0.1
@@ -238,10 +241,15 @@ def _why_not(
 def cost(audit: Sensitivity, subject: Subject) -> float:
     """Estimate the cost: some passes for every direction of every record, and intervals."""
     columns, probes = _columns(subject), audit.options.probes
-    taken = (1 + audit.options.one_norm) * probes if probes else max(columns)
-    directions = sum(min(size, taken) for size in columns)
     records = min(subject.samples or _RECORDS, len(subject.records))
     targets = len(subject.targets)
+    if probes is None:  # exact if it is affordable, else by the default number of probes
+        forward = subject.work(1, double=False) / _OPERATIONS_A_MULTIPLY_ADD
+        exact = AFFORDABLE / (forward * records)
+        directions = sum(size if size <= exact else min(size, 2 * PROBES) for size in columns)
+    else:
+        taken = (1 + audit.options.one_norm) * probes or max(columns)
+        directions = sum(min(size, taken) for size in columns)
     return subject.work(
         gradients=_PASSES_A_DIRECTION * directions * records * targets,
         calls=_PREPARING * targets,
