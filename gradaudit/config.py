@@ -183,6 +183,11 @@ class RunSettings(SubjectSettings, OutputSettings):
 class BudgetSettings(RunSettings):
     """Settings of a command with a time budget."""
 
+    policy: Path | None = Field(
+        None, description="Policy that judges the report; the command exits with 1 where it fails."
+    )
+    exit_zero: bool = Field(False, description="Exit with 0 where the verdict is FAILED.")
+
     budget: str | None = Field(
         None,
         description="Deadline of the command (90s, 5m, 2h): audits run in a fixed order, at "
@@ -223,9 +228,6 @@ class ScanSettings(BudgetSettings):
         None,
         description="Captured update to audit (a file of `gradaudit capture`, or OLD,NEW); audits "
         "that need more than the update are skipped.",
-    )
-    policy: Path | None = Field(
-        None, description="Policy that judges the report; the command exits with 1 where it fails."
     )
     quick: bool = Field(False, description="Run the smallest preset, made for about 1 minute.")
     thorough: bool = Field(False, description="Run the largest preset, made for about 60 minutes.")

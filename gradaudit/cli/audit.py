@@ -21,6 +21,7 @@ from gradaudit.cli.perform import (
     opened,
     time_left,
     unfinished,
+    unjudged,
 )
 from gradaudit.cli.scanning import presets_of, print_plan, survey
 from gradaudit.cli.terminal import watcher
@@ -32,6 +33,7 @@ from gradaudit.config import (
     section,
     settle,
 )
+from gradaudit.judging import Policy, read_policy
 
 
 def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
@@ -44,26 +46,32 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         seconds = settings.seconds
         left = time_left(seconds) if seconds else None
         presets = presets_within(audit, given, file, within=seconds)
+        policy = read_policy(settings.policy) if settings.policy else None
         expect_writable(settings, config, settings, [each.audit.options for each in presets])
         if settings.dry_run:
             print_plan(settings, [presets], seconds or math.inf, share=1.0)
         elif seconds is None:
-            _whole(settings, config, presets[-1].audit)
+            _whole(settings, config, presets[-1].audit, policy)
         else:
-            survey(settings, config, [presets], seconds, left, share=1.0)
+            survey(
+                settings, config, [presets], seconds, left, share=1.0, policy=policy, single=True
+            )
 
     return with_options(command, parameters(audit))
 
 
-def _whole(settings: RunSettings, config: Path | None, audit: Audit[Any]) -> None:
+def _whole(
+    settings: BudgetSettings, config: Path | None, audit: Audit[Any], policy: Policy | None
+) -> None:
     """Run an audit with its options as given, without a time budget, and show its report."""
     with unfinished(settings) as units:
         with opened(settings) as subject:
             watch = watcher(settings.quiet)
+            facts = {**asked(config), **unjudged(audit, policy)}
             report = deferred.runner.run(
-                subject, [audit], progress=watch, provenance=asked(config), units=units
+                subject, [audit], progress=watch, provenance=facts, units=units
             )
-        finish(report, settings, subject, units)
+        finish(report, settings, subject, units, policy)
 
 
 def parameters(audit: type[Audit[Any]]) -> list[inspect.Parameter]:

@@ -10,22 +10,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import BaseModel, JsonValue
 
 import gradaudit.cli.deferred as deferred
+from gradaudit.audits import Audit
 from gradaudit.audits.gathering import incomplete
 from gradaudit.cli.reports import writers
-from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
+from gradaudit.config import BudgetSettings, OutputSettings, SubjectSettings
 from gradaudit.core.parts import without_garbage_collection
 from gradaudit.core.specs import files_in_spec
+from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.evidence.redaction import redact
 from gradaudit.executors.stopping import Stopped
 from gradaudit.formats import format_named
-from gradaudit.judging import Policy
+from gradaudit.judging import Policy, fails, verdict, with_findings
+from gradaudit.judging.verdict import UNJUDGED
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from gradaudit.subject import Subject
 
 
-GATE_FAILED = CLAIM_EXCEEDED = 1
+GATE_FAILED = 1
 STDOUT, STDERR = 1, 2
 RUN_FILE = "run.json"
 """File that ``train`` writes beside its checkpoints; audits read the accuracy from it."""
@@ -150,7 +153,7 @@ def show(report: Report, settings: OutputSettings, policy: Policy | None = None)
 
 def finish(
     report: Report,
-    settings: RunSettings,
+    settings: BudgetSettings,
     subject: Subject,
     units: Units,
     policy: Policy | None = None,
@@ -163,12 +166,34 @@ def finish(
     report = presentable(report, settings, subject)
     show(report, settings, policy)
     units.forget()
-    require_complete(report)
-    if reason := claim_untested(report):
-        raise AuditError(reason)
-    if verdict := claim_exceeded(report):
-        typer.echo(f"gradaudit: {verdict}", err=True)
-        raise typer.Exit(CLAIM_EXCEEDED)
+    conclude(report, settings, policy)
+
+
+def conclude(report: Report, settings: BudgetSettings, policy: Policy | None = None) -> None:
+    """Exit with 1 where the verdict on a shown report is FAILED, unless ``--exit-zero`` is given.
+
+    An audit that broke is named, and does not hide what others have shown.
+
+    Raises:
+        AuditError: the report cannot stand as an audit that was done, or leaves a claim untested.
+    """
+    judged = with_findings(report, policy)
+    failed = fails(judged) if policy else verdict(judged) == "failed"
+    faults = incomplete(report) or claim_untested(report)
+    if faults and (settings.exit_zero or not failed):
+        raise AuditError(faults)
+    if failed and not settings.exit_zero:
+        for line in filter(None, (faults, claim_exceeded(report))):
+            typer.echo(f"gradaudit: {printable(line, limit=2000)}", err=True)
+        if policy:
+            typer.echo(f"gradaudit: the report does not pass {settings.policy}", err=True)
+        raise typer.Exit(GATE_FAILED)
+
+
+def unjudged(audit: Audit[Any], policy: Policy | None) -> dict[str, JsonValue]:
+    """Return provenance by which a single audit has no verdict: no policy and no claim is given."""
+    claimed = getattr(audit.options, "claimed_epsilon", None) is not None
+    return {} if policy or claimed else {UNJUDGED: True}
 
 
 def presentable(report: Report, settings: OutputSettings, subject: Subject) -> Report:

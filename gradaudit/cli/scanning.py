@@ -12,7 +12,7 @@ import typer
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, Metric
 from gradaudit.audits.presets import OF_SUBJECT, PRESETS, Preset, PresetName
-from gradaudit.cli.perform import asked, finish, opened, presentable, show
+from gradaudit.cli.perform import asked, finish, opened, presentable, show, unjudged
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import BudgetSettings, settle
 from gradaudit.core.files import write_atomically
@@ -78,6 +78,7 @@ def survey(
     share: float | None = None,
     others: Sequence[Audit[Any]] = (),
     policy: Policy | None = None,
+    single: bool = False,
 ) -> Report:
     """Run a plan of audits and show the report, at an interrupt too.
 
@@ -91,7 +92,8 @@ def survey(
         left: clock of the seconds until the deadline; None without one.
         share: largest share of the work for one audit.
         others: audits that are not run, as they read no captured update.
-        policy: what the report's files are judged by.
+        policy: what judges the report.
+        single: whether one audit is run by its own command.
 
     Raises:
         AuditError: the report cannot stand as an audit that was done.
@@ -99,6 +101,7 @@ def survey(
     file = next((path for path in settings.files if path.suffix == ".json"), None)
     file = None if settings.redact else file
     facts = {**asked(config), "budget": settings.seconds}
+    facts |= unjudged(presets[0][-1].audit, policy) if single else {}
 
     def keep(report: Report) -> None:
         if file is not None:

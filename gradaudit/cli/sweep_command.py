@@ -21,8 +21,8 @@ from gradaudit.cli.audit import dealt, parameters, presets_within
 from gradaudit.cli.flags import parameter, read_configuration, read_federation, with_options
 from gradaudit.cli.perform import (
     asked,
+    conclude,
     expect_writable,
-    require_complete,
     show,
     stdout_for_the_report,
     time_left,
@@ -114,7 +114,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             if not incomplete(report):
                 files.write(report, metric)
             units.forget()
-        require_complete(report)
+        conclude(report, output)
 
     of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
     return with_options(command, [*of_sweep, *parameters(audit)])

@@ -10,7 +10,7 @@ from gradaudit.judging.policy import (
     known_metrics,
     read_policy,
 )
-from gradaudit.judging.risk import Risk, layer_risks
+from gradaudit.judging.risk import Risk, layer_risks, with_findings
 from gradaudit.judging.verdict import Word, fails, passed, verdict
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "read_policy",
     "refuse_another_model",
     "verdict",
+    "with_findings",
 ]

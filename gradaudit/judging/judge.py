@@ -18,12 +18,13 @@ from gradaudit.judging.policy import (
     Ignore,
     Policy,
     Rule,
+    claims,
     default_policy,
     known_metrics,
     layer_matches,
     read_policy,
 )
-from gradaudit.judging.verdict import missing_evidence, verdict
+from gradaudit.judging.verdict import UNJUDGED, missing_evidence, verdict
 from gradaudit.measurement import dict_of, text_of, texts_of
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
@@ -156,7 +157,8 @@ def gate(
 
     Args:
         report: what was measured; findings it holds already are replaced.
-        policy: the rules, or the file of them; ``default_policy(report)`` without one.
+        policy: the rules, or the file of them; ``default_policy(report)`` without one. A claimed
+            epsilon is an error rule beside them.
         strict: let what is unclear fail, whatever the policy makes of it.
         baseline: an earlier report, or its file, judged by the same policy; rows that were beyond
             the same limit there, and are no worse now, are ``known``.
@@ -168,9 +170,11 @@ def gate(
     policy = read_policy(policy) if isinstance(policy, str | Path) else policy
     baseline = Report.from_file(baseline) if isinstance(baseline, str | Path) else baseline
     policy = policy or default_policy(report)
+    policy = policy.model_copy(update={"rules": (*policy.rules, *claims(report))})
     policy = policy.strict() if strict else policy
     today = today or datetime.now(UTC).date()
-    judged = _judged(report, policy, today)
+    named = {k: v for k, v in report.provenance.items() if k != UNJUDGED}
+    judged = _judged(report.model_copy(update={"provenance": named}), policy, today)
     summary: dict[str, JsonValue] = {}
     if baseline is not None:
         before = _judged(baseline, policy, today)

@@ -219,6 +219,10 @@ def _expression(glob: str) -> re.Pattern[str]:
     return re.compile(translate(glob))
 
 
+_CLAIMED = "dp-audit.epsilon_lower"
+"""Metric whose headline states the claimed epsilon."""
+
+
 def default_policy(report: Report | None = None) -> Policy:
     """Returns the limits that the installed audits declare for their metrics.
 
@@ -236,6 +240,19 @@ def default_policy(report: Report | None = None) -> Policy:
             if held is None or name in held
             for rule in _rules(name, metric)
         ),
+    )
+
+
+def claims(report: Report) -> tuple[Rule, ...]:
+    """Return an error rule for each epsilon that a claim bounds: lower bound, pair and law."""
+    stated = [row.details.get("claimed") for row in report.select(_CLAIMED, variant={})]
+    limits = [float(limit) for limit in stated if isinstance(limit, int | float)]
+    judged = {row.id for row in report.rows if row.status == "measured" and not row.variant}
+    return tuple(
+        Rule(metric=metric, max=limit)
+        for limit in limits
+        for metric in (_CLAIMED, "dp-audit.epsilon_pair", "dp-audit.epsilon_theory")
+        if metric in judged
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from gradaudit.audits.gathering import incomplete
 from gradaudit.judging.judge import gate
 from gradaudit.judging.policy import Policy, default_policy, known_metrics, proxies
+from gradaudit.judging.verdict import UNJUDGED
 from gradaudit.report import Finding, Report
 
 Level = Literal["high", "medium", "unknown", "low", "not tested"]
@@ -63,12 +64,17 @@ def with_findings(report: Report, policy: Policy | None = None) -> Report:
     """Returns the report judged by the policy; an already judged one is returned as it is.
 
     Without a policy a report stays as it is, too, that the default policy has no rule for: nobody
-    asked for more than its numbers. One that was interrupted, or broke, never does.
+    asked for more than its numbers. One that was interrupted, or broke, never does. A single audit
+    has findings beside the default limits, and no verdict.
     """
     whole = not report.interrupted and incomplete(report) is None
     if policy is None and (report.findings or (whole and not default_policy(report).rules)):
         return report
-    return gate(report, policy)
+    judged = gate(report, policy)
+    if policy is None and report.provenance.get(UNJUDGED):
+        kept = {**judged.provenance, UNJUDGED: True, "verdict": "measured"}
+        return judged.model_copy(update={"provenance": kept})
+    return judged
 
 
 def risks_of(judged: Report) -> dict[str | None, Risk]:

@@ -10,6 +10,8 @@ from gradaudit.report import Finding, Report
 Word = Literal["passed", "failed", "undecided", "measured"]
 ANSWERED = frozenset({"passed", "failed", "unclear", "ignored", "known"})
 """Outcomes of rows with a value, which a rule could judge."""
+UNJUDGED = "unjudged"
+"""Provenance of a single audit that was run without a policy: its report states no verdict."""
 ATTACK = "attack"
 """The ``audit`` of the rows of every attack."""
 
@@ -20,9 +22,9 @@ def verdict(judged: Report) -> Word:
     ``failed``: a rule of level error is shown, with the whole interval of a row beyond its limit.
     ``passed``: every row that an error rule judges lies within its limit, or the policy accepts it
     (an exception, a baseline, ``unclear: pass``). ``undecided``: anything else. ``measured``:
-    no policy judged the report.
+    no policy judged the report, as none was named for a single audit.
     """
-    if not judged.findings:
+    if not judged.findings or judged.provenance.get(UNJUDGED):
         return "measured"
     if any(finding.level == "error" and finding.outcome == "failed" for finding in judged.findings):
         return "failed"

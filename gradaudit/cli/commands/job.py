@@ -12,8 +12,8 @@ from gradaudit.audits.job import Job, JobOptions
 from gradaudit.cli.flags import CONFIG, configured, options_of, parameter, with_options
 from gradaudit.cli.perform import (
     asked,
+    conclude,
     expect_writable,
-    require_complete,
     show,
     stdout_for_the_report,
 )
@@ -21,6 +21,7 @@ from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, sectio
 from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.executors.stopping import TimeIsUp, time_limit
+from gradaudit.judging import read_policy
 from gradaudit.measurement import dict_of, list_of
 from gradaudit.report import Measurement, Report
 
@@ -67,8 +68,9 @@ def _job(**flags: Any) -> None:
         for line in summary(report):
             typer.echo(printable(line, limit=None))
         typer.echo()
-    show(report, output)
-    require_complete(report)
+    policy = read_policy(output.policy) if output.policy else None
+    show(report, output, policy)
+    conclude(report, output, policy)
 
 
 @contextmanager
