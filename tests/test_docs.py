@@ -190,7 +190,8 @@ def test_what_a_page_shows_can_be_typed(
         monkeypatch.chdir(tmp_path)
     given = run(*shlex.split(before[0])[1:]).out if before else ""
     done = run(*(STAND_INS.get(word, word) for word in words), given=given)
-    assert done.status == 0, done.err
+    # reports that the page judges may fail, and print FAILED then
+    assert done.status == 0 or (done.status == GATE_FAILED and "FAILED" in done.out), done.err
     assert not re.search(r"[?*\[\](){}<>|&;~]", unquoted(line)), "a shell would take it apart"
 
 

@@ -216,13 +216,20 @@ def require_complete(report: Report) -> None:
 def claim_exceeded(report: Report) -> str | None:
     """Returns one line of evidence against the claimed epsilon; None where there is none.
 
-    Only the headline bound of ``dp-audit.epsilon_lower`` counts: it is valid at its confidence.
+    Evidence is the headline bound of ``dp-audit.epsilon_lower``, which is valid at its confidence,
+    and where the law is known the exact epsilon of the pair, and that of the mechanism.
     """
-    for row in report.select("dp-audit.epsilon_lower", variant={}):
+    rows = report.select("dp-audit.epsilon_lower", variant={})
+    claimed = next((row.details["claimed"] for row in rows if "claimed" in row.details), None)
+    for row in rows:
         if row.details.get("exceeded") is True:
             bound = "is infinite" if row.infinite else f"is at least {row.value:.4g}"
             level = f" (confidence {row.confidence:g})" if row.confidence else ""
-            return f"dp-audit: epsilon {bound}{level}, claimed was {row.details['claimed']}"
+            return f"dp-audit: epsilon {bound}{level}, claimed was {claimed}"
+    for metric, whose in (("pair", "of the pair that was played"), ("theory", "by the law")):
+        for row in report.select(f"dp-audit.epsilon_{metric}", variant={}):
+            if isinstance(claimed, int | float) and (row.number or 0.0) > claimed:
+                return f"dp-audit: epsilon {whose} is {row.number:.4g}, claimed was {claimed}"
     return None
 
 

@@ -77,8 +77,6 @@ class Records:
         labels: (records,) int64 class labels, (records, …) of positions (``IGNORED`` where there
             is none), or (records,) or (records, …) targets.
         classes: names of the classes, empty for regression.
-        class_numbers: numbers that the classes are in the data, ascending; empty where they are
-            words, or numbered by the user.
         attributes: the named private attributes.
         users: (records,) user of each record, or None.
         members: (records,) whether the record was in the training set, or None.
@@ -90,12 +88,13 @@ class Records:
         label_parts: the labels by name, where a record has several: they lie side by side in
             ``labels``, (records, positions). Records without labels have labels (records, 0).
         spelling: what spells their tokens in words; None where nothing does.
+        class_numbers: numbers that the classes are in the data, ascending; empty where they are
+            words, or numbered by the user.
     """
 
     inputs: torch.Tensor
     labels: torch.Tensor
     classes: tuple[str, ...] = ()
-    class_numbers: tuple[float, ...] = ()
     attributes: dict[str, Attribute] = field(default_factory=dict)
     users: NDArray[np.str_] | None = None
     members: NDArray[np.bool_] | None = None
@@ -105,6 +104,7 @@ class Records:
     parts: tuple[InputPart, ...] = ()
     label_parts: tuple[InputPart, ...] = ()
     spelling: Spelling | None = None
+    class_numbers: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -158,7 +158,7 @@ def gate(
     Args:
         report: what was measured; findings it holds already are replaced.
         policy: the rules, or the file of them; ``default_policy(report)`` without one. A claimed
-            epsilon is an error rule beside them.
+            epsilon is an error rule beside them, and in place of a default limit.
         strict: let what is unclear fail, whatever the policy makes of it.
         baseline: an earlier report, or its file, judged by the same policy; rows that were beyond
             the same limit there, and are no worse now, are ``known``.
@@ -169,8 +169,11 @@ def gate(
     """
     policy = read_policy(policy) if isinstance(policy, str | Path) else policy
     baseline = Report.from_file(baseline) if isinstance(baseline, str | Path) else baseline
+    stated = claims(report)
+    claimed = {rule.metric for rule in stated} if policy is None else set()
     policy = policy or default_policy(report)
-    policy = policy.model_copy(update={"rules": (*policy.rules, *claims(report))})
+    rules = [rule for rule in policy.rules if rule.metric not in claimed]
+    policy = policy.model_copy(update={"rules": (*rules, *stated)}) if stated else policy
     policy = policy.strict() if strict else policy
     today = today or datetime.now(UTC).date()
     named = {k: v for k, v in report.provenance.items() if k != UNJUDGED}

@@ -111,7 +111,7 @@ def _more(verdict: ReportVerdict, concerns: Sequence[Concern]) -> Iterator[Conce
 
 def _found(verdict: ReportVerdict) -> str:
     if verdict.outcome == "measured":
-        return "Nobody judged these numbers: the policy sets no limit for them."
+        return _sentences([f"no verdict: {verdict.why_unjudged}"])
     if verdict.outcome == "passed" and not verdict.behind:
         return _sentences([f"nothing beyond a limit: {verdict.worst}"])
     if verdict.outcome == "undecided" and verdict.behind:
@@ -123,7 +123,7 @@ def _found(verdict: ReportVerdict) -> str:
 
 def _likely(verdict: ReportVerdict, more: Sequence[Concern], scope: Scope) -> str:
     if verdict.outcome == "measured":
-        return "No limit says what would be likely."
+        return "Nobody judged how likely that is."
     attacks = [each for each in more if not each.proxy]
     parts = [each.odds for each in (*verdict.behind, *attacks) if each.odds]
     if verdict.outcome == "passed":
@@ -134,7 +134,7 @@ def _likely(verdict: ReportVerdict, more: Sequence[Concern], scope: Scope) -> st
 
 def _do(verdict: ReportVerdict, layers: Layers) -> str:
     if verdict.outcome == "measured":
-        return "Name a policy that sets limits."
+        return "Run gradaudit scan, or name a policy (--policy)."
     if verdict.outcome == "undecided" and not any(x.settles for x in verdict.behind):
         return "Measure what is missing."
     advice = [_in_words(each.helps if each.shown else each.settles) for each in verdict.behind]

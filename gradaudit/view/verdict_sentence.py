@@ -46,8 +46,15 @@ class ReportVerdict:
     def sentence(self) -> str:
         """``FAILED by the default policy: a server can rebuild single records``."""
         if self.outcome == "measured":
-            return f"MEASURED: {self.worst}; {DEFAULT} sets no limit here"
+            return f"MEASURED: {self.worst}; {self.why_unjudged}"
         return f"{self.word}: {self.worst}"
+
+    @property
+    def why_unjudged(self) -> str:
+        """Reason for which a report that was measured has no verdict."""
+        if self.policy == NO_POLICY:
+            return f"{DEFAULT} sets no limit here"
+        return "a single audit has no verdict without --policy"
 
     @property
     def word(self) -> str:

@@ -16,12 +16,14 @@ NEARLY_OPEN = ("--mechanism", "dp:clip=1,sigma=0.05")
     ("arguments", "status", "message"),
     [
         (NEARLY_OPEN, 0, ""),
-        ((*NEARLY_OPEN, "--claimed-epsilon", "500"), 0, ""),
+        ((*NEARLY_OPEN, "--claimed-epsilon", "2000"), 0, ""),
+        ((*NEARLY_OPEN, "--claimed-epsilon", "500"), 1, "epsilon"),  # the law's own is 970
+        ((*NEARLY_OPEN, "--claimed-epsilon", "500", "--exit-zero"), 0, ""),
         ((*NEARLY_OPEN, "--claimed-epsilon", "1"), 1, "epsilon is at least"),
         (("--mechanism", "dp:clip=1,sigma=0", "--claimed-epsilon", "9"), 1, "epsilon is infinite"),
     ],
 )
-def test_only_a_bound_above_the_claim_fails(
+def test_a_bound_or_a_law_above_the_claim_fails(
     arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     done = run(*AUDIT, *arguments)

@@ -142,7 +142,8 @@ def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(
     config.write_text("counting: {trouble: sleep}\n")
     policy.write_text("rules: [{metric: counting.count, max: 1000}]\n")
     done = run(command, *SUBJECT, "--config", config, "-f", "json", "--budget", "1s")
-    assert (counted(done.out), done.status, done.err) == (600, 0, "")
+    assert (done.status, done.err) == (0, "")
+    assert counted(done.out) == (30 if command == "scan" else 600)  # a scan is quick in a second
     report = Report.model_validate_json(done.out)
     assert report.select("counting.count", layer="output")[0].left_out
     judged = gate(report, read_policy(policy))

@@ -22,10 +22,10 @@ model    zoo:mlp?inputs=10&hidden=3&classes=2, 41 parameters, cross-entropy, eva
          442 records, task accuracy 0.281 (chance 0.500)
 audited  gradients of 2 layers; no defense; no layer hidden; no attribute was attacked
 
-PASSED by the default policy
-gets     Nothing beyond a limit: every row that a rule judges is within its limit.
-likely   A stronger attacker than those that were tried may get more.
-do       Measure again when the model, data, batches or defenses change.
+MEASURED
+gets     No verdict: a single audit has no verdict without --policy.
+likely   Nobody judged how likely that is.
+do       Run gradaudit scan, or name a policy (--policy).
 warning  the weights are random: no checkpoint was given (--checkpoint), and every number is about
          an untrained model
 
@@ -39,7 +39,7 @@ data     columns as the file has them
 
 not tested: attribute sex
 gradaudit 0.1.0, seed 0, cpu, TIME
-PASSED by the default policy: every row that a rule judges is within its limit
+MEASURED: 2 numbers of 2 layers; a single audit has no verdict without --policy
 """
 
 

@@ -69,9 +69,9 @@ def test_it_begins_with_what_was_audited_and_when() -> None:
         ),
         (
             row("rank.deficit", "conv1", 3),
-            "Nobody judged these numbers: the policy sets no limit for them.",
-            "No limit says what would be likely.",
-            "Name a policy that sets limits.",
+            "No verdict: the default policy sets no limit here.",
+            "Nobody judged how likely that is.",
+            "Run gradaudit scan, or name a policy (--policy).",
         ),
     ],
 )

@@ -17,6 +17,7 @@ from gradaudit.data import load_records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.formats.table import Table as TableFormat
+from gradaudit.judging import gate, verdict
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -373,7 +374,8 @@ def test_a_claim_below_the_bound_is_exceeded_and_one_above_is_not() -> None:
     bound = one(measure("sex", **given), "epsilon_lower").value
     for claimed, exceeded in ((bound - 0.01, True), (bound + 0.01, False)):
         found = report("sex", **given, claimed_epsilon=claimed)
-        assert (claim_exceeded(found) is not None) is exceeded
+        of_trials = str(claim_exceeded(found)).startswith("dp-audit: epsilon is at least")
+        assert of_trials is exceeded
         (lower,) = found.select("dp-audit.epsilon_lower", variant={})
         assert lower.details["exceeded"] is exceeded
         said = f"claim of {claimed:g} is {'' if exceeded else 'not '}exceeded"
@@ -406,7 +408,8 @@ def test_a_promise_above_the_claim_is_said_first() -> None:
     assert (lower.details["theory_exceeds_claim"], lower.details["exceeded"]) == (True, False)
     promise = f"The mechanism promises epsilon {CLAIM:.4g}, more than the claim of 4. "
     assert str(lower.details["remark"]).startswith(promise)
-    assert claim_exceeded(found) is None
+    assert str(claim_exceeded(found)).startswith("dp-audit: epsilon by the law is")
+    assert verdict(gate(found)) == "failed"
     shown = " ".join(TableFormat().render(found).split())
     remarks = shown[shown.index("dp-audit.epsilon_lower: ") :]
     assert remarks.startswith(f"dp-audit.epsilon_lower: {promise}")

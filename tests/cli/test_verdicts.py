@@ -1,0 +1,85 @@
+"""One screen has one verdict: FAILED and exit 1 belong together, and weakness passes nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import run
+
+SAMPLE = (
+    *("-m", "sample_models/models.py:digits_cnn", "-d", "digits"),
+    *("-c", "sample_models/digits/round-10.safetensors"),
+)
+WEAK = ("attack", "reconstruct", *SAMPLE, "--method", "dlg", "--iterations", "1", "--restarts", "1")
+LIMITS = "rules: [{metric: attack.relative_error, min: 0.1}]\n"
+STRONG = ("attack", "reconstruct", *SAMPLE, "--method", "closed-form", "--batches", "2")
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+
+
+def test_a_single_audit_has_findings_and_no_verdict(tmp_path: Path) -> None:
+    done = run(*STRONG, "-o", tmp_path / "r.json", "-o", tmp_path / "r.md")
+    assert done.status == 0
+    assert "MEASURED" in done.out
+    assert "can rebuild" in done.out
+    assert not {"PASSED", "FAILED", "UNDECIDED"} & set(done.out.split())
+    assert "FAILED" not in (tmp_path / "r.md").read_text()
+    judged = run("gate", tmp_path / "r.json")
+    assert (judged.status, "FAILED" in judged.out) == (1, True)
+
+
+def test_a_policy_judges_a_single_audit(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(LIMITS)
+    done = run(*STRONG, "--policy", policy)
+    assert (done.status, "FAILED" in done.out) == (1, True)
+    assert run(*STRONG, "--policy", policy, "--exit-zero").status == 0
+
+
+def test_a_weak_attack_passes_nothing(tmp_path: Path) -> None:
+    policy, report = tmp_path / "policy.yaml", tmp_path / "r.json"
+    policy.write_text(LIMITS)
+    outputs = [run(*WEAK, "-o", report, "-o", tmp_path / "r.md", "-o", tmp_path / "r.html")]
+    rows = json.loads(report.read_text())["measurements"]
+    assert {row["details"]["effort"] for row in rows if row["status"] == "measured"} == {"below"}
+    outputs += [run(*WEAK, "--policy", policy), run("gate", report)]
+    outputs += [run("gate", report, "--policy", policy), run("render", report, "-o", "-")]
+    written = [(tmp_path / name).read_text() for name in ("r.md", "r.html")]
+    for text in (*(each.out for each in outputs), *written):
+        assert "PASSED" not in text
+    strict = run("gate", report, "--policy", policy, "--strict")
+    assert (strict.status, "PASSED" in strict.out) == (1, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("scan", "--quick"),
+        ("scan", "--quick", "--audits", "attack"),
+        STRONG,
+        WEAK,
+        ("attack", "labels", *SAMPLE),
+        ("attack", "record", *SAMPLE, "--updates", "48", "--shadow", "200", "--candidates", "64"),
+        ("sensitivity", *SAMPLE, "--samples", "8"),
+        ("copa-metric", *SAMPLE),
+        ("sweep", "attack", "reconstruct", *SAMPLE, "--method", "closed-form", "--batches", "1",
+         "--over", "seed=0,1"),
+        ("dp-audit", "-m", "zoo:mlp?inputs=10", "-d", "diabetes", "-a", "sex", "--mechanism",
+         "dp:clip=1,sigma=1", "--trials", "200", "--restarts", "1", "--claimed-epsilon", "1"),
+    ],
+    ids=lambda command: " ".join(command[:3]),
+)  # fmt: skip
+def test_failed_is_printed_where_and_only_where_the_command_exits_with_1(
+    command: tuple[str, ...],
+) -> None:
+    done = run(*command, "-q")
+    assert done.status in (0, 1), done.err
+    assert ("FAILED" in done.out) == (done.status == 1)
+    succeeded = (
+        "can rebuild" in done.out and "undecided whether a server can rebuild" not in done.out
+    )
+    assert not ("PASSED" in done.out and succeeded)
