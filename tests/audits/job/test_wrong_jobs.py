@@ -136,7 +136,12 @@ def one_line(*words: str) -> str:
     ("file", "old", "new", "said"),
     [
         ("pyproject.toml", "serverapp =", "server =", 'Property "serverapp" missing'),
-        ("tiny/server_app.py", "'num-server-rounds'", "'rounds'", "KeyError: 'rounds'; mend it"),
+        (
+            "tiny/server_app.py",
+            "'num-server-rounds'",
+            "'rounds'",
+            "KeyError: 'rounds' (server_app.py, line",
+        ),
         ("tiny/net.py", "nn.Linear(64, 32)", "nn.Linear(64)", "missing 1 required positional"),
         (
             "tiny/server_app.py",
