@@ -7,6 +7,7 @@ change of 2, 5 and 20 reports, 0.55 to 0.58 % of the comparisons were flagged.
 """
 
 import base64
+import json
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
+from gradaudit.core.files import read_file
 from gradaudit.core.text import printable
 from gradaudit.errors import UsageError
 from gradaudit.evidence.changes import Change
-from gradaudit.evidence.pack import read_json
 from gradaudit.judging import known_metrics
 from gradaudit.report import Key, Measurement, Report, estimate
 from gradaudit.sweeping.curves import draw_sweep
 from gradaudit.sweeping.grid import Axis, points
+
+_MAX_BYTES = 64 << 20
 
 BY_LUCK = 0.0056
 """Share of comparisons without a change in which two intervals at 95 % lie apart."""
@@ -170,7 +173,10 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _is_report(path: Path) -> bool:
-    document = read_json(path)
+    try:
+        document = json.loads(read_file(path, _MAX_BYTES))
+    except (UsageError, ValueError, RecursionError):
+        return False
     return isinstance(document, dict) and {"measurements", "target"} <= document.keys()
 
 

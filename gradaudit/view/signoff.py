@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from gradaudit.core.text import listed, number
 from gradaudit.judging.policy import known_metrics
-from gradaudit.measurement import dict_of, numbers_of, text_of
+from gradaudit.measurement import dict_of, numbers_of
 from gradaudit.report import Measurement, Report, estimate
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ BLANK = ""
 """A field that is filled in by hand."""
 NO_RELATION = "a record; no neighbour relation was tested (dp-audit)"
 NO_RECORDS = "no audit lists its records; numbers are means over records"
-UNFIXED = "nothing shows that it was fixed before the numbers (gradaudit commit)"
 RESIDUAL = "a low risk means that these audits found little, and does not prove privacy"
 
 
@@ -32,13 +31,12 @@ def sign_off(report: Report, shown: View) -> dict[str, str]:
         report: as it is saved, so that its hash is that of the JSON file.
         shown: its view.
     """
-    verdict, provenance = shown.verdict, report.provenance
+    verdict = shown.verdict
     sha256 = f", SHA-256 of its rules {verdict.sha256}" if verdict.sha256 else ""
     return {
         "verdict": verdict.sentence,
         "policy": f"{verdict.policy}{sha256}",
         "report": f"SHA-256 of the JSON {hashlib.sha256(report.to_json().encode()).hexdigest()}",
-        "policy fixed": text_of(dict_of(provenance.get("policy")).get("fixed")) or UNFIXED,
         "recipient, and what they know": _recipient(report),
         "unit of privacy, neighbours": unit_of(_measured(report)),
         "rounds and composition": _rounds(report),

@@ -14,7 +14,6 @@ from gradaudit.cli.reports import OptionalShape, Output, Quiet, Verbose, remark,
 from gradaudit.core.files import FOUND
 from gradaudit.core.text import variant_text
 from gradaudit.errors import UsageError
-from gradaudit.evidence.commitment import with_order
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import OUTCOMES, Page
@@ -38,7 +37,6 @@ from gradaudit.judging import (
 )
 from gradaudit.judging import gate as judge
 from gradaudit.judging import verdict as word
-from gradaudit.measurement import dict_of
 from gradaudit.presentation import shape_of
 from gradaudit.report import Report
 
@@ -83,14 +81,6 @@ def gate(
             help="Earlier JSON report; only rows that are new or worse than there fail.",
         ),
     ] = None,
-    commitment: Annotated[
-        Path | None,
-        typer.Option(
-            "--commitment",
-            help="File of `gradaudit commit`; the judged copy then says whether the policy was "
-            "fixed before the numbers.",
-        ),
-    ] = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -127,7 +117,7 @@ def gate(
     first, and one that fails is enough for 1.
     """
     policy = policy or _configured_policy(quiet)
-    files = writers(output, (*reports, policy, baseline, commitment))
+    files = writers(output, (*reports, policy, baseline))
     several, chosen = len(reports) > 1, shape_of(shape, output)
     if several and (output or chosen not in _OF_SEVERAL):
         raise UsageError(f"{len(reports)} reports: -o and -f {chosen} take one; name one report")
@@ -142,11 +132,8 @@ def gate(
             for note in differences(audited, earlier):
                 remark(f"{baseline} {note}", quiet)
         judged = judge(audited, rules, baseline=earlier, strict=strict)
-        if commitment is not None:
-            judged = with_order(judged, commitment, rules)
         failed += fails(judged) or (strict and not passed(judged))
-        line = "; ".join([f"{name}: {summary(judged)}", *_policy_order(judged)])
-        verdicts.append((word(judged), line))
+        verdicts.append((word(judged), f"{name}: {summary(judged)}"))
         for path, format_ in files:
             format_.write(judged, path)
         if chosen != "table":
@@ -183,15 +170,7 @@ def print_verdict(judged: Report, console: Console) -> None:
     for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
         page.print([_line(page, result)])
     page.print(page.prose(f"gate: {tally(judged)}"))
-    for line in _policy_order(judged):
-        page.print(page.prose(line))
     page.print(page.prose(summary(judged), style=OUTCOMES[word(judged)]))
-
-
-def _policy_order(judged: Report) -> list[str]:
-    """Returns whether the policy was fixed before the numbers; empty without a commitment."""
-    by = dict_of(judged.provenance.get("policy"))
-    return [f"policy {by['fixed']}"] if "fixed" in by else []
 
 
 def verdict(judged: Report) -> str:
