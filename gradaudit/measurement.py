@@ -123,6 +123,14 @@ class Measurement(Document):
         return math.inf if self.infinite else self.value
 
     @property
+    def known_to(self) -> tuple[float, float] | None:
+        """The interval, else the range that redraws of the value span; None without either."""
+        given = self.details.get("known_to")
+        ends = given if self.interval is None and isinstance(given, list) else []
+        numbers = [float(end) for end in ends if isinstance(end, int | float)]
+        return (numbers[0], numbers[1]) if len(numbers) == 2 else self.interval
+
+    @property
     def imprecise(self) -> bool:
         """Whether the audit says that its interval cannot be trusted."""
         return self.details.get("imprecise") is True

@@ -23,6 +23,7 @@ from gradaudit.evidence.changes import (
     sorted_changes,
 )
 from gradaudit.evidence.redaction import redact
+from gradaudit.evidence.trends import Trend, markdown_trends, print_trends, trends
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
 from gradaudit.judging import differences
@@ -147,8 +148,10 @@ All = Annotated[
 
 
 def compare(
-    old: Annotated[Path, typer.Argument(help="Earlier JSON report; - is standard input.")],
-    new: Annotated[Path, typer.Argument(help="Later JSON report; - is standard input.")],
+    reports: Annotated[
+        list[Path],
+        typer.Argument(help="Two or more JSON reports, oldest first; - is standard input."),
+    ],
     variants: Annotated[
         bool,
         typer.Option(
@@ -160,20 +163,30 @@ def compare(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show what became worse or better between two reports, and what crossed a limit.
+    """Show what became worse or better between reports, and what crossed a limit.
 
     gradaudit compare old.json new.json
+    gradaudit compare old.json report.json new.json
     gradaudit compare old.json new.json --variants -f markdown
 
     Ten rows are shown, those that crossed a limit first. A row is worse or better where its
-    intervals do not overlap. JSON has every row. The command exits with 0 whatever changed: to
-    fail on worse numbers, use `gradaudit gate NEW --baseline OLD`.
+    intervals do not overlap. Of more than two reports each row has its trend: a change counts from
+    the last report that changed, so that slow drift is seen. JSON has every row. The command exits
+    with 0 whatever changed: to fail on worse numbers, use `gradaudit gate NEW --baseline OLD`.
     """
-    before, after = Report.from_file(old), Report.from_file(new)
-    for note in differences(after, before):
-        remark(f"{old} {note}", quiet)
-    every = list(changes(before, after, variants=variants))
-    changed = sorted_changes(change for change in every if not change.same)
+    if len(reports) < 2:
+        raise UsageError(f"{reports[0]}: is one report; name a later one too")
+    read = [Report.from_file(path) for path in reports]
+    for path, before, after in zip(reports, read, read[1:], strict=False):
+        for note in differences(after, before):
+            remark(f"{path} {note}", quiet)
+    if len(read) > 2:
+        _show_trends(
+            list(map(str, reports)), list(trends(read, variants=variants)), shape, every_row
+        )
+        return
+    every = list(changes(*read, variants=variants))
+    changed = sorted_changes(change for change in every if change.shown)
     most = len(changed) if every_row else MOST_ROWS
     if shape == "json":
         print_json([change.to_json() for change in every])
@@ -181,6 +194,16 @@ def compare(
         write_out(markdown_changes(changed, len(every) - len(changed), most))
     else:
         print_changes(changed, len(every) - len(changed), Stdout(), most)
+
+
+def _show_trends(names: Sequence[str], found: Sequence[Trend], shape: str, every_row: bool) -> None:
+    most = None if every_row else MOST_ROWS
+    if shape == "json":
+        print_json({"reports": list(names), "rows": [trend.to_json() for trend in found]})
+    elif shape == "markdown":
+        write_out(markdown_trends(names, found, most))
+    else:
+        print_trends(names, found, Stdout(), most)
 
 
 Redact = Annotated[

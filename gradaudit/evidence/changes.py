@@ -62,7 +62,7 @@ class Change:
         """The difference in half the widths of both intervals; None where not both have one."""
         if self.overlap is None or self.difference is None:
             return None
-        ends = [row.interval for row in (self.old, self.new) if row and row.interval]
+        ends = [row.known_to for row in (self.old, self.new) if row and row.known_to]
         half = sum(high - low for low, high in ends) / 2
         return self.difference / half if half else math.copysign(math.inf, self.difference)
 
@@ -72,7 +72,7 @@ class Change:
 
         Intervals that do not overlap differ surely; those that do may still differ.
         """
-        old, new = self.old and self.old.interval, self.new and self.new.interval
+        old, new = self.old and self.old.known_to, self.new and self.new.known_to
         if not old or not new:
             return None
         return old[0] <= new[1] and new[0] <= old[1]
@@ -111,6 +111,11 @@ class Change:
         )
 
     @property
+    def shown(self) -> bool:
+        """Whether the row changed by more than what its value is known to, or crossed a limit."""
+        return bool(self.crossed) or not (self.same or self.overlap)
+
+    @property
     def words(self) -> str:
         """Formats the difference: ``+0.500 (+25.0 %)``; empty where there is none."""
         if self.difference is None or self.share is None:
@@ -126,8 +131,8 @@ class Change:
             "metric": self.row.metric,
             "layer": self.row.layer,
             "variant": dict(variant),
-            "old": _side(self.old),
-            "new": _side(self.new),
+            "old": side_json(self.old),
+            "new": side_json(self.new),
             "difference": self.difference,
             "intervals_overlap": self.overlap,
             "direction": self.direction,
@@ -138,7 +143,7 @@ class Change:
 def changes(old: Report, new: Report, *, variants: bool = False) -> Iterator[Change]:
     """Yields the rows of both reports: in the new one's order, then those of the old one alone."""
     before = {row.key: row for row in old.rows if variants or not row.variant}
-    crossed = _crossings(old, new)
+    crossed = crossings(old, new)
     for row in new.rows:
         if variants or not row.variant:
             yield Change(before.pop(row.key, None), row, crossed.get(row.key, ""))
@@ -146,8 +151,8 @@ def changes(old: Report, new: Report, *, variants: bool = False) -> Iterator[Cha
         yield Change(row, None)
 
 
-def _crossings(old: Report, new: Report) -> dict[Key, str]:
-    """Names the limit of each row that is beyond it in one report and within it in the other.
+def crossings(old: Report, new: Report) -> dict[Key, str]:
+    """Name the limit of each row that is beyond it in one report and within it in the other.
 
     Limits are those that judged the reports, or of the default policy; an error rule's goes first.
     """
@@ -173,7 +178,8 @@ def _signed(value: float) -> str:
     return number(value) if value < 0 else f"+{number(value)}"
 
 
-def _side(row: Measurement | None) -> JsonValue:
+def side_json(row: Measurement | None) -> JsonValue:
+    """Return status, value and interval of one side of a change."""
     if row is None:
         return None
     infinite: dict[str, JsonValue] = {"infinite": True} if row.number == math.inf else {}
@@ -247,7 +253,7 @@ def tally(changed: Sequence[Change], unchanged: int) -> str:
     crossed = sum(bool(change.crossed) for change in changed)
     summary = (
         f"{worse} worse, {better} better, {crossed} crossed a limit; {len(changed)} rows changed, "
-        f"{unchanged} did not"
+        f"{unchanged} not beyond their error"
     )
     doubts = any(row.doubts for change in changed for row in (change.old, change.new) if row)
     return f"{summary}; {DOUBTS}" if doubts else summary

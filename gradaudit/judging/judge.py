@@ -48,11 +48,12 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
     """Returns the judged report with findings excused that the judged baseline has too.
 
     A failure is ``known`` where the same rule failed the same row of the baseline, and the row is
-    no worse than it was: the intervals overlap or the new one lies on the better side, or, where
-    neither row has one, the value is worse by no more than ``TOLERANCE`` of the baseline's size or
-    of its distance from the limit, whichever is larger. What is unclear passes, and stays unclear,
-    where it was unclear or failed in the baseline and is no worse. Rows that could not be measured
-    are never known: what nobody looked at is excused by nothing.
+    no worse than it was: the intervals, or what the values are known to, overlap or the new one
+    lies on the better side, or, where neither row has one, the value is worse by no more than
+    ``TOLERANCE`` of the baseline's size or of its distance from the limit, whichever is larger.
+    What is unclear passes, and stays unclear, where it was unclear or failed in the baseline and is
+    no worse. Rows that could not be measured are never known: what nobody looked at is excused by
+    nothing.
     """
     earlier = {
         (finding.rule, finding.key): _EXCUSED[finding.outcome]
@@ -80,10 +81,15 @@ def worse(now: Measurement, before: Measurement, rule: Finding) -> bool:
     if value is None or was is None or limit is None:
         return True
     room = 0.0
-    if now.interval is None and before.interval is None and math.isfinite(was):
+    if now.known_to is None and before.known_to is None and math.isfinite(was):
         room = TOLERANCE * max(abs(was), abs(was - limit))
-    (low, high), (least, most) = ends_of(now, value), ends_of(before, was)
+    low, high = _known(now, value)
+    least, most = _known(before, was)
     return high < least - room if rule.max is None else low > most + room
+
+
+def _known(row: Measurement, value: float) -> tuple[float, float]:
+    return (value, value) if row.known_to is None or math.isinf(value) else row.known_to
 
 
 def refuse_another_model(report: Report, baseline: Report) -> None:

@@ -54,7 +54,7 @@ def test_names_are_whole_at_any_width(tmp_path: Path, width: int) -> None:
 
 
 COMPARED = """\
-1 worse, 0 better, 1 crossed a limit; 5 rows changed, 1 did not
+1 worse, 0 better, 1 crossed a limit; 5 rows changed, 1 not beyond their error
 layer          metric        old → new       change        reading
 ─────────────  ────────────  ──────────────  ────────────  ───────────────────
 fc1            leak.bits     1 → 3           +2 (+200 %)   worse, beyond max 2
@@ -111,7 +111,7 @@ def test_compare_as_json_and_markdown(tmp_path: Path) -> None:
         ("conv1", None),
     ]
     assert run("compare", *reports, "-f", "markdown").out == (
-        "1 worse, 0 better, 1 crossed a limit; 5 rows changed, 1 did not\n"
+        "1 worse, 0 better, 1 crossed a limit; 5 rows changed, 1 not beyond their error\n"
         "\n"
         "| layer | metric | old → new | change | reading |\n"
         "| --- | --- | --- | --- | --- |\n"
@@ -127,7 +127,9 @@ def test_compare_as_json_and_markdown(tmp_path: Path) -> None:
 def test_compare_of_a_report_with_itself(tmp_path: Path) -> None:
     old, _ = two_reports(tmp_path)
     assert run("compare", old, old) == Result(
-        0, "0 worse, 0 better, 0 crossed a limit; 0 rows changed, 5 did not\n", ""
+        0,
+        "0 worse, 0 better, 0 crossed a limit; 0 rows changed, 5 not beyond their error\n",
+        "",
     )
 
 
@@ -137,11 +139,75 @@ def test_compare_shows_ten_rows_unless_all_are_asked_for(tmp_path: Path) -> None
         for j in (1, 2)
     )
     short = run("compare", old, new).out.splitlines()
-    assert short[0] == "30 worse, 0 better, 0 crossed a limit; 30 rows changed, 0 did not"
+    assert short[0] == (
+        "30 worse, 0 better, 0 crossed a limit; 30 rows changed, 0 not beyond their error"
+    )
     assert (len(short), short[-1]) == (14, "20 more rows changed (--all shows them)")
     assert len(run("compare", old, new, "--all").out.splitlines()) == 33
     marked = run("compare", old, new, "-f", "markdown").out.splitlines()
     assert (len(marked), marked[-1]) == (16, "20 more rows changed (--all shows them)")
+
+
+def rounds(folder: Path, *values: float) -> list[Path]:
+    """Reports with one layer that has these values, half a bit to either side, and one at rest."""
+    return [
+        saved(
+            folder,
+            row(M, "fc1", value, interval=(value - 0.5, value + 0.5)),
+            row("leak.effort", "fc2", value, details={"known_to": [value - 9, value + 9]}),
+            name=f"r{number}.json",
+        )
+        for number, value in enumerate(values, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((1, 1.2, 0.9), []),
+        ((1, 1, 3), [(1, 3, "worse")]),
+        ((3, 1, 3), [(1, 2, "better"), (2, 3, "worse")]),
+        ((1, 1.6, 2.2, 2.8), [(1, 3, "worse")]),
+    ],
+)
+def test_compare_of_several_reports_counts_a_slow_drift(
+    values: tuple[float, ...], expected: list[tuple[int, int, str]], tmp_path: Path
+) -> None:
+    found = json.loads(run("compare", *rounds(tmp_path, *values), "-f", "json").out)
+    turns = {
+        entry["layer"]: [(x["from"], x["to"], x["direction"]) for x in entry["turns"]]
+        for entry in found["rows"]
+    }
+    assert turns == {"fc1": expected, "fc2": []}
+    assert [entry["value"] for entry in found["rows"][0]["rows"]] == list(values)
+
+
+def test_compare_of_several_reports_shows_each_layers_trend(tmp_path: Path) -> None:
+    reports = rounds(tmp_path, 0.6, 3, 3.1)
+    lines = run("compare", *reports, width=400).out.splitlines()
+    assert lines[0] == (
+        f"1 {reports[0]}, 2 {reports[1]}, 3 {reports[2]}: 1 changes for the worse, 0 for the "
+        "better; luck alone would show about 0.0 of 2 comparisons"
+    )
+    assert [line.split()[0] for line in lines[1:]] == ["layer", "─────", "fc1"]
+    trend = "worse 1 → 2, beyond max 2"
+    assert lines[3].split("  ")[-1] == trend
+    marked = run("compare", *reports, "-f", "markdown").out.splitlines()
+    values = "0.600 [0.100, 1.10] → 3 [2.50, 3.50] → 3.10 [2.60, 3.60]"
+    assert marked[2:] == [
+        "| layer | metric | values | trend |",
+        "| --- | --- | --- | --- |",
+        f"| `fc1` | `leak.bits` | {values} | {trend} |",
+    ]
+
+
+def test_compare_of_one_report_is_refused(tmp_path: Path) -> None:
+    old, _ = two_reports(tmp_path)
+    done = run("compare", old)
+    assert (done.status, done.err) == (
+        2,
+        f"gradaudit: {old}: is one report; name a later one too\n",
+    )
 
 
 def test_compare_tells_that_models_differ(tmp_path: Path) -> None:

@@ -107,6 +107,16 @@ def test_as_json() -> None:
     }
 
 
+@pytest.mark.usefixtures("two_audits")
+@pytest.mark.parametrize(("ends", "shown"), [([0.5, 3.5], False), ([2.5, 3.5], True)])
+def test_what_a_value_is_known_to_serves_as_interval(ends: list[float], shown: bool) -> None:
+    old, new = (
+        row(M, "a", x, details={"known_to": y}) for x, y in ((1.0, [0.5, 1.5]), (3.0, ends))
+    )
+    change = Change(old, new)
+    assert (change.shown, change.direction == "worse") == (shown, shown)
+
+
 DIRECTIONS: list[tuple[Measurement, Measurement, str | None]] = [
     (row(M, "a", 1.0, interval=(0, 2)), row(M, "a", 4.0, interval=(3, 5)), "worse"),
     (row(M, "a", 4.0, interval=(3, 5)), row(M, "a", 1.0, interval=(0, 2)), "better"),

@@ -71,10 +71,12 @@ def outcomes(
         assert ends is not None
         outcome = interval(*ends, truths[name])
         found[name] = outcome if ends[1] < UNBOUNDED else Outcome(outcome.covered)
-    mean = rows["label_f"].details["bootstrap_interval"]
+    mean = rows["label_f"].details["known_to"]
     if isinstance(mean, list):
         low, high = np.array(mean, dtype=float)
         found["mean, by the bootstrap"] = interval(low, high, truths["mean"], imprecise=True)
+    if ends := rows["label_f_share"].interval:
+        found["share"] = interval(*ends, truths["share"])
     return found
 
 
@@ -86,7 +88,8 @@ def play(seed: int, *, law: str, records: int, probes: int) -> Mapping[str, Outc
         both = of_digits(int(law.split()[-1]))
         at = generator.integers(0, len(both[0]), records)
         values = {"first": both[0][at], "last": both[1][at]}
-        truths = {"mean": float(both[0].mean())} | {
+        mean, other = (float(each.mean()) for each in both[:2])
+        truths = {"mean": mean, "share": mean / (mean + other)} | {
             name: float(np.quantile(both[0], share, method="inverted_cdf"))
             for name, share in SHARES.items()
         }
@@ -94,7 +97,7 @@ def play(seed: int, *, law: str, records: int, probes: int) -> Mapping[str, Outc
     of = LAWS[law]
     first = of.rvs(records, random_state=generator)
     values = {"first": first, "last": 3 * first * generator.uniform(0.5, 1.5, records)}
-    truths = {"mean": float(of.mean())}
+    truths = {"mean": float(of.mean()), "share": 1 / 4}
     truths |= {name: float(of.ppf(share)) for name, share in SHARES.items()}
     return outcomes(values, truths, seed, directions)
 
@@ -132,7 +135,7 @@ STUDY = Study(
     name="sensitivity",
     says="Medians and upper deciles over records of norms, by `audits.sensitivity.rows` and "
     "`statistics.quantiles`, and beside them the bootstrap's interval of the mean "
-    "(`details.bootstrap_interval`), by which no row is judged; the truth is the law's, or that of "
+    "(`details.known_to`), by which no row is judged; the truth is the law's, or that of "
     "all 1,797 digits of which records are drawn with replacement. Inputs look like the first "
     "laws, labels like the others. Probes are the same for every record, of Jacobians of rank one.",
     quick=quick,

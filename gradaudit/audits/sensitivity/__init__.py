@@ -210,10 +210,11 @@ class Sensitivity(Audit[SensitivityOptions]):
     Without a suffix the value is the mean over the records that were looked at: without
     ``--samples`` 40, and 256 for the label where that takes seconds. As p_y → 1 the range vanishes
     and one record can carry the mean, and the row then says so: no interval holds such a mean over
-    other records, so the row has none but that for the error of probes. A bootstrap-t interval in
-    logarithms stands in ``details.bootstrap_interval``; it holds the mean of all records in 76 to
-    97 % of samples of 10 to 200 (docs/coverage.md). A share is a layer's mean over the sum of the
-    shown layers' means (2021, fig. 8).
+    other records, so the row has none. What it is known to, for new records and new probes, stands
+    in ``details.known_to``: a bootstrap-t interval in logarithms, which holds the mean of all
+    records in 76 to 97 % of samples of 10 to 200 (docs/coverage.md). A share is a layer's mean over
+    the sum of the shown layers' means (2021, fig. 8), with an interval of the same kind for the
+    ratio, which redraws the records of all layers together.
 
     ``…_median`` and ``…_decile`` are the median and the upper decile over all records of the law
     that these are drawn from, of the bounded F norms, with exact intervals from order statistics,

@@ -29,6 +29,7 @@ from gradaudit.audits.sensitivity.jacobian_sensitivity import (
 )
 from gradaudit.core.statistics import CONFIDENCE
 from gradaudit.core.statistics.intervals import (
+    FloatArray,
     bootstrap_counts,
     fewest_values,
     quantile_interval,
@@ -113,11 +114,10 @@ class _RowsOfSample:
             reading.metric,
             sample.mean,
             layer=self.layer,
-            interval=None if sample.exact else sample.interval(),
             n=len(sample.values),
-            details={**self._facts, **self._bootstrapped(seed), **self._beside, **self._warning},
+            details={**self._facts, **self._known_to(seed), **self._beside, **self._warning},
         )
-        yield self._share()
+        yield self._share(seed)
         for metric, quantile in reading.quantiles.items():
             yield self._quantile(metric, quantile)
 
@@ -145,16 +145,14 @@ class _RowsOfSample:
             }
         return details
 
-    def _bootstrapped(self, seed: int) -> dict[str, JsonValue]:
-        """Compute the bootstrap's interval of the population mean; no limit is judged by it."""
+    def _known_to(self, seed: int) -> dict[str, JsonValue]:
+        """Bound the mean by the bootstrap over new records and probes; no limit uses it."""
         sample = self.sample
-        defined = sample.defined.astype(float)
-        numbers = np.zeros(len(defined))
-        numbers[sample.defined] = sample.values
-        interval = ratio_interval(numbers, defined, bootstrap_counts(len(defined), seed))
+        draws = bootstrap_counts(len(sample.defined), seed)
+        interval = ratio_interval(_numbers(sample), sample.defined.astype(float), draws)
         if interval is not None and not sample.exact:
             interval = joined(sample.mean, interval, sample.interval())
-        return {"bootstrap_interval": interval and list(interval)}
+        return {"known_to": interval and list(interval)}
 
     @property
     def _warning(self) -> dict[str, JsonValue]:
@@ -171,20 +169,26 @@ class _RowsOfSample:
             return {}
         return {"warning": f"{what}; read the median"}
 
-    def _share(self) -> Measurement:
+    def _share(self, seed: int) -> Measurement:
+        """Make the row of the share; its interval is for new records, and for new probes."""
         sample, metric = self.sample, self.reading.share
         total = sum(each.mean for each in self.samples.values())
         if total == 0:
             return next(self.rows.skipped(_STILL, [metric], [self.layer]))
-        interval = None
-        if not sample.exact:  # of the error of probes
-            probes = np.sum([each.by_probe for each in self.samples.values()], axis=0)
-            share = float(sample.by_probe.mean() / probes.mean())
-            low, high = student(share + (sample.by_probe - share * probes) / probes.mean())
-            interval = max(low, 0.0), min(high, 1.0)
+        share, every = sample.mean / total, self.samples.values()
+        together = np.sum([_numbers(each) / each.defined.mean() for each in every], axis=0)
+        draws = bootstrap_counts(len(together), seed)
+        interval = ratio_interval(_numbers(sample) / sample.defined.mean(), together, draws)
+        if interval is not None and not sample.exact:
+            probes = np.sum([each.by_probe for each in every], axis=0)
+            estimate = float(sample.by_probe.mean() / probes.mean())
+            of_probes = student(estimate + (sample.by_probe - estimate * probes) / probes.mean())
+            interval = joined(share, interval, (max(of_probes[0], 0.0), of_probes[1]))
+        if interval is not None:
+            interval = min(interval[0], share), max(min(interval[1], 1.0), share)
         return self.rows.measured(
             metric,
-            sample.mean / total,
+            share,
             layer=self.layer,
             interval=interval,
             n=len(sample.values),
@@ -217,6 +221,13 @@ class _RowsOfSample:
             imprecise=few,
             details=self._facts,
         )
+
+
+def _numbers(sample: Sample) -> FloatArray:
+    """Spread the norms over all records, (records,), with zero for those that are undefined."""
+    numbers = np.zeros(len(sample.defined))
+    numbers[sample.defined] = sample.values
+    return numbers
 
 
 def _undefined(sample: Sample) -> int:
