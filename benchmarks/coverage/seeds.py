@@ -24,7 +24,7 @@ from gradaudit.report import Measurement, Report
 
 MODELS = {
     "sample": [],
-    "mlp": ["-m", "zoo:mlp", "-d", "diabetes"],
+    "mlp": ["-m", "zoo:mlp?inputs=10&classes=2", "-d", "diabetes"],
     "cnn3": ["-m", "zoo:cnn3", "-d", "digits"],
 }
 RIGHT = 0.9
@@ -35,8 +35,10 @@ def scanned(folder: Path, model: str, seed: int) -> Report:
     path = folder / f"{model}-{seed}.json"
     if not path.exists():
         command = [sys.executable, "-m", "gradaudit", "scan", *MODELS[model], "--quick"]
-        options = ["--seed", str(seed), "--jobs", "1", "-q", "--exit-zero", "-o", str(path)]
+        running = path.with_suffix(".running.json")
+        options = ["--seed", str(seed), "--jobs", "1", "-q", "--exit-zero", "-o", str(running)]
         subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
+        running.rename(path)
     return Report.from_file(path)
 
 

@@ -129,7 +129,7 @@ def test_quantiles_have_exact_intervals_by_order_statistics(by: str) -> None:
         for name, (below, above) in {"median": (14, 27), "decile": (32, 40)}.items():
             row = one(rows, f"{by}_f{ENDS[by]}_{name}", layer)
             assert row.value == pytest.approx(np.quantile(values, QUANTILES[name]), rel=1e-6)
-            expected = values[below - 1], values[above - 1]
+            expected = np.sort(values)[[below - 1, above - 1]]
             assert row.interval == pytest.approx(expected, rel=1e-6)
             assert (row.n, row.confidence, row.imprecise) == (40, 0.95, False)
 
@@ -142,8 +142,8 @@ def many_records(count: int, width: int = 5) -> Subject:
     return subject_of(target, inputs=inputs, labels=torch.arange(count) % 3)
 
 
-def dense_f_norms(subject: Subject, by: str) -> dict[str, list[float]]:
-    """The bounded F norm of every record, sorted, by layer."""
+def dense_f_norms(subject: Subject, by: str) -> dict[str, NDArray[np.float64]]:
+    """The bounded F norm of every record by layer, in the order of records."""
     norms: dict[str, list[float]] = {}
     records = subject.records
     for layer in subject.layers:
@@ -152,7 +152,7 @@ def dense_f_norms(subject: Subject, by: str) -> dict[str, list[float]]:
             spread = float(gradient.max() - gradient.min())
             number = float(dense.norm()) / math.sqrt(len(gradient)) / spread
             norms.setdefault(layer.name, []).append(number)
-    return {layer: sorted(values) for layer, values in norms.items()}
+    return {layer: np.array(values) for layer, values in norms.items()}
 
 
 def test_few_records_bound_a_quantile_from_below_only() -> None:
@@ -169,6 +169,19 @@ def test_few_records_bound_a_quantile_from_below_only() -> None:
     assert "look at 6 or more" in five.doubts[0]
     probed = one(rows_of(many_records(12, 20), probes=8), "input_f_bounded_decile", "0")
     assert "look at 38 or more" in probed.doubts[0]
+
+
+def test_the_interval_of_a_share_redraws_the_records_of_all_layers_together() -> None:
+    """It is near that of the ratio's linear terms, though it is a bootstrap's in logarithms."""
+    subject = many_records(60)
+    rows, norms = rows_of(subject), dense_f_norms(subject, "input")
+    together = np.sum(list(norms.values()), axis=0)
+    for layer, values in norms.items():
+        share = values.mean() / together.mean()
+        error = (values - share * together).std() / together.mean() / 60**0.5
+        low, high = one(rows, "input_f_bounded_share", layer).interval or (0.0, 0.0)
+        assert low < share < high
+        assert (high - low) / (2 * 1.96 * error) == pytest.approx(1, abs=0.3)
 
 
 def test_the_mean_is_of_the_records_that_were_looked_at() -> None:
@@ -246,7 +259,8 @@ def test_shares_are_taken_over_the_shown_layers() -> None:
     case = CASES[0]
     subject = of_case(case)
     one_layer = replace(subject, layers=choose_layers(subject.layers, ["2"]))
-    assert one(rows_of(one_layer), "label_f_share", "2").value == pytest.approx(1)
+    alone = one(rows_of(one_layer), "label_f_share", "2")
+    assert (alone.value, alone.interval) == (pytest.approx(1), None)
     rows = rows_of(subject)
     shares = [row for row in rows if row.metric == "input_1_bounded_share"]
     assert sum(row.value or 0 for row in shares) == pytest.approx(1)
