@@ -3,11 +3,12 @@
     python -m benchmarks.coverage.seeds FOLDER [--seeds 40] [--models sample,mlp,cnn3] [--quick]
 
 Each model is scanned by ``gradaudit scan --quick`` once for each seed, in a process of its own: the
-sample CNN, a multilayer perceptron on diabetes and a CNN of the zoo on digits, both fresh. Reports
-lie in FOLDER, and those that are there are not made again; ``--quick`` takes two seeds of the
-sample. Of each pair of seeds and each headline row the difference is held against the root of the
-summed squares of both half widths, on the sides that face each other; right is 90 % or more. Rows
-that have no interval are held against what they are known to (``details.known_to``), and apart.
+sample CNN, a multilayer perceptron on diabetes and a CNN of the zoo on digits, each of the two with
+the same untrained weights for every seed. Reports lie in FOLDER, and those that are there are not
+made again; ``--quick`` takes two seeds of the sample. Of each pair of seeds and each headline row
+the difference is held against the root of the summed squares of both half widths, on the sides that
+face each other; right is 90 % or more. Rows without an interval are held against what they are
+known to (``details.known_to``), and apart.
 """
 
 import math
@@ -17,16 +18,20 @@ from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 
+import torch
+from safetensors.torch import save_file
+
 from benchmarks.harness import arguments
 from gradaudit.evidence.changes import changes
 from gradaudit.judging import known_metrics
 from gradaudit.report import Measurement, Report
+from gradaudit.zoo import build
 
 MODELS = {
-    "sample": [],
-    "mlp": ["-m", "zoo:mlp?inputs=10&classes=2", "-d", "diabetes"],
-    "cnn3": ["-m", "zoo:cnn3", "-d", "digits"],
+    "mlp": ("mlp", {"inputs": (10,), "classes": 2}, "diabetes"),
+    "cnn3": ("cnn3", {}, "digits"),
 }
+"""Name in the zoo, its arguments and the data; the sample needs none."""
 RIGHT = 0.9
 
 
@@ -34,12 +39,25 @@ def scanned(folder: Path, model: str, seed: int) -> Report:
     """The report of a model and a seed, made where it is not there."""
     path = folder / f"{model}-{seed}.json"
     if not path.exists():
-        command = [sys.executable, "-m", "gradaudit", "scan", *MODELS[model], "--quick"]
+        command = [sys.executable, "-m", "gradaudit", "scan", *subject(folder, model), "--quick"]
         running = path.with_suffix(".running.json")
         options = ["--seed", str(seed), "--jobs", "1", "-q", "--exit-zero", "-o", str(running)]
         subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
         running.rename(path)
     return Report.from_file(path)
+
+
+def subject(folder: Path, model: str) -> list[str]:
+    """The options that name a model with the same weights for every seed, and its data."""
+    if model not in MODELS:
+        return []
+    name, given, data = MODELS[model]
+    path = folder / f"{model}.safetensors"
+    torch.manual_seed(0)
+    save_file(build(name, **given).state_dict(), path)
+    sizes = {key: x[0] if isinstance(x, tuple) else x for key, x in given.items()}
+    chosen = "&".join(f"{key}={size}" for key, size in sizes.items())
+    return ["-m", f"zoo:{name}?{chosen}".rstrip("?"), "-c", str(path), "-d", data]
 
 
 def agree(old: Measurement, new: Measurement) -> bool | None:
