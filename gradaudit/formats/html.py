@@ -28,12 +28,10 @@ from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report, marked
 from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
-from gradaudit.view.assessment import SCALES
 from gradaudit.view.charts.heat_map import MEANINGS, QUESTIONS
 from gradaudit.view.charts.plots import chart, round_step
 from gradaudit.view.examples import pictures_of, texts_of
 from gradaudit.view.gaps import questions_of
-from gradaudit.view.signoff import sign_off
 
 MOST_TICKS = 4
 WIDE = 1000
@@ -208,7 +206,6 @@ _WORDS = {
     "chance": "the value that the number has where nothing is given away",
     "game": "how many records are in the update that is attacked",
     "hidden": "a layer whose gradient is never shared",
-    **SCALES,
 }
 MAX_LAYERS = 40_000
 """Largest number of layers of a page, which take 4 seconds."""
@@ -265,7 +262,6 @@ class Html(Format):
             questions_of=questions_of,
             prose=prose,
             glossary=glossary(shown),
-            signoff=sign_off(report, shown),
             pictures=list(pictures_of(report)),
             texts=list(texts_of(report)),
             checkpoints=report.target.checkpoints,

@@ -81,8 +81,6 @@ def test_everything_is_said(tmp_path: Path) -> None:
         "zoo:lenet, round-5.safetensors",
         "Warning: at chance",
         "worse →",
-        "Sign-off",
-        "reviewer",
         "3.10 [2.90, 3.30]",
         "infinite",
         "an attacker learns the attribute",

@@ -13,7 +13,6 @@ from gradaudit.formats import format_named
 from gradaudit.judging import Policy, gate, verdict
 from gradaudit.report import Report
 from gradaudit.view import view
-from gradaudit.view.signoff import sign_off
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
@@ -101,8 +100,3 @@ def test_a_notebook_paints_green_only_what_is_within(tmp_path: Path) -> None:
         re.findall(r">(\w+)</th><td style='text-align:left;color:(#\w+)'", report._repr_html_())
     )
     assert colours == {"conv1": "#1a7f37", "fc1": "#6e6e6e", "fc2": "#6e6e6e"}
-
-
-def test_the_sign_off_names_the_verdict() -> None:
-    judged = gate(WHOLE_MODEL["undecided"], POLICY)
-    assert sign_off(judged, view(judged))["verdict"] == view(judged).verdict.sentence

@@ -1,6 +1,5 @@
 """What is said of a report, before any format lays it out; reports are written out by hand."""
 
-import hashlib
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from gradaudit.report import Report
 from gradaudit.view import Concern, view
 from gradaudit.view.facts import Place, abridged
 from gradaudit.view.gaps import UnmeasuredPart, in_brief
-from gradaudit.view.signoff import sign_off
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
@@ -363,40 +361,6 @@ def test_each_question_has_one_number_a_layer() -> None:
     doubtful = [row("leak.bits", name, 1, details={"warning": "few"}) for name in ("a", "b")]
     every = make_report(*doubtful, layers=[("a", "Linear", 1), ("b", "Linear", 1)])
     assert [x.where for x in view(every).brief_doubts] == [""]
-
-
-def test_the_sign_off_says_what_it_rests_on() -> None:
-    report = make_report(
-        row(
-            "leak.total",
-            None,
-            0.2,
-            details={
-                "answers": [0.1, 0.3],
-                "rounds": 3,
-                "unit": "record",
-                "relation": "replace",
-                "knowledge": {"model": "weights and loss", "labels": "unknown"},
-                "knows": ["age"],
-                "shadow_records": 1000,
-            },
-        ),
-        skipped_row("other.x", "fc1", "no mechanism; name one"),
-    )
-    signed = sign_off(report, view(report))
-    assert signed["report"].endswith(hashlib.sha256(report.to_json().encode()).hexdigest())
-    assert signed["recipient, and what they know"] == (
-        "the server, which knows weights and loss; labels unknown; columns age; "
-        "1,000 records of the same population"
-    )
-    assert signed["unit of privacy, neighbours"] == "record, replace"
-    assert signed["rounds and composition"].startswith("3 rounds together were observed")
-    assert signed["attacks not run"] == "other (no mechanism); rank (not asked for)"
-    assert signed["worst record beside the mean"] == "leak.total 0.300 beside 0.200"
-    assert signed["residual risk"].startswith(
-        "no audit measured single layers; risk of the whole model: high"
-    )
-    assert signed["reviewer"] == signed["review date"] == ""
 
 
 @pytest.mark.parametrize(
