@@ -134,7 +134,6 @@ _COMMANDS = {
     "job": ("commands.job.job", PANEL),
     "gate": ("commands.gate.gate", _REPORTS),
     "compare": ("reports.compare", _REPORTS),
-    "history": ("commands.trend.history", _REPORTS),
     "render": ("reports.render", _REPORTS),
     "list": ("commands.listing.list_parts", _REPORTS),
     "explain": ("commands.listing.explain", _REPORTS),

@@ -165,7 +165,6 @@ def compare(
 ) -> None:
     """Show what became worse or better between reports, and what crossed a limit.
 
-    gradaudit compare old.json new.json
     gradaudit compare old.json report.json new.json
     gradaudit compare old.json new.json --variants -f markdown
 
