@@ -275,6 +275,7 @@ SHAPES: dict[str, Shape] = {
         CLASS,
         mode="train",
         reasons={
+            "sensitivity": "normalises by its batch's statistics",
             "subspace": "normalises by its batch's statistics",
             "forward": "normalises by its batch's statistics",
         },

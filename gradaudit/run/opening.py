@@ -49,6 +49,9 @@ def load(settings: SubjectSettings) -> Subject:
     """Set torch and linear algebra to one thread, and open the subject.
 
     Other cores are for units of work, which are done where ``--executor`` says from now on.
+
+    Raises:
+        UsageError: more ``--samples`` are asked for than there are records, or as ``open_subject``.
     """
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -56,7 +59,10 @@ def load(settings: SubjectSettings) -> Subject:
     jobs = use_executor(
         settings.executor, settings.jobs if "jobs" in settings.model_fields_set else None
     )
-    return replace(open_subject(settings), jobs=jobs)
+    subject = open_subject(settings)
+    if settings.samples and settings.samples > len(subject.records):
+        raise UsageError(f"--samples {settings.samples}: there are {len(subject.records)} records")
+    return replace(subject, jobs=jobs)
 
 
 def open_subject(
@@ -88,8 +94,6 @@ def open_subject(
         model, notes = unwrapped(model)
     if not isinstance(records, Records):
         records = _records_for(model, settings, records)
-    if settings.samples and settings.samples > len(records):
-        raise UsageError(f"--samples {settings.samples}: there are {len(records)} records")
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),
