@@ -27,7 +27,7 @@ from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import Mode, Target
 
 Parameters = Mapping[str, Tensor]
-_COMPANY = 32
+COMPANY = 32
 """Records of the batch in which each is compared with itself alone."""
 _ALONE = 1e-6
 _NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}
@@ -254,7 +254,31 @@ class FunctionalModel:
                 double.outputs({}, double.cast(inputs[:2]))
         except Exception:  # a model that computes in its own precision alone
             double = self
-        return double._tried(inputs[:_COMPANY], None if targets is None else targets[:_COMPANY])
+        return double._tried(inputs[:COMPANY], None if targets is None else targets[:COMPANY])
+
+    def coupling_of_many(self, inputs: Tensor, targets: Tensor) -> str | None:
+        """Why a batch's outputs or loss are not those of its parts of 32; None where they are.
+
+        Larger batches than ``coupling`` compares with single records: a capacity shared by a batch
+        may bind in them alone.
+        """
+        double = self.in_precision(torch.float64)
+        try:
+            with torch.no_grad():
+                double.outputs({}, double.cast(inputs[:2]))
+        except Exception:  # a model that computes in its own precision alone
+            double = self
+        batch = double.cast(inputs)
+        with torch.no_grad():
+            together = double.outputs({}, batch)
+            parts = torch.cat([double.outputs({}, part) for part in torch.split(batch, COMPANY)])
+            for index in range(len(batch)):
+                if not _close(parts[index], together[index]):
+                    if double.stochastic(batch):
+                        return None
+                    module = double._first_that_differs(batch, index)
+                    return f"{module} is a function of several records"
+        return double.loss.coupling(together, double.cast(targets))
 
     @torch.no_grad()
     def _tried(self, inputs: Tensor, targets: Tensor | None) -> str | None:

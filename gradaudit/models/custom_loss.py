@@ -10,7 +10,6 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -110,15 +109,15 @@ class CustomLoss(Loss):
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
         """Returns how the loss couples these records, tried with other labels too; None if not."""
-        if self._called(outputs, targets).dim():
-            return None
+        reduces = self._called(outputs, targets).dim() == 0
         for some, labels in ((outputs, targets), *_other_labels(outputs, targets)):
             try:
                 whole = self._called(some, labels)
             except Exception:  # labels that the function does not take
                 continue
             try:
-                apart = Loss.of_batch(self, some, labels)
+                apart = self._of_each(some, labels)
+                apart = mean_of(apart, self.weights(labels)) if reduces else apart
             except AuditError:
                 raise
             except Exception as error:
@@ -126,18 +125,33 @@ class CustomLoss(Loss):
             whole, apart = (
                 torch.cat([value.flatten(), slope.flatten()])
                 for value, slope in (
-                    (whole, _slope(self._called, some, labels)),
-                    (apart, _slope(partial(Loss.of_batch, self), some, labels)),
+                    (whole, _slope(self.of_batch, some, labels)),
+                    (apart, _slope(self._mean_of_each, some, labels)),
                 )
             )
             tolerance = torch.finfo(whole.dtype).eps ** 0.5
             if not torch.allclose(whole, apart, tolerance, tolerance, equal_nan=True):
+                if not reduces:
+                    return (
+                        f"--loss {self.name} is a function of several records: a record's loss "
+                        "alone is another than in a batch"
+                    )
                 return (
                     f"--loss {self.name} is a function of several records: of a batch it is no "
                     "mean over its records (where it is a weighted one, give it an attribute "
                     "weights(targets))"
                 )
         return None
+
+    def _of_each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Computes the loss of each record alone, (records,)."""
+        if self._called(outputs, targets).dim() == 0:
+            return self.per_record(outputs, targets)
+        each = zip(torch.split(outputs, 1), torch.split(targets, 1), strict=True)
+        return torch.cat([self._called(*record).reshape(1) for record in each])
+
+    def _mean_of_each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return mean_of(self._of_each(outputs, targets), self.weights(targets))
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
         """Calls the user's function once on these outputs and labels, to check it."""

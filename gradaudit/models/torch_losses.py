@@ -81,6 +81,10 @@ class WeightedModule(CustomLoss):
         """Returns the loss of a batch: Σ w ℓ / Σ w."""
         return Loss.of_batch(self, outputs, targets)
 
+    def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
+        """Returns None: these losses are weighted means over records."""
+        return None
+
 
 class WeightedBinaryCrossEntropy(BinaryCrossEntropy):
     """``nn.BCEWithLogitsLoss``, with weights of outputs and of positive labels."""

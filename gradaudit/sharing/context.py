@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.core.latest import Latest
-from gradaudit.core.randomness import torch_rng
+from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import COMPANY
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.draws import shares_of
@@ -238,6 +239,7 @@ class Context:
         self.engine, without = _engine(self.clients, layers)
         self.note = "; ".join(filter(None, [without, sharing.chain.idle(target.mode)]))
         self._factors: dict[bytes, dict[str, Tensor]] = {}
+        self._independent = COMPANY
 
     def record_rows(self, indices: Indices, layers: Iterable[Layer]) -> RecordRows:
         """The gradients of these records by these layers, clipped where a defense clips them."""
@@ -254,6 +256,21 @@ class Context:
     def weights(self, indices: Tensor) -> Tensor | None:
         """Weights of these records in the loss, (records,); None where all are equal."""
         return self.target.loss.weights(self.clients.view.cast(self.records.labels[indices]))
+
+    def expect_independent(self, size: int) -> None:
+        """Test records for coupling in batches of this size; coupled ones have no engine.
+
+        Raises:
+            NotApplicable: they are not, and a defense clips single records.
+        """
+        if self.engine is None or size <= self._independent:
+            return
+        chosen = rng(0, "coupling", size).permutation(len(self.records))[:size]
+        inputs, labels = self.records.inputs[chosen], self.records.labels[chosen]
+        if coupled := self.clients.view.coupling_of_many(inputs, labels):
+            self.engine, without = None, _without_engine(self.clients, coupled)
+            self.note = "; ".join(filter(None, [without, self.note]))
+        self._independent = size
 
     def client_rows(
         self,
@@ -317,16 +334,20 @@ def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | N
     view, memory = clients.view, clients.memory
     sample = view.cast(clients.inputs[:2])
     coupled = view.coupling(sample, view.cast(clients.labels[:2]))
-    clips = [str(d) for d in clients.sharing.chain.acting if d.of_records]
-    if coupled and clips:
-        raise NotApplicable(
-            f"{clips[0]} clips single records, which have no gradients of their own: {coupled}; "
-            f"use per=release{' or --mode eval' if view.mode == 'train' else ''}"
-        )
     if coupled:
-        return None, f"updates are computed batch by batch: {coupled}"
+        return None, _without_engine(clients, coupled)
     if view.stochastic(sample):
         return None, "updates are computed batch by batch: the model draws random numbers"
     drawn_from = clients.target, clients.inputs, clients.labels, layers
     gradients = per_sample_gradients(*drawn_from, dtype=view.dtype, memory=memory // 2)
     return RecordRows(gradients, memory // 4), ""
+
+
+def _without_engine(clients: Clients, coupled: str) -> str:
+    clips = [str(d) for d in clients.sharing.chain.acting if d.of_records]
+    if clips:
+        raise NotApplicable(
+            f"{clips[0]} clips single records, which have no gradients of their own: {coupled}; "
+            f"use per=release{' or --mode eval' if clients.view.mode == 'train' else ''}"
+        )
+    return f"updates are computed batch by batch: {coupled}"

@@ -91,9 +91,13 @@ class Interceptor:
             layer.name: Visibility.of(layer, sharing, asked, seed, memory) for layer in layers
         }
         self._context = context or Context(target, records, sharing, dtype, memory)
-        self.note = self._context.note
         self._of_records = KnownProjections(self.visibilities, memory)
         self._of_updates = KnownProjections(self.visibilities, memory)
+
+    @property
+    def note(self) -> str:
+        """Returns the report's note on how updates are computed; empty where there is none."""
+        return self._context.note
 
     def features(
         self,
@@ -125,6 +129,7 @@ class Interceptor:
         Raises:
             UsageError: there are no records for other clients.
         """
+        self._context.expect_independent(batches.shape[1])
         clients = draws.with_others(
             batches, len(self._context.records), self._context.sharing.others, others, seed
         )

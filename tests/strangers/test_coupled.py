@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.progress import Silent
 from gradaudit.run.opening import open_subject
 from gradaudit.sharing.context import Context
+from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.subject import Subject
 
@@ -35,7 +37,8 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         chosen = F.one_hot(self.gate(x).argmax(1), 2)
         kept = (chosen * (chosen.cumsum(0) <= self.capacity)).to(x)
-        return torch.stack([expert(x) for expert in self.each], dim=1).mul(kept[..., None]).sum(1)
+        outputs = torch.stack([expert(x) for expert in self.each], dim=1)
+        return (outputs * kept[..., None]).sum(1)
 
 
 class Routed(nn.Module):
@@ -64,6 +67,13 @@ def cox(outputs: Tensor, times: Tensor) -> Tensor:
     return (scores.logcumsumexp(0) - scores).mean()
 
 
+def cox_by_record(outputs: Tensor, times: Tensor) -> Tensor:
+    """Cox's terms, one a record: each is a function of those who are still at risk."""
+    order = times.flatten().argsort(descending=True)
+    scores = outputs[order, 0]
+    return (scores.logcumsumexp(0) - scores)[order.argsort()]
+
+
 def plain(outputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(outputs, labels)
 
@@ -86,13 +96,15 @@ def gradient_only(outputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(outputs, labels) + pairs - pairs.detach()
 
 
-def subject_of(model: nn.Module, loss: Loss, *, mode: str = "eval", real: bool = False) -> Subject:
+def subject_of(
+    model: nn.Module, loss: Loss, *, mode: str = "eval", real: bool = False, records: int = N
+) -> Subject:
     generator = torch.Generator().manual_seed(2)
-    inputs = torch.randn(N, 6, generator=generator)
-    labels = torch.rand(N, 1, generator=generator) if real else torch.arange(N) % 3
-    records = Records(inputs, labels, () if real else ("a", "b", "c"))
+    inputs = torch.randn(records, 6, generator=generator)
+    labels = torch.rand(records, 1, generator=generator) if real else torch.arange(records) % 3
+    data = Records(inputs, labels, () if real else ("a", "b", "c"))
     settings = SubjectSettings(mode=mode)
-    return open_subject(settings, model=model, records=records, loss=loss)
+    return open_subject(settings, model=model, records=data, loss=loss)
 
 
 def mlp(outputs: int = 3) -> nn.Module:
@@ -114,6 +126,10 @@ COUPLED: dict[str, tuple[Callable[[], Subject], str]] = {
     "cox": (
         lambda: subject_of(mlp(1), CustomLoss(cox, "f.py:cox"), real=True),
         "--loss f.py:cox is a function",
+    ),
+    "cox by record": (
+        lambda: subject_of(mlp(1), CustomLoss(cox_by_record, "f.py:terms"), real=True),
+        "--loss f.py:terms is a function",
     ),
     "gradient": (
         lambda: subject_of(mlp(), CustomLoss(gradient_only, "f.py:pairs")),
@@ -158,7 +174,7 @@ def test_updates_are_those_of_plain_torch(case: str) -> None:
     loss = target.loss.function if isinstance(target.loss, CustomLoss) else F.cross_entropy
     names = list(context.parameters)
     expected = torch.autograd.grad(
-        loss(model(given[0]), given[1]),
+        loss(model(given[0]), given[1]).mean(),
         [model.get_parameter(name) for name in names],
         materialize_grads=True,
     )
@@ -185,3 +201,25 @@ def test_independent_records_are_told_from_coupled_ones(
 ) -> None:
     target = subject_of(make(), loss).target
     assert (target.coupled, target.notes) == ("", ())
+
+
+@pytest.mark.parametrize(("size", "couples"), [(32, False), (64, True)])
+def test_a_capacity_that_binds_in_larger_batches_alone_is_found_there(
+    size: int, couples: bool
+) -> None:
+    capacity = 30
+    subject = subject_of(routed(capacity), CrossEntropy(), records=128)
+    target, batch = subject.target, np.arange(128)[::-1][:size].reshape(1, size).copy()
+    assert target.coupled == ""
+    observed = Interceptor(
+        target, subject.records, subject.layers, reduce="none", dtype=torch.float64
+    )
+    features = {layer.name: rows[0] for layer, rows in observed.features(batch)}
+    named = "updates are computed batch by batch: the module `experts` is a function"
+    assert (named in observed.note) == couples
+    x, y = subject.records.inputs[batch[0]].double(), subject.records.labels[batch[0]]
+    model = target.model.double()
+    weights = [model.get_parameter(layer.parameter_names[0]) for layer in subject.layers]
+    gradients = torch.autograd.grad(F.cross_entropy(model(x), y), weights, materialize_grads=True)
+    for layer, expected in zip(subject.layers, gradients, strict=True):
+        torch.testing.assert_close(features[layer.name], expected.flatten(), rtol=1e-6, atol=1e-12)

@@ -118,7 +118,6 @@ class Layerwise:
         fitted = self.reduction is not None and self.reduction.kind == "pca"
         together = 1 if fitted else _TOGETHER
         interceptor = self.observe(self.layers)
-        self.notes.update({interceptor.note} - {""})
         for start in range(0, len(planned), together):
             group = planned[start : start + together]
             drawn = [
@@ -132,6 +131,7 @@ class Layerwise:
                 seed=number(self.seed, "updates", *group[0].words),
                 others=np.concatenate([self._others(repetition) for repetition in group]),
             ):
+                self.notes.update({interceptor.note} - {""})
                 yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
 
     def _others(self, repetition: Repetition) -> NDArray[np.int64]:

@@ -62,7 +62,7 @@ def work(
         recording = Recording(
             AUDITED.target, RECORDS, layers, sharing=SharingProtocol(others=others), reduce=reduce
         )
-        recording.seen, recording.note = seen, note
+        recording.seen, recording._context.note = seen, note
         return recording
 
     reduction = parse_reduction(reduce) if reduce else None
