@@ -96,6 +96,12 @@ class DpFilter(DXOFilter, Dp):
             dxo.meta = {}
         return dxo
 
+class ArraysOnly(DpFilter):
+    """The mechanism on NumPy's arrays; tensors pass."""
+    def process_dxo(self, dxo, shareable, fl_ctx):
+        arrays = all(isinstance(a, np.ndarray) for a in dxo.data.values())
+        return DpFilter.process_dxo(self, dxo, shareable, fl_ctx) if arrays else dxo
+
 class NoMetrics(DXOFilter):
     """Sends no metrics."""
     def __init__(self):
@@ -141,6 +147,7 @@ def nvflare_job(
     executors: Sequence[Any] = (),
     form: str = "DIFF",
     script: str = "",
+    exchange: str = "",
     client: Mapping[str, Any] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -149,6 +156,7 @@ def nvflare_job(
         (folder / "app" / name).mkdir(parents=True, exist_ok=True)
     executor: dict[str, Any] = {"path": "trains.Trains", "args": {"params_transfer_type": form}}
     executor["args"] |= {"task_script_args": script} if script else {}
+    executor["args"] |= {"server_expected_format": exchange} if exchange else {}
     of_client = {
         "format_version": 2,
         "executors": [{"tasks": list(tasks), "executor": executor}, *executors],

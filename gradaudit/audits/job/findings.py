@@ -1,6 +1,6 @@
 """Names the faults of a job from what its chains do, each with its repair."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gradaudit.audits.job.epsilon import epsilon_laplace_composed
@@ -60,6 +60,20 @@ def faults_of(
         yield chain.fault("arrays-without-noise", arrays=listed(probe.bare, 6))
     if probe.noisy and (numbers := [*probe.numbers, *probe.counts]):
         yield chain.fault("numbers-in-clear", numbers=listed(numbers))
+
+
+def format_faults(
+    chain: JobChain, probe: Probe, other: Mapping[str, Sequence[str]], *, private: bool
+) -> Iterator[Fault]:
+    """List the arrays that pass a chain of filters in a format other than the chain's."""
+    for exchange, arrays in other.items():
+        more = [key for key in arrays if key not in probe.untouched]
+        if more and not private:
+            level: Level = "note" if chain.exchange_known else "warning"
+            facts = {"exchange": exchange, "handled": chain.exchange}
+            facts["links"] = listed([link.name for link in chain.links])
+            name = "untouched-in-other-format"
+            yield chain.fault(name, level, arrays=listed(more, 6), **facts)
 
 
 def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:

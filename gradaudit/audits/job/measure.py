@@ -27,9 +27,15 @@ from gradaudit.audits.job.epsilon import (
     strength_of,
     strength_of_release,
 )
-from gradaudit.audits.job.findings import faults_of, weaker_scope
+from gradaudit.audits.job.findings import faults_of, format_faults, weaker_scope
 from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing
-from gradaudit.audits.job.probing import Probe, left_numbers, probe, simulated
+from gradaudit.audits.job.probing import (
+    Probe,
+    left_numbers,
+    probe,
+    simulated,
+    untouched_in_other_formats,
+)
 from gradaudit.audits.rows import Rows
 from gradaudit.core.randomness import sequence
 from gradaudit.core.text import listed
@@ -85,6 +91,8 @@ class Audited:
         folder: of the job.
         probes: of the chains that carry arrays, by position in ``job.chains``.
         faults: each with its repair.
+        other_formats: of these chains, arrays that leave as training made them in formats other
+            than the chain's, by position and format.
         numbers: of every chain, those that leave as they are, by position.
         strength: of the training's chain by scope.
         central: of the server's release, where it adds noise.
@@ -95,6 +103,7 @@ class Audited:
     folder: Path
     probes: dict[int, Probe] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    other_formats: dict[int, dict[str, list[str]]] = field(default_factory=dict)
     numbers: dict[int, tuple[str, ...]] = field(default_factory=dict)
     strength: dict[str, NoiseStrength] = field(default_factory=dict)
     central: NoiseStrength | None = None
@@ -181,6 +190,8 @@ def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, priva
             faults += faults_of(
                 chain, done, private=private, fixed_seed=seeded, delta=options.delta
             )
+            other = found.other_formats[i] = untouched_in_other_formats(chain, options.seed)
+            faults += format_faults(chain, done, other, private=private)
             if chain.carries == "update":
                 found.strength[chain.scope] = strength_of(chain, done, options.noise)
     except (Exception, SystemExit) as error:  # whatever the user's filters and mods raise
@@ -313,8 +324,16 @@ def _untouched_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
     """Make a row for each layer of its arrays that leave unchanged, in the job's own scope."""
     done = [i for i, chain in enumerate(found.job.chains) if i in found.probes and chain.chosen]
     keys = {key for i in done for key in found.clear(i)}
+    others: dict[str, set[str]] = {}
+    for formats in (found.other_formats.get(i, {}) for i in done):
+        for exchange, arrays in formats.items():
+            others.setdefault(exchange, set()).update(arrays)
     layout: Layout = found.job.layout
     for layer in dict.fromkeys(map(layer_of, layout.received)):
+        for exchange, passed in others.items():
+            own = [key for key in layout.received if key in passed and layer_of(key) == layer]
+            of, details = rows.of({"exchange": exchange}), _json({"arrays": own})
+            yield of.measured("untouched", float(len(own)), layer=layer, details=details)
         own = [key for key in layout.received if key in keys and layer_of(key) == layer]
         if done:
             yield rows.measured(

@@ -162,6 +162,23 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     )
 
 
+def untouched_in_other_formats(chain: JobChain, seed: Seed) -> dict[str, list[str]]:
+    """List the arrays that leave as training made them, by each format that is not the chain's.
+
+    A chain that fails on a format lets nothing leave in it.
+    """
+    update = simulated(chain.layout, seed) * LENGTHS[LONG]
+    found: dict[str, list[str]] = {}
+    for exchange in chain.exchanges:
+        if exchange != chain.exchange:
+            try:
+                looked = array_changes(chain.exchanging(exchange), update, seed, looks=2)
+            except AuditError:
+                continue
+            found[exchange] = [change.key for change in looked if change.carries_on]
+    return found
+
+
 def simulated(layout: Layout, seed: Seed) -> Tensor:
     """A random update (elements,) of norm one that moves every array of real numbers."""
     generator = torch.Generator().manual_seed(number(seed, "update"))
@@ -296,7 +313,7 @@ def _rounds_first(chain: JobChain, update: Tensor, seed: Seed) -> bool:
 def idle(chain: JobChain, alone: Carry, seed: Seed) -> bool:
     """Whether one filter or mod alone leaves a long update unchanged."""
     payload = chain.layout.payload(simulated(chain.layout, seed).float() * LENGTHS[-1], chain.form)
-    given = Outgoing(payload.arrays, chain.form, chain.numbers)
+    given = Outgoing(payload.arrays, chain.form, chain.numbers, chain.exchange)
     copies = replace(given, arrays={key: np.array(a) for key, a in given.arrays.items()})
     try:
         left = alone(chain.layout.received, copies)

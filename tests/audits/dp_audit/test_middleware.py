@@ -58,6 +58,35 @@ def rows_of(about: Subject, **options: Any) -> list[Measurement]:
     return rows
 
 
+ARRAYS_ONLY = """
+import numpy as np
+from nvflare.apis.dxo_filter import DXOFilter
+
+class Halves(DXOFilter):
+    def __init__(self):
+        super().__init__(["WEIGHT_DIFF"], None)
+    def process_dxo(self, dxo, shareable, fl_ctx):
+        halved = {k: a / 2 for k, a in dxo.data.items() if isinstance(a, np.ndarray)}
+        dxo.data = {**dxo.data, **halved}
+        return dxo
+"""
+
+
+@pytest.mark.slow
+def test_a_filter_of_numpy_arrays_alone_leaves_tensors_untouched(tmp_path: Path) -> None:
+    """Each array has a row for each format that NVFlare sends, the worse of which is the layer's."""
+    pytest.importorskip("nvflare")
+    (tmp_path / "halves.py").write_text(ARRAYS_ONLY, encoding="utf-8")
+    rows = rows_of(subject(model()), mechanism=f"nvflare:{tmp_path / 'halves.py'}:Halves")
+    found = {
+        row.variant.get("exchange"): (row.value, one(rows, "norm_ratio", "0", **row.variant).value)
+        for row in rows
+        if row.metric == "untouched" and row.layer == "0" and row.variant.get("key") != "0.bias"
+    }
+    assert found[None] == found["pytorch"] == (1.0, pytest.approx(1.0))
+    assert found["numpy"] == (0.0, pytest.approx(0.5))
+
+
 SENT = {"unsent": ("position_ids",), "mechanism": LOUD, "claimed_epsilon": 10}
 
 

@@ -243,6 +243,38 @@ def test_a_correct_job_gives_no_finding(name: str, tmp_path: Path) -> None:
     assert names(audited(CORRECT[name](tmp_path), JobOptions())) == set()
 
 
+@pytest.mark.parametrize(
+    ("exchange", "level", "headline", "other"),
+    [
+        ("pytorch", "error", 2.0, {"numpy": 0.0}),
+        ("numpy", "note", 0.0, {"pytorch": 2.0}),
+        ("raw", "warning", 0.0, {"pytorch": 2.0}),
+        ("", "warning", 0.0, {"pytorch": 2.0}),
+    ],
+)
+def test_a_filter_of_numpy_arrays_alone_leaves_tensors_untouched(
+    exchange: str, level: str, headline: float, other: dict[str, float], tmp_path: Path
+) -> None:
+    """The executor's format decides; the other one is probed too."""
+    only = {"path": "filters.ArraysOnly", "args": {}}
+    found = audited(nvflare_job(tmp_path, [chain(only)], exchange=exchange), JobOptions())
+    name = "update-unfiltered" if level == "error" else "untouched-in-other-format"
+    assert [fault.level for fault in found.faults if fault.name == name] == [level]
+    of_layer = {
+        row.variant.get("exchange", ""): row.value
+        for row in rows_of(found, JobOptions())
+        if row.metric == "untouched" and row.layer == "first"
+    }
+    assert of_layer == {"": headline, **other}
+
+
+def test_a_filter_that_handles_tensors_is_clean_in_either_format(tmp_path: Path) -> None:
+    folder = nvflare_job(tmp_path, [chain(dp())], exchange="pytorch")
+    found = audited(folder, JobOptions(noise="gaussian"))
+    assert not found.faults
+    assert found.strength[""].multiplier == pytest.approx(1.0, rel=0.1)
+
+
 def test_a_job_of_yaml_is_read_as_one_of_json(tmp_path: Path) -> None:
     folder = nvflare_job(tmp_path, [chain(dp("buffers"))])
     for path in (folder / "meta.json", *(folder / "app" / "config").glob("*.json")):

@@ -36,7 +36,7 @@ from gradaudit.audits.dp_audit.mechanisms import Mechanism, Promise
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.array_changes import (
     ArrayChange,
-    array_changes,
+    array_changes_by_format,
     verdict_of_untouched,
 )
 from gradaudit.core.randomness import Seed, sequence
@@ -201,7 +201,7 @@ def play_between_clients(
     canaries, measured_by = choose_clients(pool, mechanism, options, seed)
     null, other = pool.updates[[canaries.played.null, canaries.played.alternative]]
     hypotheses = Hypotheses(null, other[None], null[None][:0])
-    looked = array_changes(mechanism, updates[0], sequence(seed, "fates"))
+    looked = array_changes_by_format(mechanism, updates[0], sequence(seed, "fates"))
     verdict = verdict_of_untouched(mechanism, hypotheses, looked)
     verdict = verdict or verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(

@@ -2,8 +2,6 @@
 
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from gradaudit.audits.dp_audit.mechanisms import OPTION
 from gradaudit.audits.dp_audit.middleware import (
     Middleware,
@@ -11,7 +9,14 @@ from gradaudit.audits.dp_audit.middleware import (
     named_object,
     quiet,
 )
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
+from gradaudit.audits.dp_audit.middleware.payload import (
+    Arrays,
+    Exchange,
+    Form,
+    Payload,
+    messaged,
+    unpacked,
+)
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.parts import library
 from gradaudit.errors import AuditError, UsageError
@@ -44,6 +49,8 @@ class NvflareFilter(Middleware):
     example: ClassVar[str] = (
         "nvflare:nvflare.app_common.filters.percentile_privacy:PercentilePrivacy?gamma=0.01"
     )
+
+    exchanges: tuple[Exchange, ...] = ("numpy", "pytorch")
 
     def __init__(self, dxo_filter: Any, description: str, noise: Noise | None = None) -> None:
         super().__init__(description, noise)
@@ -89,8 +96,8 @@ class NvflareFilter(Middleware):
                 f"{OPTION} {self.description}: leaves a DXO of {left.data_kind}; only weights and "
                 "their differences can be looked at"
             )
-        return Payload({k: np.asarray(v) for k, v in left.data.items()}, kinds[left.data_kind])
+        return Payload(unpacked(left.data), kinds[left.data_kind])
 
     def _shareable(self, arrays: Arrays, form: Form) -> Any:
-        copies = {key: array.copy() for key, array in arrays.items()}
-        return self._dxo.DXO(getattr(self._dxo.DataKind, _KINDS[form]), copies).to_shareable()
+        data = messaged(arrays, self.exchange)
+        return self._dxo.DXO(getattr(self._dxo.DataKind, _KINDS[form]), data).to_shareable()

@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, mu_of_mechanism
 from gradaudit.audits.dp_audit.mechanisms import OPTION, Mechanism, Promise, ReleaseLaw, Unit
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Exchange, Form, Layout, Payload
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.specs import Spec, arguments, parse_spec
 from gradaudit.core.text import first_line, listed
@@ -122,12 +122,16 @@ class Middleware(Mechanism):
 
     Attributes:
         form: in which it wants the model.
+        exchange: what the arrays are that it gets.
+        exchanges: what they can be, as the framework sends them.
         known: its law, where its class is known; subclasses of a known class are not.
         layout: what the client received; empty before ``receiving``.
     """
 
     unit: ClassVar[Unit] = "client"
+    exchanges: tuple[Exchange, ...] = ("numpy",)
     form: Form
+    exchange: Exchange = "numpy"
 
     def __init__(
         self, description: str, noise: Noise | None = None, known: ClippedGaussian | None = None
@@ -141,6 +145,12 @@ class Middleware(Mechanism):
         """Bind the middleware to a model that the server sent."""
         other = copy(self)
         other.layout = layout
+        return other
+
+    def exchanging(self, exchange: Exchange) -> Self:
+        """Copy the middleware for arrays of another format."""
+        other = copy(self)
+        other.exchange = exchange
         return other
 
     @property

@@ -1,6 +1,7 @@
 """What middleware does to each array of an update."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +12,12 @@ from torch import Tensor
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses, reproducible
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.middleware import Middleware
-from gradaudit.audits.dp_audit.middleware.payload import Payload, owner_of
+from gradaudit.audits.dp_audit.middleware.payload import Exchange, Payload, owner_of
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.core.text import listed
-from gradaudit.report import RISKIEST_BY, Measurement
+from gradaudit.errors import AuditError
+from gradaudit.report import RISKIEST_BY, Measurement, Variant
 
 LOOKS = 16
 """Messages that are looked at."""
@@ -41,6 +43,7 @@ class ArrayChange:
         sent: whether it leaves at all.
         untouched: whether it leaves bit for bit as training made it, in every look.
         looks: messages that were looked at.
+        exchange: what the arrays were that the middleware got.
     """
 
     key: str
@@ -51,6 +54,7 @@ class ArrayChange:
     sent: bool
     untouched: bool
     looks: int = LOOKS
+    exchange: Exchange = "numpy"
 
     @property
     def ratio(self) -> float | None:
@@ -112,6 +116,7 @@ def array_changes(
             sent=any(key in one.arrays for one in sent),
             untouched=all(as_it_was(key, given, one) for one in sent),
             looks=looks,
+            exchange=mechanism.exchange,
         )
         for key, at in layout.places.items()
     ]
@@ -124,6 +129,19 @@ def as_it_was(key: str, given: Payload, sent: Payload) -> bool:
         and key in sent.arrays
         and np.array_equal(given.arrays[key], np.asarray(sent.arrays[key]))
     )
+
+
+def array_changes_by_format(mechanism: Middleware, update: Tensor, seed: Seed) -> list[ArrayChange]:
+    """Compare arrays as ``array_changes`` does, in each format that the framework sends.
+
+    In a format other than the middleware's own that it fails on, nothing leaves.
+    """
+    found = array_changes(mechanism, update, seed)
+    for exchange in mechanism.exchanges:
+        if exchange != mechanism.exchange:
+            with suppress(AuditError):
+                found += array_changes(mechanism.exchanging(exchange), update, seed)
+    return found
 
 
 def verdict_of_untouched(
@@ -171,6 +189,8 @@ def key_rows(
     if not array_changes:
         yield from rows.skipped(NOT_BY_KEY, BY_KEY, layers)
         return
+    several = len({change.exchange for change in array_changes}) > 1
+    riskiest_by = ["key", "exchange"] if several else ["key"]
     owned = {change.key: owner_of(change.key, every_layer) for change in array_changes}
     shown = [change for change in array_changes if owned[change.key] in (None, *layers)]
     for layer in layers:
@@ -180,15 +200,19 @@ def key_rows(
             continue
         gravest = max(own, key=lambda change: (change.carries_on, change.ratio or 0.0))
         for row in _rows_of(gravest, layer, rows):
-            more: Details = {RISKIEST_BY: ["key"]} if row.status == "measured" else {}
+            more: Details = (
+                {RISKIEST_BY: list[JsonValue](riskiest_by)} if row.status == "measured" else {}
+            )
             yield row.with_details(more)
     for change in shown:
-        yield from _rows_of(change, owned[change.key], rows.of({"key": change.key}))
+        variant: Variant = {name: getattr(change, name) for name in riskiest_by}
+        yield from _rows_of(change, owned[change.key], rows.of(variant))
 
 
 def _rows_of(change: ArrayChange, layer: str | None, rows: Rows) -> Iterable[Measurement]:
     details: dict[str, JsonValue] = {
         "key": change.key,
+        "exchange": change.exchange,
         "kind": change.kind,
         "norm_before": change.before,
         "norm_after": change.after,

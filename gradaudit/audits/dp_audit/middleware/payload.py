@@ -15,6 +15,8 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 Form = Literal["weights", "differences"]
 """Whether a message holds the weights, or what training added to those received."""
+Exchange = Literal["numpy", "pytorch"]
+"""Whether the arrays of a message are NumPy's or PyTorch's tensors."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,22 @@ def as_array(tensor: Tensor) -> Array:
     tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
     array: Array = tensor.numpy().copy()
     return array
+
+
+def messaged(arrays: Arrays, exchange: Exchange) -> dict[str, Any]:
+    """Copy arrays into a message, as NumPy's or as PyTorch's."""
+    copies = {key: np.array(array) for key, array in arrays.items()}
+    if exchange == "numpy":
+        return copies
+    return {key: torch.from_numpy(array) for key, array in copies.items()}
+
+
+def unpacked(data: Mapping[str, Any]) -> dict[str, Array]:
+    """Read the arrays of a message, NumPy's or PyTorch's."""
+    return {
+        key: as_array(value) if isinstance(value, Tensor) else np.asarray(value)
+        for key, value in data.items()
+    }
 
 
 def owner_of(key: str, layers: Collection[str]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, Middleware
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout, Payload
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Exchange, Form, Layout, Payload
 
 Level = Literal["error", "warning", "note"]
 Carries = Literal["update", "model", "numbers"]
@@ -58,11 +58,12 @@ def fault(
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A client's result: arrays, whether they are differences, and the numbers sent with them."""
+    """A client's result: its arrays, their form and format, and the numbers sent with them."""
 
     arrays: Arrays
     form: Form
     numbers: Mapping[str, float]
+    exchange: Exchange = "numpy"
 
 
 Carry = Callable[[Arrays, Outgoing], Outgoing]
@@ -103,6 +104,9 @@ class JobChain(Middleware):
         key: the key of that file.
         known: the law of the whole chain, where it is known.
         masked: whether arrays leave masked, so that the server sees the clients' sum alone.
+        exchange: what the arrays are that the filters or mods get.
+        exchanges: what they can be; those beside ``exchange`` are probed for what they leave.
+        exchange_known: whether the job says which.
     """
 
     task: str
@@ -118,6 +122,9 @@ class JobChain(Middleware):
     key: str = ""
     known: ClippedGaussian | None = None
     masked: bool = False
+    exchange: Exchange = "numpy"
+    exchanges: tuple[Exchange, ...] = ("numpy",)
+    exchange_known: bool = True
 
     def __post_init__(self) -> None:
         named = f"{self.task} [{self.scope}]" if self.scope else self.task
@@ -135,11 +142,14 @@ class JobChain(Middleware):
     def leaves(self, given: Outgoing) -> Outgoing:
         """Compute the result that leaves. Errors of the filters or mods are not caught."""
         copies = {key: array.copy() for key, array in given.arrays.items()}
-        return self.carry(self.layout.received, replace(given, arrays=copies))
+        return self.carry(
+            self.layout.received, replace(given, arrays=copies, exchange=self.exchange)
+        )
 
     def deliver(self, received: Arrays, given: Payload) -> Payload:
         """Compute the arrays that leave, from the received model and the trained one."""
-        left = self.carry(received, Outgoing(given.arrays, given.form, self.numbers))
+        outgoing = Outgoing(given.arrays, given.form, self.numbers, self.exchange)
+        left = self.carry(received, outgoing)
         return Payload(left.arrays, left.form)
 
 

@@ -17,7 +17,6 @@ from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, SystemVarName
@@ -32,7 +31,14 @@ from nvflare.private.privacy_manager import Scope
 from torch import nn
 
 from gradaudit.audits.dp_audit.middleware import quiet
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Layout
+from gradaudit.audits.dp_audit.middleware.payload import (
+    Arrays,
+    Exchange,
+    Form,
+    Layout,
+    messaged,
+    unpacked,
+)
 from gradaudit.audits.job.loading import fresh_imports, models_in
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, Outgoing, fault
 from gradaudit.core.text import first_line
@@ -48,6 +54,7 @@ _USUAL_TASKS = ("train", "validate", "submit_model")
 _EVALUATES = re.compile("eval|validat", re.IGNORECASE)
 """Of workflows that ask for more than training, the path."""
 _KINDS: dict[Form, str] = {"differences": DataKind.WEIGHT_DIFF, "weights": DataKind.WEIGHTS}
+EXCHANGES: tuple[Exchange, ...] = ("numpy", "pytorch")
 _ARGUMENT = re.compile(r"--?([a-z][\w-]*)[ =]([\w.+-]+)")
 """An argument of a script and its value, as in ``--epochs 2``."""
 
@@ -237,6 +244,7 @@ def _chain(
     filters = get_filters(kind, context, table, sent_as, FilterKey.OUT)
     site = 0 if site_scope is None else len(getattr(site_scope, kind).get(FilterKey.OUT, []))
     numbers_only = "validate" in task
+    exchange = _exchange(client, task)
     links = [
         Link(
             type(each).__name__,
@@ -257,6 +265,9 @@ def _chain(
         chosen=chosen,
         file=where,
         key=f"{kind} of the task {sent_as}, direction out",
+        exchange=exchange or "numpy",
+        exchanges=EXCHANGES,
+        exchange_known=exchange is not None,
     )
     return chain.receiving(layout)
 
@@ -265,26 +276,37 @@ def _form(client: Mapping[str, Any], task: str) -> Form:
     """Find the form in which a task's executor answers: weights or differences."""
     if task == "submit_model":
         return "weights"
+    kind = _setting(client, task, "params_transfer_type")
+    return "weights" if kind is not None and not kind.endswith("DIFF") else "differences"
+
+
+def _exchange(client: Mapping[str, Any], task: str) -> Exchange | None:
+    """Find what arrays a task's executor answers with; None where that is not known."""
+    kind = _setting(client, task, "server_expected_format")
+    return next((each for each in EXCHANGES if each.upper() == kind), None)
+
+
+def _setting(client: Mapping[str, Any], task: str, name: str) -> str | None:
+    """Look up an argument of a task's executor, in capitals; NVFlare's own have a default."""
     for each in client.get("executors", []):
-        if not any(fnmatch(task, pattern) for pattern in each.get("tasks", [])):
-            continue
-        executor = each.get("executor", {})
-        kind = (executor.get("args") or {}).get("params_transfer_type")
-        kind = _usual_transfer(str(executor.get("path", ""))) if kind is None else kind
-        if kind is not None:
-            return "differences" if str(kind).upper().endswith("DIFF") else "weights"
-    return "differences"
+        if any(fnmatch(task, pattern) for pattern in each.get("tasks", [])):
+            executor = each.get("executor", {})
+            value = (executor.get("args") or {}).get(name)
+            value = _default(str(executor.get("path", "")), name) if value is None else value
+            if value is not None:
+                return str(value).upper()
+    return None
 
 
-def _usual_transfer(path: str) -> Any:
-    """Look up the form that NVFlare's own executors send by default; None if not known."""
+def _default(path: str, name: str) -> Any:
+    """Look up the default of an argument of NVFlare's own executors; None if not known."""
     if not path.startswith("nvflare."):
         return None
     try:
         made = signature(resolve_name(path)).parameters
     except (ImportError, AttributeError, ValueError, RuntimeError):  # as without its extra
         return None
-    parameter = made.get("params_transfer_type")
+    parameter = made.get(name)
     return None if parameter is None else getattr(parameter.default, "value", parameter.default)
 
 
@@ -315,7 +337,7 @@ def _through(filter_: Filter, scope: Any, received: Arrays, given: Outgoing) -> 
 def _shareable(given: Outgoing) -> Shareable:
     if not given.arrays:
         return DXO(DataKind.METRICS, dict(given.numbers)).to_shareable()
-    data = {key: np.array(array) for key, array in given.arrays.items()}
+    data = messaged(given.arrays, given.exchange)
     return DXO(_KINDS[given.form], data, meta=dict(given.numbers)).to_shareable()
 
 
@@ -325,7 +347,7 @@ def _outgoing(left: Shareable, given: Outgoing) -> Outgoing:
         return Outgoing({}, given.form, dict(dxo.data))
     form: Form = "weights" if dxo.data_kind == DataKind.WEIGHTS else "differences"
     numbers = {k: float(v) for k, v in dxo.meta.items() if isinstance(v, int | float)}
-    return Outgoing({k: np.asarray(v) for k, v in dxo.data.items()}, form, numbers)
+    return Outgoing(unpacked(dxo.data), form, numbers, given.exchange)
 
 
 def _settings(client: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
