@@ -18,6 +18,8 @@ from gradaudit.core.text import DOUBTED, UNBOUNDED, number
 Status = Literal["measured", "skipped", "failed"]
 RISKIEST_BY = "riskiest_by"
 """Detail of a headline that copies the riskiest of several rows: those rows' variant keys."""
+APART_BY = "apart_by"
+"""Detail of a headline that copies the first of several games: those rows' variant keys."""
 LEARNERS = "learners"
 """Detail that lists the predictive families of an adversary, each with its size."""
 LINEAR = "linear"

@@ -19,6 +19,7 @@ from gradaudit.core.files import once, read_input
 from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.measurement import (
+    APART_BY,
     CLOSED_FORM,
     EXTRAPOLATED,
     LEARNERS,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
+    "APART_BY",
     "CLOSED_FORM",
     "EXTRAPOLATED",
     "LEARNERS",

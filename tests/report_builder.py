@@ -36,6 +36,8 @@ class Leak(Audit[Any]):
             question="attribute",
             chance=0.0,
             says="a server can tell a batch's {secret} from {where}",
+            noun="bits",
+            cleared="not inferred",
             helps="noise (--defense)",
         ),
         Metric(id="effort", title="Effort", riskier="lower", warning=10.0),
@@ -49,6 +51,7 @@ class Leak(Audit[Any]):
             why="sum",
             question="records",
             says="a server can rebuild {records}",
+            noun="total",
         ),
     )
     headline = ("bits", "total")

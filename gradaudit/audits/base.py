@@ -42,10 +42,9 @@ class Metric:
         chance: what there is where nothing is given away; None where that is not one number.
         says: what a value beyond the limit says, a clause in plain words; ``{where}`` stands for
             the layers, ``{secret}`` for what is private, ``{records}`` for what was attacked.
-        odds: how often what it says succeeds, a clause that somebody who knows no statistics can
-            picture; ``{times}`` stands for a share as ``93 times in 100 (86 to 97)``, ``{chosen}``
-            for what is so much above a half, ``{share}`` for ``93 in 100 (86 to 97)``, ``{rest}``
-            for what is left of a share, ``{factor}`` for the power of e, ``{secret}`` as above.
+        noun: what its number is called beside its value: ``AUROC``, ``relative error``.
+        cleared: what an attack within every limit did not achieve: ``not distinguished``; empty
+            where a value is no attack's.
         helps: what would bring it back within the limit, besides hiding layers and more records.
         proven: whether a value is what the truth is at least, so that none shows it within a max.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
@@ -67,7 +66,8 @@ class Metric:
     question: Question | None = None
     chance: float | None = None
     says: str = ""
-    odds: str = ""
+    noun: str = ""
+    cleared: str = ""
     helps: str = ""
     counts: str = ""
     proven: bool = False

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits import Audit
 from gradaudit.measurement import UNMEASURED, counted, singles
-from gradaudit.report import RISKIEST_BY, Measurement, Report, Variant
+from gradaudit.report import APART_BY, RISKIEST_BY, Measurement, Report, Variant
 
 MOST_APART = 100
 """Largest number of layers whose rows with the same reason are still written one by one, unless an
@@ -137,9 +137,10 @@ def gather(parts: Sequence[AuditRows]) -> list[Measurement]:
 def merge(parts: Sequence[AuditRows]) -> list[Measurement]:
     """Returns the rows of all parts, each with its part's label in its variant.
 
-    The headline row of a metric and layer, with the empty variant, is the riskiest of theirs, and
-    holds the label of where it comes from in its details. An imprecise one is no headline where
-    another is precise.
+    The headline row of a metric and layer, with the empty variant, holds the label of where it
+    comes from in its details. Of one audit's settings it is the riskiest. Of several audits it is
+    the first measured in a scan's order: they play different games, and the largest of their
+    numbers is beyond chance by chance. An imprecise one is no headline where another is precise.
     """
     labelled = [
         row.model_copy(update={"variant": {**part.label, **row.variant}})
@@ -169,7 +170,7 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
     The riskiest of several values need not be the one that shows the most, nor the one that leaves
     the most open, so whoever judges the headline judges them all.
     """
-    by = row.details.get(RISKIEST_BY)
+    by = row.details.get(RISKIEST_BY, row.details.get(APART_BY))
     if not isinstance(by, list) or row.number is None:
         return [row]
     keys = {*row.variant, *map(str, by)}
@@ -233,21 +234,35 @@ def _headlines(parts: Sequence[AuditRows]) -> list[Measurement]:
             if not row.variant:
                 candidates.setdefault((row.metric, row.layer), []).append((part, row))
     headlines = []
-    for part, row in map(_riskiest, candidates.values()):
-        details = {**row.details, **part.label, RISKIEST_BY: list(part.label)}
+    games = len({part.audit.name for part in parts}) > 1
+    chosen, by = (_first, APART_BY) if games else (_riskiest, RISKIEST_BY)
+    for part, row in map(chosen, candidates.values()):
+        details = {**row.details, **part.label, by: list(part.label)}
         headlines.append(row.model_copy(update={"details": details}))
     return headlines
 
 
+def _first(found: Sequence[tuple[AuditRows, Measurement]]) -> tuple[AuditRows, Measurement]:
+    """Return the first usable row in a scan's order."""
+    return min(_usable(found), key=lambda pair: pair[0].audit.priority)
+
+
 def _riskiest(found: Sequence[tuple[AuditRows, Measurement]]) -> tuple[AuditRows, Measurement]:
-    """Returns the riskiest measured row, a precise one if any; else a failed one or the first."""
-    measured = [(part, row) for part, row in found if row.number is not None]
-    if not measured:
-        return next((pair for pair in found if pair[1].status == "failed"), found[0])
-    measured = [pair for pair in measured if not pair[1].imprecise] or measured
-    part, row = measured[0]
+    """Return the riskiest usable row; the first where the metric has no risky direction."""
+    usable = _usable(found)
+    part, row = usable[0]
     metric = next((metric for metric in part.audit.metrics if metric.id == row.metric), None)
-    if metric is None or metric.riskier is None:
+    if metric is None or metric.riskier is None or row.number is None:
         return part, row
     sign = 1 if metric.riskier == "higher" else -1
-    return max(measured, key=lambda pair: sign * (pair[1].number or 0.0))
+    return max(usable, key=lambda pair: sign * (pair[1].number or 0.0))
+
+
+def _usable(
+    found: Sequence[tuple[AuditRows, Measurement]],
+) -> Sequence[tuple[AuditRows, Measurement]]:
+    """Return the measured rows, precise ones if any; else a failed row or the first."""
+    measured = [(part, row) for part, row in found if row.number is not None]
+    precise = [pair for pair in measured if not pair[1].imprecise]
+    failed = [pair for pair in found if pair[1].status == "failed"]
+    return precise or measured or failed[:1] or found[:1]

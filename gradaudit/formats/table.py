@@ -192,7 +192,9 @@ class _TablePage(Page):
         lines = self.view.model
         if self.brief:
             lines = tuple(line for line in lines if line.question)
-            metrics = ", ".join(f"{line.metric} {line.brief}" for line in lines)
+            metrics = ", ".join(
+                " ".join(filter(None, (line.metric, line.brief, line.variant))) for line in lines
+            )
             risk = f" {self.view.verdict.whole}" if self.view.verdict.whole else ""
             yield from self.prose(f"whole model{risk}: {metrics}" if lines else "", "", "  ")
         elif lines:

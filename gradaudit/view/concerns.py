@@ -10,10 +10,10 @@ from gradaudit.judging.case import ends_of, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import open_findings
+from gradaudit.measurement import numbers_of
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import Place, clause, named
-from gradaudit.view.likelihood import beyond_guessing, likelihood
 
 _WEAK = ", but of a linear adversary alone"
 
@@ -28,7 +28,7 @@ def number_of(finding: Finding, row: Measurement, place: Place) -> str:
     """Formats evidence: ``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
     where = f" in {Place((finding.layer,))}" if finding.layer and place.several else ""
     most, limit = finding.max is not None, f"limit {finding.limit:.10g}"
-    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}"
+    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}{attempts(finding, row)}"
     if finding.ends is not None:
         low, high = map(number, finding.ends)
         value += f", corrected to [{low}, {high}]"
@@ -37,9 +37,32 @@ def number_of(finding: Finding, row: Measurement, place: Place) -> str:
         return f"{value}, {inside if _holds(finding, row) else f'within {limit}{_WEAK}'}"
     side = "above" if most else "below"
     if row.interval is None or row.infinite:
+        if attempts(finding, row):
+            return f"{value}, {side} {limit}"
         counted = f", n = {row.n:,}" if row.n else ""
         return f"{value}, {side} {limit} (no interval{counted})"
     return f"{value}, {'lower' if most else 'upper'} end {side} {limit}"
+
+
+def attempts(finding: Finding, row: Measurement) -> str:
+    """Count records beyond the limit, with Clopper and Pearson's interval of their share.
+
+    ``, on 4 of 4 records [40 %, 100 %]``; empty where the row lists no records. Records whose
+    update showed nothing were tried, too.
+    """
+    # SciPy takes long to import, and few reports list records
+    from gradaudit.core.statistics.intervals import clopper_pearson
+
+    answers = numbers_of(row.details.get("answers"))
+    if not answers or finding.limit is None:
+        return ""
+    sign = 1 if finding.min is None else -1
+    beyond = sum(sign * (answer - finding.limit) > 0 for answer in answers)
+    refused = row.details.get("updates_refused")
+    tried = len(answers) + (refused if isinstance(refused, int) else 0)
+    low, high = clopper_pearson(beyond, tried)
+    noun = "record" if tried == 1 else "records"
+    return f", on {beyond:,} of {tried:,} {noun} [{100 * low:.0f} %, {100 * high:.0f} %]"
 
 
 def _holds(finding: Finding, row: Measurement) -> bool:
@@ -98,9 +121,6 @@ class Concern:
         why: what a value beyond the limit means, as the audit says it; empty where none is shown.
         helps: what would help, with options; for an undecided concern, what would settle it.
         settles: what would settle an undecided concern, without options; empty for others.
-        odds: how likely it is, in numbers of cases; empty where nothing was measured.
-        share: of the cases in which guessing fails, the share in which an attack succeeds; None
-            where it is no share of cases.
         doubts: why the number should not be taken as it stands.
     """
 
@@ -121,8 +141,6 @@ class Concern:
     possible: Level | None = None
     accepted: bool = False
     settles: str = ""
-    odds: str = ""
-    share: float | None = None
 
     @property
     def asked(self) -> str:
@@ -268,8 +286,6 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         why=why(first.metric) if first.outcome in BEYOND else "",
         helps=helps_of(first, measured, place) if measured else "",
         settles=finding_remedy(first, measured, options=False) if measured else "",
-        odds=likelihood(first, measured, known, proxy=proxy) if measured else "",
-        share=beyond_guessing(first, measured, known, proxy=proxy) if measured else None,
         doubts=measured.doubts if measured else (),
     )
 

@@ -1,4 +1,4 @@
-"""What everybody reads first: what was audited, the verdict, and three plain sentences."""
+"""What everybody reads first: what was audited, the verdict, findings, evidence and advice."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gradaudit.measurement import text_of
 from gradaudit.report import Report
+from gradaudit.view.cleared import cleared_of
 from gradaudit.view.concerns import Concern
 from gradaudit.view.facts import Place
 from gradaudit.view.scope import BEST, NOTHING, Scope
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 TITLE = "Privacy audit of shared gradients"
 _HIDING = re.compile(r"hiding (.+?) \(--hide\)")
-_BEST = "the conditions favour the attacker, as your own federation was not described"
+_BEST = "The conditions favour the attacker, as your own federation was not described"
+_LOWER = "A stronger attacker than those that were tried may get more"
 _NOISE = "noise (--defense)"
 _ORDER = ("first", "second", "third")
 _OPTIONS = re.compile(r" \([^()]*--[^()]*\)")
@@ -38,7 +40,8 @@ class FirstScreen:
         word: the verdict in one of three words, and by which policy.
         found: what an attacker gets by the findings that the verdict rests on.
         also: further findings of other questions; empty without any.
-        likely: how likely that is.
+        evidence: the numbers of these findings with intervals and limits; empty without findings.
+        cleared: attacks that were tried and found nothing, each with its number.
         do: what to do about it, without options of the command line.
     """
 
@@ -49,7 +52,8 @@ class FirstScreen:
     word: str
     found: str
     also: str
-    likely: str
+    evidence: str
+    cleared: str
     do: str
 
     @property
@@ -59,12 +63,14 @@ class FirstScreen:
 
     @property
     def answers(self) -> tuple[tuple[str, str, str], ...]:
-        """The three sentences, each below its question, in a word and as it is asked."""
-        return (
+        """Return the texts that are not empty, each with its heading in a word and in full."""
+        texts = (
             ("gets", "What an attacker gets", self.gets),
-            ("likely", "How likely that is", self.likely),
+            ("evidence", "Evidence", self.evidence),
+            ("cleared", "Attacks that found nothing", self.cleared),
             ("do", "What to do", self.do),
         )
+        return tuple(text for text in texts if text[-1])
 
 
 def first_screen_of(
@@ -95,7 +101,8 @@ def first_screen_of(
         word=verdict.word,
         found=_found(verdict),
         also=_sentences(["also: " + "; ".join(also)] if also else []),
-        likely=_likely(verdict, more, scope),
+        evidence=_evidence(verdict, more, scope),
+        cleared=" ".join(f"{text}." for text in cleared_of(report)),
         do=_do(verdict, layers),
     )
 
@@ -121,15 +128,12 @@ def _found(verdict: ReportVerdict) -> str:
     return _sentences([verdict.worst])
 
 
-def _likely(verdict: ReportVerdict, more: Sequence[Concern], scope: Scope) -> str:
-    if verdict.outcome == "measured":
-        return "Nobody judged how likely that is."
-    attacks = [each for each in more if not each.proxy]
-    parts = [each.odds for each in (*verdict.behind, *attacks) if each.odds]
-    if verdict.outcome == "passed":
-        parts += ["a stronger attacker than those that were tried may get more"]
-    best = [_BEST] if parts and scope.setting.startswith(BEST) else []
-    return _sentences([*parts, *best]) or "Nothing was measured that says so."
+def _evidence(verdict: ReportVerdict, more: Sequence[Concern], scope: Scope) -> str:
+    """Join the numbers of the findings, and the setting that they hold in."""
+    numbers = [each.number for each in (*verdict.behind, *more) if each.number]
+    numbers += [_LOWER] if verdict.outcome == "passed" else []
+    best = [_BEST] if numbers and scope.setting.startswith(BEST) else []
+    return " ".join(f"{text}." for text in (*numbers, *best))
 
 
 def _do(verdict: ReportVerdict, layers: Layers) -> str:

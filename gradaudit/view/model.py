@@ -9,7 +9,7 @@ from gradaudit.core.text import variant_text
 from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.measurement import text_of
-from gradaudit.report import Measurement, Report
+from gradaudit.report import APART_BY, Measurement, Report
 from gradaudit.view.cells import Cell, MetricWarning, doubts_of
 from gradaudit.view.charts.bracket import Bracket, brackets_of
 from gradaudit.view.charts.heat_map import HeatMap, heat_map_of
@@ -135,7 +135,7 @@ def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]
     """Returns headline rows of the whole model, and all its rows of audits without headlines.
 
     In the report of one audit the rows that a headline is the riskiest of follow it, so that they
-    can be compared.
+    can be compared. Several games stand in the place of the headline that copies one of them.
     """
     with_headline = {row.audit for row in report.rows if not row.variant}
     compared = len(report.options) == 1 and "sweep" not in report.provenance
@@ -146,8 +146,9 @@ def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]
         if row.variant and row.audit not in with_headline:
             rows[id(row)] = row
         elif not row.variant and row.id in chosen:
+            games = members(row, report) if APART_BY in row.details else []
             beside = members(row, report) if compared else []
-            rows |= {id(r): r for r in (row, *beside) if r.status == "measured"}
+            rows |= {id(r): r for r in (games or (row, *beside)) if r.status == "measured"}
     return list(rows.values())
 
 

@@ -1,14 +1,15 @@
-"""Several audits in one report: unique keys, and the riskiest as the headline."""
+"""Several audits in one report: unique keys, and which number is the headline."""
 
 from collections.abc import Iterator
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from command_line import invoke
 from report_builder import make_report, skipped
 
 from gradaudit.audits import Audit, AuditOptions, Metric
-from gradaudit.audits.gathering import AuditRows, gather, member_of, members
+from gradaudit.audits.gathering import AuditRows, gather, member_of, members, merge
 from gradaudit.cli import build
 from gradaudit.cli.commands.scan import choose_audits
 from gradaudit.config import ScanSettings, file_model, section
@@ -67,15 +68,41 @@ def test_an_audit_alone_under_its_name_keeps_its_rows() -> None:
     assert gather([AuditRows.of(theft, own), AuditRows.of(count, other)]) == own + other
 
 
-def test_the_riskiest_is_the_headline_of_a_metric() -> None:
-    rows = gather(
-        [
-            AuditRows.of(theft, [row(theft, "success", 0.5), row(theft, "error", 0.5)]),
-            AuditRows.of(fraud, [row(fraud, "success", 0.7), row(fraud, "error", 0.7)]),
+def test_the_headline_of_several_games_is_the_first_in_the_order_of_a_scan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Theft, "priority", 60)
+    monkeypatch.setattr(Fraud, "priority", 50)
+    for values in ((0.5, 0.7), (0.7, 0.5)):
+        parts = [
+            AuditRows.of(audit, [row(audit, "success", value)])
+            for audit, value in zip((theft, fraud), values, strict=True)
         ]
-    )
-    headline = {r.metric: (r.value, r.details["attack"]) for r in rows if not r.variant}
-    assert headline == {"success": (0.7, "fraud"), "error": (0.5, "theft")}
+        (headline,) = (r for r in gather(parts) if not r.variant)
+        assert (headline.value, headline.details["attack"]) == (values[1], "fraud")
+
+
+def test_the_headline_of_one_audit_in_several_settings_is_the_riskiest() -> None:
+    parts = [
+        AuditRows(theft, [row(theft, "success", x), row(theft, "error", x)], {"size": x})
+        for x in (0.5, 0.7)
+    ]
+    headline = {r.metric: (r.value, r.details["size"]) for r in merge(parts) if not r.variant}
+    assert headline == {"success": (0.7, 0.7), "error": (0.5, 0.5)}
+
+
+def test_the_headline_of_two_games_without_leakage_is_unbiased() -> None:
+    """The larger of two standard normal numbers is 1/√π = .564 in the mean."""
+    numbers = np.random.default_rng(0).standard_normal((4000, 2))
+    values = []
+    for pair in numbers:
+        parts = [
+            AuditRows.of(audit, [row(audit, "success", float(x))])
+            for audit, x in zip((theft, fraud), pair, strict=True)
+        ]
+        values += [r.value for r in gather(parts) if not r.variant]
+    assert abs(np.mean(values)) < 5 / np.sqrt(len(values))
+    assert abs(np.mean(numbers.max(axis=1)) - 1 / np.sqrt(np.pi)) < 5 / np.sqrt(len(values))
 
 
 def test_every_row_tells_where_it_comes_from() -> None:

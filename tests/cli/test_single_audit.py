@@ -24,7 +24,6 @@ audited  gradients of 2 layers; no defense; no layer hidden; no attribute was at
 
 MEASURED
 gets     No verdict: a single audit has no verdict without --policy.
-likely   Nobody judged how likely that is.
 do       Run gradaudit scan, or name a policy (--policy).
 warning  the weights are random: no checkpoint was given (--checkpoint), and every number is about
          an untrained model

@@ -98,7 +98,7 @@ def test_everything_is_said(tmp_path: Path) -> None:
     assert page.tags.count("main") == 1
     assert page.tags.count("th") == [name for name, _ in page.attributes].count("scope")
     text = page.words
-    order = ["FAILED by", "What an attacker gets", "How likely that is", "What to do"]
+    order = ["FAILED by", "What an attacker gets", "Evidence", "What to do"]
     order += ["Where it leaks", "Findings", "Numbers", "Not tested", "Provenance", "FAILED by"]
     places = [text.index(order[0]), *(text.index(f" {word} ") for word in order[1:-1])]
     assert [*places, text.rindex(order[-1])] == sorted([*places, text.rindex(order[-1])])

@@ -23,7 +23,7 @@ WHOLE = """\
 ## ❌ FAILED by the default policy
 
 - **What an attacker gets**: A server can tell a batch's private attribute from conv1.
-- **How likely that is**: Leaked bits: 3.10 (with 95 % confidence 2.90 to 3.30), where the policy allows at most 2.
+- **Evidence**: leak.bits 3.10 [2.90, 3.30], lower end above limit 2.
 - **What to do**: Not sharing conv1, or noise added before sharing. Then measure again.
 
 > **Warning:** few samples
@@ -84,7 +84,7 @@ gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
 </details>
 
 **FAILED by the default policy: a server can tell a batch's private attribute from conv1**
-"""  # noqa: E501
+"""
 
 
 def test_the_whole_document(tmp_path: Path) -> None:

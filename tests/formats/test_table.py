@@ -81,8 +81,8 @@ audited  gradients of 3 layers; no defense; no layer hidden; private attribute
 
 FAILED by the default policy
 gets     A server can tell a batch's slant from conv1, and can rebuild records.
-likely   Leaked bits: 3.10 (with 95 % confidence 2.90 to 3.30), where the policy
-         allows at most 2. Total: 4.80, where the policy allows at most 0.
+evidence leak.bits 3.10 [2.90, 3.30], lower end above limit 2. leak.total 4.80,
+         above limit 0 (no interval).
 do       Against the first: not sharing conv1, or noise added before sharing.
          Then measure again.
 warning  the model is no better than chance on these records
@@ -298,9 +298,8 @@ UNCLEAR_AT_80 = """\
 UNDECIDED by the default policy
 gets     It is open whether "leaked bits" is above 2 in conv1 and fc1; whether a
          server can rebuild records.
-likely   Leaked bits: 1.80 (with 95 % confidence 1.70 to 2.90), where the policy
-         allows at most 2. Total: 0 (with 95 % confidence -1 to 1), where the
-         policy allows at most 0.
+evidence leak.bits 1.80 [1.70, 2.90] in conv1, limit 2 inside the interval.
+         leak.total 0 [-1, 1], limit 0 inside the interval.
 do       On the first: about 30 times as many records or trials would settle it.
          On the second: the value lies at the limit; while it does, more records
          or trials will not settle it. Then measure again.

@@ -1,19 +1,15 @@
-"""The first screen: what an attacker gets, how likely, and what to do, without statistics."""
+"""The first screen: what an attacker gets, on which evidence, and what to do."""
 
 import re
 from typing import Any
 
 import pytest
-from report_builder import Leak, failed_row, make_report, row, skipped_row
+from report_builder import failed_row, make_report, row, skipped_row
 
-from gradaudit.audits import audits
 from gradaudit.judging import Policy
 from gradaudit.judging.policy import known_metrics
 from gradaudit.view import view
 from gradaudit.view.first_screen import TITLE, FirstScreen
-from gradaudit.view.likelihood import INDICATED
-
-PLACEHOLDERS = {"times", "chosen", "share", "rest", "factor", "secret"}
 
 
 def first(*rows: Any, policy: Policy | None = None) -> FirstScreen:
@@ -33,25 +29,23 @@ def test_it_begins_with_what_was_audited_and_when() -> None:
     assert said.model.startswith("zoo:lenet, round-5.safetensors")
     assert said.audited.endswith("no attribute was attacked")
     assert said.word == "FAILED by the default policy"
-    assert [asked for asked, _, _ in said.answers] == ["gets", "likely", "do"]
+    assert [asked for asked, _, _ in said.answers] == ["gets", "evidence", "do"]
 
 
 @pytest.mark.usefixtures("two_audits")
 @pytest.mark.parametrize(
-    ("bits", "gets", "likely", "do"),
+    ("bits", "gets", "evidence", "do"),
     [
         (
             row("leak.bits", "conv1", 3.0, interval=(2.5, 3.5)),
             "A server can tell a batch's private attribute from conv1.",
-            "Leaked bits: 3 (with 95 % confidence 2.50 to 3.50), where the policy allows at "
-            "most 2.",
+            "leak.bits 3 [2.50, 3.50], lower end above limit 2.",
             "Not sharing conv1, or noise added before sharing. Then measure again.",
         ),
         (
             row("leak.bits", "conv1", 1.9, interval=(0.9, 2.5), n=100),
             "It is open whether a server can tell a batch's private attribute from conv1.",
-            "Leaked bits: 1.90 (with 95 % confidence 0.900 to 2.50), where the policy allows at "
-            "most 2.",
+            "leak.bits 1.90 [0.900, 2.50], limit 2 inside the interval.",
             "About 36 times as many records or trials would settle it. Then measure again.",
         ),
         (
@@ -64,20 +58,20 @@ def test_it_begins_with_what_was_audited_and_when() -> None:
         (
             skipped_row("leak.bits", "conv1", "no layer"),
             "No audit measured a number.",
-            "Nothing was measured that says so.",
+            "",
             "Measure what is missing.",
         ),
         (
             row("rank.deficit", "conv1", 3),
             "No verdict: the default policy sets no limit here.",
-            "Nobody judged how likely that is.",
+            "",
             "Run gradaudit scan, or name a policy (--policy).",
         ),
     ],
 )
-def test_the_three_sentences_of_every_verdict(bits: Any, gets: str, likely: str, do: str) -> None:
+def test_the_first_sentences_of_every_verdict(bits: Any, gets: str, evidence: str, do: str) -> None:
     said = first(bits)
-    assert (said.gets, said.likely, said.do) == (gets, likely, do)
+    assert (said.gets, said.evidence, said.do) == (gets, evidence, do)
 
 
 @pytest.mark.usefixtures("two_audits")
@@ -89,59 +83,48 @@ def test_advice_against_two_findings_says_against_which() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "policy", "likely"),
+    ("answers", "refused", "counts"),
     [
-        (
-            row("vinfo.auroc", "fc1", 0.934, interval=(0.857, 0.971), details={"attribute": "sex"}),
-            limits(vinfo__auroc=0.75),
-            "Shown two batches that differ in their sex, an attacker picks the right one 93 times "
-            "in 100 (with 95 % confidence 86 to 97), where pure guessing is right 50 times.",
-        ),
-        (
-            row("attack.row_accuracy", None, 0.4, interval=(0.3, 0.5)),
-            limits(attack__row_accuracy=0.1),
-            "Of the batch's rows an attacker writes down 40 in 100 (with 95 % "
-            "confidence 30 to 50) without an error.",
-        ),
+        ([0.01, 0.05, 0.2, 0.9], 0, "on 3 of 4 records [19 %, 99 %]"),
+        ([0.01] * 4, 0, "on 4 of 4 records [40 %, 100 %]"),
+        ([0.01], 3, "on 1 of 4 records [1 %, 81 %]"),
+        ([None, "x", 0.3], 0, "on 0 of 1 record [0 %, 98 %]"),
     ],
 )
-def test_odds_are_numbers_of_cases(measured: Any, policy: Policy, likely: str) -> None:
-    assert first(measured, policy=policy).likely == likely
-
-
-def test_an_epsilon_is_a_factor_of_odds() -> None:
-    rule = {"metric": "dp-audit.epsilon_lower", "max": 1.0}
-    said = first(
-        row("dp-audit.epsilon_lower", None, 3.0), policy=Policy.model_validate({"rules": [rule]})
-    )
-    assert "at least 20.1 times as plausible" in said.likely
-
-
-def test_records_that_a_row_lists_are_counted() -> None:
-    listed = {"answers": [0.01, 0.05, 0.2, 0.9], "setting": "diagnostic"}
+def test_records_are_counted_with_the_exact_interval_of_their_share(
+    answers: list[Any], refused: int, counts: str
+) -> None:
+    """Of n of n records the lower end is .025^(1/n); a value at the limit is not beyond it."""
+    listed = {"answers": answers, "updates_refused": refused, "setting": "diagnostic"}
     rule = {"metric": "attack.relative_error", "min": 0.3}
     said = first(
         row("attack.relative_error", None, 0.29, details=listed),
         policy=Policy.model_validate({"rules": [rule]}),
     )
-    assert said.likely.startswith("The attack succeeded on 3 of the 4 records that it was tried on")
-    assert said.likely.endswith("the attacker, as your own federation was not described.")
+    assert f"attack.relative_error 0.290, {counts}, below limit 0.3. The" in said.evidence
+    assert said.evidence.endswith("the attacker, as your own federation was not described.")
 
 
-def test_an_indicator_is_called_one() -> None:
-    said = first(
-        row("sensitivity.label_f_median", "fc1", 9.0), policy=limits(sensitivity__label_f_median=1)
-    )
-    assert said.likely.lower().startswith(INDICATED)
+def tried(auroc: float, *ends: float, **details: Any) -> Any:
+    more = {"batch_size": 184, "effort": "quick", **details}
+    return row("attack.record_auroc", None, auroc, interval=ends, details=more)
 
 
-def test_odds_hold_no_placeholder_that_nobody_fills() -> None:
-    for audit in audits().values():
-        for metric in audit.metrics:
-            assert set(re.findall(r"\{(\w+)\}", metric.odds)) <= PLACEHOLDERS, metric.id
-            assert not metric.odds.endswith("."), metric.id
-    assert sum(bool(metric.odds) for metric in known_metrics().values()) >= 8
-    assert not any(metric.odds for metric in Leak.metrics)
+@pytest.mark.parametrize(
+    ("measured", "cleared"),
+    [
+        (
+            tried(0.503, 0.47, 0.53, attack="record"),
+            "attack record: AUROC 0.503 [0.470, 0.530] behind batches of 184: not distinguished.",
+        ),
+        (tried(0.58, 0.55, 0.61), ""),
+        (tried(0.7, 0.65, 0.75), ""),
+        (tried(0.503, 0.47, 0.53, effort="below"), ""),
+    ],
+    ids=["within both limits", "undecided", "beyond one", "hardly tried"],
+)
+def test_an_attack_that_finds_nothing_is_named_with_its_number(measured: Any, cleared: str) -> None:
+    assert first(measured).cleared == cleared
 
 
 @pytest.mark.usefixtures("two_audits")
@@ -169,7 +152,7 @@ def test_a_warning_about_another_question_is_named_too() -> None:
         "A server can tell a batch's sex from fc1. Also: a server can read the labels of single "
         "records, which the model is trained to predict (medium risk)."
     )
-    assert "An attacker reads 100 in 100 of the labels." in said.likely
+    assert "attack.membership_distance 0, below limit 0.1 (no interval)." in said.evidence
     assert said.audited.endswith("; updates of 1 and 16 records were attacked")
 
 
@@ -204,5 +187,5 @@ def test_no_sentence_names_a_metric_by_its_identifier(metric: str) -> None:
     ]
     for measured in cases:
         shown = view(make_report(measured), policy)
-        sentences = [shown.verdict.sentence, *(text for _, _, text in shown.first.answers)]
+        sentences = [shown.verdict.sentence, shown.first.gets, shown.first.do]
         assert not any(map(DOTTED.search, sentences)), sentences

@@ -74,7 +74,8 @@ class AttackAttribution(Audit[AttributionOptions]):
             warning=0.0,
             why="secure aggregation hides no row that alone activates a unit of the first layer",
             says="a server that sees sums alone can write down rows of {records}",
-            odds="of all clients' rows an attacker recovers {share}",
+            noun="share of rows",
+            cleared="not recovered",
             helps="larger local batches, a narrower first layer, or noise (--defense)",
         ),
         _of_model(

@@ -155,8 +155,8 @@ class InferenceAttack(Audit[O]):
             question="attribute",
             chance=0.0,
             says="a server can tell a batch's {secret} from {where}",
-            odds="shown two batches that differ in their {secret}, an attacker picks the right one "
-            "about {chosen}, where pure guessing is right 50 times",
+            noun="AUROC above chance",
+            cleared="not inferred",
             helps="noise (--defense)",
         ),
         _played(

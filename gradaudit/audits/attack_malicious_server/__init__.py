@@ -82,6 +82,7 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
             error=1.0,
             why="this layer is made so that single records can be read off its gradient",
             says="{where} is made to single records out, as no honest training makes it",
+            noun="imprint score",
             helps="another model: send no update of this one, and ask the server where it is from",
         ),
         Metric(
@@ -92,6 +93,7 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
             warning=8.0,
             why="this layer moved since the last round as no training moves it",
             says="the weights of {where} were replaced since the last round, not trained",
+            noun="movement",
             helps="the model of the round before, until the server says what changed",
         ),
         Metric(
@@ -103,6 +105,7 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
             error=0.0,
             why="a server that alters frozen weights can make the trained ones read single records",
             says="the server altered weights that it should have sent as published",
+            noun="share of altered weights",
             helps="the published weights: send no update of these, and ask what was changed",
         ),
     )

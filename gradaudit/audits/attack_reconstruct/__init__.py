@@ -43,6 +43,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             question="records",
             chance=1.0,
             says="a server can rebuild {records}",
+            noun="relative error",
+            cleared="not reconstructed",
             helps="larger batches, or noise (--defense)",
         ),
         _riskier_lower(id="mse", title="Mean squared error"),

@@ -114,8 +114,8 @@ class AttackRecord(Audit[RecordOptions]):
             error=0.9,
             why="this layer's gradient shows whether a given record was in the batch",
             says="a server can tell from {where} whether a given record was in a batch",
-            odds="shown a record of the batch and another one, an attacker picks the right one "
-            "{times}, where pure guessing is right 50 times",
+            noun="AUROC",
+            cleared="not distinguished",
             helps=_HELPS,
             stronger=_STRONGER,
         ),
@@ -139,7 +139,8 @@ class AttackRecord(Audit[RecordOptions]):
             error=0.1,
             why="whoever holds a record can prove from this layer's gradient that it was used",
             says="a server can prove from {where} that a given record was in a batch",
-            odds="of the batch's records an attacker that holds them proves {share}",
+            noun="share of records proved",
+            cleared="not proved",
             helps=_HELPS,
         ),
         Metric(

@@ -97,7 +97,8 @@ class AttackTable(Audit[TableOptions]):
             error=0.1,
             why="an attacker writes down whole rows of the table",
             says="a server can write down whole rows of {records}",
-            odds="of the batch's rows an attacker writes down {share} without an error",
+            noun="share of rows",
+            cleared="not reconstructed",
             helps="batches of more rows than the first layers are wide, or noise (--defense)",
         ),
         _of_model(
@@ -107,7 +108,8 @@ class AttackTable(Audit[TableOptions]):
             error=0.0,
             why="an attacker can prove that a row was in the batch: one is a leak of a person",
             says="a server can prove that certain rows were among {records}",
-            odds="of the batch's rows an attacker proves {share}",
+            noun="share of rows proved",
+            cleared="not proved",
             helps="batches of more rows than the first layers are wide, or noise (--defense)",
         ),
         Metric(

@@ -81,7 +81,8 @@ class AttackText(Audit[TextOptions]):
             error=0.75,
             why="an attacker reads most of the words of a batch off its update",
             says="a server can read words off {records}",
-            odds="of the batch's words an attacker names {share}",
+            noun="share of tokens",
+            cleared="not recovered",
             helps="larger batches, or noise (--defense)",
         ),
         _of_model(
@@ -93,7 +94,8 @@ class AttackText(Audit[TextOptions]):
             error=0.1,
             why="an attacker writes down texts of the batch word for word",
             says="a server can write down whole texts of {records}",
-            odds="of the batch's texts an attacker writes down {share} word for word",
+            noun="share of texts",
+            cleared="not recovered",
             helps="larger batches, or noise (--defense)",
         ),
         Metric(
@@ -113,8 +115,8 @@ class AttackText(Audit[TextOptions]):
             error=0.9,
             why="this layer's gradient shows whether a given text was in the batch",
             says="a server can tell from {where} whether a text was in a batch",
-            odds="shown a text of the batch and another one, an attacker picks the right one "
-            "{times}, where pure guessing is right 50 times",
+            noun="AUROC",
+            cleared="not distinguished",
             helps="larger batches, or noise (--defense)",
         ),
         Metric(

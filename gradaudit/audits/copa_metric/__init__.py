@@ -65,6 +65,7 @@ class CopaMetric(Audit[CopaOptions]):
             "layers behind it can solve for that input",
             question="freedom",
             says="the input of {where} can be solved for from its weights and gradient",
+            noun="rank deficit",
             helps="a design that loses dimensions: fewer channels, larger strides",
         ),
         Metric(id="rank", title="Rank of U = [W; ∇_Z J]", unit="dimensions"),
@@ -80,6 +81,7 @@ class CopaMetric(Audit[CopaOptions]):
             "layer from its gradient",
             question="freedom",
             says="every convolution can be inverted to its input",
+            noun="c(M)",
             helps="first convolutions that lose dimensions: fewer channels, larger strides",
         ),
     )

@@ -165,8 +165,8 @@ class DpAudit(Audit[DpAuditOptions]):
             question="attribute",
             chance=0.0,
             says="two values of {secret} can be distinguished in what is released",
-            odds="to whoever sees a release, one value becomes at least {factor} times as "
-            "plausible beside the other as before",
+            noun="epsilon at least",
+            cleared="not distinguished",
             helps="more noise, or a smaller clip",
         ),
         _riskier_higher(
@@ -208,6 +208,7 @@ class DpAudit(Audit[DpAuditOptions]):
             question="records",
             chance=0.0,
             says="what training made of an array in {where} leaves as it is",
+            noun="arrays untouched",
             helps="middleware that handles arrays of every shape and type, or not sending these",
         ),
         Metric(id="norm_ratio", title="Share of an array's norm that the middleware leaves"),

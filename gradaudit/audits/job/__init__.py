@@ -87,6 +87,7 @@ class Job(Audit[JobOptions]):
             question="records",
             chance=0.0,
             says="the job has faults by which updates leave less protected than it seems",
+            noun="faults",
             why="each fault is listed with the file and key to change",
             helps="the repair that each fault names",
         ),

@@ -67,6 +67,7 @@ class Observe(Audit[ObserveOptions]):
             error=0.5,
             why="rows of this layer's update hold one record alone, which a division gives away",
             says="a server can divide records out of {where}",
+            noun="share of one record",
             helps=_HELPS,
         ),
         _of_model(
@@ -82,6 +83,7 @@ class Observe(Audit[ObserveOptions]):
             warning=0.0,
             why="rows of a table that moved are the words of the batch",
             says="a server can read words off {where}",
+            noun="tokens named",
             helps="keep the table on the client (--hide), or noise (--defense)",
         ),
         _of_model(
@@ -93,7 +95,7 @@ class Observe(Audit[ObserveOptions]):
             error=0.0,
             why="the update proves which rows of the table were behind it",
             says="a server can prove that certain rows were behind the update",
-            odds="of the rows behind this update a server proves {share}",
+            noun="share of rows proved",
             helps="batches of more rows than the first layers are wide, or noise (--defense)",
         ),
         Metric(
@@ -112,6 +114,7 @@ class Observe(Audit[ObserveOptions]):
             why="no element of the update moved, so training did nothing, and whatever privacy an "
             "accountant counts is spent in vain",
             says="training moved nothing at all, so any privacy was spent in vain",
+            noun="share of elements moved",
             helps="an optimizer that holds the parameters which the model trains",
         ),
         _of_model(

@@ -185,6 +185,7 @@ def _over_records(reading: JacobianNorm, metric: str, quantile: Quantile) -> Met
         question=reaction.question,
         chance=0.0,
         says=f"{reaction.says} {quantile.records}",
+        noun="sensitivity",
         why=f"for {quantile.records}, {reaction.why}",
         helps="larger batches, or noise (--defense)",
     )

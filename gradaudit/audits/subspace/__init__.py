@@ -52,6 +52,7 @@ def _metrics() -> Iterator[Metric]:
         "of groups drawn at random: this layer distinguishes the groups",
         question="attribute",
         says="{secret} sets the gradients of {where} apart",
+        noun="permutation p",
         helps="noise (--defense)",
     )
 

@@ -247,6 +247,8 @@ class Vinfo(Audit[VinfoOptions]):
             question="attribute",
             chance=0.0,
             says=_TOLD,
+            noun="V-information",
+            cleared="not inferred",
             helps=_NOISE,
         ),
         _learned(
@@ -261,8 +263,8 @@ class Vinfo(Audit[VinfoOptions]):
             question="attribute",
             chance=0.5,
             says=_TOLD,
-            odds="shown two batches that differ in their {secret}, an attacker picks the right one "
-            "{times}, where pure guessing is right 50 times",
+            noun="AUROC",
+            cleared="not inferred",
             helps=_NOISE,
         ),
         Metric(
@@ -280,6 +282,8 @@ class Vinfo(Audit[VinfoOptions]):
             question="records",
             chance=0.0,
             says="a server rebuilds records from {where} better than by guessing",
+            noun="V-information",
+            cleared="not reconstructed",
             helps=_NOISE,
         ),
         _rebuilt(
