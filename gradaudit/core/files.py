@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -117,8 +118,8 @@ def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """
     known = dict(pairs)
     if len(known) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise ValueError(f"key {printable(twice)!r} twice")
     return known
 

@@ -1,5 +1,6 @@
 """Builds a fresh ``nn.Module`` and a :class:`Loss` from a MODEL spec and ``--loss``."""
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,8 +40,8 @@ def load_model(spec: str, *, seed: int = 0) -> nn.Module:
     Args:
         spec: ``zoo:NAME``, ``torchvision:NAME``, ``hf:FOLDER`` of transformers,
             ``path/to/file.py:factory`` or ``package.module:factory``, each with
-            ``?option=value&…``, or a ``torch.export`` archive (``.pt2``), which
-            is run as code too and brings its own weights.
+            ``?option=value&…``, a module in their place, or a ``torch.export``
+            archive (``.pt2``), which is run as code too and brings its own weights.
         seed: of the fresh weights.
 
     Raises:
@@ -108,7 +109,9 @@ def _factory(spec: Spec) -> Callable[[], Any]:
         raise UsageError(f"--model {spec.text}: {_no_form(spec.name)}")
     factory = load_callable(spec.name, "--model")
     if isinstance(factory, nn.Module):
-        raise UsageError(f"--model {spec.text}: is a model; name a function that returns one")
+        if spec.options:
+            raise UsageError(f"--model {spec.text}: is a model, which takes no options")
+        return partial(copy.deepcopy, factory)
     return _bound(spec, factory)
 
 

@@ -125,7 +125,7 @@ def test_the_generators_stay_when_the_factory_fails(factories: Path) -> None:
         ("{file}:fails", "building it failed with ValueError: no such"),
         ("{file}:leaves", "building it failed with SystemExit: 3"),
         ("{file}:lazy", "has lazy layers without a shape"),
-        ("{file}:model", "is a model; name a function that returns one"),
+        ("{file}:model?width=3", "is a model, which takes no options"),
         ("no/such/file.py:net", "no/such/file.py: cannot be read: No such file"),
         ("no_such_package_xyz:net", "No module named 'no_such_package_xyz'"),
     ],

@@ -221,7 +221,7 @@ def test_integers_are_widened():
         ("fc.bias", torch.zeros(3).to(torch.float8_e4m3fn), "float8_e4m3fn in the file"),
         ("fc.bias", torch.ones(3).to_sparse(), "sparse_coo float32 in the file"),
         ("fc.bias", torch.ones(3, device="meta"), "float32 without data in the file"),
-        ("norm.num_batches_tracked", torch.tensor(1.0), "float32 in the file, int64"),
+        ("norm.num_batches_tracked", torch.tensor(-1.0), "float32 in the file, int64"),
     ],
 )
 def test_kinds_that_cannot_be_cast_are_refused(name, tensor, told):

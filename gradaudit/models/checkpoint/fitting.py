@@ -1,7 +1,9 @@
 """Checks a checkpoint's tensors against a model: names, shapes, dtypes and values."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.naming import (
     COMPILED,
     MAY_BE_MISSING,
+    NO_RENAME,
     Naming,
     Rename,
     in_order_of,
@@ -72,14 +75,38 @@ def apply_checkpoint(
     """
     state = model.state_dict(keep_vars=True)
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    fitted = fit_state(tensors, loaded, how)
+    fitted = fit_state(tensors, loaded, how, partial(renamed_by_hooks, model))
     model.load_state_dict(fitted.state, strict=False)
     facts = {"notes": [*loaded.notes, *fitted.notes], "random": list(fitted.random)}
     return loaded.record.model_copy(update=facts)
 
 
+def renamed_by_hooks(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Load a state dict as torch does, into a copy, whose hooks rename keys of old modules.
+
+    Returns:
+        The given tensors that found a place, by the model's names, and those that found none;
+        nothing where torch cannot load them.
+    """
+    try:
+        shell = copy.deepcopy(model)
+        rest = shell.load_state_dict(state, strict=False, assign=True)
+    except Exception:  # of shapes, types or the model's own code: ``fit_state`` names what is amiss
+        return {}
+    given = {tensor.data_ptr() for tensor in state.values()}
+    placed = {
+        name: tensor.detach()
+        for name, tensor in shell.state_dict().items()
+        if isinstance(tensor, Tensor) and tensor.data_ptr() in given
+    }
+    return placed | {key: state[key] for key in rest.unexpected_keys}
+
+
 def fit_state(
-    expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit = WHOLE
+    expected: Mapping[str, Tensor],
+    loaded: LoadedCheckpoint,
+    how: Fit = WHOLE,
+    rename_old: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
 ) -> FittedTensors:
     """Returns a checkpoint's tensors under the names of ``expected``.
 
@@ -91,6 +118,7 @@ def fit_state(
         expected: what must be there: a model's state, or its parameters for an update.
         loaded: the checkpoint.
         how: what is done to make it fit.
+        rename_old: gives keys of older versions their present names, where they do not fit.
 
     Raises:
         CheckpointError: keys are missing, unexpected or misshapen, dtypes cannot be cast, tied
@@ -105,6 +133,16 @@ def fit_state(
     tied = groups.values()
     required = [names for names in tied if not names[0].endswith(MAY_BE_MISSING)]
     naming, hint = match_keys(expected, required, given, how.rename)
+    notes: list[str] = []
+    if rename_old and not naming.fits:
+        named_here = naming.renamed(given)
+        current = rename_old(named_here)
+        again, _ = match_keys(expected, required, current, NO_RENAME)
+        if len(again.keys) > len(naming.keys):
+            old = [key for key in named_here if key not in current]
+            notes = [f"keys of an older version, renamed as the model does: {listed(old)}"]
+            naming = replace(again, rename=naming.rename, outside=naming.outside)
+            given, hint = current, ""
     pairs = [(name, given[key], expected[name]) for name, key in naming.keys.items()]
     if how.partial:
         pairs = _fitting_pairs(pairs, hint, file)
@@ -112,10 +150,11 @@ def fit_state(
         remedies = (hint, how.or_in_part if any(_fits(pair) for pair in pairs) else "")
         _check_names_and_shapes(naming, pairs, file, [each for each in remedies if each])
     _check_dtypes(pairs, file)
-    state = {name: tensor.to(wanted.dtype) for name, tensor, wanted in pairs}
+    state = {name: _cast(tensor, wanted.dtype) for name, tensor, wanted in pairs}
     _check_values(state, tied, file)
     random = [names[0] for names in required if state.keys().isdisjoint(names)]
-    return FittedTensors(state, tuple(_notes(naming, pairs, expected, random)), tuple(random))
+    notes += _notes(naming, pairs, expected, random)
+    return FittedTensors(state, tuple(notes), tuple(random))
 
 
 def _fitting_pairs(pairs: Collection[Pair], hint: str, file: str) -> list[Pair]:
@@ -154,7 +193,7 @@ def _check_dtypes(pairs: Collection[Pair], file: str) -> None:
     wrong = [
         f"{printable(name)} ({_kind(given)} in the file, {_kind(wanted)} in the model)"
         for name, given, wanted in pairs
-        if not _castable(given, wanted)
+        if not (_castable(given, wanted) or _is_averaged_count(name, given, wanted))
     ]
     if wrong:
         raise CheckpointError(
@@ -170,7 +209,21 @@ def _castable(given: Tensor, wanted: Tensor) -> bool:
         return wanted.dtype in _FLOATS
     if given.dtype in _INTEGERS and wanted.dtype in _INTEGERS:
         return torch.promote_types(given.dtype, wanted.dtype) == wanted.dtype
-    return given.dtype == wanted.dtype == torch.bool
+    return given.dtype == wanted.dtype and (given.dtype == torch.bool or given.is_complex())
+
+
+def _is_averaged_count(name: str, given: Tensor, wanted: Tensor) -> bool:
+    """Whether a real number counts BatchNorm's batches, averaged over clients as Flower does."""
+    counts = name.endswith(MAY_BE_MISSING) and wanted.dtype == torch.int64
+    if not counts or given.dtype not in _FLOATS or given.is_meta:
+        return False
+    return bool(((given >= 0) & (given < 1 << 53)).all())
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast to a dtype; real numbers are rounded to whole ones."""
+    rounds = tensor.is_floating_point() and dtype in _INTEGERS
+    return (tensor.round() if rounds else tensor).to(dtype)
 
 
 def _kind(tensor: Tensor) -> str:
@@ -212,7 +265,10 @@ def _notes(
     if naming.unexpected:
         yield f"left aside, not in the model: {listed(naming.unexpected)}"
     yield from _absences(naming, expected, random)
-    casts = {(given.dtype, wanted.dtype) for _, given, wanted in pairs}
+    counts = [name for name, given, wanted in pairs if _is_averaged_count(name, given, wanted)]
+    if counts:
+        yield f"rounded to whole numbers: {listed(counts)}"
+    casts = {(given.dtype, wanted.dtype) for name, given, wanted in pairs if name not in counts}
     for given, wanted in sorted(casts, key=str):
         if given != wanted:
             yield f"cast from {str(given)[6:]} to {str(wanted)[6:]}"

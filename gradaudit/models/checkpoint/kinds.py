@@ -10,8 +10,8 @@ from gradaudit.errors import CheckpointError, UsageError
 Kind = Literal["safetensors", "torch", "npz", "shards"]
 
 MAX_FILE_BYTES = 64 << 30
-MAX_HEADER_BYTES = 100_000_000
-"""Largest header that the safetensors format allows, in bytes."""
+MAX_HEADER_BYTES = 16 << 20
+"""Largest header of a safetensors file in bytes, enough for some 100,000 tensors."""
 
 REMEDY = (
     "save the weights alone, with safetensors.torch.save_file(model.state_dict(), FILE) "
@@ -146,8 +146,8 @@ def _size(path: Path, name: str) -> int:
 def _check_header_length(name: str, length: int, size: int) -> None:
     if length > MAX_HEADER_BYTES:
         raise CheckpointError(
-            f"{name}: its safetensors header claims {length} bytes, over the format's limit of "
-            f"{MAX_HEADER_BYTES}; the file is damaged or no checkpoint"
+            f"{name}: its safetensors header claims {length} bytes, over the limit of "
+            f"{MAX_HEADER_BYTES}; save the weights in several files"
         )
     if length > size - 8:
         raise CheckpointError(

@@ -23,6 +23,7 @@ _MOST_NAMES, _MOST_POINTS, _LONGEST = 2000, 12, 500
 
 Rename = tuple[str, str]
 """A prefix of the checkpoint's keys and the model's prefix in its place."""
+NO_RENAME: Rename = ("", "")
 MAY_BE_MISSING = "num_batches_tracked"
 """Suffix of the names that a checkpoint may lack."""
 
@@ -49,6 +50,12 @@ class Naming:
     def fits(self) -> bool:
         """Whether every required key has a match, and no key under the prefix is left over."""
         return not self.missing and not self.unexpected
+
+    def renamed(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns a state dict with the prefix replaced, without the keys outside."""
+        old, new = self.rename
+        plain = {_plain(key): tensor for key, tensor in state.items() if key not in self.outside}
+        return {new + key.removeprefix(old): tensor for key, tensor in plain.items()}
 
 
 class Names:

@@ -13,23 +13,43 @@ from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe, expect_not_distributed
 
 MAX_INDEX_BYTES = 16 << 20
+MAX_TENSORS = 100_000
+"""Largest number of tensors in a safetensors file."""
 INDEX = ".index.json"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Returns tensors by name; a CheckpointError where the file is truncated or damaged."""
+    """Returns tensors by name.
+
+    Raises:
+        CheckpointError: the library cannot read it, a name occurs twice, or it has too many.
+    """
     # The library checks that offsets are in range and that tensors neither overlap nor leave gaps.
     try:
+        _expect_plain_header(path)
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-    except Exception as error:
+    except CheckpointError:
+        raise
+    except Exception as error:  # the library raises several kinds, and Python's own
         reason = str(error).removeprefix("Error while deserializing header: ")
-        reason = printable(reason) if isinstance(error, SafetensorError) else type(error).__name__
         raise CheckpointError(
-            f"{describe(path)}: is a truncated or damaged safetensors file ({reason}); "
-            "fetch or save it again"
+            f"{describe(path)}: cannot be read as safetensors "
+            f"({printable(reason, 200) or type(error).__name__}); fetch or save it again"
         ) from error
+
+
+def _expect_plain_header(path: Path) -> None:
+    """Raise an error for a header with a name twice, of which the library takes the last."""
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length), object_pairs_hook=once)
+    if len(header) > MAX_TENSORS:
+        raise CheckpointError(
+            f"{describe(path)}: holds {len(header):,} tensors, over the limit of {MAX_TENSORS:,}; "
+            "save the weights in several files"
+        )
 
 
 def metadata_of(path: Path) -> dict[str, str]:
@@ -37,7 +57,7 @@ def metadata_of(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
-    except Exception:  # whatever is wrong with it is reported where its tensors are read
+    except (SafetensorError, OSError):  # what is wrong is said where its tensors are read
         return {}
 
 

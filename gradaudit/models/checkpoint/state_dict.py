@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gradaudit.core.files import digest_of, digest_of_shards
-from gradaudit.core.text import listed
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
 from gradaudit.models.checkpoint.npz_weights import in_order, read_npz
@@ -28,6 +28,8 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "weights
 tutorials, torchvision's references, DeepSpeed."""
 
 _MAX_DEPTH = 3
+_MOST_NAMED = 5
+"""Largest number of state dicts that a message names."""
 _AVERAGED = re.compile(r"(^|[^a-z])(ema|swa|averaged?|shadow)([^a-z]|$)")
 """Names of averaged weights in a checkpoint."""
 _LEFT = "averaged weights are left aside: {}; --state-dict ema audits those"
@@ -148,9 +150,11 @@ def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, .
         level = inner
     state = {k: v.detach() for k, v in level.items() if _names_tensor(k, v)}
     if not state:
+        inside = [k for k, v in content.items() if isinstance(k, str) and _is_state(v)]
+        remedy = " or ".join(f"--state-dict {printable(key)}" for key in inside[:_MOST_NAMED])
         raise CheckpointError(
-            f"{file}: holds no named tensors (looked at the top and inside "
-            f"{', '.join(WRAPPERS)}); {REMEDY}"
+            f"{file}: holds no named tensors at the top or inside {', '.join(WRAPPERS)}; "
+            + (f"take those that it holds elsewhere by {remedy}" if inside else REMEDY)
         )
     _note_rest([key for key in level if key not in state], notes)
     return state, tuple(notes)
