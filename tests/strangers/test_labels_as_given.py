@@ -10,7 +10,6 @@ from command_line import run
 from torch import Tensor, nn
 
 from gradaudit.data import load_records
-from gradaudit.errors import DataError
 from gradaudit.models.building import load_loss
 from gradaudit.models.losses import MeanSquaredError
 from gradaudit.report import Report
@@ -236,17 +235,3 @@ def test_a_picture_adapter_says_that_it_divides(
     model = "zoo:lenet?shape=1x32x32&classes=3"
     done = run("forward", "-m", model, "-d", "npz:p.npz?inputs=x&label=y")
     assert "pictures divided by: 255" in " ".join(done.out.split()), done.err
-
-
-def test_too_many_words_of_a_factory_are_told_to_be_numbered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "words.py").write_text(
-        "import numpy as np\n"
-        "def words(): return np.zeros((900, 3)), np.array([f'w{n}' for n in range(900)])\n"
-        "def indices(): return np.zeros((900, 3)), np.arange(900)\n"
-    )
-    with pytest.raises(DataError, match=r"return class indices 0 … C-1 .* floats for a quantity$"):
-        load_records("words.py:words")
-    assert load_records("words.py:indices").labels.tolist() == list(range(900))

@@ -42,14 +42,7 @@ class Labels:
     words: bool = False
 
 
-SAY_TASK = (
-    "say task=regression for a quantity, or task=classification where they are the classes "
-    "(classes=FILE has them in the order of the model's outputs)"
-)
-"""Remedy for text labels of too many values in a file."""
-
-
-def labels_of(column: DataColumn, task: Task | None = None, remedy: str = SAY_TASK) -> Labels:
+def labels_of(column: DataColumn, task: Task | None = None) -> Labels:
     """A column as the task's label.
 
     Text, few whole numbers, and any number of whole numbers 0 … K−1 with two records a value on
@@ -74,7 +67,11 @@ def labels_of(column: DataColumn, task: Task | None = None, remedy: str = SAY_TA
     if task == "regression" or (task is None and not _are_classes(column)):
         return Labels(column.quantities().astype(np.float32), (), column.origin)
     if task is None or not (column.whole or column.numbers is None):
-        column.expect_few_values(remedy, MAX_CLASSES)
+        column.expect_few_values(
+            "say task=regression for a quantity, or task=classification where they are the "
+            "classes (classes=FILE has them in the order of the model's outputs)",
+            MAX_CLASSES,
+        )
     numbers = tuple(column.known.tolist())
     return Labels(column.codes, column.values, column.origin, numbers, words=not numbers)
 
@@ -85,11 +82,7 @@ def _are_classes(column: DataColumn) -> bool:
 
 
 def labels_of_array(
-    array: NDArray[Any],
-    origin: str,
-    names: Sequence[str] = (),
-    task: Task | None = None,
-    remedy: str = SAY_TASK,
+    array: NDArray[Any], origin: str, names: Sequence[str] = (), task: Task | None = None
 ) -> Labels:
     """An array as the task's label.
 
@@ -122,7 +115,7 @@ def labels_of_array(
         raise DataError(f"{origin}: there are no labels")
     task = task or ("classification" if _are_classes(column) else "regression")
     if task == "regression" or array.dtype.kind not in "iub" or array.min() < 0:
-        return labels_of(column, task, remedy)
+        return labels_of(column, task)
     indices = array.astype(np.int64)
     if (largest := int(indices.max())) >= MAX_CLASSES:
         raise DataError(

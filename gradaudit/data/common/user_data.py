@@ -47,7 +47,6 @@ from gradaudit.errors import DataError
 
 _NO_TOKENS = ("mask", "type", "position")
 """Words in the names of whole numbers that are no tokens, which are padded with zeros."""
-_NUMBER_THEM = "return class indices 0 … C-1 where they are classes, and floats for a quantity"
 _PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
 
 
@@ -229,7 +228,7 @@ def _labels(
     if labels.dtype.kind == "i" and labels.ndim == 1 and labels.size and IGNORED < labels.min() < 0:
         return Labels(labels.astype(np.int64), (), origin), ()
     task: Task | None = "classification" if labels.dtype.kind in "iub" else None
-    return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task, _NUMBER_THEM), ()
+    return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task), ()
 
 
 def _inputs(
