@@ -95,7 +95,7 @@ def run(
     rows = Rows(type(audit), facts={"records": len(records)})
     for layer in subject.layers:
         yield _share_row(rows, layer.name, senses.layers[layer.name], batch)
-        yield from _score_row(rows, layer.name, signs[layer.name])
+        yield from _score_row(rows, layer.name, signs[layer.name], len(records))
         yield from _movement_row(rows, layer.name, signs[layer.name], before, subject.target)
 
 
@@ -133,7 +133,7 @@ def _share_row(rows: Rows, layer: str, sensed: LayerGradients, batch: int) -> Me
     )
 
 
-def _score_row(rows: Rows, layer: str, signs: Signs) -> Iterator[Measurement]:
+def _score_row(rows: Rows, layer: str, signs: Signs, records: int) -> Iterator[Measurement]:
     if signs.score is None:
         yield from rows.skipped(_NO_SIGN, ["imprint_score"], [layer])
         return
@@ -143,7 +143,7 @@ def _score_row(rows: Rows, layer: str, signs: Signs) -> Iterator[Measurement]:
         "signs": dict[str, JsonValue](signs.found),
         "limits": limits,
     }
-    yield rows.measured("imprint_score", signs.score, layer=layer, details=details)
+    yield rows.measured("imprint_score", signs.score, layer=layer, n=records, details=details)
 
 
 def _movement_row(

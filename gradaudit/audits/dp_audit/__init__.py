@@ -54,7 +54,7 @@ class DpAuditOptions(AuditOptions):
         "replace",
         description="Neighbour relation: a record's value (or a client's update) is replaced by "
         "another, or the record (or the update) is removed. Removed records are "
-        "played for a mechanism from a file, beside --companions.",
+        "played for opacus:… and FILE.py:NAME beside --companions, and need no attribute.",
     )
     domain: Literal["feasible", "free"] = Field(
         "feasible",

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.dp_audit import DpAuditOptions
+from gradaudit.audits.dp_audit.game.domain import PRESENCE
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict, lone_repeats
 from gradaudit.audits.dp_audit.game.play import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game
@@ -57,7 +58,8 @@ def game_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
         yield from rows.skipped(NO_LAW, ["epsilon_pair"])
     else:
         delta = 0.0 if game.mechanism.noise == "laplace" else game.rules.delta
-        yield rows.measured("epsilon_pair", pair, details={"delta": delta})
+        pairs = len(game.hypotheses.alternatives)
+        yield rows.measured("epsilon_pair", pair, n=pairs, details={"delta": delta})
     typical = game.canaries.typical
     quartiles = [float(typical[int(q * (len(typical) - 1))]) for q in (0.25, 0.5, 0.75, 1)]
     for kind, canary in (("", game.canaries.played), *game.canaries.by_kind.items()):
@@ -70,7 +72,7 @@ def game_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
         if not kind:
             details["quartiles_of_ordinary_records"] = list[JsonValue](quartiles)
         of_kind = rows.of({"record": kind} if kind else {})
-        yield of_kind.measured("canary_gap", canary.gap, details=details)
+        yield of_kind.measured("canary_gap", canary.gap, n=1, details=details)
 
 
 def _with_claim(lower: Measurement, game: Game) -> Measurement:
@@ -116,6 +118,7 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
     if bare:
         remark = f"of what is clipped and under noise; {listed(bare)} is neither"
         uncovered = {"untouched": list[JsonValue](bare), "remark": remark}
+    batch = game.hypotheses.records
     for relation in RELATIONS:
         promise = game.promise(relation)
         if promise is None:
@@ -130,7 +133,7 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
             "delta": promise.delta,
             **uncovered,
         }
-        yield of_relation.measured("epsilon_theory", promise.epsilon, details=details)
+        yield of_relation.measured("epsilon_theory", promise.epsilon, n=batch, details=details)
         if not promise.delta:
             reason = "the classical formula is for Gaussian noise"
             yield from of_relation.skipped(reason, ["epsilon_classical"])
@@ -139,11 +142,11 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
         details |= {"in_range": value <= 1, "range": CLASSICAL_RANGE}
         if value > 1:
             details["remark"] = f"out of range: {CLASSICAL_RANGE}"
-        yield of_relation.measured("epsilon_classical", value, details=details)
+        yield of_relation.measured("epsilon_classical", value, n=batch, details=details)
         if relation == "remove" and columns:
             note = "Li24's figure 8; dividing by columns has no basis"
             yield of_relation.of({"per": "column"}, {"columns": columns, "note": note}).measured(
-                "epsilon_classical", value / columns
+                "epsilon_classical", value / columns, n=batch
             )
 
 
@@ -163,7 +166,7 @@ def composition_rows(
         raise UsageError("--steps: only Gaussian noise on the sum of clipped gradients composes")
     composed = epsilon_composed(multiplier, options.steps, options.delta, sampling_rate=rate)
     yield rows.of({"steps": options.steps, "sampling_rate": rate}).measured(
-        "epsilon_theory", composed, details={"delta": options.delta}
+        "epsilon_theory", composed, n=options.steps, details={"delta": options.delta}
     )
 
 
@@ -171,8 +174,9 @@ def _bound_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
     """Make rows of the trials' bounds, or of the reason why there are none."""
     options, played, result = game.options, game.canaries.played, game.result
     name, others = game.attribute, options.replacement == "uniform"
+    secret = UPDATE if game.mechanism.unit == "client" else PRESENCE
     facts: dict[str, JsonValue] = {
-        **({"secret": UPDATE} if name is None else {"attribute": name}),
+        **({"secret": secret} if name is None else {"attribute": name}),
         "null_value": game.names[played.null],
         "alternative_value": "every other" if others else game.names[played.alternative],
         "record": played.kind,

@@ -17,10 +17,11 @@ import numpy as np
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 from gradaudit.audits.dp_audit.epsilon_rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.dp_audit.game.canary import POOL
+from gradaudit.audits.dp_audit.game.domain import PRESENCE
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules
 from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_on, settings
-from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism, load_mechanism
+from gradaudit.audits.dp_audit.mechanisms import Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.array_changes import key_rows
 from gradaudit.audits.dp_audit.one_run import one_run_rows, scores_of_run
@@ -65,7 +66,7 @@ def cost(audit: DpAudit, subject: Subject) -> float:
         return subject.work(gradients=passes, seconds=1.0 + 0.02 * steps)
     if options.mechanism is None:
         return 0.0
-    if not subject.attributes:
+    if not subject.attributes and options.relation == "replace":
         return subject.work(gradients=float(options.clients * options.client_records))
     crafting = _PASSES_A_STEP * options.restarts * options.iterations
     return subject.work(gradients=2.0 * (subject.samples or POOL) + crafting)
@@ -89,8 +90,11 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     mechanism = _mechanism(subject, options)
     rows = Rows(type(audit), facts={"unit": mechanism.unit, "relation": options.relation})
     swept = list(settings(mechanism, options.sweep_clip, options.sweep_sigma))
-    # the secrets of the games: the attributes, or clients' updates
-    names = (UPDATE,) if mechanism.unit == "client" else subject.attributes
+    # the secrets of the games: the attributes, a record's presence, or clients' updates
+    if mechanism.unit == "client":
+        names: tuple[str, ...] = (UPDATE,)
+    else:
+        names = (PRESENCE,) if options.relation == "remove" else subject.attributes
     if not names:
         raise NotApplicable(
             "no private attribute is named; name a column of the inputs with --attribute"
@@ -180,12 +184,14 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
 
 
 def _expect_removable(mechanism: Mechanism, options: DpAuditOptions) -> None:
-    """Refuse to play a record's absence where its ε is known, or where nothing would be left."""
-    if not isinstance(mechanism, FileMechanism):
+    """Refuse to play a record's absence where its law is known, or where nothing would be left."""
+    if not mechanism.foreign:
         raise UsageError(
             f"--relation remove: leave it out for {mechanism.description}, whose promise for a "
-            "removed record is reported anyway; it is played for a mechanism FILE.py:NAME"
+            "removed record is reported anyway; it is played for opacus:… and FILE.py:NAME"
         )
+    if options.mode == "exact":
+        raise UsageError("--mode exact: batches of two sizes have no common law; leave it out")
     if not options.companions:
         raise UsageError("--relation remove: a batch of no record is left; give --companions too")
     if options.replacement != "worst":

@@ -39,6 +39,7 @@ def test_the_gate_tells_an_honest_round_from_a_fished_one(*, honest: bool, tmp_p
     if not honest:
         assert values["imprint_score", "fc2"]["value"] == pytest.approx(1 / 0.7)
         assert values["imprint_score", "fc2"]["details"]["sign"] == "concentration"
+        assert values["imprint_score", "fc2"]["n"] == values["imprint_score", "fc1"]["n"] > 0
         assert values["imprint_score", "fc1"]["details"]["sign"] == "starved"
         assert values["movement", "fc2"]["value"] > 1000
         assert "fc1 attack.imprint_score" in judged.out

@@ -369,6 +369,38 @@ def test_a_record_is_removed_from_its_companions(mechanisms: Path) -> None:
     assert one(removed, "canary_gap").details["alternative_value"] == "no record"
 
 
+@pytest.mark.slow
+def test_opacus_divides_by_the_number_of_records_which_shows_without_any_attribute() -> None:
+    """A removed record is the claim's relation, and opacus#571 what its absence gives away."""
+    pytest.importorskip("opacus")
+    given = {"companions": 3, "relation": "remove", "trials": 1000, "restarts": 1}
+    rows = measure(mechanism="opacus:clip=1,sigma=4", claimed_epsilon=1.35, **given)
+    lower, promise = one(rows, "epsilon_lower"), one(rows, "epsilon_theory", relation="remove")
+    assert lower.value > 5 > 1.35 > promise.value
+    assert lower.details["secret"] == "a record's presence"
+    assert lower.details["exceeded"] is True
+    assert one(rows, "epsilon_pair").status == "skipped"
+
+
+def test_every_epsilon_and_gap_says_what_it_is_of(honest: Report) -> None:
+    """The pairs that were played, and the records of the batch that a theory is about."""
+    counted = {
+        row.metric: row.n
+        for row in honest.measurements
+        if row.status == "measured" and row.metric.startswith(("epsilon", "canary"))
+    }
+    assert counted["canary_gap"] == counted["epsilon_pair"] == 1
+    assert counted["epsilon_theory"] == counted["epsilon_classical"] == 1
+    assert None not in counted.values()
+
+
+def test_a_removed_record_has_no_law_to_sample() -> None:
+    pytest.importorskip("opacus")
+    given = {"companions": 3, "relation": "remove", "mode": "exact"}
+    with pytest.raises(UsageError, match="batches of two sizes have no common law"):
+        measure(mechanism="opacus:clip=1,sigma=4", **given)
+
+
 def test_a_claim_below_the_bound_is_exceeded_and_one_above_is_not() -> None:
     given = {"mechanism": "dp:clip=0.5,sigma=0.1", "restarts": 1}
     bound = one(measure("sex", **given), "epsilon_lower").value

@@ -74,7 +74,7 @@ class Halves(DXOFilter):
 
 @pytest.mark.slow
 def test_a_filter_of_numpy_arrays_alone_leaves_tensors_untouched(tmp_path: Path) -> None:
-    """Each array has a row for each format that NVFlare sends, the worse of which is the layer's."""
+    """Each array has a row for each format that NVFlare sends; the layer's is the worse one."""
     pytest.importorskip("nvflare")
     (tmp_path / "halves.py").write_text(ARRAYS_ONLY, encoding="utf-8")
     rows = rows_of(subject(model()), mechanism=f"nvflare:{tmp_path / 'halves.py'}:Halves")

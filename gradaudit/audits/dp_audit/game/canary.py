@@ -7,7 +7,7 @@ random record and the one nearest to the crafted.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle, islice
 from typing import Generic, TypeVar
@@ -17,13 +17,11 @@ from torch import Tensor
 
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.domain import Domain
-from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses
 from gradaudit.audits.dp_audit.game.sensitivity import (
     Objective,
     RecordSensitivity,
     between_two_values,
 )
-from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.core.randomness import Seed, rng
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
@@ -38,7 +36,6 @@ POOL = 256
 """Ordinary records that are looked at for a place to start from, where no number is given."""
 _DECAYS = (0.9, 0.999)
 _TINY = 1e-30
-NO_RECORD = "no record"
 
 
 @dataclass(frozen=True)
@@ -255,27 +252,3 @@ def _largest_pairs(tables: Tensor) -> tuple[Tensor, Tensor]:
     values = tables.shape[1]
     gaps, flat = between_two_values(tables).flatten(1).max(dim=1)
     return torch.stack([flat // values, flat % values], dim=1), gaps
-
-
-def without_record(
-    mechanism: Mechanism, canaries: CanaryPairs[Canary], hypotheses: Hypotheses, seed: Seed
-) -> tuple[CanaryPairs[Canary], Hypotheses]:
-    """Pair the chosen record, with the value of larger effect, with its absence.
-
-    Gaps are distances of the releases with common noise, or the gradient's norm where no seed holds
-    the noise fast. The index −1 stands for ``NO_RECORD``, the last of a game's names then.
-
-    Raises:
-        AuditError: the mechanism fails, as on one record less.
-    """
-    played, companions = canaries.played, hypotheses.companions
-    moved = values = torch.stack([hypotheses.null, hypotheses.alternatives[0]])
-    common = CommonNoise(mechanism, seed)
-    if common.repeats(companions):
-        moved = common(values, companions) - common.of(companions)
-    gaps = torch.linalg.vector_norm(moved, dim=1)
-    best = int(gaps.argmax())
-    held = (played.null, played.alternative)[best]
-    pair = replace(played, null=held, alternative=-1, gap=float(gaps[best]))
-    found = Hypotheses(values[best], torch.zeros_like(values[:1]), companions, removed=True)
-    return replace(canaries, played=pair), found

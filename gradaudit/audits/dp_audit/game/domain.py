@@ -14,6 +14,7 @@ from gradaudit.errors import NotApplicable
 
 DomainName = Literal["feasible", "free"]
 
+PRESENCE, RECORD, NO_RECORD = "a record's presence", "the record", "no record"
 MAX_VALUES = 64
 """A column of numbers with more values than this is represented by so many of them."""
 
@@ -63,6 +64,12 @@ class PrivateColumn:
         if len(values) < 2:
             raise NotApplicable(f"attribute {name!r} has one value only; nothing can replace it")
         return cls(name, positions, values.to(torch.float64), names)
+
+    @classmethod
+    def of_presence(cls) -> Self:
+        """Make the column of the removal game, without positions: a record, or its absence."""
+        none = torch.zeros(0, dtype=torch.int64)
+        return cls(PRESENCE, none, torch.zeros(2, 0, dtype=torch.float64), (RECORD, NO_RECORD))
 
     def __len__(self) -> int:
         return len(self.values)

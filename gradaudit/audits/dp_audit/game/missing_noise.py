@@ -1,9 +1,10 @@
 """Statistics of releases that find noise missing in some elements, rounds or directions.
 
 The projection onto the mean difference reads noise that is alike in all directions. Faulty noise
-may be none in some direction (one number for all elements, an array that is left out), lie on a
-lattice that is finer than its scale, be left out of some releases, or have a scale that depends on
-the data. Each of these has a statistic here, which a few releases under each hypothesis, the
+may be none in some direction (one number for all elements, an array that is left out), or in some
+elements (those whose gradient is zero, as of embeddings that no token touches), lie on a lattice
+that is finer than its scale, be left out of some releases, or have a scale that depends on the
+data. Each of these has a statistic here, which a few releases under each hypothesis, the
 *looks*, set up. A pilot decides which one is played (``game.play``), so that none of them has seen
 a trial: the bound is valid whatever the looks made of the noise, and only its power depends on it.
 
@@ -216,9 +217,36 @@ def with_further(
             looks, alternatives, statistics
         ),
     }
+    if (noiseless := noiseless_elements(looks, alternatives)) is not None:
+        further["number of elements at their noiseless value"] = noiseless
     if (found := lattice_statistic(looks, alternatives, statistics.towards)) is not None:
         further["phase on the lattice of the noise"] = lambda releases, _: found(releases)
     return replace(statistics, further=further)
+
+
+def noiseless_elements(null: Tensor, other: Tensor) -> Further | None:
+    """Make the count of elements at their noiseless value, alternative's less null hypothesis's.
+
+    An element has none where its looks, (count, elements) each, differ, or where both agree.
+
+    Returns:
+        The statistic; None where no element has such a value.
+    """
+    sides = []
+    for looks, others in ((other, null), (null, other)):
+        still = (looks == looks[0]).all(dim=0) & ~(others == looks[0]).all(dim=0)
+        places = still.nonzero()[:, 0]
+        sides.append((places, looks[0, places]))
+    if not any(len(places) for places, _ in sides):
+        return None
+
+    def statistic(releases: Tensor, scores: FloatArray) -> FloatArray:
+        of_other, of_null = (
+            (releases[:, places] == values).sum(dim=1).double() for places, values in sides
+        )
+        return np.asarray((of_other - of_null).cpu())
+
+    return statistic
 
 
 def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tensor:

@@ -224,7 +224,8 @@ def play(
         UsageError: exact mode for a mechanism whose statistics have no closed law.
         AuditError: a mechanism from a file fails.
     """
-    law = expect_law(mechanism, hypotheses.records, rules.mode)
+    # a law is that of one size of batch, and both hypotheses have their own
+    law = None if hypotheses.removed else expect_law(mechanism, hypotheses.records, rules.mode)
     if law is not None:
         statistics, pilots = known_statistics(law, hypotheses), 0
     else:

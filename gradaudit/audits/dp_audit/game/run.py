@@ -9,7 +9,6 @@ import torch
 
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.canary import (
-    NO_RECORD,
     POOL,
     STAGES,
     Canary,
@@ -17,7 +16,6 @@ from gradaudit.audits.dp_audit.game.canary import (
     Pair,
     choose_canary,
     expect_record,
-    without_record,
 )
 from gradaudit.audits.dp_audit.game.client_updates import Pool, choose_clients, train_clients
 from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
@@ -56,8 +54,8 @@ class Game:
 
     ``result`` is a verdict that needed no trials, or what the trials said, and ``gaps_from`` says
     how gaps were measured. ``names`` are what neighbours hold, in words: values of the attribute,
-    which is None where clients play, or updates. ``array_changes`` say what becomes of each array
-    of a client's update.
+    which is None where clients play or a record is removed, or updates. ``array_changes`` say what
+    becomes of each array of a client's update.
     """
 
     options: DpAuditOptions
@@ -123,7 +121,7 @@ def play_on(
     rules: Rules,
     progress: Progress,
 ) -> Game:
-    """Play the game of one attribute on the subject's newest target.
+    """Play the game of one attribute, or of a record's presence, on the subject's newest target.
 
     Raises:
         NotApplicable: the attribute is no input column, or records have no gradients of their own.
@@ -133,7 +131,8 @@ def play_on(
     records = subject.records
     expect_law(mechanism, 1 + options.companions, rules.mode)
     expect_record(options, len(records))
-    column = PrivateColumn.of(records, attribute)
+    removed = options.relation == "remove"
+    column = PrivateColumn.of_presence() if removed else PrivateColumn.of(records, attribute)
     seed = sequence(subject.seed, "dp-audit", attribute)
     gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
     mechanism = mechanism.laid_out(gradients.sizes)
@@ -161,16 +160,14 @@ def play_on(
     with torch.no_grad():
         label = canaries.played.label
         values = gradients(variants, label.expand(len(variants), *label.shape))
-    hypotheses = Hypotheses(values[0], values[1:], sensitivity.companions)
-    if options.relation == "remove":
-        of_removal, names = sequence(seed, "removal"), (*names, NO_RECORD)
-        canaries, hypotheses = without_record(mechanism, canaries, hypotheses, of_removal)
+    alternatives = torch.zeros_like(values[1:]) if removed else values[1:]
+    hypotheses = Hypotheses(values[0], alternatives, sensitivity.companions, removed=removed)
     verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
         options,
         rules,
         mechanism,
-        attribute,
+        None if removed else attribute,
         names,
         canaries,
         hypotheses,
@@ -247,7 +244,7 @@ def pair_epsilon(
     """
     if hypotheses.indistinguishable:
         return 0.0
-    law = mechanism.law(hypotheses.records)
+    law = None if hypotheses.removed else mechanism.law(hypotheses.records)
     if law is None:
         return None if verdict is None else verdict.epsilon
     return law.epsilon(shifts(law, hypotheses), delta)

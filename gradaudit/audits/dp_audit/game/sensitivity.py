@@ -132,7 +132,8 @@ class RecordSensitivity:
     ``judge``, in words ``measured_by``, is the release without noise, or with common noise: gaps
     are measured by it. Crafting maximises the distances, each for its share of the starts; they are
     differentiable. Companions are gradients (others, elements) of the rest of the batch, and a
-    chunk may take ``memory`` bytes.
+    chunk may take ``memory`` bytes. Where the record is removed, ``absent`` is the release
+    (elements,) of the companions alone, which stands for its second value.
     """
 
     gradients: RecordGradients
@@ -142,6 +143,7 @@ class RecordSensitivity:
     companions: Tensor
     memory: int
     measured_by: str = "the noiseless release"
+    absent: Tensor | None = None
 
     @classmethod
     def of(
@@ -176,7 +178,11 @@ class RecordSensitivity:
                 others = gradients(records.inputs[chosen].flatten(1), records.labels[chosen])
         batch = torch.cat([first, others])
         judge, distances, words = _judge(mechanism, options.clip, batch, others, seed)
-        return cls(gradients, column, judge, distances, others, memory, words)
+        found = cls(gradients, column, judge, distances, others, memory, words)
+        if options.relation == "replace":
+            return found
+        # the cosine with nothing has no slope
+        return replace(found, absent=judge(others[:1], others[1:])[0], distances=distances[:-1])
 
     def records_at_once(self, variants: int) -> int:
         """Records whose gradients fit the memory, with so many variants of each."""
@@ -191,6 +197,8 @@ class RecordSensitivity:
             with torch.no_grad():
                 flat = self.gradients(variants, own.repeat_interleave(values, dim=0))
                 releases = self.judge(flat, self.companions).view(len(some), values, -1)
+            if self.absent is not None:
+                releases[:, 1] = self.absent
             if not releases.isfinite().all():
                 raise AuditError("a record's gradient is not finite; the model has diverged")
             mode = "donot_use_mm_for_euclid_dist"
@@ -208,6 +216,9 @@ class RecordSensitivity:
         targets = view.cast(torch.cat([labels, labels]))
 
         def function(inputs: Tensor) -> Tensor:
+            if self.absent is not None:
+                present = self.gradients(inputs, targets[: len(inputs)])
+                return distance(present, torch.zeros_like(present))
             both = torch.cat([column.put(inputs, value) for value in values])
             first, second = self.gradients(both, targets).chunk(2)
             return distance(first, second)

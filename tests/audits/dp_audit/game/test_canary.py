@@ -12,9 +12,9 @@ from dp_subject import (
     expect_feasible,
     from_file,
     hypotheses,
-    noise_that_no_seed_reaches,
     sensitivity,
     starts,
+    subject,
     table,
 )
 from torch import Generator, Tensor
@@ -22,17 +22,17 @@ from torch import Generator, Tensor
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.canary import (
     Canary,
-    CanaryPairs,
     _starts,
     as_they_are,
     ascend,
     choose_canary,
     craft,
-    without_record,
 )
-from gradaudit.audits.dp_audit.game.domain import DomainName
+from gradaudit.audits.dp_audit.game.domain import DomainName, PrivateColumn
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.game.play import Rules, play
+from gradaudit.audits.dp_audit.game.sensitivity import RecordGradients, RecordSensitivity
+from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
@@ -228,9 +228,6 @@ def test_a_wrong_record_is_told(wanted: str, restarts: int, message: str) -> Non
         canaries_of(wanted, restarts=restarts)
 
 
-PLAYED = Canary("random", 1, 0, 0.5, torch.zeros(3), torch.zeros(()))
-
-
 def mean(gradients: Tensor, generator: Generator) -> Tensor:
     """Noise on the sum, and then a batch's size that nobody is to know."""
     return total(gradients, generator) / len(gradients)
@@ -240,29 +237,24 @@ def total(gradients: Tensor, generator: Generator) -> Tensor:
     return clip(gradients, 1).sum(0) + 3 * torch.randn(gradients.shape[1], generator=generator)
 
 
-def removed(function: Release, played: Hypotheses) -> tuple[Canary, Hypotheses]:
-    canaries = CanaryPairs({"random": PLAYED}, PLAYED, torch.zeros(1))
-    pairs, found = without_record(from_file(function), canaries, played, 1)
-    return pairs.played, found
-
-
-def test_the_value_that_moves_the_release_more_plays_against_the_companions_alone() -> None:
-    """Of norms .1 and about 1; the gap is that of the clipped gradient, or the norm."""
-    played = hypotheses(0.8, companions=3)
-    pair, found = removed(total, played)
-    larger = played.alternatives[0]
-    torch.testing.assert_close(found.null, larger)
-    with_record, without = found.batches
-    torch.testing.assert_close(with_record, torch.cat([larger[None], played.companions]).float())
-    torch.testing.assert_close(without, played.companions.float())
-    assert pair == replace(PLAYED, null=0, alternative=-1, gap=pair.gap)
-    assert pair.gap == pytest.approx(float(clip(larger[None], 1).norm()), rel=1e-4)
-    swapped = Hypotheses(larger, played.null[None], played.companions)
-    again, same = removed(total, swapped)
-    torch.testing.assert_close(same.null, larger)
-    assert again.null == PLAYED.null
-    unseeded, _ = removed(noise_that_no_seed_reaches, played)
-    assert unseeded.gap == pytest.approx(float(larger.norm()))
+def test_a_record_and_its_absence_lie_apart_as_their_releases_do() -> None:
+    """Against clipped means in float64, of the batch and of the companions alone."""
+    records, target = table(), subject().target
+    gradients = RecordGradients.of(target, records.inputs, records.labels)
+    mechanism, options = (
+        ClippedNoise(clip=0.5, sigma=1),
+        DpAuditOptions(relation="remove", companions=3),
+    )
+    column = PrivateColumn.of_presence()
+    found = RecordSensitivity.of(gradients, records, column, mechanism, options, 1 << 24, 1)
+    inputs, labels = starts(records, 5)
+    own, others = (clip(g.double(), 0.5) for g in (gradients(inputs, labels), found.companions))
+    apart = (own + others.sum(0)) / 4 - others.sum(0) / 3
+    table_of_gaps = found.gaps(inputs, labels)
+    torch.testing.assert_close(table_of_gaps[:, 0, 1], apart.norm(dim=1))
+    torch.testing.assert_close(table_of_gaps[:, 1, 0], apart.norm(dim=1))
+    objective = found.objective(found.distances[0], torch.tensor([[0, 1]] * 5), labels)
+    torch.testing.assert_close(objective(inputs), (own / 4).square().sum(dim=1))
 
 
 @pytest.mark.slow
@@ -272,7 +264,7 @@ def test_a_size_that_is_divided_by_shows_when_a_record_is_removed(
 ) -> None:
     """By the noise's scale, a third above that of one record more; it hides all else."""
     played = hypotheses(0.8, elements=200, companions=3)
-    _, found = removed(function, played)
+    found = Hypotheses(played.alternatives[0], 0 * played.alternatives, played.companions, True)
     mechanism, rules = from_file(function), Rules(1000, 1e-5)
     assert play(mechanism, played, rules, 2).scores["projection"].bound.value < 1.5
     bound = play(mechanism, found, rules, 2).scores["projection"].bound

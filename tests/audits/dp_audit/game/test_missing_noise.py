@@ -22,6 +22,7 @@ from gradaudit.audits.dp_audit.game.missing_noise import (
     lattice_steps,
     least_noise,
     lone_repeats,
+    noiseless_elements,
     verdict_without_trials,
     with_further,
 )
@@ -103,6 +104,44 @@ def test_noise_that_is_missing_somewhere_proves_all_that_can_be(
     bound = result.scores["projection"].bound
     assert (bound.value, bound.flawless) == (bound.ceiling, True)
     assert result.reads == FAULTS[function]
+
+
+def where_it_is_not_zero(gradients: Tensor, generator: Generator) -> Tensor:
+    total = gradients.sum(0)
+    return total + 50 * (total != 0) * noise(generator, len(total))
+
+
+def rows_of_embeddings(shared: int) -> Hypotheses:
+    """Gradients of two tokens in 40 rows of 4, beside those that a batch touches anyway."""
+    draw = Generator().manual_seed(1)
+    null, other = torch.zeros(2, 40, 4, dtype=torch.float64)
+    companions = torch.zeros(1, 40, 4, dtype=torch.float64)
+    null[0], other[1] = torch.randn(2, 4, generator=draw, dtype=torch.float64)
+    companions[0, 2 : 2 + shared] = torch.randn(shared, 4, generator=draw, dtype=torch.float64)
+    return Hypotheses(null.flatten(), other.flatten()[None], companions.flatten(1))
+
+
+@pytest.mark.parametrize("shared", [1, 30])
+def test_noise_on_touched_rows_alone_proves_all_that_can_be(shared: int) -> None:
+    """Epsilon is infinite; the noise is 50 times the gradient, and there is not one error."""
+    played = rows_of_embeddings(shared)
+    result = play(from_file(where_it_is_not_zero), played, Rules(400, DELTA), SEED)
+    bound = result.scores["projection"].bound
+    assert (bound.value, bound.flawless) == (bound.ceiling, True)
+    assert result.reads == "number of elements at their noiseless value"
+
+
+def test_elements_at_their_noiseless_value_are_counted() -> None:
+    """Of four: still at two values, at one, under the null hypothesis alone, and never."""
+    moving = torch.arange(3.0)
+    still = torch.full((3,), 7.0)
+    null = torch.stack([0 * moving, still, still, moving], dim=1)
+    other = torch.stack([0 * moving + 1, still, moving, moving + 9], dim=1)
+    count = noiseless_elements(null, other)
+    assert count is not None
+    releases = torch.tensor([[0.0, 7, 7, 5], [1, 7, 3, 5], [2, 0, 0, 0]])
+    assert count(releases, np.empty(0)).tolist() == [-2, 1, 0]
+    assert noiseless_elements(null[:, 1::2], other[:, 1::2]) is None
 
 
 @pytest.mark.parametrize("turned", [False, True])
