@@ -33,6 +33,11 @@ class RecordOptions(SharingOptions):
         description="Largest number of records outside of each update that the attacker has to "
         "tell from those behind it.",
     )
+    repeats: int = Field(
+        5,
+        ge=2,
+        description="Number of games, each with other records for the attacker and other updates.",
+    )
     given: tuple[int, ...] = Field(
         (),
         description="Numbers, from 0, of the data set's records whose presence in the first update "
@@ -87,9 +92,10 @@ class AttackRecord(Audit[RecordOptions]):
 
     record_auroc is the probability that a record of the batch scores higher than another one for
     the same kind of updates; TPR is at 1 % and 0.1 % false positives, over all pairs of update and
-    record. Their intervals allow for records that occur in several pairs and for pairs of one
-    update (two-way clusters; Cameron, Gelbach and Miller 2011), for new updates and records and
-    this attacker. ``permuted`` beside them is the same score of another update.
+    record. They are means over games on other splits of the records, and their intervals hold for
+    new records, updates and attackers (Nadeau and Bengio 2003); within a game they allow for
+    records that occur in several pairs and for pairs of one update (two-way clusters; Cameron,
+    Gelbach and Miller 2011). ``permuted`` beside them is the same score of another update.
 
     record_certified: the gradient Σ_t δ_t [a_t; 1]ᵀ of a fully connected layer has its rows in the
     span of what came in. A candidate is certified where its [a; 1] lies nearer to that span than a
@@ -163,8 +169,11 @@ class AttackRecord(Audit[RecordOptions]):
     )
     priority = 40
     least: ClassVar = {
-        "updates": 16, "shadow": 64, "candidates": 32, "samples": 300, "reduce": "subset:1000"
+        "updates": 16, "shadow": 64, "candidates": 32, "samples": 300, "reduce": "subset:1000",
+        "repeats": 3,
     }  # fmt: skip
-    quick: ClassVar = {"updates": 48, "shadow": 200, "candidates": 64, "reduce": "subset:10000"}
+    quick: ClassVar = {
+        "updates": 48, "shadow": 200, "candidates": 64, "reduce": "subset:10000", "repeats": 5
+    }  # fmt: skip
     plain: ClassVar = {"updates": 64, "candidates": 128, "reduce": "subset:20000"}
     thorough: ClassVar = {"updates": 256, "shadow": 1000, "candidates": 512}

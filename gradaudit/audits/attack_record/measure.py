@@ -1,8 +1,10 @@
 """Scores records' presence in updates, layer by layer and in the whole update."""
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from pydantic import JsonValue
@@ -13,7 +15,7 @@ from gradaudit.audits.attack_record.likelihood_ratio import (
     PresenceScores,
     auroc_of_pairs,
 )
-from gradaudit.audits.attack_record.pair_scores import PairScores
+from gradaudit.audits.attack_record.pair_scores import PairScores, Rate
 from gradaudit.audits.attack_record.record_game import RecordGame, alike, records_used
 from gradaudit.audits.attack_record.span_certificates import Certified, SpanCertificates
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows
@@ -50,7 +52,7 @@ def cost(audit: AttackRecord, subject: Subject) -> float:
     products = (fitted + candidates) * (fitted + 2 * options.updates)
     seen = sum(min(layer.parameters, elements) for layer in subject.layers)
     pairs = 2 * options.updates * candidates * len(RIDGES) * (1 + len(subject.layers))
-    return subject.work(
+    return options.repeats * subject.work(
         gradients=fitted + candidates + local_gradients + 16 * options.records_behind,
         calls=2 * PREPARING + local_calls + 16,
         seconds=_PRODUCT * products * seen + _PAIR * pairs,
@@ -69,26 +71,73 @@ def run(audit: AttackRecord, subject: Subject, progress: Progress) -> Iterator[M
     game = RecordGame.of(audit.options, subject)
     if not game.layers:
         raise NotApplicable("the captured update holds none of the layers that are looked at")
-    rows, whole = PresenceRows(game), None
+    games = game.repeated(audit.options.repeats)
+    rows, first = PresenceRows(game), dict[str | None, PresenceScores]()
+    rates: dict[str | None, list[GameRates]] = defaultdict(list)
+    with progress.task("attack record", len(games) * len(game.layers)) as advance:
+        for each in games:
+            spans = rows.spans if each is game else SpanCertificates(each)
+            for layer, scores in presence(each, spans):
+                first.setdefault(layer, scores)
+                rates[layer].append(GameRates.of(each, scores))
+                advance(layer is not None)
+    for layer, of_layer in rates.items():
+        yield from rows.scores(layer, first[layer].words, of_layer)
+    yield from rows.not_seen()
+    yield from rows.certificates()
+    yield from rows.given(first)
+
+
+def presence(
+    game: RecordGame, spans: SpanCertificates
+) -> Iterator[tuple[str | None, PresenceScores]]:
+    """Score all candidates at all updates by every layer, then by the whole update."""
+    whole = None
     normal: list[PresenceScores] = []
-    each: list[PresenceScores] = []
-    with progress.task("attack record", len(game.layers)) as advance:
-        for layer, products, updates in game.products():
-            whole = products if whole is None else whole + products
-            normal.append(PresenceScores.chosen(products, game.placed))
-            near = rows.spans.scores(layer, updates)
-            each.append(PresenceScores.best([normal[-1], *([near] if near else [])]))
-            yield from rows.scores(layer.name, each[-1])
-            advance(1)
+    every: list[PresenceScores] = []
+    for layer, products, updates in game.products():
+        whole = products if whole is None else whole + products
+        normal.append(PresenceScores.chosen(products, game.placed))
+        near = spans.scores(layer, updates)
+        every.append(PresenceScores.best([normal[-1], *([near] if near else [])]))
+        yield layer.name, every[-1]
     assert whole is not None
     total = np.sum([layer.scores for layer in normal], axis=0)
     words: dict[str, JsonValue] = {"statistic": "sum of layers'"}
     summed = PresenceScores(total, words, auroc_of_pairs(total, game.placed.shadow))
-    together = PresenceScores.best([PresenceScores.chosen(whole, game.placed), summed, *each])
-    yield from rows.scores(None, together)
-    yield from rows.not_seen()
-    yield from rows.certificates()
-    yield from rows.given({None: together, **dict(zip(rows.names, each, strict=True))})
+    yield None, PresenceScores.best([PresenceScores.chosen(whole, game.placed), summed, *every])
+
+
+@dataclass(frozen=True)
+class GameRates:
+    """Rates of one layer in one game, by metric; the AUROC is one at any threshold.
+
+    Attributes:
+        attacked: of the attacked updates.
+        permuted: the same scores at another update.
+        independent: (metrics) effective number of pairs outside.
+    """
+
+    attacked: Mapping[str, tuple[Rate, Rate, Rate] | None]
+    permuted: Mapping[str, tuple[Rate, Rate, Rate] | None]
+    independent: Mapping[str, float]
+
+    @classmethod
+    def of(cls, game: RecordGame, found: PresenceScores) -> Self:
+        """Rate the scores of a game; without a pair there is nothing to rate."""
+        pairs, columns = game.placed.attacked, game.placed.columns
+        if not len(pairs.inside):
+            return cls({}, {}, {})
+        other = (pairs.updates - columns) % columns
+        attacked = PairScores(found.scores[pairs.records, pairs.updates], pairs)
+        permuted = PairScores(found.scores[pairs.records, other], pairs)
+        independent = {name: attacked.independent(share) for name, share in RATES.items()}
+        return cls(_rates(attacked), _rates(permuted), independent)
+
+
+def _rates(scores: PairScores) -> dict[str, tuple[Rate, Rate, Rate] | None]:
+    area = scores.auroc()
+    return {SCORED[0]: (area, area, area)} | {x: scores.at(share) for x, share in RATES.items()}
 
 
 @dataclass(frozen=True)
@@ -102,31 +151,34 @@ class PresenceRows:
         """List the layers whose part of the update is seen."""
         return [layer.name for layer in self.game.layers]
 
-    def scores(self, layer: str | None, found: PresenceScores) -> Iterator[Measurement]:
+    def scores(
+        self, layer: str | None, words: Mapping[str, JsonValue], games: Sequence[GameRates]
+    ) -> Iterator[Measurement]:
         """AUROC and true positive rates of a layer, or of the whole update."""
-        pairs, columns = self.game.placed.attacked, self.game.placed.columns
+        pairs = self.game.pairs
         if not len(pairs.inside):
             yield from self._rows.skipped(NO_TRUTH, SCORED, [layer])
             return
-        other = (pairs.updates - columns) % columns
-        attacked = PairScores(found.scores[pairs.records, pairs.updates], pairs)
-        floor = PairScores(found.scores[pairs.records, other], pairs)
-        facts = {**found.words, "updates": len(self.game.attacked)}
+        facts = {**words, "updates": len(self.game.attacked), "games": len(games)}
         for metric in SCORED:
-            share = RATES.get(metric, 0.0)
-            score, below = (x.at(share) if share else x.auroc() for x in (attacked, floor))
-            if score is None or below is None:
+            attacked = [rate for x in games if (rate := x.attacked[metric]) is not None]
+            permuted = [rate for x in games if (rate := x.permuted[metric]) is not None]
+            if len(attacked) < len(games) or len(permuted) < len(games):
                 outside = int((~pairs.inside).sum())
-                why = f"{outside} pairs with a record outside cannot show {share:.1%} of them"
+                why = (
+                    f"{outside} pairs with a record outside cannot show {RATES[metric]:.1%} of them"
+                )
                 yield from self._rows.skipped(why, [metric], [layer])
                 continue
+            score = self.game.dependence.within(attacked)
+            below = self.game.dependence.within(permuted)
             yield self._rows.measured(
                 metric,
                 score.value,
                 layer=layer,
                 interval=score.interval,
-                n=len(pairs.inside),
-                imprecise=self._imprecise(attacked, share),
+                n=len(games) * len(pairs.inside),
+                imprecise=_imprecise(metric, games),
                 details={**facts, "permuted": _said(below)},
             )
 
@@ -183,11 +235,6 @@ class PresenceRows:
     def _rows(self) -> Rows:
         return Rows(AttackRecord, facts=self.game.facts)
 
-    def _imprecise(self, attacked: PairScores, share: float) -> str:
-        if not share or attacked.independent(share) * share >= 1:
-            return ""
-        return "there are too few independent records outside to say where so few false ones lie"
-
     def _certified(self, layer: str | None, found: Certified) -> Iterator[Measurement]:
         shares = np.array([float(each.mean()) for each in found.inside])
         sizes = np.array([float(len(each)) for each in found.inside])
@@ -202,6 +249,13 @@ class PresenceRows:
             yield self._rows.measured(
                 metric, share, layer=layer, interval=ends, n=count, details=facts
             )
+
+
+def _imprecise(metric: str, games: Sequence[GameRates]) -> str:
+    share = RATES.get(metric)
+    if share is None or all(game.independent[metric] * share >= 1 for game in games):
+        return ""
+    return "there are too few independent records outside to say where so few false ones lie"
 
 
 def _said(score: Score) -> JsonValue:

@@ -21,6 +21,7 @@ from gradaudit.audits.attack_record.likelihood_ratio import (
     IntArray,
     Placed,
 )
+from gradaudit.audits.attack_record.pair_scores import RepeatedGames
 from gradaudit.core.randomness import number, rng, sequence
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
@@ -96,6 +97,15 @@ class RecordGame:
             attacked = attacked.reshape(-1, behind)
         return cls(options, subject, target, captured, sets, shadow, attacked)
 
+    def repeated(self, count: int) -> list[RecordGame]:
+        """Make so many games of other attackers; of other batches where none is given.
+
+        A captured update that nobody knows the records of has one game, which scores nothing.
+        """
+        seeds = [number(self.subject.seed, "record", "game", i) for i in range(1, count)]
+        subjects = [replace(self.subject, seed=seed) for seed in seeds if len(self.attacked)]
+        return [self, *(RecordGame.of(self.options, subject) for subject in subjects)]
+
     @cached_property
     def sharing(self) -> SharingProtocol:
         """Describe how clients make their updates."""
@@ -115,6 +125,14 @@ class RecordGame:
         if self.captured is not None:
             facts["update"] = self.captured.details
         return facts
+
+    @property
+    def dependence(self) -> RepeatedGames:
+        """Count the records that games on other splits have in common."""
+        total = min(self.subject.samples or len(self.subject.records), len(self.subject.records))
+        largest = max(len(self.sets.fit), len(self.sets.choose), len(self.sets.score))
+        redrawn = self.captured is None and not self.options.records
+        return RepeatedGames(largest, max(total - largest, 1), redrawn)
 
     @property
     def linear(self) -> bool:

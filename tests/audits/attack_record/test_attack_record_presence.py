@@ -20,7 +20,7 @@ from gradaudit.audits.attack_record.likelihood_ratio import (
     Placed,
     PresenceScores,
 )
-from gradaudit.audits.attack_record.pair_scores import PairScores
+from gradaudit.audits.attack_record.pair_scores import PairScores, RepeatedGames
 from gradaudit.audits.attack_record.record_game import RecordGame, alike, pairs_of, sets_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
@@ -28,7 +28,9 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.subject import Subject
 
 WIDTH = 6
-QUICK: dict[str, Any] = {"updates": 16, "shadow": 80, "candidates": 32}
+QUICK: dict[str, Any] = {"updates": 16, "shadow": 80, "candidates": 32, "repeats": 4}
+ALONE = RepeatedGames(1, 1)
+"""One game: its interval is that of its pairs."""
 rows_of = rows_by(AttackRecord, **QUICK)
 
 
@@ -124,7 +126,8 @@ def test_auroc_is_that_of_two_normal_laws_whose_means_are_apart() -> None:
     members = np.zeros((2 * count, updates), bool)
     members[rows[:updates][inside[:updates]], np.flatnonzero(inside[:updates])] = True
     scores = PresenceScores.chosen(products, Placed(*pairs, updates, members, 1 / k))
-    told = PairScores(scores.scores[pairs[1].records, pairs[1].updates], pairs[1]).auroc()
+    rates = PairScores(scores.scores[pairs[1].records, pairs[1].updates], pairs[1])
+    told = ALONE.score([rates.auroc()])
     truth = float(ndtr(math.sqrt(width / k) / math.sqrt(2)))
     assert told.interval[0] < truth < told.interval[1]
     assert abs(told.value - truth) < 0.05
@@ -149,10 +152,11 @@ def test_the_intervals_hold_the_truth(
         own = draws.normal(size=len(pairs.records))
         scores = math.sqrt(0.2) * parts[0] + math.sqrt(0.1) * parts[1] + math.sqrt(0.7) * own
         told = PairScores(scores + shift * pairs.inside, pairs)
-        low, top = told.auroc().interval
+        low, top = ALONE.score([told.auroc()]).interval
         hits += low <= truth <= top
-        rate = told.at(share)
-        assert rate is not None
+        at = told.at(share)
+        assert at is not None
+        rate = ALONE.within([at])
         high += rate.interval[0] <= ndtr(shift + ndtri(share)) <= rate.interval[1]
     assert hits >= 0.93 * studies
     assert high >= 0.93 * studies
