@@ -1,5 +1,6 @@
 """The live observer: looks at an update before it leaves, within a share of the time it took."""
 
+import contextlib
 import logging
 import math
 import re
@@ -98,6 +99,16 @@ _NO_TIME = (
     "there was no time left to look at it: the observer may take {0:.0%} of the training time, "
     "which is {1:.3g} s so far; raise share"
 )
+
+
+States = Callable[[], tuple[Mapping[str, Array] | None, Mapping[str, Array]]]
+"""Reads the arrays that came and those that leave."""
+
+
+def warn(message: str, *args: object) -> None:
+    """Log a warning; a log handler that raises ends no training."""
+    with contextlib.suppress(Exception):
+        log.warning("gradaudit: " + message, *args)
 
 
 class Blocked(GradauditError):  # noqa: N818 - a verdict, not a fault
@@ -208,15 +219,30 @@ class Observer:
         Raises:
             Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
         """
+        return self.observe_states(lambda: (before, after), seconds=seconds, label=label, **how)
+
+    def observe_states(
+        self, states: States, *, seconds: float, label: str | None = None, **how: Any
+    ) -> Observation:
+        """Observe one update whose states are read here, so that their errors end no training.
+
+        Args:
+            states: reads what came and what leaves.
+            seconds: that training it took.
+            label: as in ``observe``.
+            how: as in ``observe``.
+
+        Raises:
+            Blocked: as ``observe``.
+        """
         self._count += 1
-        label, spent = _file_name(label or f"{self._count:05}"), stopwatch()
+        label, spent = _file_name(str(label or f"{self._count:05}")), stopwatch()
         try:
             self.allowance.earn(seconds)
-            observation = self._looked_at(before, after, seconds, label, how)
+            observation = self._looked_at(*states(), seconds, label, how)
         except Exception as error:
             fault = str(error) if isinstance(error, GradauditError) else one_line(error)
-            log.warning("gradaudit: %s is not observed: %s", label, fault)
-            log.debug("%s failed", label, exc_info=True)
+            warn("%s is not observed: %s", label, fault)
             observation = Observation(Verdict.unobserved(fault))
             self.allowance.spend(spent())
         if self.on_fail == "raise" and not observation.verdict.may_leave:

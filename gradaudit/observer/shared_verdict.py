@@ -15,7 +15,7 @@ from gradaudit.audits.observe import Observe
 from gradaudit.audits.observe.measure import rows_of
 from gradaudit.audits.rows import Rows
 from gradaudit.judging import Word, fails, verdict
-from gradaudit.report import LayerRecord, Report, TargetRecord
+from gradaudit.report import Finding, LayerRecord, Report, TargetRecord
 from gradaudit.sharing.named import NamedUpdate
 
 PREFIX = "gradaudit."
@@ -34,6 +34,8 @@ class Verdict:
         shown: how many of its limits are exceeded.
         unclear: number of limits for which it is undecided.
         left_out: number of readings for which there was no time.
+        not_applicable: number of readings that an error rule judges and that do not apply to
+            the update; where that is all that is asked about records, the update does not pass.
         share_of_time: time of observing so far, as a share of the time of training.
         fault: why nothing could be observed; it stays with the report.
     """
@@ -44,6 +46,7 @@ class Verdict:
     shown: int = 0
     unclear: int = 0
     left_out: int = 0
+    not_applicable: int = 0
     share_of_time: float = 0.0
     fault: str = ""
 
@@ -62,15 +65,18 @@ class Verdict:
         """The verdict of a judged report."""
         outcomes = [finding.outcome for finding in judged.findings]
         left_out = {row.key for row in judged.rows if row.left_out}
-        errors = [finding for finding in judged.findings if finding.says == "error"]
-        unseen = [f.outcome == "unmeasured" and f.key in left_out for f in errors]
+        errors = [finding for finding in judged.findings if finding.level == "error"]
+        failing = [finding for finding in errors if finding.says == "error"]
+        unseen = [f.outcome == "unmeasured" and f.key in left_out for f in failing]
+        word = verdict(judged)
         return cls(
-            word=verdict(judged),
+            word="undecided" if word == "passed" and _unanswered(errors) else word,
             fails=fails(judged) and not (unseen and all(unseen)),
             not_looked_at=any(unseen),
             shown=outcomes.count("failed"),
             unclear=outcomes.count("unclear"),
             left_out=sum(row.left_out for row in judged.rows),
+            not_applicable=sum(finding.outcome == "not-applicable" for finding in errors),
             share_of_time=share_of_time,
         )
 
@@ -92,6 +98,7 @@ class Verdict:
             f"{PREFIX}mean_limits_exceeded": float(self.shown),
             f"{PREFIX}mean_limits_unclear": float(self.unclear),
             f"{PREFIX}mean_readings_left_out": float(self.left_out),
+            f"{PREFIX}mean_readings_not_applicable": float(self.not_applicable),
             f"{PREFIX}mean_share_of_time": self.share_of_time,
         }
 
@@ -101,10 +108,23 @@ class Verdict:
             return f"not looked at: {self.fault}"
         limits = "limit" if self.shown == 1 else "limits"
         word = "not looked at" if self.not_looked_at and not self.fails else self.word
+        unseen = self.left_out + self.not_applicable
         return (
             f"{word}: {self.shown} {limits} exceeded, {self.unclear} unclear, "
-            f"{self.left_out} not looked at, {self.share_of_time:.1%} of the time"
+            f"{unseen} not looked at, {self.share_of_time:.1%} of the time"
         )
+
+
+def _unanswered(errors: Sequence[Finding]) -> bool:
+    """Whether no reading could answer something that error rules ask."""
+    known = {metric.id: metric.question for metric in Observe.metrics}
+    known["update_moved_share"] = None  # that training did something clears no record
+    asked: dict[str, list[bool]] = {}
+    for finding in errors:
+        metric = finding.metric.rpartition(".")[2]
+        question = known.get(metric) or metric
+        asked.setdefault(question, []).append(finding.outcome == "not-applicable")
+    return any(map(all, asked.values()))
 
 
 def report_of(

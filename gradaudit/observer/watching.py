@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import UsageError
-from gradaudit.observer.observer import Observation, Observer, stopwatch
+from gradaudit.observer.observer import Observation, Observer, stopwatch, warn
 from gradaudit.observer.shared_verdict import Verdict
 from gradaudit.report import Report
 
@@ -55,9 +56,12 @@ class Steps:
         if not gradients:
             return None
         spent = stopwatch()
-        came = model.state_dict() if self.observer.subject else None
-        observation = self.observer.observe(
-            came, gradients, kind="gradient", records=records, seconds=worked, label=self.label
+        observation = self.observer.observe_states(
+            lambda: (model.state_dict() if self.observer.subject else None, gradients),
+            kind="gradient",
+            records=records,
+            seconds=worked,
+            label=self.label,
         )
         self._least = max(spent(), self._least / 2)
         self.looked_at += 1
@@ -97,6 +101,8 @@ class Watch:
         self.model, self.observer, self.each, self.records = model, observer, each, records
         self.steps = Steps(observer)
         self._observation: Observation | None = None
+        self._before: Mapping[str, Tensor] | Exception = {}
+        self._warned = False
 
     @property
     def report(self) -> Report | None:
@@ -116,8 +122,10 @@ class Watch:
             self._hook = register_optimizer_step_pre_hook(self._on_step)
             return self
         copied = stopwatch()
-        with torch.no_grad():
-            self._before = {name: t.clone() for name, t in self.model.state_dict().items()}
+        try:
+            self._before = {name: array.clone() for name, array in self._arrays().items()}
+        except Exception as error:  # raised again where the update is looked at
+            self._before = error
         self.observer.allowance.spend(copied())
         self._trained = stopwatch()
         return self
@@ -132,9 +140,8 @@ class Watch:
         if self.each == "step":
             self._hook.remove()
         elif kind is None:
-            self._observation = self.observer.observe(
-                self._before,
-                self.model.state_dict(),
+            self._observation = self.observer.observe_states(
+                self._states,
                 kind="weights",
                 parameters=[
                     name for name, _ in self.model.named_parameters(remove_duplicate=False)
@@ -142,6 +149,27 @@ class Watch:
                 records=self.records,
                 seconds=self._trained(),
             )
+
+    def _states(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Returns the weights before and after training.
+
+        Raises:
+            Exception: whatever reading the model's state raises.
+        """
+        if isinstance(self._before, Exception):
+            raise self._before
+        return self._before, self._arrays()
+
+    def _arrays(self) -> dict[str, Tensor]:
+        """Returns the arrays of the state; what else it holds is named in one warning."""
+        state = self.model.state_dict()
+        others = [
+            printable(str(name)) for name, value in state.items() if not torch.is_tensor(value)
+        ]
+        if others and not self._warned:
+            warn("not observed, as it is no array: %s", listed(others))
+            self._warned = True
+        return {name: value.detach() for name, value in state.items() if torch.is_tensor(value)}
 
     def _on_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Look at a step of an optimiser that has parameters of this model."""

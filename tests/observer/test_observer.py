@@ -1,7 +1,9 @@
 """The observer: within its share of the time, closed where it fails, silent about what it saw."""
 
 import itertools
+import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from observer.training import model, state_of, train, trained
 from report_builder import make_report
 from report_builder import row as row_of
+from torch import nn
 
 import gradaudit
 from gradaudit.errors import UsageError
@@ -267,6 +270,112 @@ def test_a_watch_withholds_steps(policy: Path) -> None:
     with gradaudit.watch(watched, observer, each="step"):
         train(watched)
     assert all(torch.equal(before[name], p) for name, p in watched.named_parameters())
+
+
+def test_a_watch_of_two_outputs_does_not_pass() -> None:
+    watched = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
+    with gradaudit.watch(watched, generous()) as w:
+        step(watched, torch.tensor([0, 1, 0]))
+    assert w.report is not None
+    assert {row.status for row in w.report.select("observe.record_share")} == {"skipped"}
+    assert str(w.verdict).startswith("undecided: 0 limits exceeded, 0 unclear, 3 not looked at")
+    assert w.verdict.may_leave
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"steps": 3}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take nothing over."""
+
+
+class Noted(nn.Linear):
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        state = super().state_dict(*args, **kwargs)
+        state[kwargs.get("prefix", "") + "note"] = "trained on ward 7"
+        return state
+
+
+class Closed(nn.Linear):
+    """Its state cannot be read from the given call on."""
+
+    readable = 0
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if self.readable == 0:
+            raise RuntimeError("state is sealed")
+        self.readable -= 1
+        return super().state_dict(*args, **kwargs)
+
+
+class ClosedAtTheEnd(Closed):
+    readable = 1
+
+
+class Refusing(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("log server is away")
+
+
+ODD = {
+    "extra state": (lambda: Extra(12, 4), "not observed, as it is no array: 0._extra_state"),
+    "text": (lambda: Noted(12, 4), "not observed, as it is no array: 0.note"),
+    "lazy": (lambda: nn.LazyLinear(4), "00001 is not observed: "),
+    "closed": (lambda: Closed(12, 4), "00001 is not observed: RuntimeError: state is sealed"),
+    "closed at the end": (lambda: ClosedAtTheEnd(12, 4), "RuntimeError: state is sealed"),
+}
+
+
+def step(module: nn.Module, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Train two steps with dropout, and return parameters and what the generator draws next."""
+    torch.manual_seed(1)
+    optimiser = None
+    for _ in range(2):
+        outputs = nn.functional.dropout(module(torch.randn(len(labels), 12)))
+        optimiser = optimiser or torch.optim.Adam(module.parameters())
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(outputs, labels).backward()
+        optimiser.step()
+    found = {name: p.detach().clone() for name, p in module.named_parameters()}
+    return {**found, "next draw": torch.rand(3)}
+
+
+def built(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(make())
+
+
+@pytest.mark.parametrize("each", ["round", "step"])
+@pytest.mark.parametrize("handler", [None, Refusing()], ids=["log", "broken log"])
+@pytest.mark.parametrize("name", ODD)
+def test_a_watch_never_ends_training_nor_changes_it(
+    name: str, handler: logging.Handler | None, each: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, words = ODD[name]
+    labels = torch.tensor([0, 1, 3])
+    expected = step(built(make), labels)
+    watched = built(make)
+    if handler:
+        logging.getLogger("gradaudit.observer").addHandler(handler)
+    try:
+        with gradaudit.watch(watched, generous(), each=each) as w:
+            found = step(watched, labels)
+    finally:
+        logging.getLogger("gradaudit.observer").removeHandler(handler or Refusing())
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    if each == "round" and handler is None:
+        (warning,) = caplog.messages
+        assert words in warning
+        assert bool(w.verdict.fault) == ("is not observed" in warning)
+        assert w.verdict.fault in warning
+
+
+def test_a_watch_that_cannot_look_blocks_where_it_is_asked_to() -> None:
+    with pytest.raises(Blocked, match="state is sealed"):  # noqa: SIM117
+        with gradaudit.watch(built(lambda: Closed(12, 4)), on_fail="raise"):
+            pass
 
 
 def test_a_watch_takes_an_observer_or_its_options() -> None:

@@ -12,6 +12,10 @@ UNCLEAR = row("forward.fraction", "b", 1.0, interval=(0.5, 1.5))
 PASSED = row("forward.fraction", "c", 0.5, interval=(0.4, 0.6), details={"left_out": True})
 
 
+def rules_of(rules: list[dict[str, object]]) -> Policy:
+    return Policy.model_validate({"rules": rules})
+
+
 def metrics(verdict: Verdict) -> dict[str, float]:
     return {name.removeprefix(PREFIX): value for name, value in verdict.metrics().items()}
 
@@ -37,6 +41,7 @@ def test_the_numbers_are_those_of_the_judged_report(
         "mean_limits_exceeded": float(shown),
         "mean_limits_unclear": float(unclear),
         "mean_readings_left_out": 1.0,
+        "mean_readings_not_applicable": 0.0,
         "mean_share_of_time": 0.25,
     }
     limits = "1 limit" if shown == 1 else "0 limits"
@@ -50,3 +55,16 @@ def test_an_update_that_could_not_be_observed_may_not_leave_and_counts_nothing()
     assert {name: value for name, value in metrics(sent).items() if value} == expected
     assert metrics(sent).keys() == metrics(Verdict("passed", fails=False)).keys()
     assert str(sent) == "not looked at: conv1 holds text 'secret'"
+
+
+def test_an_update_that_no_reading_about_records_applies_to_does_not_pass() -> None:
+    rules = [{"metric": f"observe.{name}", "max": 0.5} for name in ("record_share", "norm")]
+    skipped = row("observe.record_share", "fc", None, status="skipped", reason="two outputs")
+    judged = gate(make_report(skipped, row("observe.norm", "fc", 0.1)), rules_of(rules))
+    sent = Verdict.of(judged, 0.01)
+    assert (sent.word, sent.passed, sent.may_leave) == ("undecided", False, True)
+    assert str(sent).startswith("undecided: 0 limits exceeded, 0 unclear, 1 not looked at")
+    assert metrics(sent)["share_undecided"] == metrics(sent)["mean_readings_not_applicable"] == 1
+    other = row("observe.record_share", "head", 0.1)
+    partly = Verdict.of(gate(make_report(skipped, other), rules_of(rules[:1])), 0.01)
+    assert (partly.word, partly.not_applicable) == ("passed", 1)
