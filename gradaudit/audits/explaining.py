@@ -1,11 +1,14 @@
-"""Explanations of audits, metrics, other parts and errors, from their declarations."""
+"""Explanations of audits, metrics, other parts, faults of jobs and errors."""
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
+import yaml
 from pydantic.fields import FieldInfo
 
 import gradaudit.errors as errors
@@ -54,13 +57,14 @@ class Explanation:
 
 
 def names() -> list[str]:
-    """Returns all names that can be explained: audits, metrics, other parts and errors."""
-    return list(dict.fromkeys([*audits(), *_measuring(), *_parts(), *_errors()]))
+    """Return all names that can be explained: audits, metrics, other parts, faults, errors."""
+    return list(dict.fromkeys([*audits(), *_measuring(), *_parts(), *_faults(), *_errors()]))
 
 
 def explain(name: str) -> Explanation:
-    """Explains an audit, a metric as policies name it, a part as ``list`` names it, or an error.
+    """Explain an audit, a metric, a part, a fault of a job or an error by its name.
 
+    Metrics are named as in policies, parts as by ``list``, faults as in the rows of ``job``.
     Where parts of several kinds have the name, the kind before it decides: ``mechanisms dp``.
 
     Raises:
@@ -76,9 +80,11 @@ def explain(name: str) -> Explanation:
     others = _parts()
     if kind := others.get(name):
         return _of_part(kind, name.rpartition(" ")[2])
+    if fault := _faults().get(name):
+        return _of_fault(name, fault)
     raise UsageError(
-        f"explain {name}: no audit, metric, part or error of this name"
-        f"{suggest(name, [*known, *others, *_errors()])}; `gradaudit list` has them"
+        f"explain {name}: no audit, metric, part, fault or error of this name"
+        f"{suggest(name, [*known, *others, *_faults(), *_errors()])}; `gradaudit list` has them"
     )
 
 
@@ -98,6 +104,24 @@ def _errors() -> dict[str, type[GradauditError]]:
         for name, kind in vars(errors).items()
         if inspect.isclass(kind) and issubclass(kind, GradauditError)
     }
+
+
+@cache
+def _faults() -> Mapping[str, Mapping[str, str]]:
+    """Return the table of a job's faults by their names."""
+    table = Path(__file__).parent / "job" / "loading" / "faults.yaml"
+    faults: Mapping[str, Mapping[str, str]] = yaml.safe_load(table.read_text(encoding="utf-8"))
+    return faults
+
+
+def _of_fault(name: str, fault: Mapping[str, str]) -> Explanation:
+    says, repair = (re.sub(r"\{(\w+)[^}]*\}", r"<\1>", fault[key]) for key in ("says", "repair"))
+    level = fault.get("level", "error")
+    return Explanation(
+        f"{name} (fault of a job, {level})",
+        f"{says[:1].upper()}{says[1:]}.",
+        [Section("Repair", [f"{repair[:1].upper()}{repair[1:]}."])],
+    )
 
 
 def _of_part(kind: str, name: str) -> Explanation:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 from gradaudit.core.text import printable, variant_text
 from gradaudit.formats.base import Format
-from gradaudit.formats.results import policy_name, summary
+from gradaudit.formats.results import asked, policy_name, summary
 from gradaudit.judging import Policy, verdict
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.measurement import dict_of
@@ -24,12 +24,14 @@ class Junit(Format):
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The findings as a test suite, whose cases keep their names when limits change.
 
-        A failure is an error rule's; a warning passes and says so on its standard output, and what
+        Rows that do not apply have a case where a rule of the user's is about them, and none where
+        only a default rule is. A failure is an error rule's; a warning passes and says so, and what
         is unclear, not applicable, ignored or known is skipped with the reason. What is unclear
         and may be by the policy passes and says so too. A case takes its share of the time that
         its audit took.
         """
         judged = with_findings(report, policy)
+        judged = judged.model_copy(update={"findings": asked(judged)})
         seconds = _seconds(judged)
         total = f"{sum(seconds[_audit(finding)] for finding in judged.findings):.3f}"
         root = ET.Element("testsuite", {"name": "gradaudit", "time": total, **_counts(judged)})

@@ -9,6 +9,7 @@ from gradaudit.core.files import read_file
 from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.judging.risk import BEYOND, OPEN, why
+from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
 from gradaudit.view.model import view
 from gradaudit.view.verdict_sentence import policy_of
@@ -83,10 +84,17 @@ def by_finding(judged: Report) -> list[list[Result]]:
     return [sorted(group, key=badness, reverse=True) for group in ranked]
 
 
+def asked(judged: Report) -> list[Finding]:
+    """Return the findings without rows that do not apply and that only a default rule is about."""
+    own = dict_of(judged.provenance.get("policy")).get("own_rules", 0)
+    own = own if isinstance(own, int) else 0
+    return [x for x in judged.findings if x.outcome != "not-applicable" or x.rule <= own]
+
+
 def by_row(judged: Report) -> Iterator[Sequence[Finding]]:
     """Groups findings by row; a finding about missing rows is a group of its own."""
     rows: dict[object, list[Finding]] = {}
-    for place, finding in enumerate(judged.findings):
+    for place, finding in enumerate(asked(judged)):
         rows.setdefault(place if finding.about_missing_rows else finding.key, []).append(finding)
     yield from rows.values()
 

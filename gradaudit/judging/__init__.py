@@ -1,6 +1,6 @@
 """Judging: policies, findings, baselines and risk levels; it judges reports, never measures."""
 
-from gradaudit.judging.judge import differences, gate, is_known, refuse_another_model
+from gradaudit.judging.judge import differences, gate, refuse_another_model
 from gradaudit.judging.policy import (
     Ignore,
     Policy,
@@ -11,7 +11,7 @@ from gradaudit.judging.policy import (
     read_policy,
 )
 from gradaudit.judging.risk import Risk, layer_risks, with_findings
-from gradaudit.judging.verdict import Word, fails, passed, verdict
+from gradaudit.judging.verdict import Word, fails, is_known, passed, verdict
 
 __all__ = [
     "Ignore",

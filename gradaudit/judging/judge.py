@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
@@ -15,24 +15,21 @@ from gradaudit.audits.gathering import members
 from gradaudit.errors import UsageError
 from gradaudit.judging.case import Case, correct, ends_of
 from gradaudit.judging.policy import (
+    DEFAULT,
     Ignore,
     Policy,
     Rule,
-    claims,
-    default_policy,
     known_metrics,
     layer_matches,
     read_policy,
 )
-from gradaudit.judging.verdict import UNJUDGED, missing_evidence, verdict
+from gradaudit.judging.verdict import FAIL_ON, KNOWN, UNJUDGED, missing_evidence, verdict
 from gradaudit.measurement import dict_of, text_of, texts_of
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """Outcomes that are excused where the baseline has the outcome of the key."""
 _SETTLED = ("passed", "not-applicable")
-_KNOWN = "; known: "
-"""Words in a message before the baseline's value of the row."""
 TOLERANCE = 0.01
 """Share of its size, or of its distance from the limit, by which a known value may be worse."""
 CLOSE = 0.7
@@ -66,7 +63,7 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
         if finding.outcome in earlier.get((finding.rule, finding.key), ()):
             was = before[finding.key]
             if not worse(now[finding.key], was, finding):
-                words = f"{finding.message}{_KNOWN}{estimate(was)} in the baseline"
+                words = f"{finding.message}{KNOWN}{estimate(was)} in the baseline"
                 unclear = finding.outcome == "unclear"
                 excused = {"unclear": "pass"} if unclear else {"outcome": "known"}
                 finding = finding.model_copy(update={**excused, "message": words})
@@ -148,6 +145,7 @@ def gate(
     baseline: Report | str | Path | None = None,
     today: date | None = None,
     strict: bool = False,
+    fail_on: Literal["error", "warning"] = "error",
 ) -> Report:
     """Returns a copy with the findings of every rule, and the policy in its provenance.
 
@@ -163,9 +161,10 @@ def gate(
 
     Args:
         report: what was measured; findings it holds already are replaced.
-        policy: the rules, or the file of them; ``default_policy(report)`` without one. A claimed
-            epsilon is an error rule beside them, and in place of a default limit.
+        policy: the rules, or the file of them; the default policy without one. A claimed epsilon
+            is an error rule beside them, and in place of a default limit.
         strict: let what is unclear fail, whatever the policy makes of it.
+        fail_on: ``warning`` lets rules of that level fail the report, too.
         baseline: an earlier report, or its file, judged by the same policy; rows that were beyond
             the same limit there, and are no worse now, are ``known``.
         today: the day that ``until`` is compared with; the current day in UTC without it.
@@ -175,14 +174,11 @@ def gate(
     """
     policy = read_policy(policy) if isinstance(policy, str | Path) else policy
     baseline = Report.from_file(baseline) if isinstance(baseline, str | Path) else baseline
-    stated = claims(report)
-    claimed = {rule.metric for rule in stated} if policy is None else set()
-    policy = policy or default_policy(report)
-    rules = [rule for rule in policy.rules if rule.metric not in claimed]
-    policy = policy.model_copy(update={"rules": (*rules, *stated)}) if stated else policy
+    policy = policy or Policy(name=DEFAULT)
     policy = policy.strict() if strict else policy
     today = today or datetime.now(UTC).date()
     named = {k: v for k, v in report.provenance.items() if k != UNJUDGED}
+    named |= {FAIL_ON: fail_on} if fail_on == "warning" else {}
     judged = _judged(report.model_copy(update={"provenance": named}), policy, today)
     summary: dict[str, JsonValue] = {}
     if baseline is not None:
@@ -203,12 +199,8 @@ def _absent(judged: Report, baseline: Report) -> list[JsonValue]:
     ]
 
 
-def is_known(finding: Finding) -> bool:
-    """Whether the baseline has the finding too, and it is no worse than there."""
-    return finding.outcome == "known" or _KNOWN in finding.message
-
-
-def _judged(report: Report, policy: Policy, today: date) -> Report:
+def _judged(report: Report, written: Policy, today: date) -> Report:
+    policy = written.in_force(report)
     _expect_few_comparisons(report, policy)
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
     cases = [
@@ -221,7 +213,12 @@ def _judged(report: Report, policy: Policy, today: date) -> Report:
         (case.number, case.row.key): _verdict(case, policy)
         for case in (correct(cases) if policy.family == "holm" else cases)
     }
-    judged_by: dict[str, JsonValue] = {"name": policy.name, "sha256": policy.sha256}
+    judged_by: dict[str, JsonValue] = {
+        "name": policy.name,
+        "sha256": written.in_force(report, every=True).sha256,
+        "own_rules": len(written.rules),
+        "unmatched": _unmatched(written, met),
+    }
     judged = report.model_copy(
         update={
             "provenance": {**report.provenance, "policy": judged_by},
@@ -232,6 +229,16 @@ def _judged(report: Report, policy: Policy, today: date) -> Report:
         return judged
     missing = [_nothing(_NO_EVIDENCE.format(*each)) for each in missing_evidence(judged).items()]
     return judged.model_copy(update={"findings": [*missing, *judged.findings]})
+
+
+def _unmatched(policy: Policy, met: Met) -> list[JsonValue]:
+    """Describe the exceptions that cover no row of any rule."""
+    places = {(row.id, row.layer) for _, _, rows in met for row in rows}
+    return [
+        f"ignore {i} ({each.metric} in {', '.join(each.layers)}) matches no row that a rule judges"
+        for i, each in enumerate(policy.ignore, start=1)
+        if not any(each.covers(*place) for place in places)
+    ]
 
 
 def _rows_of(rule: Rule, report: Report) -> list[Measurement]:

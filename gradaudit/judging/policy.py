@@ -110,6 +110,11 @@ class Rule(_Entry):
         return self.setting in (None, row.details.get("setting"))
 
     @property
+    def everywhere(self) -> bool:
+        """Whether it judges the headlines of all layers, in every setting."""
+        return "*" in self.layers and not self.variant and self.setting is None
+
+    @property
     def limit(self) -> float:
         """The limit, whether upper or lower."""
         return cast("float", self.min if self.max is None else self.max)
@@ -160,11 +165,18 @@ class Policy(_Entry):
     ``unclear`` is what becomes of a row that is neither beyond its limit nor within it, where a
     rule does not say otherwise: it passes, leaves the verdict undecided, or fails the gate too;
     where neither says, a row of a metric that is a guarantee fails. ``name`` is what a verdict
-    calls it; a file's is its name, unless it says another.
+    calls it; a file's is its name, unless it says another. With ``extends: default``, and without
+    any rule, the default policy's rules hold too, but those whose metric and level a rule for all
+    layers has.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": [x]} for x in ("rules", "ignore", "extends")]}
+    )
+
     name: str = ""
-    rules: tuple[Rule, ...] = Field(json_schema_extra={"minItems": 1})
+    extends: Literal["default"] | None = None
+    rules: tuple[Rule, ...] = Field((), json_schema_extra={"minItems": 1})
     ignore: tuple[Ignore, ...] = ()
     family: Literal["none", "holm"] = "none"
     unclear: Unclear = "warn"
@@ -184,6 +196,26 @@ class Policy(_Entry):
             )
         return self
 
+    def in_force(self, report: Report, *, every: bool = False) -> Self:
+        """Return the policy with all rules that a report is judged by: its own ones first.
+
+        Args:
+            report: adds its claims, in place of default limits; leaves out default rules on
+                metrics of which it has no headline row.
+            every: keep these, so that the policy is the same for every report.
+        """
+        stated = claims(report)
+        added: list[Rule] = []
+        if self.extends or not self.rules:
+            replaced = {(own.metric, own.level) for own in self.rules if own.everywhere}
+            claimed = {rule.metric for rule in stated}
+            added = [
+                rule
+                for rule in default_policy(None if every else report).rules
+                if (rule.metric, rule.level) not in replaced and rule.metric not in claimed
+            ]
+        return self.model_copy(update={"rules": (*self.rules, *added, *stated)})
+
     def strict(self) -> Self:
         """Returns the policy with every unclear row failing."""
         rules = tuple(rule.model_copy(update={"unclear": None}) for rule in self.rules)
@@ -194,12 +226,14 @@ def read_policy(path: str | Path) -> Policy:
     """Read a policy file.
 
     Raises:
-        UsageError: the file cannot be read, is not a policy, or has no rule.
+        UsageError: the file cannot be read, is not a policy, or judges nothing.
     """
     path = Path(path)
     policy = read_yaml(path, Policy, schema="gradaudit schema policy")
-    if not policy.rules:
-        raise UsageError(f"{path}: rules: a policy without a rule passes nothing; add one")
+    if not (policy.rules or policy.ignore or policy.extends):
+        raise UsageError(
+            f"{path}: rules: a policy without a rule judges nothing; add one, or extends: default"
+        )
     return policy if policy.name else policy.model_copy(update={"name": path.name})
 
 

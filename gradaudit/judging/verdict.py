@@ -12,6 +12,10 @@ ANSWERED = frozenset({"passed", "failed", "unclear", "ignored", "known"})
 """Outcomes of rows with a value, which a rule could judge."""
 UNJUDGED = "unjudged"
 """Provenance of a single audit that was run without a policy: its report states no verdict."""
+KNOWN = "; known: "
+"""Words in a message before the baseline's value of the row."""
+FAIL_ON = "fail_on"
+"""Provenance of a report that rules of level warning fail, too."""
 ATTACK = "attack"
 """The ``audit`` of the rows of every attack."""
 
@@ -19,14 +23,16 @@ ATTACK = "attack"
 def verdict(judged: Report) -> Word:
     """Returns the verdict on a judged report as one word.
 
-    ``failed``: a rule of level error is shown, with the whole interval of a row beyond its limit.
+    ``failed``: a rule of level error is shown, with the whole interval of a row beyond its limit;
+    or one of level warning, where the gate is to fail on these.
     ``passed``: every row that an error rule judges lies within its limit, or the policy accepts it
     (an exception, a baseline, ``unclear: pass``). ``undecided``: anything else. ``measured``:
     no policy judged the report, as none was named for a single audit.
     """
     if not judged.findings or judged.provenance.get(UNJUDGED):
         return "measured"
-    if any(finding.level == "error" and finding.outcome == "failed" for finding in judged.findings):
+    levels = failing_levels(judged)
+    if any(finding.level in levels and finding.outcome == "failed" for finding in judged.findings):
         return "failed"
     return "undecided" if open_findings(judged) or not _answered(judged) else "passed"
 
@@ -45,7 +51,13 @@ def fails(judged: Report) -> bool:
     It does where a finding says ``error``: an error rule is shown, could not be measured, is
     unclear where the policy lets that fail, or the evidence for it is missing.
     """
-    return not judged.findings or any(finding.says == "error" for finding in judged.findings)
+    levels = failing_levels(judged)
+    return not judged.findings or any(finding.says in levels for finding in judged.findings)
+
+
+def failing_levels(judged: Report) -> tuple[str, ...]:
+    """Return the levels of rules that fail the gate."""
+    return ("error", "warning") if judged.provenance.get(FAIL_ON) == "warning" else ("error",)
 
 
 def open_findings(judged: Report) -> list[Finding]:
@@ -53,19 +65,30 @@ def open_findings(judged: Report) -> list[Finding]:
     return [
         finding
         for finding in judged.findings
-        if finding.level == "error"
+        if finding.level in failing_levels(judged)
         and (finding.outcome == "unmeasured" or finding.unclear in ("warn", "fail"))
     ]
 
 
 def accepted(judged: Report) -> list[Finding]:
-    """Returns findings of error rules beyond or near their limit that the policy accepts."""
+    """Return findings of error rules beyond or near their limit that the policy accepts."""
     return [
         finding
         for finding in judged.findings
         if finding.level == "error"
-        and (finding.outcome in ("ignored", "known") or finding.unclear == "pass")
+        and (finding.outcome == "ignored" or finding.unclear == "pass")
+        and not is_known(finding)
     ]
+
+
+def known_findings(judged: Report) -> list[Finding]:
+    """Return findings of error rules that the baseline has too, no better than there."""
+    return [x for x in judged.findings if x.level == "error" and is_known(x)]
+
+
+def is_known(finding: Finding) -> bool:
+    """Whether the baseline has the finding too, and it is no worse than there."""
+    return finding.outcome == "known" or KNOWN in finding.message
 
 
 def missing_evidence(judged: Report) -> dict[str, str]:

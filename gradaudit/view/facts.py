@@ -163,7 +163,8 @@ def warnings(report: Report) -> tuple[str, ...]:
     of_accuracy = text_of(dict_of(report.data.get("accuracy")).get("warning"))
     of_plan = _shortened(dict_of(report.provenance.get("plan")))
     noted = texts_of(report.provenance.get("warnings"))
-    return tuple(filter(None, (of_accuracy, *noted, of_plan)))
+    unmatched = texts_of(dict_of(report.provenance.get("policy")).get("unmatched"))
+    return tuple(filter(None, (of_accuracy, *noted, of_plan, *unmatched)))
 
 
 def _shortened(plan: Mapping[str, JsonValue]) -> str:

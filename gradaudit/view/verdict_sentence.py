@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gradaudit.judging.policy import DEFAULT
 from gradaudit.judging.risk import OPEN, risks_of
-from gradaudit.judging.verdict import Word, accepted, verdict
+from gradaudit.judging.verdict import Word, accepted, known_findings, verdict
 from gradaudit.measurement import dict_of
 from gradaudit.report import Report
 from gradaudit.view.concerns import Concern, questions_of
@@ -88,8 +88,10 @@ def _behind(outcome: Word, judged: Report, concerns: Sequence[Concern]) -> Seque
     if outcome == "undecided":
         return questions_of(judged)[:MOST_QUESTIONS]
     shown = [concern for concern in concerns if concern.shown]
-    errors = [each for each in shown if each.level == "high" and not each.accepted]
-    return _two(errors if outcome == "failed" else shown)
+    if outcome != "failed":
+        return _two(shown)
+    open_ = [each for each in shown if not each.accepted]
+    return _two([each for each in open_ if each.level == "high"] or open_)
 
 
 def _worst(outcome: Word, judged: Report, behind: Sequence[Concern], layers: Layers) -> str:
@@ -115,9 +117,8 @@ def _within(judged: Report, layers: Layers) -> str:
     """Say that rows are within their limits, which means little where nothing was tried."""
     open_ = any(finding.outcome in OPEN for finding in judged.findings)
     rule = "a rule of level error" if open_ else "a rule"
-    sentence = (
-        f"every {'other ' if accepted(judged) else ''}row that {rule} judges is within its limit"
-    )
+    excused = accepted(judged) or known_findings(judged)
+    sentence = f"every {'other ' if excused else ''}row that {rule} judges is within its limit"
     idle = sum(line.level == "not tested" for line in layers.lines)
     if not idle:
         return sentence
@@ -127,10 +128,12 @@ def _within(judged: Report, layers: Layers) -> str:
 
 
 def _accepted(judged: Report) -> str:
-    """Say how many rows beyond their limit the policy accepts; empty without any."""
-    count = len(accepted(judged))
+    """Say how many rows beyond their limit the policy accepts, and how many the baseline has."""
+    count, before = len(accepted(judged)), len(known_findings(judged))
     rows = "1 row that is" if count == 1 else f"{count:,} rows that are"
-    return f"the policy accepts {rows} not within the limit" if count else ""
+    words = [f"the policy accepts {rows} not within the limit"] if count else []
+    words += [f"{before:,} known from the baseline"] if before else []
+    return "; ".join(words)
 
 
 def policy_of(judged: Report) -> tuple[str, str]:

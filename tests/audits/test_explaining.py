@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 from gradaudit.audits import AuditOptions, audits
 from gradaudit.audits.explaining import PARTS, explain, limits_of, names
+from gradaudit.audits.job.loading.chains import FAULTS
 from gradaudit.core.parts import offered, part_named
 from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.judging import default_policy, known_metrics
@@ -94,3 +95,16 @@ def test_what_is_not_there_is_suggested() -> None:
     assert (done.status, done.out) == (2, "")
     assert "did you mean 'vinfo.auroc'?" in done.err
     assert {"vinfo", "vinfo.auroc"} <= set(names())
+
+
+def test_every_fault_of_a_job_has_its_meaning_and_repair() -> None:
+    for name in FAULTS:
+        explained = explain(name)
+        assert explained.title.startswith(f"{name} (fault of a job, ")
+        assert explained.parts[0].heading == "Repair"
+        assert "{" not in explained.lead + explained.parts[0].paragraphs[0]
+        assert name in names()
+    assert explain("numbers-in-clear").parts[0].paragraphs == [
+        f"{FAULTS['numbers-in-clear']['repair'].capitalize()}."
+    ]
+    assert len(FAULTS) > 20

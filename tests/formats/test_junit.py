@@ -6,7 +6,7 @@ import pytest
 from report_builder import failed_row, make_report, row, skipped_row
 
 from gradaudit.formats.junit import Junit
-from gradaudit.judging import Policy, gate
+from gradaudit.judging import Policy, Rule, gate
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
@@ -150,3 +150,15 @@ def test_hostile_names_stay_text() -> None:
     }
     cases = [case.attrib["name"] for case in root.iter("testcase")]
     assert cases[0] == '<x a="1">&amp;]]>\ufffd\ufffd\ufffd\ufffd max error'
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_rows_that_do_not_apply_have_a_case_where_a_rule_of_the_user_asks_for_them() -> None:
+    report = make_report(
+        row("leak.bits", "conv1", 0.5), skipped_row("leak.bits", "fc1", "no layer")
+    )
+    own = Policy(rules=(Rule(metric="leak.bits", max=2),))
+    for policy, names in ((None, ["conv1"]), (own, ["conv1", "fc1"])):
+        suite = ET.fromstring(Junit().render(report, policy))
+        assert sorted({case.get("name", "").split()[0] for case in suite.iter("testcase")}) == names
+        assert suite.get("tests") == str(len(list(suite.iter("testcase"))))

@@ -5,9 +5,21 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from report_builder import make_report, row
 
 from gradaudit.errors import UsageError
-from gradaudit.judging import Ignore, Policy, Rule, default_policy, default_policy_yaml, read_policy
+from gradaudit.judging import (
+    Ignore,
+    Policy,
+    Rule,
+    default_policy,
+    default_policy_yaml,
+    fails,
+    gate,
+    read_policy,
+    verdict,
+)
+from gradaudit.view import view
 
 GOOD = """\
 rules:
@@ -68,8 +80,9 @@ def test_a_whole_policy_is_read(tmp_path: Path) -> None:
 
 RULE = "rules:\n  - metric: a.b\n    "
 BAD: list[tuple[str, str, str]] = [
-    ("empty", "", "rules: Field required"),
-    ("no rule", "rules: []", "rules: a policy without a rule passes nothing; add one"),
+    ("empty", "", "rules: a policy without a rule judges nothing; add one, or extends: default"),
+    ("no rule", "rules: []", "rules: a policy without a rule judges nothing; add one, or extends"),
+    ("another base", "extends: strict", "line 1: extends: Input should be 'default'"),
     ("a list", "- a\n", "line 1: the document: Input should be a valid dictionary or instance"),
     ("unknown key", "rules: []\nrulez: []\n", "line 2: rulez: unknown key"),
     ("unknown key of a rule", RULE + "max: 1\n    maxx: 2", "line 4: rules.0.maxx: unknown key"),
@@ -193,3 +206,82 @@ def test_the_policy_in_the_documentation_is_one(tmp_path: Path) -> None:
     assert len(policy.rules) == 4
     assert policy.ignore[0].until == date(2027, 1, 31)
     assert policy.family == "holm"
+
+
+LEAKS = row("leak.bits", "conv1", 1.5), row("leak.bits", "fc1", 0.5), row("leak.total", None, 0.0)
+"""Beyond the default warning of 1; within the error of 2 and the total of 0."""
+
+
+def limits(policy: Policy) -> set[tuple[str, str, float]]:
+    judged = gate(make_report(*LEAKS), policy)
+    return {(x.metric, x.level, x.limit or 0.0) for x in judged.findings}
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_a_policy_that_extends_the_default_replaces_rules_of_its_metric_and_level() -> None:
+    default = {("leak.bits", "error", 2.0), ("leak.bits", "warning", 1.0)}
+    total = {("leak.total", "error", 0.0)}
+    own = Rule(metric="leak.bits", max=9)
+    assert limits(Policy()) == default | total
+    assert limits(Policy(rules=(own,))) == {("leak.bits", "error", 9.0)}
+    extended = Policy(extends="default", rules=(own,))
+    assert limits(extended) == {("leak.bits", "error", 9.0), ("leak.bits", "warning", 1.0)} | total
+    of_a_layer = own.model_copy(update={"layers": ("fc1",)})
+    added = limits(Policy(extends="default", rules=(of_a_layer,)))
+    assert added == {("leak.bits", "error", 9.0)} | default | total
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_exceptions_without_rules_are_of_the_default_policy(tmp_path: Path) -> None:
+    policy = read_policy(written(tmp_path, "ignore: [{metric: leak.bits, reason: known}]"))
+    beyond = row("leak.bits", "conv1", 3.0)
+    judged = gate(make_report(beyond), policy)
+    assert {x.outcome for x in judged.findings} == {"ignored"}
+    assert verdict(judged) == "passed"
+    assert verdict(gate(make_report(beyond))) == "failed"
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_the_hash_of_a_policy_is_the_same_for_every_report() -> None:
+    hashes = {str(gate(make_report(each)).provenance["policy"]["sha256"]) for each in LEAKS}
+    assert len(hashes) == 1
+    assert hashes == {default_policy().sha256}
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_what_matches_nothing_is_said() -> None:
+    typo = Ignore(metric="leak.bits", layers=("conv9",), reason="a typo")
+    used = Ignore(metric="leak.bits", layers=("fc1",), reason="known")
+    rule = Rule(metric="leak.bitz", max=1, level="warning")
+    judged = gate(
+        make_report(*LEAKS), Policy(extends="default", rules=(rule,), ignore=(used, typo))
+    )
+    unmatched = "ignore 2 (leak.bits in conv9) matches no row that a rule judges"
+    assert judged.provenance["policy"]["unmatched"] == [unmatched]
+    shown = view(judged)
+    assert unmatched in shown.scope.warnings
+    said = [each.sentence for each in shown.concerns if each.metric == "leak.bitz"]
+    assert said == ["leak.bitz: no row of this metric; did you mean 'leak.bits'?"]
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_warnings_fail_a_report_where_they_are_to() -> None:
+    report = make_report(*LEAKS)
+    judged = gate(report, fail_on="warning")
+    assert (verdict(gate(report)), fails(gate(report))) == ("passed", False)
+    assert (verdict(judged), fails(judged)) == ("failed", True)
+    assert view(judged).verdict.sentence == (
+        "FAILED by the default policy: a server can tell a batch's private attribute from conv1"
+    )
+    assert verdict(gate(make_report(LEAKS[1]), fail_on="warning")) == "passed"
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_what_the_baseline_has_is_counted_apart_from_what_is_accepted() -> None:
+    now = row("leak.bits", "conv1", 3.0), row("leak.bits", "fc1", 4.0), row("leak.total", None, 1.0)
+    policy = Policy(ignore=(Ignore(metric="leak.total", reason="known"),))
+    judged = gate(make_report(*now), policy, baseline=make_report(*now[:2]))
+    sentence = view(judged).verdict.sentence
+    assert sentence.endswith(
+        "the policy accepts 1 row that is not within the limit; 2 known from the baseline"
+    )

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -37,6 +37,7 @@ from gradaudit.judging import (
 )
 from gradaudit.judging import gate as judge
 from gradaudit.judging import verdict as word
+from gradaudit.measurement import dict_of, texts_of
 from gradaudit.presentation import shape_of
 from gradaudit.report import Report
 
@@ -87,6 +88,10 @@ def gate(
             "--strict", help="Exit with 1 where the verdict is UNDECIDED, whatever the policy says."
         ),
     ] = False,
+    fail_on: Annotated[
+        Literal["error", "warning"],
+        typer.Option("--fail-on", help="Level of the rules that fail a report."),
+    ] = "error",
     output: Output = None,
     shape: OptionalShape = None,
     quiet: Quiet = False,
@@ -110,7 +115,8 @@ def gate(
     whole interval; PASSED where every row that such a rule judges lies within its limit; and else
     UNDECIDED, with the questions that are open and what would settle each.
 
-    Exits with 1 where the report FAILED, and where it is UNDECIDED for want of a measurement that
+    Exits with 1 where the report FAILED (with `--fail-on warning` by a rule of either level), and
+    where it is UNDECIDED for want of a measurement that
     a rule of level `error` demands, for want of any evidence about a named attribute or attacks,
     by a policy that says `unclear: fail`, or with --strict; else with 0. -o writes a copy of the
     report with the findings. Of several reports, each has a line with its verdict, the gravest
@@ -131,7 +137,7 @@ def gate(
             refuse_another_model(audited, earlier)
             for note in differences(audited, earlier):
                 remark(f"{baseline} {note}", quiet)
-        judged = judge(audited, rules, baseline=earlier, strict=strict)
+        judged = judge(audited, rules, baseline=earlier, strict=strict, fail_on=fail_on)
         failed += fails(judged) or (strict and not passed(judged))
         verdicts.append((word(judged), f"{name}: {summary(judged)}"))
         for path, format_ in files:
@@ -169,6 +175,8 @@ def print_verdict(judged: Report, console: Console) -> None:
     page = Page(console)
     for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
         page.print([_line(page, result)])
+    for note in texts_of(dict_of(judged.provenance.get("policy")).get("unmatched")):
+        page.print(page.prose(f"note     {note}", rest=" " * 9))
     page.print(page.prose(f"gate: {tally(judged)}"))
     page.print(page.prose(summary(judged), style=OUTCOMES[word(judged)]))
 
