@@ -9,22 +9,20 @@ from functools import partial
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Advance
 from gradaudit.ranks.convolution import Evidence, LayerRank, Method, convolution_rank
-from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
+from gradaudit.ranks.linear_system import SpectralGap
 from gradaudit.ranks.observe import Convolution, ConvolutionUse, geometry_of, uses
-from gradaudit.ranks.operator import SpectralGap
 
 _MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
+    "structured": "as many eigenvalues of UᵀU, or of the part that repeats, are above rounding",
     "dense": "singular values of U, rows orthonormalised",
-    "craig": "probes certify that no more is left open, but for the stated probability",
     "generic": "upper bound, reached by almost all weights with the same zeros and ties",
-    "bracket": "upper bound; the rank lies in the interval",
+    "bound": "upper bound only: U is too large to be formed",
 }
 """What the evidence of each method means, the strongest first."""
 _CLEAR_GAP = 1e3
@@ -61,7 +59,6 @@ def ranks_of(
     *,
     method: Method,
     flops: float,
-    seed: int,
     advance: Advance,
     workers: Workers = ALONE,
     given: Callable[[LayerRanks], None] = lambda ranks: None,
@@ -91,7 +88,6 @@ def ranks_of(
             use,
             method,
             flops,
-            sequence(seed, "ranks", number, use.layer),
         )
         for number, use in measured
     ]
@@ -132,7 +128,6 @@ def _rank_of_use(
     use: ConvolutionUse,
     method: Method,
     flops: float,
-    seed: Seed,
     advance: Advance,
 ) -> LayerRank | NotApplicable:
     """The rank, or why the method says nothing of it."""
@@ -141,7 +136,7 @@ def _rank_of_use(
     geometry = geometry_of(layer, use.shape[2:], use.weight.device)
     facts = use.weight, use.deltas[0].flatten(1), geometry, layer.groups
     try:
-        rank = convolution_rank(*facts, method=method, flops=flops, seed=seed)
+        rank = convolution_rank(*facts, method=method, flops=flops)
     except NotApplicable as why:
         return why
     advance(1)
@@ -168,7 +163,7 @@ def weakest_method(ranks: Sequence[LayerRank]) -> Evidence:
     return max(methods, key=list(_MEANING).index)
 
 
-def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
+def account(ranks: Sequence[LayerRank]) -> dict[str, JsonValue]:
     """The facts behind the ranks of one convolution, the weakest of all groups and records."""
     groups = [group for rank in ranks for group in rank.groups]
     facts: dict[str, JsonValue] = {
@@ -184,8 +179,6 @@ def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
         facts["methods"] = dict(sorted(Counter(group.method for group in groups).items()))
     if spectra := [group.spectrum for group in groups if group.spectrum]:
         facts["singular_values"] = _weakest_gap(spectra)
-    if searches := [group.search for group in groups if group.search]:
-        facts["certificate"] = {**_certificate(searches), "seed": seed}
     return facts
 
 
@@ -202,23 +195,6 @@ def _weakest_gap(gaps: Sequence[SpectralGap]) -> dict[str, JsonValue]:
         for gap in gaps
     ):
         facts["caution"] = "no clear gap at the tolerance: the rank depends on where it is set"
-    return facts
-
-
-def _certificate(searches: Sequence[Nullity]) -> dict[str, JsonValue]:
-    """The certificate of all searches together, by the union bound and the weakest of them."""
-    facts: dict[str, JsonValue] = {
-        "error_probability": ALPHA * sum(search.looks for search in searches),
-        "probes": max(search.probes for search in searches),
-        "iterations": max(search.iterations for search in searches),
-        "residual": max(search.residual for search in searches),
-        "full_rank_of": ", ".join(sorted({search.side for search in searches})),
-    }
-    if open_ := max(search.high - search.low for search in searches):
-        facts["dimensions_not_excluded"] = open_
-    if smallest := [search.smallest for search in searches if search.smallest is not None]:
-        facts["smallest_singular_value_at_least"] = min(smallest)
-        facts["smallest_singular_value_probability"] = max(0.0, 1 - ALPHA_SMALLEST * len(smallest))
     return facts
 
 

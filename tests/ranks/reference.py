@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
+from gradaudit.ranks.linear_system import ConvolutionSystem, row_basis
 from gradaudit.ranks.observe import Convolution, geometry_of
-from gradaudit.ranks.operator import ReducedU, row_basis
 
 NULL = 1e-10
 
@@ -27,7 +27,7 @@ class Case:
     def __str__(self) -> str:
         return self.name
 
-    def rank(self, method: Method = "auto", flops: float = 1e12, seed: int = 0) -> LayerRank:
+    def rank(self, method: Method = "auto", flops: float = 1e12) -> LayerRank:
         return convolution_rank(
             self.layer.weight.detach(),
             self.deltas.flatten(1),
@@ -35,7 +35,6 @@ class Case:
             self.layer.groups,
             method=method,
             flops=flops,
-            seed=seed,
         )
 
     @cached_property
@@ -64,12 +63,12 @@ class Case:
         return int((values > NULL * values.max()).sum())
 
 
-def reduced(case: Case) -> ReducedU:
-    """Û of a convolution without groups."""
+def system_of(case: Case) -> ConvolutionSystem:
+    """The linear system of a convolution without groups."""
     geometry = geometry_of(case.layer, case.shape)
     filters = case.layer.weight.detach().flatten(2).transpose(1, 2).flatten(1)
     live = geometry.live.repeat_interleave(geometry.channels)
-    return ReducedU(geometry, row_basis(filters * live), row_basis(case.deltas.flatten(1)))
+    return ConvolutionSystem(geometry, row_basis(filters * live), row_basis(case.deltas.flatten(1)))
 
 
 def _unit_rows(matrix: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from ranks.reference import HAND_MADE, Case, plain, random_case
 from torch import nn
 
 from gradaudit.errors import NotApplicable
-from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
+from gradaudit.ranks.convolution import Method, convolution_rank
 from gradaudit.ranks.observe import geometry_of
 
 SEEDS = (range(40), pytest.param(range(40, 100), marks=pytest.mark.slow))
@@ -21,7 +21,7 @@ def random_cases(seeds: range) -> list[tuple[Case, int]]:
     return [(case, case.true_rank) for case in cases]
 
 
-@pytest.mark.parametrize("method", ["auto", "dense", "structured"])
+@pytest.mark.parametrize("method", ["auto", "dense"])
 @pytest.mark.parametrize("case", HAND_MADE, ids=str)
 def test_rank_of_hand_made_layers(case: Case, method: Method) -> None:
     found = case.rank(method)
@@ -37,20 +37,18 @@ def test_the_bound_is_never_below_the_rank(case: Case) -> None:
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
 @pytest.mark.parametrize("method", ["auto", "dense", "structured"])
 def test_rank_of_random_layers(method: Method, seeds: range) -> None:
-    unsettled = 0
     for case, truth in random_cases(seeds):
         found = case.rank(method)
         assert found.low <= truth <= found.high, case
         assert truth <= sum(group.bound for group in found.groups), case
-        unsettled += found.low < found.high
-    assert unsettled <= (len(seeds) // 50 if method == "structured" else 0)
+        assert found.low == found.high or method == "structured"
 
 
 def test_random_layers_meet_every_way_to_settle_a_rank() -> None:
     ways: list[Method] = ["auto", "structured", "generic"]
     some = [case for case, _ in random_cases(SEEDS[0])[:30]]
     methods = {group.method for case in some for way in ways for group in case.rank(way).groups}
-    assert methods == {"exact", "dense", "craig", "generic"}
+    assert methods == {"exact", "dense", "structured", "generic", "bound"}
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
@@ -70,31 +68,42 @@ def test_generic_is_not_claimed_for_tied_filters() -> None:
 
 
 @pytest.mark.parametrize("case", HAND_MADE, ids=str)
-def test_a_bracket_holds_the_rank_however_little_work_is_allowed(case: Case) -> None:
-    truth = case.true_rank
-    for flops in (1.0, 5e7, 2e8):
+def test_an_interval_holds_the_rank_however_little_work_is_allowed(case: Case) -> None:
+    for flops in (1.0, 1e5, 1e12):
         found = case.rank("structured", flops=flops)
-        assert found.low <= truth <= found.high
+        assert found.low <= case.true_rank <= found.high
 
 
-def test_more_work_narrows_the_bracket() -> None:
+def test_work_that_is_not_allowed_leaves_a_bound() -> None:
+    """1,200 inputs; without ties the bound would be generic in auto."""
     case = plain("wide", nn.Conv2d(3, 6, 3), 20, 20)
-    brackets = [case.rank("structured", flops=flops) for flops in (1.0, 1e8, 1e11)]
-    widths = [bracket.high - bracket.low for bracket in brackets]
-    assert widths[0] > widths[1] > widths[2] == 0
-    assert [bracket.groups[0].method for bracket in brackets] == ["bracket", "bracket", "craig"]
-    assert {bracket.high for bracket in brackets} == {1200}
+    ranks = [
+        case.rank("structured", flops=1.0),
+        case.rank("structured"),
+        case.rank("auto", flops=1.0),
+    ]
+    groups = [rank.groups[0] for rank in ranks]
+    assert [(group.low, group.high) for group in groups] == [(0, 1200), (1200, 1200), (1200, 1200)]
+    assert [group.method for group in groups] == ["bound", "structured", "generic"]
 
 
-def test_probes_find_a_nullity_that_the_bound_does_not_know() -> None:
+def test_eigenvalues_show_a_nullity_that_the_bound_does_not_know() -> None:
     """Without gradients, five filters overdetermine the padded edges but nothing inside."""
     layer, shape = nn.Conv2d(2, 5, 3, stride=2, padding=2), (9, 9)
     case = plain("edges", layer, *shape)
     found = replace(case, deltas=0 * case.deltas).rank("structured").groups[0]
-    assert found.search is not None
-    assert found.search.low == found.search.high == 18
-    assert found.low == found.high == replace(case, deltas=0 * case.deltas).true_rank
-    assert found.bound == found.high + 18
+    truth = replace(case, deltas=0 * case.deltas).true_rank
+    assert (found.low, found.high, found.method) == (truth, truth + 18, "bound")
+    assert found.bound == truth + 18
+
+
+def test_output_gradients_that_determine_every_channel_need_no_filters() -> None:
+    """Nine gradients by nine taps at thirty positions; the filters know 270 of 1,200 inputs."""
+    case = plain("all", nn.Conv2d(40, 9, 3, padding=1), 6, 5)
+    found = case.rank(flops=1.0).groups[0]
+    assert (found.low, found.high, found.method) == (1200, 1200, "structured")
+    dead = replace(case, deltas=case.deltas * (torch.arange(9) < 3)[:, None, None])
+    assert dead.rank(flops=1.0).groups[0].method != "structured"
 
 
 def test_groups_add_up() -> None:
@@ -107,27 +116,11 @@ def test_groups_add_up() -> None:
 
 
 def test_groups_share_the_work() -> None:
-    """Of two groups each may take half: what one convolution beside it can, both cannot."""
+    """Of two groups each may take half."""
     case = plain("halves", nn.Conv2d(4, 6, 3, groups=2), 8, 8)
-    weight, deltas = case.layer.weight.detach()[:3], case.deltas[:3].flatten(1)
-    geometry = geometry_of(case.layer, case.shape)
-
-    def iterations(rank: LayerRank) -> int:
-        search = rank.groups[0].search
-        assert search is not None
-        return search.iterations
-
-    half = convolution_rank(weight, deltas, geometry, method="structured", flops=1e8)
-    both = case.rank("structured", flops=2e8)
-    assert 0 < iterations(half) == iterations(both)
-    assert iterations(both) < iterations(case.rank("structured", flops=4e8))
-
-
-def test_the_same_seed_gives_the_same_search() -> None:
-    case = plain("wide", nn.Conv2d(3, 6, 3), 20, 20)
-    first, second, other = (case.rank("structured", seed=seed) for seed in (1, 1, 2))
-    assert first == second
-    assert first != other
+    need = 128**3 / 3 + 20 * 36 * 18**2
+    assert {group.method for group in case.rank("structured", 2 * need).groups} == {"structured"}
+    assert {group.method for group in case.rank("structured", 1.9 * need).groups} == {"bound"}
 
 
 def test_no_global_randomness_is_used() -> None:
@@ -138,25 +131,15 @@ def test_no_global_randomness_is_used() -> None:
 
 
 def test_dense_refuses_what_does_not_fit_in_memory() -> None:
-    case = plain("large", nn.Conv2d(3, 8, 3, padding=1), 40, 40)
-    with pytest.raises(NotApplicable, match=r"would take 0\.5 GB as a dense matrix; use --method"):
+    case = plain("large", nn.Conv2d(3, 8, 3, padding=1), 45, 45)
+    with pytest.raises(NotApplicable, match=r"would take 0\.798 GB as a dense matrix; use --method"):
         case.rank("dense")
-
-
-def test_a_certified_singular_value_is_a_lower_bound() -> None:
-    for case in (plain("a", nn.Conv2d(2, 5, 3), 7, 7), plain("b", nn.Conv2d(5, 2, 3), 7, 7)):
-        found = case.rank("structured").groups[0]
-        truth = case.rank("dense").groups[0]
-        assert found.search is not None
-        assert found.search.smallest is not None
-        assert truth.spectrum is not None
-        assert 0 < found.search.smallest <= truth.spectrum.smallest
 
 
 def test_generic_is_not_claimed_against_null_directions_that_were_seen() -> None:
     """Each channel's 2^i passes no filter and no output gradient, and no zero or tie says so.
 
-    The work allowed shows some of the three directions, and not that there are no more.
+    Eigenvalues show three directions, and singular values that these are null.
     """
     length = 200
     layer = nn.Conv1d(3, 3, 2, bias=False).double()
@@ -169,6 +152,8 @@ def test_generic_is_not_claimed_against_null_directions_that_were_seen() -> None
     )
     deltas[-1] = -(deltas * powers)[:-1].sum()
     case = Case("root", layer, (length,), deltas.expand(3, -1))
-    found = case.rank(flops=2e9).groups[0]
+    found = case.rank().groups[0]
     assert found.bound == 600
-    assert found.low <= 597 <= found.high < 600
+    assert (found.low, found.high) == (597, 597)
+    bounded = case.rank(flops=80e6).groups[0]
+    assert (bounded.low, bounded.high, bounded.method) == (597, 600, "bound")

@@ -23,8 +23,8 @@ _CLOSE = 1e-3
 METHODS = ("r-gap", "copa")
 _MOST_CLASSES = 1000
 """Classes that are tried as the record's label, one after the other."""
-_FLOPS = 1e9
-"""Operations that a layer's rank may cost; a costlier one is left as a bracket."""
+_FLOPS = 1e10
+"""Operations that a layer's rank may cost; a costlier one is left as a bound."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def prospects(view: AttackerView, record: Tensor, label: Tensor, seed: int) -> d
         view: what the attacker has.
         record: (1, …) one of the true records, at which the ranks are taken; for the audit alone.
         label: (1, …) its label.
-        seed: of the ranks' probes.
+        seed: of the directions by which a chain is recognised.
 
     Returns:
         For each attack None where it applies, or why not; ``open_inputs`` the dimensions (fewest,
@@ -202,7 +202,6 @@ def _ranks(
             label,
             method="auto",
             flops=_FLOPS,
-            seed=seed,
             advance=lambda units: None,
         )
     except AuditError:

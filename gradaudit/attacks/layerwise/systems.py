@@ -17,16 +17,16 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array, vstack
+from scipy.sparse import csr_array, vstack
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.layer_chain import Stage
 from gradaudit.errors import NotApplicable
+from gradaudit.ranks import linear_system
 from gradaudit.ranks.observe import Geometry, geometry_of
 
 Vector: TypeAlias = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 MOST_ENTRIES = 60_000_000
 """Entries of a sparse system, 16 bytes each."""
 DENSE_ELEMENTS = 4_000_000
@@ -100,11 +100,10 @@ def system_of(stage: Stage, z: Tensor, delta: Tensor, weight_gradient: Tensor) -
 
 def weights_matrix(stage: Stage) -> csr_array:
     """W of a convolution, (outputs, inputs), both in the order of the flattened tensors."""
-    geometry, (out, channel, at, tap, columns) = _products(stage)
-    filters = float64(stage.weight).reshape(len(stage.weight), geometry.channels, -1)
-    rows = out * geometry.positions + at
-    shape = stage.outputs, stage.inputs
-    return csr_array(coo_array((filters[out, channel, tap], (rows, columns)), shape=shape))
+    geometry = _geometry_of(stage)
+    assert stage.convolution is not None
+    filters = stage.weight.detach().double().reshape(len(stage.weight), geometry.channels, -1)
+    return linear_system.weights_matrix(filters, geometry, stage.convolution.groups)
 
 
 def gradients_matrix(stage: Stage, delta: Tensor) -> csr_array:
@@ -114,11 +113,10 @@ def gradients_matrix(stage: Stage, delta: Tensor) -> csr_array:
         stage: a convolution.
         delta: ∇_Z J, (outputs,).
     """
-    geometry, (out, channel, at, tap, columns) = _products(stage)
-    deltas = float64(delta).reshape(len(stage.weight), geometry.positions)
-    rows = (out * geometry.channels + channel) * geometry.taps + tap
-    shape = stage.weight.numel(), stage.inputs
-    return csr_array(coo_array((deltas[out, at], (rows, columns)), shape=shape))
+    geometry = _geometry_of(stage)
+    assert stage.convolution is not None
+    deltas = delta.detach().double().reshape(len(stage.weight), geometry.positions)
+    return linear_system.gradients_matrix(deltas, geometry, stage.convolution.groups)
 
 
 def solve(
@@ -175,27 +173,17 @@ def _lsmr(
     return x, used
 
 
-def _products(stage: Stage) -> tuple[Geometry, tuple[IntArray, ...]]:
-    """Every product of a weight and an input: filter, its channel, output position, tap, input.
-
-    Reads of padding are left out. A group of filters sees channels of its own.
-    """
+def _geometry_of(stage: Stage) -> Geometry:
+    """The geometry of a convolution whose linear system is small enough to form."""
     assert stage.convolution is not None
     geometry = geometry_of(stage.convolution, stage.input_shape[1:])
-    filters = len(stage.weight)
-    entries = 2 * filters * geometry.channels * geometry.sources.numel()
+    entries = 2 * len(stage.weight) * geometry.channels * geometry.sources.numel()
     if entries > MOST_ENTRIES:
         raise NotApplicable(
             f"{stage.layer}: its linear system has {entries:.2g} entries; "
             f"systems of up to {MOST_ENTRIES:.2g} are solved"
         )
-    sources = geometry.sources.cpu().numpy()
-    at, tap = np.nonzero(sources < geometry.size)
-    shape = (filters, geometry.channels, len(at))
-    out, channel, read = (axis.ravel() for axis in np.indices(shape))
-    first = out // (filters // stage.convolution.groups) * geometry.channels
-    columns = (first + channel) * geometry.size + sources[at, tap][read]
-    return geometry, (out, channel, at[read], tap[read], columns)
+    return geometry
 
 
 def _scale(matrix: csr_array) -> float:

@@ -105,7 +105,7 @@ def column_rank(stage: Stage) -> int:
     weight = stage.weight.detach().cpu().double()
     nothing = torch.zeros(len(weight), stage.outputs // len(weight), dtype=torch.float64)
     geometry = geometry_of(stage.convolution, stage.input_shape[1:])
-    return convolution_rank(weight, nothing, geometry, stage.convolution.groups, seed=0).low
+    return convolution_rank(weight, nothing, geometry, stage.convolution.groups).low
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ class CopaOptions(AuditOptions):
     method: Literal["auto", "dense", "structured", "generic"] = Field(
         "auto",
         description="Method that computes the rank: auto (whichever suits the layer), dense "
-        "(singular values of U), structured (theorems and probes, U is never formed) or generic "
-        "(the upper bound where the zeros and ties of the weights allow it, elsewhere as auto).",
+        "(singular values of U), structured (theorems and eigenvalues of UᵀU) or generic (the "
+        "upper bound where the zeros and ties of the weights allow it, elsewhere as auto).",
     )
     records: int = Field(
         2,
@@ -27,7 +27,7 @@ class CopaOptions(AuditOptions):
         300.0,
         gt=0,
         description="Largest number of floating-point operations for a layer and a record, in "
-        "billions; beyond it the rank is given as a bracket.",
+        "billions; beyond it the rank is given as an upper bound.",
     )
 
 
@@ -40,11 +40,10 @@ class CopaMetric(Audit[CopaOptions]):
     of d convolutions by how early they are. Biases only shift v. Rows of U are taken at equal
     length, so that a small gradient counts as much as a large one.
 
-    Where only a bracket is found, the value is the end that claims less privacy (the larger rank,
-    the smaller deficit) and the interval is the bracket, over all records. Without an interval all
-    records have that one rank. Where the work would exceed its limit, the rank is taken to be an
-    upper bound, which almost all weights with the same zeros and ties reach; the details call it
-    ``generic`` and say how many dimensions probes of these very weights did not exclude.
+    Where U is too large to be formed, the rank is an upper bound: ``generic`` where almost all
+    weights with the same zeros and ties reach it, else ``bound``, and the interval begins at what
+    is certain. The value is then the end that claims less privacy (the larger rank, the smaller
+    deficit). Without an interval all records have that one rank.
 
     Source: C. Chen and N. D. F. Campbell, "Understanding training-data leakage from gradients in
     neural networks for image classification" (2021), equation 4 and definition 2.1.
@@ -96,5 +95,5 @@ class CopaMetric(Audit[CopaOptions]):
     )
     priority = 90
     least: ClassVar = {"records": 1, "work": 5.0, "layers": SAMPLED_LAYERS}
-    quick: ClassVar = {"records": 1, "work": 30.0}
+    quick: ClassVar = {"records": 1, "work": 50.0}
     thorough: ClassVar = {"records": 4, "work": 5000.0}

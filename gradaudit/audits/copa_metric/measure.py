@@ -75,20 +75,19 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
                 labels,
                 method=audit.options.method,
                 flops=1e9 * audit.options.work,
-                seed=subject.seed,
                 advance=advance,
                 workers=subject.workers,
                 given=keep,
             )
     except TimeIsUp:
         for of_layer in done.values():
-            yield from _layer_rows(rows, of_layer, subject.seed)
+            yield from _layer_rows(rows, of_layer)
         raise
     of_layers = [metric.id for metric in audit.metrics if metric.per_layer]
     reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
     for layer in subject.layers:
         if layer.name in ranks:
-            yield from _layer_rows(rows, ranks[layer.name], subject.seed)
+            yield from _layer_rows(rows, ranks[layer.name])
         else:
             reason = reasons.get(layer.name) or _not_a_convolution(layer)
             solved = {CLOSED_FORM: True} if reason == SOLVED else None
@@ -101,8 +100,8 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         yield from _c_row(rows, chain, ranks, reasons)
 
 
-def _layer_rows(rows: Rows, ranks: LayerRanks, seed: int) -> Iterator[Measurement]:
-    size, rows = ranks.inputs, rows.of({}, account(ranks.records, seed))
+def _layer_rows(rows: Rows, ranks: LayerRanks) -> Iterator[Measurement]:
+    size, rows = ranks.inputs, rows.of({}, account(ranks.records))
     high, span = fmean(ranks.high), (min(ranks.low), max(ranks.high))
     for metric, value, ends in (
         ("rank_deficit", size - high, (size - span[1], size - span[0])),
@@ -143,7 +142,7 @@ def _c_row(
 
 
 def _spread(row: Measurement, low: float, high: float) -> Measurement:
-    """Make an interval from bracketed ranks and differing records; it has no confidence level.
+    """Make an interval from bounded ranks and differing records; it has no confidence level.
 
     Without one where all records have one and the same rank.
     """

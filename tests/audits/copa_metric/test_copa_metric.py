@@ -1,4 +1,4 @@
-"""copa-metric: the paper's table 1, degenerate models, brackets, and a reason for every gap."""
+"""copa-metric: the paper's table 1, degenerate models, bounds, and a reason for every gap."""
 
 from itertools import chain
 from typing import Any
@@ -115,7 +115,7 @@ def degenerate() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("method", ["auto", "dense", "structured", "generic"])
+@pytest.mark.parametrize("method", ["auto", "dense", "generic"])
 @pytest.mark.parametrize("make", [small, degenerate])
 def test_ranks_are_those_of_u(make: Any, method: str) -> None:
     inputs = drawn(1, 2, 8, 8)
@@ -126,32 +126,28 @@ def test_ranks_are_those_of_u(make: Any, method: str) -> None:
 
 
 def test_every_layer_names_method_tolerance_and_gaps() -> None:
-    subject = subject_of(small(), drawn(2, 2, 8, 8), seed=7)
+    subject = subject_of(small(), drawn(2, 2, 8, 8))
     rows = measure(subject, method="structured")
     details = rows["rank", "0"].details
-    assert details["method"] == "craig"
+    assert details["method"] == "structured"
     assert details["bound"] == rows["rank", "0"].value
     assert details["inputs_read"] == 2 * 49
     for part in ("filters", "output_gradients"):
         gap: Any = details[part]
         assert gap["largest_dropped"] <= gap["tolerance"] < gap["smallest_kept"]
-    certificate: Any = details["certificate"]
-    assert certificate["seed"] == 7
-    assert certificate["error_probability"] == pytest.approx(2e-9)
-    assert certificate["smallest_singular_value_at_least"] > 0
     assert measure(subject, method="dense")["rank", "0"].details["singular_values"]
 
 
-def test_a_bracket_stands_in_the_interval_and_claims_the_smaller_deficit() -> None:
+def test_a_bound_stands_in_the_interval_and_claims_the_smaller_deficit() -> None:
     subject = subject_of(seeded(lambda: build("cnn3", variant=3)), drawn(1, 3, 32, 32))
-    bracket = measure(subject, method="structured", work=1e-3)
+    bounded = measure(subject, method="structured", work=1e-3)
     for layer, truth in (("conv1", 3072), ("conv2", 5400)):
-        row = bracket["rank", layer]
-        assert row.details["method"] == "bracket"
+        row = bounded["rank", layer]
+        assert row.details["method"] == "bound"
         assert row.interval is not None
         assert row.interval[0] < truth == row.interval[1] == row.value
-        assert bracket["rank_deficit", layer].value == 0
-    c = bracket["c", None]
+        assert bounded["rank_deficit", layer].value == 0
+    c = bounded["c", None]
     assert c.value == 0
     assert c.interval is not None
     assert c.interval[0] < 0
@@ -222,11 +218,13 @@ def test_c_needs_every_convolution() -> None:
     assert rows["c", None].reason == "2 has no rank: left out of this audit, or frozen"
 
 
-def test_what_dense_cannot_hold_is_skipped_with_the_remedy() -> None:
-    model = seeded(lambda: build("cnn3", variant=3))
-    layers = choose_layers(Target(model, CrossEntropy()).layers, ["conv2"])
-    rows = measure(subject_of(model, drawn(1, 3, 32, 32), layers=layers), method="dense")
-    assert "use --method auto" in (rows["rank_deficit", "conv2"].reason or "")
+def test_what_dense_cannot_hold_is_skipped_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gradaudit.ranks.convolution.MOST_ELEMENTS", 10_000)
+    rows = measure(subject_of(small(), drawn(1, 2, 8, 8)), method="dense")
+    assert "use --method auto" in (rows["rank_deficit", "0"].reason or "")
+    assert rows["rank_deficit", "2"].status == "measured"
     assert rows["c", None].status == "skipped"
 
 
