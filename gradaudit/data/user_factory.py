@@ -46,16 +46,16 @@ class UserFactory(DataAdapter):
 
     The options of the spec are the function's keyword parameters. It may return ``Records``, a
     pair (inputs, labels), a mapping of ``inputs``, ``labels``, ``attributes``, ``users``,
-    ``members`` and ``classes``, or a ``Dataset`` or ``DataLoader`` of torch. Its items are pairs
-    (input, label), triples with an attribute (or, where the model takes several arguments or
-    ``inputs=N`` is said, as many inputs before the label), or mappings of an input (``image``,
-    ``pixel_values``, ``input_ids``, ``x``, …), a label (``label``, ``y``, …) and attributes.
-    Inputs may be a mapping too, of the model's keyword arguments (tensors, tokens, masks); in an
-    item that is a mapping, arrays beside the input are such arguments. Labels may be a mapping or a
-    tuple of arrays, which a loss of the user's gets whole. ``labels=none`` says that there are no
-    labels: then the arrays of an item, or a tuple of arrays, are all inputs. Of a data set that is
-    a stream the first records are taken, ``records=N`` or 10,000. Batches of different widths are
-    padded to the widest where a mask says what is filled.
+    ``members``, ``classes`` and ``columns``, or a ``Dataset`` or ``DataLoader`` of torch. Its items
+    are pairs (input, label), triples with an attribute (or, where the model takes several
+    arguments or ``inputs=N`` is said, as many inputs before the label), or mappings of an input
+    (``image``, ``pixel_values``, ``input_ids``, ``x``, …), a label (``label``, ``y``, …) and
+    attributes. Inputs may be a mapping too, of the model's keyword arguments (tensors, tokens,
+    masks); in an item that is a mapping, arrays beside the input are such arguments. Labels may
+    be a mapping or a tuple of arrays, which a loss of the user's gets whole. ``labels=none``
+    says that there are no labels: then the arrays of an item, or a tuple of arrays, are all
+    inputs. Of a data set that is a stream the first records are taken, ``records=N`` or 10,000.
+    Batches of different widths are padded to the widest where a mask says what is filled.
 
     Attributes:
         layout: what was said of items, by ``labels=none``, ``inputs=N`` and ``records=N``.

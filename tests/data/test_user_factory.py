@@ -211,6 +211,68 @@ def test_what_cannot_be_records(found: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
+PEOPLE = "age,sex,income\n31,female,1\n42,male,0\n19,male,1\n"
+COLUMNS = {"age": None, "sex": ["female", "male"]}
+AGES = [[31, 1, 0], [42, 0, 1], [19, 0, 1]]
+
+
+def encoded(columns: Any, inputs: Any = None) -> dict[str, Any]:
+    rows = np.array(AGES, dtype=np.float32) if inputs is None else np.array(inputs)
+    return {"inputs": rows, "labels": [1, 0, 1], "columns": columns}
+
+
+@pytest.mark.parametrize("codes", [False, True], ids=["one-hot", "codes"])
+def test_columns_that_were_encoded_by_hand_are_those_of_the_table(
+    tmp_path: Path, *, codes: bool
+) -> None:
+    header, *lines = PEOPLE.splitlines()
+    rows = [
+        header,
+        *(line.replace("31", "b").replace("42", "a").replace("19", "b") for line in lines),
+    ]
+    (tmp_path / "people.csv").write_text("\n".join(rows) if codes else PEOPLE)
+    spec = f"csv:{tmp_path}/people.csv?label=income" + ("&columns=codes" if codes else "")
+    table = load_records(spec, attributes=["sex"])
+    given = {**COLUMNS, "age": ["a", "b"]} if codes else COLUMNS
+    made = records_of({**encoded(given), "inputs": table.inputs.numpy()}, "f")
+    assert made.features == table.features
+    assert [feature.coded for feature in made.features] == [codes, codes]
+    assert torch.equal(made.inputs, table.inputs)
+
+
+def test_columns_may_have_a_known_range_or_be_names_alone() -> None:
+    made = records_of(encoded({"age": (17, 90), "sex": ("female", "male")}), "f")
+    assert made.features[0] == Feature("age", (0,), (17, 90))
+    named = records_of(encoded(["age", "female", "male"]), "f")
+    assert named.features[0] == Feature("age", (0,), (19, 42))
+    assert [feature.name for feature in named.features] == ["age", "female", "male"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "inputs", "message"),
+    [
+        ({"age": None}, None, "f: inputs: have 3 positions, and the columns take 1;"),
+        ({**COLUMNS, "b": None}, None, "have 3 positions, and the columns take more;"),
+        ("age", None, "f: inputs: columns are a str; columns map each name"),
+        ({"age": 3, "sex": ["f", "m"]}, None, "f: inputs: column 'age': is 3; columns map"),
+        ({"age": (90, 17), "sex": ["f", "m"]}, None, "column 'age': is (90, 17); columns map"),
+        ({"age": (20, 90), "sex": ["f", "m"]}, None, "record 3 holds 19, outside 20 … 90"),
+        (COLUMNS, [[1.0, 1, 0], [2, 0.5, 0.5], [3, 0, 1]], "record 2 holds [0.5, 0.5], not a"),
+        (COLUMNS, [[1.0, 1, 1], [2, 0, 1], [3, 0, 1]], "record 1 holds [1.0, 1.0], not a single"),
+        ({"a": ["x", "x"], "b": None}, None, "column 'a': columns 1 and 2 are both called 'x'"),
+        (["age", "age", "b"], None, "columns 1 and 2 are both called 'age'"),
+        ({"a": ["x", "y"]}, [[0], [1], [2]], "record 3 holds [2], not a code from 0 to 1"),
+        (COLUMNS, [[[0.5]], [[1.0]], [[2.0]]], "f: inputs: are of shape (3, 1, 1); columns go"),
+    ],
+)
+def test_columns_that_contradict_the_inputs_are_refused(
+    columns: Any, inputs: Any, message: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        records_of(encoded(columns, inputs), "f")
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize("labels", [[7] * 60, [*range(0, 120, 2)]], ids=["one", "many"])
 def test_whole_numbers_are_class_indices_however_few_or_many(labels: list[int]) -> None:
     records = records_of((torch.ones(60, 2), torch.tensor(labels)), "f")

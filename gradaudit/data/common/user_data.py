@@ -42,12 +42,13 @@ from gradaudit.data.common.roles import (
     no_labels,
 )
 from gradaudit.data.common.table_columns import DataColumn, Inputs, numeric_features
+from gradaudit.data.common.tabular import declared_features
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import DataError
 
 _NO_TOKENS = ("mask", "type", "position")
 """Words in the names of whole numbers that are no tokens, which are padded with zeros."""
-_PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
+_PARTS = ("inputs", "labels", "attributes", "users", "members", "classes", "columns")
 
 
 def padded(
@@ -121,9 +122,10 @@ def records_of(
 
     Args:
         returned: ``Records``; a pair (inputs, labels); a mapping of ``inputs``, ``labels`` and, if
-            there are any, ``attributes`` (a mapping of name to array), ``users``, ``members`` and
-            ``classes`` (names), with ``inputs`` an array or a mapping of the model's arguments to
-            arrays; or a data set or ``DataLoader`` of items (see ``items``).
+            there are any, ``attributes`` (a mapping of name to array), ``users``, ``members``,
+            ``classes`` (names) and ``columns`` (see ``declared_features``), with ``inputs`` an
+            array or a mapping of the model's arguments to arrays; or a data set or ``DataLoader``
+            of items (see ``items``).
         origin: the function, for messages.
         layout: what is known of an item's parts; without labels a tuple is of inputs, in their
             order.
@@ -186,8 +188,13 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     for what, named in (("inputs", several), ("targets", label_parts)):
         if named:
             notes[what] = {part.name: list(part.shape) for part in named}
+    features = () if several else numeric_features(array)
+    if parts.get("columns") is not None:
+        if several:
+            raise DataError(f"{origin}: columns are of one array of inputs, and there are several")
+        features = declared_features(parts["columns"], array, f"{origin}: inputs")
     records = assemble(
-        Inputs(array, () if several else numeric_features(array), notes),
+        Inputs(array, features, notes),
         labels,
         [_column(f"attribute {name}", name, part, origin) for name, part in _named(parts, origin)],
         user=_column("users", "users", parts["users"], origin) if "users" in parts else None,
