@@ -124,6 +124,7 @@ class Case:
         ends: of the interval that is judged, the lower first; twice the value where there is none.
         ignore: the policy's exception for this row.
         lapsed: an exception for this row whose day is over.
+        unanswered: why an attack on the row's question counts as not tried; empty where all were.
     """
 
     number: int
@@ -132,6 +133,7 @@ class Case:
     ends: tuple[float, float]
     ignore: Ignore | None = None
     lapsed: Ignore | None = None
+    unanswered: str = ""
 
     @property
     def corrected(self) -> bool:
@@ -145,11 +147,13 @@ class Case:
 
         An interval that holds the limit shows neither. A row of an adversary that only learns
         linear functions, or of an attack that did less than the preset quick, is never within its
-        limit: it is what the adversary got, and a stronger one may get more.
+        limit: it is what the adversary got, and a stronger one may get more. Nor is one where
+        another attack on the same question was not tried.
         """
         if self.rule.sign * self._nearer > self.rule.sign * self.rule.limit:
             return "failed"
-        return "unclear" if self._exceeds(self._farther) or is_weak(self.row) else "passed"
+        weak = is_weak(self.row) or self.unanswered
+        return "unclear" if self._exceeds(self._farther) or weak else "passed"
 
     @property
     def times(self) -> float | None:
@@ -185,6 +189,8 @@ class Case:
         inside = self._exceeds(self._farther)
         undecided = "neither shows nor excludes" if inside else "does not exclude"
         remedy = would_settle(self.row, self.times, inside=inside)
+        if self.unanswered and not inside and not is_weak(self.row):
+            remedy = f"{self.unanswered}, and it may get more"
         return f"{measured} {undecided} a value {direction} {limit}; {remedy}"
 
     @property
@@ -220,10 +226,16 @@ class Case:
 
 def is_weak(row: Measurement) -> bool:
     """Whether a row shows only what a weak adversary got: linear, or tried less than quick."""
-    if row.details.get(EFFORT) == "below":
-        return True
     metric = known_metrics().get(row.id)
-    return row.linear and metric is not None and bool(metric.stronger)
+    linear = row.linear and metric is not None and bool(metric.stronger)
+    return linear or row.details.get(EFFORT) == "below"
+
+
+def weakness(row: Measurement) -> str:
+    """Name the reason for which a row within its limit is not known to be."""
+    if row.details.get(EFFORT) == "below":
+        return "its attack did less than the preset quick"
+    return "its adversary is linear" if is_weak(row) else "another attack was not tried"
 
 
 def would_settle(
@@ -244,9 +256,7 @@ def would_settle(
     stronger = metric.stronger if metric else ""
     remedy = deciding_remedy(times, row.n, metric.counts if metric else "", played=bool(stronger))
     if not inside:
-        below = row.details.get(EFFORT) == "below"
-        adversary = "attack did less than the preset quick" if below else "adversary is linear"
-        remedy = f"its {adversary}, and a stronger one may get more"
+        remedy = f"{weakness(row)}, and a stronger one may get more"
     return f"{remedy} ({stronger})" if options and stronger else remedy
 
 

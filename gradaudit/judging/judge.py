@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.gathering import members
 from gradaudit.errors import UsageError
+from gradaudit.judging.answered import unanswered
 from gradaudit.judging.case import Case, correct, ends_of
 from gradaudit.judging.policy import (
     DEFAULT,
@@ -23,7 +24,7 @@ from gradaudit.judging.policy import (
     layer_matches,
     read_policy,
 )
-from gradaudit.judging.verdict import FAIL_ON, KNOWN, UNJUDGED, missing_evidence, verdict
+from gradaudit.judging.verdict import ATTACK, FAIL_ON, KNOWN, UNJUDGED, missing_evidence, verdict
 from gradaudit.measurement import dict_of, text_of, texts_of
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
@@ -203,8 +204,12 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
     policy = written.in_force(report)
     _expect_few_comparisons(report, policy)
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
+    untried = unanswered(report)
     cases = [
-        Case(number, rule, row, ends_of(row, value), *_ignores(policy, row, today))
+        Case(
+            *(number, rule, row, ends_of(row, value), *_ignores(policy, row, today)),
+            unanswered=untried.get(_question(row), ""),
+        )
         for number, rule, rows in met
         for row in rows
         if (value := row.number) is not None
@@ -229,6 +234,12 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
         return judged
     missing = [_nothing(_NO_EVIDENCE.format(*each)) for each in missing_evidence(judged).items()]
     return judged.model_copy(update={"findings": [*missing, *judged.findings]})
+
+
+def _question(row: Measurement) -> str:
+    """Return the question that an attack's row answers; empty for other rows."""
+    metric = known_metrics().get(row.id)
+    return (metric.question or "") if metric and row.audit == ATTACK and metric.cleared else ""
 
 
 def _unmatched(policy: Policy, met: Met) -> list[JsonValue]:

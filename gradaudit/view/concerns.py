@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 from gradaudit.audits import Metric
 from gradaudit.core.text import number, variant_text
-from gradaudit.judging.case import ends_of, would_settle
+from gradaudit.judging.case import ends_of, weakness, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import open_findings
@@ -14,8 +14,6 @@ from gradaudit.measurement import numbers_of
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import Place, clause, named
-
-_WEAK = ", but of a linear adversary alone"
 
 
 def beyond(finding: Finding, known: Metric | None, place: Place) -> str:
@@ -33,8 +31,9 @@ def number_of(finding: Finding, row: Measurement, place: Place) -> str:
         low, high = map(number, finding.ends)
         value += f", corrected to [{low}, {high}]"
     if finding.outcome == "unclear":
-        inside = f"{limit} inside the interval"
-        return f"{value}, {inside if _holds(finding, row) else f'within {limit}{_WEAK}'}"
+        if _holds(finding, row):
+            return f"{value}, {limit} inside the interval"
+        return f"{value}, within {limit}, but {weakness(row)}"
     side = "above" if most else "below"
     if row.interval is None or row.infinite:
         if attempts(finding, row):

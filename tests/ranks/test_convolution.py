@@ -132,7 +132,9 @@ def test_no_global_randomness_is_used() -> None:
 
 def test_dense_refuses_what_does_not_fit_in_memory() -> None:
     case = plain("large", nn.Conv2d(3, 8, 3, padding=1), 45, 45)
-    with pytest.raises(NotApplicable, match=r"would take 0\.798 GB as a dense matrix; use --method"):
+    with pytest.raises(
+        NotApplicable, match=r"would take 0\.798 GB as a dense matrix; use --method"
+    ):
         case.rank("dense")
 
 

@@ -50,7 +50,7 @@ def test_a_sentence_says_no_more_than_its_number(
 @pytest.mark.parametrize(
     ("interval", "number"),
     [
-        ((0.1, 0.9), "within limit 2, but of a linear adversary alone"),
+        ((0.1, 0.9), "within limit 2, but its adversary is linear"),
         ((0.1, 2.9), "limit 2 inside the interval"),
     ],
 )
