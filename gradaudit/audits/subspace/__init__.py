@@ -40,7 +40,7 @@ def _metrics() -> Iterator[Metric]:
         yield Metric(id=name, title=title, unit="rad", riskier="higher")
     yield Metric(
         id="grassmann_permuted",
-        title="The Grassmann distance between groups drawn at random: mean, and where 95 % lie",
+        title="Mean Grassmann distance between groups drawn at random",
         unit="rad",
     )
     yield Metric(
@@ -84,7 +84,9 @@ class Subspace(Audit[SubspaceOptions]):
     comparison has by itself is in the details.
 
     There is no interval on a distance: resampled records repeat, and repeated records span less
-    and lie further apart. Gradients are those of single records, before any defense.
+    and lie further apart. ``known_to`` in the details says how far distances of half samples vary
+    (``samples`` alone), and where p-values of new samples lie (Boos and Stefanski 2011). Gradients
+    are those of single records, before any defense.
 
     Limits: a distance alone says nothing, so the p-value is what is judged. A limit of 0.01 flags
     one in a hundred models that tell nothing; being told apart is not yet a measure of

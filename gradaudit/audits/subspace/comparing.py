@@ -23,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.core.statistics.laws import student_quantile
 from gradaudit.errors import NotApplicable
 
 Array = NDArray[np.float64]
+Range = tuple[float, float]
 _SLAB = 1 << 18
 """Numbers that are decomposed at a time: some MiB, which LAPACK copies."""
 _MODERATE = 1e-7
@@ -42,6 +44,7 @@ DISTANCES: Mapping[str, Callable[[Array], Array]] = {
 between subspaces of different dimensions" (2016), table 2."""
 _SMALL = 1e-2
 """Angles below this are taken from their sines; others are exact to 1e-14 by their cosines."""
+_FEWEST_HALVES = 8
 STATISTIC = "grassmann"
 """The distance that the permutation test orders by."""
 _TIES = 1e-6
@@ -195,15 +198,32 @@ class PrincipalAngles:
         angles: (k,), ascending, in radians.
         permuted: each distance between groups of permuted labels, (permutations,).
         facts: what the rows say of how the subspaces were made.
+        halved: each distance of half samples, (half samples, 2): between the groups, and between
+            groups of permuted labels.
     """
 
     angles: Array
     permuted: Mapping[str, Array]
     facts: dict[str, JsonValue] = field(default_factory=dict)
+    halved: Mapping[str, Array] = field(default_factory=dict)
 
     def distance(self, name: str) -> float:
         """Compute one of the distances of the observed groups."""
         return float(DISTANCES[name](self.angles))
+
+    def known_to(self, name: str, value: float, *, permuted: bool = False) -> Range | None:
+        """Span a distance by its relative spread over half samples; None for too few of them.
+
+        Half samples vary about their mean as samples do about theirs (J. Shao and C. F. J. Wu, "A
+        general theory for jackknife variance estimation", 1989), and lie apart by as much more as
+        they are smaller.
+        """
+        values = self.halved.get(name, np.zeros((0, 2)))[:, int(permuted)]
+        if len(values) < _FEWEST_HALVES or not values.mean():
+            return None
+        spread = float(values.std(ddof=1) / values.mean())
+        margin = student_quantile(len(values) - 1) * spread * value
+        return max(value - margin, 0.0), value + margin
 
     def among(self, name: str) -> Array:
         """Return the observed distance and the permuted ones, with ties equal to the observed."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.audits.subspace.comparing import (
+    DISTANCES,
     PrincipalAngles,
     directions_holding,
     distances,
@@ -284,12 +285,26 @@ class _Groups:
             for rows in (self.split.member, ~self.split.member)
         )
         together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
-        compared = PrincipalAngles(principal_angles(inside, outside), together, self._facts)
+        angles = principal_angles(inside, outside)
+        compared = PrincipalAngles(angles, together, self._facts, self._halved())
         try:
             compared.expect_different()
         except NotApplicable as why:
             return why
         return compared
+
+    def _halved(self) -> dict[str, Array]:
+        """Compute distances in half samples, each with its own directions and their number."""
+        found: list[dict[str, Array]] = []
+        for half, order in zip(self.split.halves, self.split.orders, strict=False):
+            labels = np.stack([self.split.member[half], self.split.member[order][half]])
+            smallest = int(np.minimum(labels.sum(axis=1), (~labels).sum(axis=1)).min())
+            coordinates = principal_coordinates(self.coordinates[half])
+            if smallest and coordinates.shape[1]:
+                holding = directions_holding(ENERGY, np.square(coordinates).sum(axis=0))
+                angles = _angles(coordinates, labels, min(holding, smallest), self.floor)
+                found.append(distances(angles))
+        return {name: np.stack([each[name] for each in found]) for name in DISTANCES if found}
 
     @property
     def _facts(self) -> dict[str, JsonValue]:

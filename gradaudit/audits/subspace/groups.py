@@ -8,7 +8,7 @@ where the labels that it permutes have nothing to do with the gradients.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,8 @@ from scipy.special import gammaln
 from gradaudit.core.randomness import rng
 from gradaudit.data.records import Attribute, Records
 
+HALVES = 16
+"""Half samples whose distances tell how far a distance is known."""
 FEWEST = 5
 """Records, or users, that a group needs: ten can be split into two groups of five in 252 ways."""
 _LOG_LABELLINGS = float(np.log(252))
@@ -35,6 +37,8 @@ class Split:
         orders: (permutations, records); under a permutation, record i has the label of the record
             that ``orders`` has at i.
         refusal: why the two groups cannot be compared, if so.
+        halves: (half samples, records) whether a record is in a random half of the records, or of
+            the users with all their records.
     """
 
     attribute: str
@@ -43,6 +47,7 @@ class Split:
     permuted: Permuted
     orders: Orders
     refusal: str | None = None
+    halves: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), bool))
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -67,14 +72,22 @@ def splits_of(
     named = records.users
     users = np.arange(len(records)) if named is None else np.unique(named, return_inverse=True)[1]
     orders: dict[Permuted, Orders] = {}
+    halves = _halves(users, seed)
     splits: list[Split] = []
     for name in names:
         attribute = records.attributes[name]
         permuted = _permuted(attribute.codes, users)
         if permuted not in orders:
             orders[permuted] = orders_of(permuted, users, permutations, seed)
-        splits += _splits(name, attribute, permuted, orders[permuted], users)
+        own = _splits(name, attribute, permuted, orders[permuted], users)
+        splits += [replace(split, halves=halves) for split in own]
     return tuple(splits)
+
+
+def _halves(users: Orders, seed: int) -> NDArray[np.bool_]:
+    count = int(users.max()) + 1
+    shuffled = _shuffled(rng(seed, "subspace", "halves"), count, HALVES)
+    return np.asarray((shuffled < count // 2)[:, users])
 
 
 def orders_of(permuted: Permuted, users: Orders, count: int, seed: int) -> Orders:

@@ -15,7 +15,8 @@ from gradaudit.audits.subspace.comparing import (
     most_significant,
 )
 from gradaudit.audits.subspace.distances import Comparison, Outcome
-from gradaudit.audits.subspace.groups import Split, splits_of
+from gradaudit.audits.subspace.groups import HALVES, Split, splits_of
+from gradaudit.core.statistics.laws import replicated_p_value
 from gradaudit.data.records import with_rare_merged
 from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.gradients.per_sample import PREPARING
@@ -46,7 +47,8 @@ def cost(audit: Subspace, subject: Subject) -> float:
     records = looked_at * len(subject.targets)
     element = _SECONDS_AN_ELEMENT + _MORE_A_RECORD * looked_at
     formed = element * records * _elements(subject, looked_at)
-    labellings = audit.options.permutations * len(subject.layers) * len(subject.targets)
+    each = audit.options.permutations + HALVES
+    labellings = each * len(subject.layers) * len(subject.targets)
     spectra = _SECONDS_A_PAIR * looked_at**2 * labellings
     return subject.work(
         gradients=_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1),
@@ -150,23 +152,27 @@ class _TargetRows:
         comparisons: int = 1,
     ) -> Iterator[Measurement]:
         rows = rows.of({}, self._facts(split, compared) | {"comparisons": comparisons})
-        n, (mean, low, high) = sum(split.sizes), _at_random(compared, "grassmann")
+        n, (mean, *spanned) = sum(split.sizes), _at_random(compared, "grassmann")
         for name in DISTANCES:
+            value = compared.distance(name)
             permuted_mean, *permuted_range = _at_random(compared, name)
             details: dict[str, JsonValue] = {
+                **_known_to(compared.known_to(name, value)),
                 "p_value": p_values[name],
                 "p_value_alone": compared.p_value(name),
                 "permuted_mean": permuted_mean,
                 "permuted_range": [*permuted_range],
                 "interval": _NO_INTERVAL,
             }
-            yield rows.measured(name, compared.distance(name), layer=layer, n=n, details=details)
+            yield rows.measured(name, value, layer=layer, n=n, details=details)
+        known = _known_to(compared.known_to("grassmann", mean, permuted=True))
         yield rows.measured(
-            "grassmann_permuted", mean, layer=layer, interval=(low, high), confidence=_RANGE, n=n
+            "grassmann_permuted", mean, layer=layer, n=n, details={"range": [*spanned], **known}
         )
         p_value, alone = p_values["grassmann"], compared.p_value("grassmann")
         error = (p_value * (1 - p_value) / (self.permutations + 1)) ** 0.5
-        details = {"monte_carlo_error": error, "p_value_alone": alone}
+        redrawn = replicated_p_value(p_value, self.permutations)
+        details = {"monte_carlo_error": error, "p_value_alone": alone, **_known_to(redrawn)}
         yield rows.measured("p_value", p_value, layer=layer, n=n, details=details)
 
     def _facts(self, split: Split, compared: PrincipalAngles) -> dict[str, JsonValue]:
@@ -193,6 +199,10 @@ def _variant(split: Split) -> Variant:
 
 def _compared(outcome: Outcome) -> dict[int, PrincipalAngles]:
     return {i: one for i, one in outcome.items() if isinstance(one, PrincipalAngles)}
+
+
+def _known_to(ends: tuple[float, float] | None) -> dict[str, JsonValue]:
+    return {} if ends is None else {"known_to": [*ends]}
 
 
 def _at_random(compared: PrincipalAngles, name: str) -> tuple[float, float, float]:

@@ -12,7 +12,7 @@ from bisect import bisect_left
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, bdtrc, betainc, stdtr, stdtrit
+from scipy.special import bdtr, bdtrc, betainc, ndtr, ndtri, stdtr, stdtrit
 
 from gradaudit.core.statistics import CONFIDENCE
 
@@ -32,6 +32,21 @@ def student_quantile(freedom: float) -> float:
 def student_p(t: float, freedom: float) -> float:
     """The two-sided p-value of Student's t."""
     return 2 * float(stdtr(freedom, -abs(t)))
+
+
+def replicated_p_value(p_value: float, permutations: int) -> tuple[float, float]:
+    """Span the p-values of new samples at ``CONFIDENCE``, by the observed one's normal deviate.
+
+    D. Boos and L. Stefanski, "P-value precision and reproducibility" (2011).
+
+    >>> low, high = replicated_p_value(0.05, 9999)
+    >>> round(low, 5), round(high, 2)
+    (0.00016, 0.62)
+    """
+    least = 1 / (2 * (permutations + 1))
+    deviate = float(ndtri(min(max(p_value, least), 1 - least)))
+    margin = float(ndtri((1 + CONFIDENCE) / 2))
+    return float(ndtr(deviate - margin)), float(ndtr(deviate + margin))
 
 
 def binomial_at_least(hits: int, trials: int, share: float) -> float:

@@ -277,3 +277,34 @@ def test_one_value_alone_is_refused() -> None:
     assert (
         split.refusal == "all 3 records looked at have one value of a; look at more with --samples"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("constant", [False, True])
+def test_distances_of_other_samples_lie_in_what_they_are_known_to(constant: bool) -> None:
+    """Samples of 100 records, or of 25 users of four, whose number of directions varies.
+
+    Of 780 pairs of each of three other seeds 97 % lie within, of few users 83 to 96 %.
+    """
+    generator, held = np.random.default_rng(3), []
+    clusters, of_each = (25, 4) if constant else (100, 1)
+    users = np.repeat(np.arange(clusters), of_each)
+    found = []
+    for seed in range(60):
+        lengths = np.exp(0.5 * generator.normal(size=(clusters, 1)))
+        vectors = (lengths * generator.normal(size=(clusters, 8)))[users]
+        vectors = (vectors + 0.3 * generator.normal(size=vectors.shape)) * 0.7 ** np.arange(8)
+        codes = (np.arange(clusters) % 2)[users]
+        (split,) = splits_of(with_users(codes, users), ["a"], 39, seed)
+        angles = angles_of(vectors, split)
+        value = angles.distance("grassmann")
+        known = angles.known_to("grassmann", value)
+        assert known is not None
+        found.append((value, value - known[0]))
+    for (one, of_one), (other, of_other) in zip(found[::2], found[1::2], strict=True):
+        held.append(abs(one - other) <= np.hypot(of_one, of_other))
+    assert np.mean(held) >= (0.8 if constant else 0.9)
+
+
+def test_without_half_samples_a_distance_is_known_to_nothing() -> None:
+    assert compared(1.0, [0.5, 1.1]).known_to("grassmann", 1.0) is None
