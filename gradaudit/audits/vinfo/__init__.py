@@ -195,10 +195,7 @@ class Vinfo(Audit[VinfoOptions]):
     ``interval_over_repetitions`` is Student's, of these records alone, which the repetitions share.
 
     What is estimated is what an adversary learns who has as many records, less than what the
-    gradient holds: a small number is no proof. ``learning_curve`` is the value with a third of the
-    adversary's batches, two thirds and all; ``bias_at_least`` is how far the value lies from a line
-    in one over the share, ``bias_estimate`` from the limit by the law of linear discriminants,
-    null where the curve does not bend yet.
+    gradient holds: a small number is no proof.
 
     Beside each row stands the same with the attribute permuted among records (users keep their
     records and swap values), in half as many repetitions, as the variant ``attribute_permuted``:

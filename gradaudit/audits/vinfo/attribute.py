@@ -1,9 +1,8 @@
 """Makes an attribute's rows from its repetitions, and their correlation with an attack."""
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import JsonValue
@@ -13,12 +12,8 @@ from gradaudit.audits.vinfo import LATENT, Vinfo
 from gradaudit.audits.vinfo.spread import (
     RecordUse,
     auroc_interval,
-    by_a_line,
     information_interval,
-    limit_of_ranking,
-    mean_curve,
     ranked_alone,
-    ranked_share,
 )
 from gradaudit.audits.vinfo.v_information import RATES, UsableInformation
 from gradaudit.core.statistics.correlation import FEWEST_POINTS, pearson
@@ -61,24 +56,6 @@ def correlation_rows(points: Sequence[LayerPoint]) -> Iterator[Measurement]:
             of_case = [point for point in points if point.case == case]
             if len(of_case) >= FEWEST_POINTS:
                 yield from _row(name, of_case, {**of_metric, **case, "pooled": False}, "one case")
-
-
-def crossed_rows(points: Sequence[LayerPoint]) -> Iterator[Measurement]:
-    """Make rows of Pearson's r of one attribute's information with the attack on another.
-
-    Layers of all rounds are pooled; pairs with too few have no row.
-    """
-    attributes = dict.fromkeys(p.case["attribute"] for p in points if "attribute" in p.case)
-    attacks = {(point.case.get("attribute"), point.place): point.auroc for point in points}
-    for known, attacked in itertools.permutations(attributes, 2):
-        crossed = [
-            replace(point, auroc=attacks[attacked, point.place])
-            for point in points
-            if point.case.get("attribute") == known and (attacked, point.place) in attacks
-        ]
-        if len(crossed) >= FEWEST_POINTS:
-            pair: Variant = {"attribute": known, "attack_on": attacked}
-            yield from _row(f"{Vinfo.name}.vinfo", crossed, pair, "one attribute against another")
 
 
 def _row(
@@ -183,7 +160,6 @@ class AttributeRows:
                 "mean": mean,
                 "interval_over_repetitions": _pair(student(values)),
                 "chosen": dict(chosen),
-                **_learning(metric, repetitions, self.sampled),
                 **(_ranking(repetitions) if metric == "auroc" else {}),
                 **details,
             },
@@ -223,26 +199,6 @@ def _ranking(repetitions: Sequence[UsableInformation]) -> dict[str, JsonValue]:
         [rate, round(float(true), 4)] for rate, true in zip(RATES, mean, strict=True)
     ]
     return {"roc": points, "aurocs": [round(usable.auroc, 4) for usable in repetitions]}
-
-
-def _learning(
-    metric: str, repetitions: Sequence[UsableInformation], sampled: RecordUse
-) -> dict[str, JsonValue]:
-    """Compute the learning curve over fewer batches, and the bias that it indicates."""
-    curve = mean_curve(repetitions)
-    if not curve:
-        return {}
-    unit = _unit(metric, repetitions)
-    shares = [point.share for point in curve]
-    values = [p.auroc if metric == "auroc" else p.information / unit for p in curve]
-    limit = limit_of_ranking(curve) if auroc_interval(repetitions, sampled)[0] > 0.5 else None
-    if limit is not None and metric != "auroc":
-        limit = ranked_share(limit) * repetitions[0].entropy / unit
-    return {
-        "learning_curve": [[share, value] for share, value in zip(shares, values, strict=True)],
-        "bias_at_least": -by_a_line(shares, values),
-        "bias_estimate": None if limit is None else min(0.0, values[-1] - limit),
-    }
 
 
 def _pair(interval: tuple[float, float] | None) -> list[JsonValue] | None:

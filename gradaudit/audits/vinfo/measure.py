@@ -18,7 +18,6 @@ from gradaudit.audits.vinfo.attribute import (
     AttributeRows,
     LayerPoint,
     correlation_rows,
-    crossed_rows,
     worst,
 )
 from gradaudit.audits.vinfo.cases import (
@@ -241,7 +240,6 @@ class _Latent:
             yield from Rows(Vinfo).skipped(self.why, [METRIC])
         else:
             yield from correlation_rows(self.points)
-            yield from crossed_rows(self.points)
 
     def _variant(self, attribute: str) -> Variant:
         return {"attribute": attribute} if len(self.records.attributes) > 1 else {}
@@ -264,7 +262,7 @@ class _Latent:
             self.subject.jobs,
             self.subject.units.of(str(rows.variant)),
         )
-        adversary = Estimator(options.members, options.prior, options.paper, curve=True)
+        adversary = Estimator(options.members, options.prior, options.paper)
         real = work.usable(case.real, adversary, progress, title)
         permuted = work.usable(case.permuted, adversary, progress, f"{title}, permuted")
         attack = replace(work, seed=case.attack).usable(

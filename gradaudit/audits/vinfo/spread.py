@@ -1,8 +1,4 @@
-"""Intervals of an estimate over other records, and its extrapolation to more records.
-
-Intervals for another sample of as many records, and the limit of the learning curve of those there
-are.
-"""
+"""Intervals of an estimate for another sample of as many records."""
 
 from __future__ import annotations
 
@@ -11,62 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from gradaudit.audits.vinfo.repetitions import Repetition
-from gradaudit.audits.vinfo.v_information import LearningCurvePoint, UsableInformation
+from gradaudit.audits.vinfo.v_information import UsableInformation
 from gradaudit.core.statistics.intervals import Interval, resampled, resampled_variance, wilson
 from gradaudit.core.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
 _GRID = np.linspace(-9, 9, 2001)
 _SURE = 1 - 1e-12
-_APART = 1e-3
-"""Distance of two classes below which a point of the curve has learned nothing."""
 _UNITS, _MOST_UNITS = 1.25, 1.9
 """Independent trials that a disjoint batch of the rarest value counts as in an AUROC over splits
 without number, at most: where the AUROC is 1/2, and where it is near 0 or 1."""
-
-
-def mean_curve(found: Sequence[UsableInformation]) -> list[LearningCurvePoint]:
-    """Average the repetitions' learning curves; empty where there is none."""
-    curves = [estimate.curve for estimate in found]
-    if not all(curves):
-        return []
-    return [LearningCurvePoint(*np.mean(points, axis=0)) for points in zip(*curves, strict=True)]
-
-
-def by_a_line(shares: Sequence[float], values: Sequence[float]) -> float:
-    """Extrapolate to unlimited records by a line in one over the share of the records.
-
-    It says too little where the curve has just begun to rise: .02 of the .08 nats that are missed.
-    """
-    slope = np.polyfit(1 / np.asarray(shares), np.asarray(values), 1)[0]
-    return max(0.0, -float(slope))
-
-
-def limit_of_ranking(curve: Sequence[LearningCurvePoint]) -> float | None:
-    """Extrapolate the AUROC to unlimited records by the law of linear discriminants.
-
-    With n records and p features, classes that are Δ apart come out δ apart, with
-    1/δ² = 1/Δ² + c·p/n and AUROC = Φ(δ/√2) (R. A. Fisher's discriminant; S. Raudys and A. K. Jain,
-    "Small sample size effects in statistical pattern recognition", 1991): a line of 1/δ² in one
-    over the share, whose points weigh by δ⁶ as their variance does. None where the points do not
-    show a limit: nothing is learned, or so far twice the records give twice δ². (Of .102 nats,
-    of which .07 to .08 are found, it makes .12 in the median of 30 samples; where .02 are found,
-    a third of the samples show no limit.)
-    """
-    apart = np.array([_distance(point.auroc) for point in curve])
-    shares = np.array([point.share for point in curve])
-    apart_enough = apart > _APART
-    if apart_enough.sum() < 2 or not apart_enough[-1]:
-        return None
-    slope, level = np.polyfit(
-        1 / shares[apart_enough], apart[apart_enough] ** -2, 1, w=apart[apart_enough] ** 3
-    )
-    if level <= 0:
-        return None
-    return float(ndtr(max(level**-0.5 if slope > 0 else 0.0, apart[-1]) / np.sqrt(2)))
 
 
 def ranked_share(auroc: float) -> float:

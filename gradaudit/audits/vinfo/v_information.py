@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,19 +103,11 @@ class FittedFamilies:
             score.append(member.log_probabilities(read.sets.score.features))
         return HeldOutScores(tuple(folds), tuple(score))
 
-    def held_out_scores_of_one(self, name: str, seed: np.random.SeedSequence) -> HeldOutScores:
-        """Log-probabilities by one member, fitted on the first fold alone, of the other folds."""
-        sets = self._read_by(name).sets
-        first, *others = sets.folds
-        member = self._fitted(name, self._training([first]), sequence(seed, "first fold alone"))
-        of_others = tuple(member.log_probabilities(fold.features) for fold in others)
-        return HeldOutScores(of_others, (member.log_probabilities(sets.score.features),))
-
     def calibrated(self, scores: HeldOutScores) -> HeldOutScores:
         """A family's log-probabilities after calibration."""
         if self.paper:
             return scores
-        labels = np.concatenate([fold.labels for fold in self.sets.folds[-len(scores.folds) :]])
+        labels = np.concatenate([fold.labels for fold in self.sets.folds])
         weights, answers = class_weights(labels, self.prior), np.concatenate(scores.folds)
         calibrate = calibration(answers, labels, self.prior, weights, self.sets.independent)
         return HeldOutScores(
@@ -149,19 +141,6 @@ class FittedFamilies:
         return member
 
 
-class LearningCurvePoint(NamedTuple):
-    """A point of the learning curve: results with a share of the adversary's batches.
-
-    Attributes:
-        information: in nats.
-        auroc: averaged over values, each against the rest.
-    """
-
-    share: float
-    information: float
-    auroc: float
-
-
 @dataclass(frozen=True)
 class UsableInformation:
     """The usable information that one repetition estimates.
@@ -173,7 +152,6 @@ class UsableInformation:
             averaged over values, each against the rest.
         family: the one chosen by log loss.
         ranker: the one chosen by AUROC.
-        curve: what both learn with ever more of the batches; empty if not asked for.
         roc: true positive rates of ``ranker`` at ``RATES``, averaged as ``auroc`` is.
     """
 
@@ -182,7 +160,6 @@ class UsableInformation:
     auroc: float
     family: str
     ranker: str
-    curve: tuple[LearningCurvePoint, ...] = ()
     roc: tuple[float, ...] = ()
 
 
@@ -193,7 +170,6 @@ def v_information(
     seed: np.random.SeedSequence,
     *,
     paper: bool = False,
-    curve: bool = False,
 ) -> UsableInformation:
     """Compute V-information from features to a value, in nats (Xu 2020; Mo 2021, eq. 7).
 
@@ -213,7 +189,6 @@ def v_information(
         seed: of the fits.
         paper: take the softmax of a forest's votes for its probabilities, and calibrate nothing
             (Mo et al. 2021, eq. 8).
-        curve: also fit the chosen families on one fold alone, for a learning curve.
     """
     names = dict.fromkeys((IGNORANT, *members))
     families = FittedFamilies(sets, prior, paper)
@@ -229,18 +204,13 @@ def v_information(
     ranks = {name: _ranks(each, sets) for name, each in held_out.items()}
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
     gained = _gained(calibrated[chosen].score, sets.score, prior)
-    usable = UsableInformation(
+    return UsableInformation(
         information=0.0 if chosen == IGNORANT else gained,
         entropy=entropy(prior),
         auroc=macro_auroc(held_out[ranker].score, sets.score.labels),
         family=chosen,
         ranker=ranker,
         roc=macro_roc(held_out[ranker].score, sets.score.labels),
-    )
-    if not curve:
-        return usable
-    return replace(
-        usable, curve=_curve(usable, families, calibrated[chosen], held_out[ranker], seed)
     )
 
 
@@ -256,32 +226,6 @@ def macro_roc(log_probabilities: FloatArray, labels: IntArray) -> tuple[float, .
     values = range(log_probabilities.shape[1])
     curves = [roc(log_odds(log_probabilities, v), labels == v, np.array(RATES)) for v in values]
     return tuple(map(float, np.mean(curves, axis=0)))
-
-
-def _curve(
-    found: UsableInformation,
-    families: FittedFamilies,
-    calibrated: HeldOutScores,
-    ranked: HeldOutScores,
-    seed: np.random.SeedSequence,
-) -> tuple[LearningCurvePoint, ...]:
-    """Compute the learning curve: information from one fold, all but one, and all."""
-    score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
-    alone = {
-        name: families.held_out_scores_of_one(name, sequence(seed, "family", name))
-        for name in {found.family, found.ranker}
-    }
-    fewest = LearningCurvePoint(
-        1 / folds,
-        _gained(families.calibrated(alone[found.family]).score, score, prior),
-        macro_auroc(alone[found.ranker].score, score.labels),
-    )
-    most = LearningCurvePoint(
-        1 - 1 / folds,
-        float(np.mean([_gained(each, score, prior) for each in calibrated.turns])),
-        float(np.mean([macro_auroc(each, score.labels) for each in ranked.turns])),
-    )
-    return fewest, most, LearningCurvePoint(1.0, found.information, found.auroc)
 
 
 def _gained(log_probabilities: FloatArray, batches: LabelledFeatures, prior: FloatArray) -> float:
@@ -310,13 +254,11 @@ class Estimator:
     Attributes:
         prior: ``uniform``, or ``empirical`` for the frequencies among the adversary's records.
         paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
-        curve: whether to fit on fewer batches too, where the attribute is not permuted.
     """
 
     members: tuple[str, ...]
     prior: str = "uniform"
     paper: bool = False
-    curve: bool = False
 
     def of(self, repetition: Repetition) -> NDArray[np.float64]:
         """Return the prior in a repetition, (values,)."""
@@ -345,7 +287,6 @@ def estimate(
             adversary.members,
             seed,
             paper=adversary.paper,
-            curve=adversary.curve and not repetition.permuted,
         )
     advance(1)
     return usable

@@ -1,4 +1,4 @@
-"""Intervals for new records, and what a learning curve says, against closed forms."""
+"""Intervals for new records, against closed forms."""
 
 import numpy as np
 import pytest
@@ -7,22 +7,17 @@ from scipy import integrate, stats
 from gradaudit.audits.vinfo.spread import (
     RecordUse,
     auroc_interval,
-    by_a_line,
     information_interval,
-    limit_of_ranking,
-    mean_curve,
     ranked_alone,
     ranked_share,
 )
-from gradaudit.audits.vinfo.v_information import LearningCurvePoint, UsableInformation
+from gradaudit.audits.vinfo.v_information import UsableInformation
 
 SAMPLED = RecordUse(300, 700, 62.5)
 
 
-def usable(
-    information: float, auroc: float, curve: tuple[LearningCurvePoint, ...] = ()
-) -> UsableInformation:
-    return UsableInformation(information, float(np.log(2)), auroc, "logistic", "logistic", curve)
+def usable(information: float, auroc: float) -> UsableInformation:
+    return UsableInformation(information, float(np.log(2)), auroc, "logistic", "logistic")
 
 
 def margin(values: np.ndarray, sampled: RecordUse) -> float:
@@ -129,51 +124,3 @@ def test_what_a_ranking_tells_is_that_of_two_normal_laws(auroc: float) -> None:
     assert ranked_share(auroc) == pytest.approx(expected, abs=1e-5)
     assert ranked_share(1 - auroc) == pytest.approx(0, abs=1e-12)
     assert ranked_share(1.0) == pytest.approx(1, abs=1e-5)
-
-
-def test_the_limit_of_a_linear_discriminants_curve_is_found() -> None:
-    """1/δ² = 1/Δ² + c/share exactly, so AUROC = Φ(Δ/√2) is the limit."""
-    shares = (1 / 3, 2 / 3, 1.0)
-    apart = [(1 / 1.5**2 + 0.4 / share) ** -0.5 for share in shares]
-    aurocs = [float(stats.norm.cdf(each / np.sqrt(2))) for each in apart]
-    curve = [LearningCurvePoint(s, 0.1, a) for s, a in zip(shares, aurocs, strict=True)]
-    assert limit_of_ranking(curve) == pytest.approx(stats.norm.cdf(1.5 / np.sqrt(2)))
-    doubling = [
-        LearningCurvePoint(s, 0.1, float(stats.norm.cdf(0.5 * np.sqrt(s / 2)))) for s in shares
-    ]
-    assert limit_of_ranking(doubling) is None or limit_of_ranking(doubling) > 0.999
-    assert limit_of_ranking([LearningCurvePoint(s, 0.0, 0.49) for s in shares]) is None
-
-
-def test_points_of_a_curve_weigh_as_the_sixth_power_of_their_distance() -> None:
-    """Least squares by its normal equations, of points on no line; one at chance has no say."""
-    shares, aurocs = np.array([0.1, 0.25, 0.5, 1.0]), [0.5004, 0.6, 0.7, 0.72]
-    curve = [LearningCurvePoint(s, 0.1, a) for s, a in zip(shares, aurocs, strict=True)]
-    apart = np.sqrt(2) * stats.norm.ppf(aurocs[1:])
-    lines = np.stack([np.ones(3), 1 / shares[1:]], axis=1)
-    weighted = lines.T * apart**6
-    level, slope = np.linalg.solve(weighted @ lines, weighted @ apart**-2)
-    assert slope > 0
-    assert limit_of_ranking(curve) == pytest.approx(stats.norm.cdf(level**-0.5 / np.sqrt(2)))
-    assert limit_of_ranking(curve[:2]) is None
-    assert limit_of_ranking([*curve[:3], LearningCurvePoint(1.0, 0.1, 0.5)]) is None
-    falling = [
-        LearningCurvePoint(s, 0.1, a) for s, a in zip(shares, (0.9, 0.88, 0.87, 0.86), strict=True)
-    ]
-    assert limit_of_ranking(falling) == pytest.approx(0.86)
-
-
-def test_a_line_adds_what_it_shows() -> None:
-    shares = [1 / 3, 2 / 3, 1.0]
-    assert by_a_line(shares, [0.2 - 0.05 / share for share in shares]) == pytest.approx(0.05)
-    assert by_a_line(shares, [0.1, 0.1, 0.1]) == pytest.approx(0, abs=1e-12)
-
-
-def test_curves_are_averaged_point_by_point() -> None:
-    first = usable(0.3, 0.9, (LearningCurvePoint(0.5, 0.1, 0.7), LearningCurvePoint(1, 0.3, 0.9)))
-    second = usable(0.1, 0.7, (LearningCurvePoint(0.5, 0.3, 0.5), LearningCurvePoint(1, 0.1, 0.7)))
-    assert [tuple(each) for each in mean_curve([first, second])] == [
-        pytest.approx((0.5, 0.2, 0.6)),
-        pytest.approx((1, 0.2, 0.8)),
-    ]
-    assert mean_curve([first, usable(0.1, 0.7)]) == []

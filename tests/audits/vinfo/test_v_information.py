@@ -176,24 +176,6 @@ def test_the_members_of_all_turns_say_their_mean_probability() -> None:
     assert np.exp(said.score) == pytest.approx((one + other) / 2)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_all_members_know_no_less_than_one_of_them_on_average(seed: int) -> None:
-    """Jensen's inequality, for the log of a mean."""
-    found = told(gaussian_sets(1.0, seed, 60), "logistic", seed=seed, curve=True)
-    assert found.curve[1].information < found.information
-
-
-def test_a_learning_curve_is_of_one_fold_two_and_all() -> None:
-    sets = gaussian_sets(1.5, 0, 400)
-    found = told(sets, "logistic", curve=True)
-    assert [each.share for each in found.curve] == pytest.approx([1 / 3, 2 / 3, 1])
-    assert found.curve[-1][1:] == (found.information, found.auroc)
-    assert found.curve[0].information == pytest.approx(found.information, abs=0.03)
-    plain = told(sets, "logistic")
-    assert (plain.information, plain.auroc) == (found.information, found.auroc)
-    assert not plain.curve
-
-
 def test_the_papers_forest_stays_below_its_ceiling() -> None:
     found = told(gaussian_sets(60.0, 0, 400), "forest", paper=True)
     assert ceiling(2) - 0.03 < found.information <= ceiling(2)
@@ -228,15 +210,14 @@ def test_an_estimate_is_of_the_rows_of_each_set() -> None:
     shares = np.array([0.7, 0.3])
     planned = Repetition(0, False, (), batches, 50.0, 20.0, shares)
     rows = np.concatenate([one.features for one in every])
-    adversary, heard = Estimator(("logistic",), curve=True), []
+    adversary, heard = Estimator(("logistic",)), []
     assert adversary.of(planned).tolist() == [0.5, 0.5]
     assert replace(adversary, prior="empirical").of(planned) is shares
     found, permuted = (
         estimate(rows, each, adversary, np.random.SeedSequence(0), heard.append)
         for each in (planned, replace(planned, permuted=True))
     )
-    assert found == told(replace(sets, independent=50.0), "logistic", curve=True)
-    assert permuted == replace(found, curve=())
+    assert found == permuted == told(replace(sets, independent=50.0), "logistic")
     assert heard == [1, 1]
 
 
