@@ -4,7 +4,7 @@ A target is a model with its records and what is done to updates: audits measure
 are called with it and an update.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from gradaudit.audits import Audit, named
 from gradaudit.audits import audits as all_audits
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.core.specs import expect_options, pick, suggest
+from gradaudit.core.text import printable
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense, parse_defense
@@ -29,6 +30,7 @@ from gradaudit.errors import UsageError
 from gradaudit.executors.workers import DEFAULT, use_executor
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode, shared_parameters
+from gradaudit.models.torch_losses import user_loss
 from gradaudit.progress import Progress
 from gradaudit.report import Report
 from gradaudit.run.opening import open_subject
@@ -50,7 +52,8 @@ class AuditTarget:
         model: a module with its weights, on its device, which is not changed; or a spec as on the
             command line.
         records: records, a pair of inputs (records, …) and labels (records,), or a spec.
-        loss: the training loss, by name or as an object.
+        loss: the training loss, by name, as an object, or a function or module of outputs and
+            labels.
         defenses: what is done to updates before they are shared, in order, as objects or specs.
         attributes: the private attributes asked about, of those that the records have.
         checkpoints: files of weights to put into copies of the model, oldest round first.
@@ -75,7 +78,7 @@ class AuditTarget:
     model: nn.Module | str
     records: Data
     _: KW_ONLY
-    loss: str | Loss = "cross-entropy"
+    loss: str | Loss | Callable[..., Tensor] = "cross-entropy"
     defenses: Sequence[str | Defense[Any]] = ()
     attributes: Sequence[str] = ()
     checkpoints: Sequence[str | Path] = ()
@@ -129,7 +132,7 @@ class AuditTarget:
             settings,
             model=None if isinstance(self.model, str) else self.model,
             records=given,
-            loss=None if isinstance(self.loss, str) else self.loss,
+            loss=None if isinstance(self.loss, str) else _loss_of(self.loss),
             defenses=tuple(parse_defense(d) if isinstance(d, str) else d for d in self.defenses),
         )
         return replace(subject, deployment=self.federation)
@@ -183,6 +186,23 @@ class AuditTarget:
         return SharingProtocol(defenses=self.subject.defenses)
 
 
+def _loss_of(given: Loss | Callable[..., Tensor]) -> Loss:
+    """Returns a loss, or a user's function or module as one.
+
+    Raises:
+        UsageError: it is a class, or cannot be called.
+    """
+    if isinstance(given, Loss):
+        return given
+    name = getattr(given, "__name__", type(given).__name__)
+    if isinstance(given, type) or not callable(given):
+        raise UsageError(
+            f"loss: {printable(name)} is {'a class' if isinstance(given, type) else 'no function'};"
+            " give a function of (outputs, labels) or an instance"
+        )
+    return user_loss(given, name)
+
+
 def _by_name(update: SharedUpdate, model: nn.Module) -> dict[str, Tensor]:
     """Returns an update by parameter name, in the shapes of the parameters.
 
@@ -229,7 +249,7 @@ def audit(
     prefix: str | None = None,
     partial: bool = False,
     attributes: Sequence[str] = (),
-    loss: str | Loss = "cross-entropy",
+    loss: str | Loss | Callable[..., Tensor] = "cross-entropy",
     mode: Mode | None = None,
     layers: Sequence[str] = (),
     hide: Sequence[str] = (),

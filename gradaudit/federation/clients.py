@@ -21,7 +21,6 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running
 from gradaudit.models.hf_adapter import frozen_below
 from gradaudit.models.module_kinds import BATCH_NORMS
-from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import Target
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
@@ -149,8 +148,7 @@ class ClientModel:
         labels = _cast(client.records.labels[rows], device, dtype)
         given, named = arguments(self.target.parts, inputs)
         measure = self.target.loss
-        returned = returned_by(model, model, given, named, each=measure.takes_whole)
-        loss = measure.of_batch(measure.taken(returned), labels)
+        loss = measure.of_batch(measure.outputs_of(model, model, given, named), labels)
         torch.autograd.backward(loss)
         return loss.detach()
 

@@ -23,7 +23,6 @@ from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, substituting, without_recomputation
 from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.module_kinds import BATCH_NORMS
-from gradaudit.models.outputs import returned_by
 from gradaudit.models.target import Mode, Target
 
 Parameters = Mapping[str, Tensor]
@@ -103,9 +102,7 @@ class FunctionalModel:
         ``forward`` may write into what it is given.
         """
         args, kwargs = arguments(self.parts, inputs.clone())
-        run = partial(self.call, parameters)
-        each = self.loss.takes_whole
-        return self.loss.taken(returned_by(self.module, run, args, kwargs, each=each))
+        return self.loss.outputs_of(self.module, partial(self.call, parameters), args, kwargs)
 
     def call(self, parameters: Parameters, *args: Any, **kwargs: Any) -> Any:
         """The model's output for its own arguments, with some or all parameters replaced."""
@@ -177,6 +174,10 @@ class FunctionalModel:
                     f"{len(inputs)} records; one output a record is needed"
                 )
             self.loss.check(outputs, labels)
+            args, kwargs = arguments(self.parts, inputs.clone())
+            run = partial(self.call, {})
+            if reason := self.loss.batch_mismatch(run, args, kwargs, outputs):
+                raise AuditError(f"{reason}{self.remedy}")
         return outputs
 
     def _runs_in_single_precision(self, inputs: Tensor) -> bool:

@@ -78,11 +78,18 @@ class CustomLoss(Loss):
         return self._layouts.get(outputs.shape[1]) if outputs.dim() == 2 else None
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns each record's loss; a function that reduces is called record by record (vmap)."""
+        """Returns each record's loss; a function that reduces is called record by record."""
         losses = self._called(outputs, targets)
         if losses.dim():
             return losses
-        return torch.func.vmap(lambda o, t: self._called(o[None], t[None]))(outputs, targets)
+        if len(outputs) == 1:
+            return losses[None]
+        try:
+            return torch.func.vmap(lambda o, t: self._called(o[None], t[None]))(outputs, targets)
+        except RuntimeError:  # as of a function that looks at values: vmap has none
+            return torch.cat(
+                [self.per_record(o[None], t[None]) for o, t in zip(outputs, targets, strict=True)]
+            )
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """Returns the weights from ``f.weights``, if there is one.
@@ -165,7 +172,7 @@ class CustomLoss(Loss):
             raise AuditError(
                 f"--loss {self.name}: fails on outputs {self._shapes(outputs)} and labels "
                 f"{self._label_shapes(labels)}: {one_line(error)}"
-                f"{self._single_only(outputs, labels)}"
+                f"{self._other_arguments(outputs, labels)}{self._single_only(outputs, labels)}"
             ) from error
 
     def _takes_prediction(self, outputs: Tensor, labels: Tensor) -> bool:
@@ -196,6 +203,14 @@ class CustomLoss(Loss):
             if named
             else f"of shape {tuple(labels.shape)} ({labels.dtype})"
         )
+
+    def _other_arguments(self, outputs: Tensor, labels: Tensor) -> str:
+        """Say how a loss is called, where the function does not take these arguments."""
+        given = self._arguments(outputs, labels)
+        if binds(self.function, given):
+            return ""
+        called = ", ".join(("outputs", "labels")[: len(given)])
+        return f"; it is called as loss({called}): name a function of these that calls it"
 
     def _single_only(self, outputs: Tensor, labels: Tensor) -> str:
         """Advises on the user's tensors that force the loss into single precision."""

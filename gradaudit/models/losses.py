@@ -6,17 +6,18 @@ none left.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from gradaudit.core.text import listed
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import AuditError
-from gradaudit.models.outputs import unwrap
+from gradaudit.models.outputs import returned_by, unwrap
 
 _NAME_IT = "name the loss that the model is trained with by --loss"
 
@@ -40,6 +41,9 @@ class Loss(ABC):
     takes_whole: bool = False
     """Whether the loss takes everything that the model returns, not the prediction alone."""
 
+    note: str = ""
+    """What a reader must know of the loss, once it was computed."""
+
     def taken(self, returned: Any) -> Tensor:
         """Returns the part of the model's output that the loss takes, (records, …).
 
@@ -47,6 +51,33 @@ class Loss(ABC):
             AuditError: there is no such tensor.
         """
         return unwrap(returned)
+
+    def outputs_of(
+        self,
+        module: nn.Module,
+        run: Callable[..., Any],
+        args: Sequence[Tensor],
+        kwargs: Mapping[str, Any],
+    ) -> Tensor:
+        """Run the model on a batch, and return what the loss takes of its output, (records, …).
+
+        Args:
+            module: whose ``forward`` says how many arguments it takes.
+            run: calls it.
+            args: its arguments in order, as the data has them.
+            kwargs: those by name.
+        """
+        return self.taken(returned_by(module, run, args, kwargs, each=self.takes_whole))
+
+    def batch_mismatch(
+        self,
+        run: Callable[..., Any],
+        args: Sequence[Tensor],
+        kwargs: Mapping[str, Any],
+        outputs: Tensor,
+    ) -> str | None:
+        """Returns why outputs of records alone do not make up those of a batch; None if they do."""
+        return None
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -268,8 +299,83 @@ class BinaryCrossEntropy(Loss):
         return _targets_like(outputs, labels, self.name)
 
 
+class ModelLoss(Loss):
+    """The loss that a model returns itself, as its ``forward(inputs, targets)``.
+
+    The model gets the labels as its last argument and returns the batch's loss, a number, or
+    several numbers by name, of which the loss is ``loss`` or else the sum. It is called on one
+    record at a time, so its outputs here are the records' losses, (records,).
+    """
+
+    name = "model"
+    summary = "the loss that the model's forward(inputs, targets) returns"
+
+    def outputs_of(
+        self,
+        module: nn.Module,
+        run: Callable[..., Any],
+        args: Sequence[Tensor],
+        kwargs: Mapping[str, Any],
+    ) -> Tensor:
+        """Returns each record's loss, (records,)."""
+        records = len(next(iter((*args, *kwargs.values()))))
+        return torch.stack(
+            [
+                self._loss(run(*(x[i : i + 1] for x in args), **_rows(kwargs, i)))
+                for i in range(records)
+            ]
+        )
+
+    def batch_mismatch(
+        self,
+        run: Callable[..., Any],
+        args: Sequence[Tensor],
+        kwargs: Mapping[str, Any],
+        outputs: Tensor,
+    ) -> str | None:
+        """Returns why the model's loss of a batch is no mean over its records; None if it is."""
+        whole, tolerance = self._loss(run(*args, **kwargs)), torch.finfo(outputs.dtype).eps ** 0.5
+        if torch.allclose(whole, outputs.mean(), tolerance, tolerance, equal_nan=True):
+            return None
+        return (
+            f"--loss model: of {len(outputs)} records the model returns {float(whole):.6g}, and "
+            f"the mean of their losses alone is {float(outputs.mean()):.6g}; return the mean over "
+            "the records, or name a loss of several records by --loss FILE.py:NAME"
+        )
+
+    def _loss(self, returned: Any) -> Tensor:
+        named = dict(returned) if isinstance(returned, Mapping) else {"": returned}
+        named = {"loss": named["loss"]} if "loss" in named else named
+        if not named or not all(isinstance(x, Tensor) and x.numel() == 1 for x in named.values()):
+            raise AuditError(
+                f"--loss model: the model returns {type(returned).__name__}"
+                f"{f' of {listed(list(map(str, named)))}' if isinstance(returned, Mapping) else ''}"
+                "; return the batch's loss as one number, as `loss`, or in parts by name"
+            )
+        if len(named) > 1:
+            self.note = f"the loss is the sum of {listed(list(map(str, named)))}"
+        return torch.stack([part.reshape(()) for part in named.values()]).sum()
+
+    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the outputs, which are the records' losses."""
+        return outputs
+
+    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Raise an error, as the labels are among the model's inputs."""
+        raise AuditError(
+            "--loss model: the labels are arguments of the model; nothing is differentiated by them"
+        )
+
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        """Do nothing: the model has taken the labels."""
+
+
+def _rows(named: Mapping[str, Any], row: int) -> dict[str, Any]:
+    return {name: values[row : row + 1] for name, values in named.items()}
+
+
 BUILT_IN: dict[str, type[Loss]] = {
-    loss.name: loss for loss in (CrossEntropy, MeanSquaredError, BinaryCrossEntropy)
+    loss.name: loss for loss in (CrossEntropy, MeanSquaredError, BinaryCrossEntropy, ModelLoss)
 }
 
 

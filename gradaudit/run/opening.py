@@ -14,6 +14,8 @@ from gradaudit.config import SubjectSettings
 from gradaudit.core.randomness import rng
 from gradaudit.data import expect_attributes, load_records
 from gradaudit.data.common.items import ItemLayout
+from gradaudit.data.common.packing import InputPart, Kind
+from gradaudit.data.common.packing import in_order as in_places
 from gradaudit.data.common.roles import in_order
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
@@ -29,7 +31,13 @@ from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, 
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
 from gradaudit.models.hf_weights import as_named_here
-from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from gradaudit.models.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Loss,
+    MeanSquaredError,
+    ModelLoss,
+)
 from gradaudit.models.outputs import positional_arguments
 from gradaudit.models.preprocessing import expected_of_run, unwrapped
 from gradaudit.models.target import (
@@ -106,7 +114,10 @@ def open_subject(
     precision = named.get(settings.dtype) or usual_precision(untrained.device)
     untrained = replace(untrained, precision=precision)
     records = with_fitting_labels(records, untrained.loss)
-    untrained = replace(untrained, loss=with_fitting_loss(untrained.loss, records))
+    if isinstance(untrained.loss, ModelLoss):
+        records = with_labels_as_input(records)
+    loss = with_fitting_loss(untrained.loss, records)
+    untrained = replace(untrained, loss=loss, parts=records.parts)
     defenses = (*map(parse_defense, settings.defense), *defenses)
     untrained = defended_target(untrained, defenses, settings.seed)
     rename = parse_rename(settings.prefix) if settings.prefix else None
@@ -144,7 +155,7 @@ def _tested(targets: tuple[Target, ...], records: Records, seed: int) -> tuple[T
     inputs = view.cast(records.inputs[batch])
     coupled = view.coupling(inputs, view.cast(records.labels[batch]))
     notes = [f"updates are computed batch by batch: {coupled}"] if coupled else []
-    notes += _probabilities(view, inputs)
+    notes += _probabilities(view, inputs) + ([view.loss.note] if view.loss.note else [])
     return tuple(replace(x, coupled=coupled or "", notes=(*x.notes, *notes)) for x in targets)
 
 
@@ -212,13 +223,42 @@ def with_fitting_labels(records: Records, loss: Loss) -> Records:
     return replace(records, labels=labels.long(), classes=tuple(map(str, known)), class_numbers=())
 
 
+def with_labels_as_input(records: Records) -> Records:
+    """Put the labels behind the inputs, as the last argument of a model that returns its loss.
+
+    Raises:
+        UsageError: inputs or labels have names, so that the labels have no place behind them.
+    """
+    if records.unlabelled:
+        return records
+    if records.label_parts or not in_places(records.parts):
+        raise UsageError(
+            "--loss model: inputs or labels have names; return the labels among the inputs, by the "
+            "name that forward takes them by, and None for the labels, as in --data FILE.py:factory"
+        )
+    shape, labels = tuple(records.inputs.shape[1:]), records.labels
+    given = records.parts or (InputPart("0", shape, "tokens" if records.discrete else "numbers"),)
+    kind: Kind = "numbers" if labels.is_floating_point() else "tokens"
+    parts = (*given, InputPart(str(len(given)), tuple(labels.shape[1:]), kind))
+    blocks = [block.reshape(len(records), -1) for block in (records.inputs, labels)]
+    return replace(
+        records,
+        inputs=torch.cat([block.to(torch.result_type(*blocks)) for block in blocks], dim=1),
+        parts=tuple(replace(part, name=str(place)) for place, part in enumerate(parts)),
+        labels=torch.zeros(len(records), 0),
+        classes=(),
+        class_numbers=(),
+        notes={**records.notes, "labels": "the model's last argument"},
+    )
+
+
 def with_fitting_loss(loss: Loss, records: Records) -> Loss:
     """Returns a loss that knows the parts of the labels.
 
     Raises:
         UsageError: the labels have several parts or there are none, and the loss cannot take that.
     """
-    if not records.unlabelled and not records.label_parts:
+    if (not records.unlabelled and not records.label_parts) or isinstance(loss, ModelLoss):
         return loss
     if isinstance(loss, CustomLoss) and loss.takes_whole:
         return loss.with_labels_of(records.label_parts)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+import gradaudit
 from gradaudit.config import SubjectSettings
 from gradaudit.data import describe, load_records
 from gradaudit.data.common.items import ItemLayout
@@ -26,7 +27,7 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.custom_loss import CustomLoss
-from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.losses import CrossEntropy, Loss, ModelLoss
 from gradaudit.run.opening import open_subject
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
@@ -157,13 +158,46 @@ def unused_target(outputs: Tensor, _: object) -> Tensor:
     return outputs.square().sum(1)
 
 
+def gaussian(returned: tuple[Tensor, Tensor, Tensor], x: Tensor) -> Tensor:
+    rebuilt, _, log_variance = returned
+    return F.gaussian_nll_loss(rebuilt, x, log_variance.exp().mean(1, keepdim=True).expand_as(x))
+
+
+class Inside(Embedding):
+    """Returns its own loss."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+        return F.cross_entropy(self.net(x), labels)
+
+
+class SeveralInside(Embedding):
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        code = self.net(x)
+        return {"classes": F.cross_entropy(code, labels), "size": code.square().mean()}
+
+
+class ThreeInside(Embedding):
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        loss = triplet(self.net(a), self.net(b), self.net(c))
+        return {"loss": loss, "twice": 2 * loss}
+
+
+class RealInside(Embedding):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor, box: Tensor) -> Tensor:  # type: ignore[override]
+        return F.mse_loss(self.last(self.net(x)), box)
+
+
 class Case(NamedTuple):
     """A model, its loss, data as a user's function returns it, and how to call both plainly."""
 
     model: Callable[[], nn.Module]
-    loss: Callable[..., Tensor]
+    loss: Callable[..., Tensor] | Loss
     data: Any
-    plain: Callable[[nn.Module, Callable[..., Tensor], slice], Tensor]
+    plain: Callable[[nn.Module, Any, slice], Tensor]
     unlabelled: bool = False
 
 
@@ -239,12 +273,40 @@ CASES = {
         lambda m, f, i: f(m(rows(X, i)), None),
     ),
 }
+CASES |= {
+    "a variance that must not be negative": Case(
+        Vae,
+        gaussian,
+        (X, X),
+        lambda m, f, i: f(m(rows(X, i)), rows(X, i)),
+    ),
+    "a loss inside the model": Case(
+        Inside, ModelLoss(), (X, CLASSES), lambda m, _, i: m(rows(X, i), CLASSES[i])
+    ),
+    "losses by name inside the model": Case(
+        SeveralInside,
+        ModelLoss(),
+        (X, CLASSES),
+        lambda m, _, i: sum(m(rows(X, i), CLASSES[i]).values()),
+    ),
+    "a loss inside a model of three inputs": Case(
+        ThreeInside,
+        ModelLoss(),
+        list(zip(X, OTHER, THIRD, strict=True)),
+        lambda m, _, i: m(rows(X, i), rows(OTHER, i), rows(THIRD, i))["loss"],
+        unlabelled=True,
+    ),
+    "real targets of a loss inside the model": Case(
+        RealInside, ModelLoss(), (X, BOXES), lambda m, _, i: m(rows(X, i), rows(BOXES, i))
+    ),
+}
 EVERY = pytest.mark.parametrize("name", CASES)
 
 
 def subject_of(case: Case, function: Callable[..., Tensor] | None = None) -> Subject:
     torch.manual_seed(0)
-    loss = CustomLoss(function or case.loss, "losses.py:loss")
+    given = function or case.loss
+    loss = given if isinstance(given, Loss) else CustomLoss(given, "losses.py:loss")
     records = records_of(case.data, "data.py:make", ItemLayout(unlabelled=case.unlabelled))
     settings = SubjectSettings(device="cpu")
     return open_subject(settings, model=case.model(), records=records, loss=loss)
@@ -450,3 +512,72 @@ def test_training_follows_the_whole_loss(name: str) -> None:
     *_, last = train_rounds(target, records, options, scored=False)
     for key, parameter in model.named_parameters():
         torch.testing.assert_close(last.state[key], parameter.detach(), rtol=1e-6, atol=1e-8)
+
+
+def test_the_parts_of_a_loss_inside_the_model_are_named() -> None:
+    notes = subject_of(CASES["losses by name inside the model"]).target.notes
+    assert notes == ("the loss is the sum of classes, size",)
+    assert subject_of(CASES["a loss inside the model"]).target.notes == ()
+
+
+class Summed(Embedding):
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+        return F.cross_entropy(self.net(x), labels, reduction="sum")
+
+
+class Beside(Embedding):
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        return {"logits": self.net(x), "size": self.net(x).mean()}
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (Summed, r"of 6 records the model returns .* alone is .*; return the mean"),
+        (Beside, r"the model returns dict of logits, size; return the batch's loss as one number"),
+    ],
+)
+def test_what_is_no_loss_of_records_is_refused(model: type[nn.Module], says: str) -> None:
+    subject = subject_of(
+        Case(model, ModelLoss(), (X, CLASSES), lambda m, _, i: m(X[i], CLASSES[i]))
+    )
+    view = FunctionalModel.of(subject.target)
+    with pytest.raises(AuditError, match=says):
+        view.check(view.cast(subject.records.inputs), view.cast(subject.records.labels))
+
+
+def test_labels_have_no_place_behind_inputs_by_name() -> None:
+    records = records_of({"inputs": {"x": X}, "labels": CLASSES}, "data.py:make")
+    with pytest.raises(UsageError, match="return the labels among the inputs, by the name"):
+        open_subject(
+            SubjectSettings(device="cpu"), model=Inside(), records=records, loss=ModelLoss()
+        )
+    named = records_of({"inputs": {"x": X, "labels": CLASSES}, "labels": None}, "data.py:make")
+    settings = SubjectSettings(device="cpu")
+    opened = open_subject(settings, model=Inside(), records=named, loss=ModelLoss())
+    view = FunctionalModel.of(opened.target)
+    expected = F.cross_entropy(opened.target.model.double().net(X.double()), CLASSES)
+    torch.testing.assert_close(view.outputs({}, view.cast(named.inputs)).mean(), expected)
+
+
+def test_a_loss_of_three_arguments_says_how_it_is_called() -> None:
+    with pytest.raises(
+        AuditError, match=r"it is called as loss\(outputs, labels\): name a function"
+    ):
+        CustomLoss(nn.GaussianNLLLoss(), "l.py:f").check(torch.ones(2, 3), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss(), CrossEntropy()])
+def test_a_target_takes_a_loss_as_it_is(loss: Any) -> None:
+    model = Embedding()
+    subject = gradaudit.Target(model, (X, CLASSES), loss=loss).subject
+    view = FunctionalModel.of(subject.target)
+    losses = view.losses({}, view.cast(subject.records.inputs), subject.records.labels)
+    expected = F.cross_entropy(model.double().net(X.double()), CLASSES, reduction="none")
+    torch.testing.assert_close(losses, expected)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, 3])
+def test_a_target_refuses_what_is_no_loss(loss: Any) -> None:
+    with pytest.raises(UsageError, match=r"give a function of \(outputs, labels\) or an instance"):
+        _ = gradaudit.Target(Embedding(), (X, CLASSES), loss=loss).subject

@@ -25,7 +25,6 @@ from gradaudit.data.common.packing import arguments
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.canaries import CanaryScores, Unit
 from gradaudit.federation.record_canaries import RecordCanaries
-from gradaudit.models.outputs import returned_by
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
@@ -103,9 +102,8 @@ def _trained(
             taken = torch.from_numpy(np.flatnonzero(draws.random(len(records)) < rate))
             if len(taken):
                 given, named = arguments(target.parts, records.inputs[taken].to(target.device))
-                returned = returned_by(model, model, given, named, each=target.loss.takes_whole)
-                labels = records.labels[taken].to(target.device)
-                loss = target.loss.of_batch(target.loss.taken(returned), labels)
+                outputs = target.loss.outputs_of(model, model, given, named)
+                loss = target.loss.of_batch(outputs, records.labels[taken].to(target.device))
                 torch.autograd.backward(loss)
             optimizer.step()
             advance(1)
