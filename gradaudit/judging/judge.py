@@ -28,8 +28,8 @@ from gradaudit.judging.verdict import ATTACK, FAIL_ON, KNOWN, UNJUDGED, missing_
 from gradaudit.measurement import dict_of, text_of, texts_of
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
-_EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
-"""Outcomes that are excused where the baseline has the outcome of the key."""
+_EXCUSED = ("failed", "unclear")
+"""Outcomes that are excused where the baseline has one of them."""
 _SETTLED = ("passed", "not-applicable")
 TOLERANCE = 0.01
 """Share of its size, or of its distance from the limit, by which a known value may be worse."""
@@ -45,23 +45,19 @@ Met = list[tuple[int, Rule, list[Measurement]]]
 def excuse_known(judged: Report, baseline: Report) -> Report:
     """Returns the judged report with findings excused that the judged baseline has too.
 
-    A failure is ``known`` where the same rule failed the same row of the baseline, and the row is
-    no worse than it was: the intervals, or what the values are known to, overlap or the new one
+    A failure is ``known`` where the same rule failed the same row of the baseline, or could not
+    exclude a failure, and the row is no worse than it was: the intervals, or what the values are known to, overlap or the new one
     lies on the better side, or, where neither row has one, the value is worse by no more than
     ``TOLERANCE`` of the baseline's size or of its distance from the limit, whichever is larger.
     What is unclear passes, and stays unclear, where it was unclear or failed in the baseline and is
     no worse. Rows that could not be measured are never known: what nobody looked at is excused by
     nothing.
     """
-    earlier = {
-        (finding.rule, finding.key): _EXCUSED[finding.outcome]
-        for finding in baseline.findings
-        if finding.outcome in _EXCUSED
-    }
+    earlier = {(x.rule, x.key) for x in baseline.findings if x.outcome in _EXCUSED}
     before, now = baseline.by_key(), judged.by_key()
     findings = []
     for finding in judged.findings:
-        if finding.outcome in earlier.get((finding.rule, finding.key), ()):
+        if finding.outcome in _EXCUSED and (finding.rule, finding.key) in earlier:
             was = before[finding.key]
             if not worse(now[finding.key], was, finding):
                 words = f"{finding.message}{KNOWN}{estimate(was)} in the baseline"
