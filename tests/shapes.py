@@ -173,6 +173,9 @@ class Shape:
         return self.make()
 
 
+TOGETHER = dict.fromkeys(
+    ("sensitivity", "subspace", "forward"), "normalises by its batch's statistics"
+)
 SHAPES: dict[str, Shape] = {
     "flat-mse": Shape(lambda: gives(lambda o: o[:, 0], 1), TABLE, REAL, MeanSquaredError, mse),
     "flat-bce": Shape(lambda: gives(lambda o: o[:, 0], 1), TABLE, HALF, BinaryCrossEntropy, bce),
@@ -274,11 +277,19 @@ SHAPES: dict[str, Shape] = {
         PICTURES,
         CLASS,
         mode="train",
-        reasons={
-            "sensitivity": "normalises by its batch's statistics",
-            "subspace": "normalises by its batch's statistics",
-            "forward": "normalises by its batch's statistics",
-        },
+        reasons=TOGETHER,
+    ),
+    "batch-norm-of-vectors-training": Shape(
+        lambda: head(
+            lambda net, x: net.norm(net.first(x)).relu(),
+            5,
+            first=nn.Linear(6, 5),
+            norm=nn.BatchNorm1d(5),
+        ),
+        TABLE,
+        CLASS,
+        mode="train",
+        reasons=TOGETHER,
     ),
     "hard-sigmoid": Shape(
         lambda: convolved(nn.Hardswish(), nn.Hardsigmoid()), PICTURES, CLASS, tolerance=1e-7

@@ -1,6 +1,7 @@
 """Cheap audits of models of every shape: each layer has the right number or a reason."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.common.packing import arguments
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
+from gradaudit.errors import GradauditError
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.outputs import unwrap
 from gradaudit.models.target import layers_of
@@ -41,6 +43,14 @@ def subject(shape: Shape) -> Subject:
     return open_subject(
         settings, model=shape.model(), records=records_of(parts, "data"), loss=shape.loss()
     )
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_audit_has_a_cost_or_a_reason(name: str) -> None:
+    audited = subject(SHAPES[name])
+    for audit in audits().values():
+        with suppress(GradauditError):
+            assert audit(audit.Options()).cost(audited) >= 0
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -42,12 +42,13 @@ class FullyConnectedReader:
     times: int
 
 
-def readers(model: FunctionalModel, record: Tensor) -> list[FullyConnectedReader]:
+def readers(model: FunctionalModel, records: Tensor) -> list[FullyConnectedReader]:
     """The fully connected layers of a model, in the order in which they first run.
 
     Args:
         model: a functional copy.
-        record: (1, …), any values that differ from each other.
+        records: (records, …), any values that differ from each other; two where a module
+            normalises records by their batch.
     """
     layers = {name: m for name, m in model.module.named_modules() if type(m) is nn.Linear}
     seen: dict[str, list[Tensor]] = {}
@@ -57,13 +58,13 @@ def readers(model: FunctionalModel, record: Tensor) -> list[FullyConnectedReader
         return output
 
     with torch.no_grad(), watching(layers, look):
-        model.outputs({}, record)
+        model.outputs({}, records)
     return [
         FullyConnectedReader(
             layer=name,
             bias=layers[name].bias is not None,
-            of_record=torch.equal(reads[0].flatten(), record.flatten()),
-            times=sum(read.numel() for read in reads) // layers[name].in_features,
+            of_record=torch.equal(reads[0].flatten(), records.flatten()),
+            times=sum(read.numel() for read in reads) // layers[name].in_features // len(records),
         )
         for name, reads in seen.items()
     ]

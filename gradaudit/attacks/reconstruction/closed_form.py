@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from math import isfinite
@@ -244,7 +244,8 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         """A later layer's input is searched for; of the first layer there is nothing to search."""
         known = _KNOWN.setdefault(model.module, {})
         if record.shape not in known:
-            known[record.shape] = _operations(model, record)
+            # in evaluation mode a record can be normalised alone
+            known[record.shape] = _operations(replace(model, mode="eval"), record)
         operations = known[record.shape]
         if operations is None:
             return self.calls()

@@ -105,12 +105,13 @@ def _first_layer(subject: Subject) -> str:
     """The name of the fully connected layer with bias that reads the records themselves."""
     if subject.records.looked_up:
         raise NotApplicable("records of tokens or codes are not read by a fully connected layer")
-    record = torch.rand(1, *subject.records.inputs.shape[1:], generator=torch_rng(0, "attribution"))
+    shape = subject.records.inputs.shape[1:]
+    records = torch.rand(2, *shape, generator=torch_rng(0, "attribution"))
     layers = (m for m in subject.target.model.modules() if isinstance(m, nn.Linear))
-    if all(layer.in_features != record.numel() for layer in layers):
+    if all(layer.in_features != shape.numel() for layer in layers):
         raise NotApplicable(_NONE_READS)
     model = FunctionalModel.of(subject.target, dtype=torch.float64)
-    for reader in readers(model, model.cast(record)):
+    for reader in readers(model, model.cast(records)):
         shared = reader.layer not in subject.hidden
         if reader.of_record and reader.bias and reader.times == 1 and shared:
             return reader.layer

@@ -138,15 +138,18 @@ def test_recovered_rows_are_compared_with_all_clients_rows() -> None:
     )
 
 
-def digits(width: int = 600, records: int = 1200, **more: Any) -> Subject:
-    """An untrained net on pictures of nine grey levels."""
+def digits(
+    width: int = 600, records: int = 1200, norm: nn.Module | None = None, **more: Any
+) -> Subject:
+    """An untrained net on pictures of nine grey levels, in training mode with a norm."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 4))
+    first = [nn.Flatten(), nn.Linear(64, width), norm or nn.Identity()]
+    model = nn.Sequential(*first, nn.ReLU(), nn.Linear(width, 4))
     patterns = torch.randn(4, 64)
     labels = torch.arange(records) % 4
     noisy = (patterns[labels] + torch.randn(records, 64)).sigmoid()
     inputs = (noisy * 8).round().reshape(records, 1, 8, 8) / 8
-    target = Target(model, CrossEntropy())
+    target = Target(model, CrossEntropy(), mode="train" if norm else "eval")
     return Subject((target,), Records(inputs, labels), target.layers, **more)
 
 
@@ -181,6 +184,11 @@ def test_more_clients_give_fewer_rows_away_and_gradients_link_none() -> None:
 def test_noise_on_updates_hides_all_rows() -> None:
     noisy = digits(defenses=(parse_defense("dp:clip=1000,sigma=0.01,per=release"),))
     assert measured(noisy, repeats=1)["rows_recovered"].value == 0
+
+
+def test_records_that_a_batch_normalises_are_attacked_in_batches() -> None:
+    rows = measured(digits(40, 60, norm=nn.BatchNorm1d(40)), rounds=1)
+    assert rows["rows_recovered"].status == "measured"
 
 
 @pytest.mark.parametrize(
