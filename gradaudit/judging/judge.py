@@ -46,9 +46,10 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
     """Returns the judged report with findings excused that the judged baseline has too.
 
     A failure is ``known`` where the same rule failed the same row of the baseline, or could not
-    exclude a failure, and the row is no worse than it was: the intervals, or what the values are known to, overlap or the new one
-    lies on the better side, or, where neither row has one, the value is worse by no more than
-    ``TOLERANCE`` of the baseline's size or of its distance from the limit, whichever is larger.
+    exclude a failure, and the row is no worse than it was: the intervals, or what the values are
+    known to, overlap or the new one lies on the better side, or, where neither row has one, the
+    value is worse by no more than ``TOLERANCE`` of the baseline's size or of its distance from the
+    limit, whichever is larger.
     What is unclear passes, and stays unclear, where it was unclear or failed in the baseline and is
     no worse. Rows that could not be measured are never known: what nobody looked at is excused by
     nothing.
