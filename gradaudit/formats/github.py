@@ -11,6 +11,7 @@ from gradaudit.judging import Policy, Word, fails, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
 from gradaudit.view.facts import abridged
+from gradaudit.view.faults import faults_of
 
 _VERDICTS: dict[Word, str] = {
     "passed": "notice",
@@ -43,6 +44,11 @@ def _lines(judged: Report, found: list[list[Result]]) -> Iterator[str]:
         layers = dict.fromkeys(other.finding.layer or "the whole model" for other in others)
         also = f" Also in {abridged(list(layers))}." if layers else ""
         yield _command(command, f"{worst.sentence}{also}", {**place, "title": worst.rule})
+    for fault in faults_of(judged):
+        command = "notice" if fault.level == "note" else fault.level
+        of_job = _in_workspace(fault.path)
+        place = {"file": of_job, "line": str(fault.line or 1)} if of_job else {}
+        yield _command(command, fault.sentence, {**place, "title": f"job: {fault.name}"})
     outcome = "error" if fails(judged) else _VERDICTS[verdict(judged)]
     yield _command(outcome, summary(judged), {"title": "gradaudit"})
 

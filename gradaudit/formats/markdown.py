@@ -124,6 +124,8 @@ def _summary(shown: View) -> Iterator[Block]:
         ],
     )
     yield Block(["### Findings", ""], list(map(_concern, shown.findings)), needed=True)
+    faults = [f"- **{x.level}** {_text(x.sentence)}" for x in shown.faults]
+    yield Block(["### Faults of the job", ""], faults, needed=True)
     lines = [f"- **{heading}** {_text(text)}" for heading, text in scope.lines]
     lines += [f"- Checkpoint: {_text(note)}" for note in scope.notes]
     yield Block(["### Scope", ""], lines, needed=True)

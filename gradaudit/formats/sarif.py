@@ -39,10 +39,12 @@ from gradaudit.judging.risk import with_findings
 from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
 from gradaudit.view.facts import preparation
+from gradaudit.view.faults import faults_of
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
 """Base of the results' locations: the root of the repository."""
+_FAULTS = "job.faults"
 _SEVERITY = {"error": "8.0", "warning": "5.0"}
 """Scores from which code scanning derives "high" and "medium"."""
 
@@ -65,7 +67,8 @@ class Sarif(Format):
 
 
 def _run(judged: Report) -> Json:
-    rules = list(dict.fromkeys(map(rule_of, (*judged.findings, *(_gone(judged) or ())))))
+    named = [*map(rule_of, (*judged.findings, *(_gone(judged) or ()))), *_rule_of_faults(judged)]
+    rules = list(dict.fromkeys(named))
     driver: Json = {
         "name": _text(judged.tool.get("name", "gradaudit")),
         "semanticVersion": _text(judged.tool.get("version", "0")),
@@ -84,7 +87,7 @@ def _run(judged: Report) -> Json:
         "invocations": [_invocation(judged)],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
         "columnKind": "unicodeCodePoints",
-        "results": list(_results(judged, rules)),
+        "results": [*_results(judged, rules), *_faults(judged, rules)],
         "properties": properties,
     }
 
@@ -182,6 +185,29 @@ def _results(judged: Report, rules: list[str]) -> Iterator[Json]:
         yield _result(place, result, rules, "absent")
 
 
+def _rule_of_faults(judged: Report) -> list[str]:
+    return [_FAULTS] if any(faults_of(judged)) else []
+
+
+def _faults(judged: Report, rules: Sequence[str]) -> Iterator[Json]:
+    """Yield the faults of a job, each at its line of the job's file."""
+    for fault in faults_of(judged):
+        place: Json = {
+            "artifactLocation": _location(fault.path),
+            "region": {"startLine": fault.line or 1},
+        }
+        marks = hashlib.sha256(json.dumps([fault.name, fault.task, fault.place]).encode())
+        yield {
+            "ruleId": _FAULTS,
+            "ruleIndex": rules.index(_FAULTS),
+            "kind": "fail",
+            "level": fault.level,
+            "message": {"text": _text(fault.sentence)},
+            "locations": [{"physicalLocation": place}],
+            "partialFingerprints": {"primaryLocationLineHash": marks.hexdigest()[:32]},
+        }
+
+
 def _gone(judged: Report) -> list[Finding] | None:
     """Returns findings that only the baseline has; None where there was no baseline."""
     absent = dict_of(judged.provenance.get("baseline")).get("absent")
@@ -190,7 +216,10 @@ def _gone(judged: Report) -> list[Finding] | None:
 
 def _artifact(report: Report) -> Json:
     """Returns the file to look into, relative to the repository's root if it is inside."""
-    file = artifact(report) or report.target.model
+    return _location(artifact(report) or report.target.model)
+
+
+def _location(file: str) -> Json:
     if PurePath(file).is_absolute():
         return {"uri": PurePath(file).as_uri()}
     return {"uri": quote(PurePath(file).as_posix()), "uriBaseId": ROOT}

@@ -64,8 +64,8 @@ class _TablePage(Page):
 
     def lines(self) -> Iterator[Text]:
         yield from self.first()
-        sections = (self.layers(), self.findings(), self.scope(), self.arrays(), self.gaps())
-        for section in sections:
+        first = (self.layers(), self.findings(), self.faults())
+        for section in (*first, self.scope(), self.arrays(), self.gaps()):
             if lines := list(section):
                 yield Text()
                 yield from lines
@@ -110,6 +110,13 @@ class _TablePage(Page):
         width = max((len(line.word) for line in shown), default=0) + 2
         for concern in shown:
             yield from self.concern(concern, width)
+
+    def faults(self) -> Iterator[Text]:
+        width = max((len(fault.level) for fault in self.view.faults), default=0) + 2
+        for fault in self.view.faults:
+            yield from self.item(fault.level, f"{fault.heading}: {fault.says}", width)
+            repair = f"repair: {fault.repair} [{fault.place}]"
+            yield from self.prose(repair, " " * width, style="dim")
 
     def concern(self, concern: Concern, width: int) -> Iterator[Text]:
         style = STYLES[concern.level] if concern.shown else ""

@@ -43,7 +43,8 @@ def arrays_of(report: Report) -> tuple[ArrayLine, ...]:
     """Returns the arrays that a report is about; those that leave unchanged come first."""
     lines = [
         _array_line(row)
-        for row in report.select("dp-audit.untouched")
+        for metric in ("dp-audit.untouched", "job.untouched")
+        for row in report.select(metric)
         if row.variant.keys() == {"key"} and row.status == "measured"
     ]
     return tuple(sorted(lines, key=lambda line: not line.open))

@@ -17,6 +17,7 @@ from gradaudit.view.charts.ranking import rankings_of
 from gradaudit.view.charts.sweep import Curves, SweepView, sweep_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import provenance_facts
+from gradaudit.view.faults import FaultLine, faults_of
 from gradaudit.view.first_screen import FirstScreen, first_screen_of
 from gradaudit.view.gaps import UnmeasuredPart, gaps_of
 from gradaudit.view.layers import ArrayLine, Layers, RowLookup, arrays_of, chosen_metrics, layers_of
@@ -53,6 +54,7 @@ class View:
         heat_map: risk levels of the layers by question, from input to output.
         model: numbers of the whole model.
         arrays: what becomes of each array of a client's update.
+        faults: of a federated job, with their repairs.
         gaps: what was not looked at.
         doubts: what casts doubt on numbers that are shown.
         brief_doubts: doubts about the numbers that answer a question alone.
@@ -72,6 +74,7 @@ class View:
     heat_map: HeatMap
     model: tuple[ModelLine, ...]
     arrays: tuple[ArrayLine, ...]
+    faults: tuple[FaultLine, ...]
     gaps: tuple[UnmeasuredPart, ...]
     doubts: tuple[MetricWarning, ...]
     brief_doubts: tuple[MetricWarning, ...]
@@ -115,6 +118,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         heat_map=heat_map_of(judged, layers, lookup),
         model=tuple(_model_line(row, lookup) for row in model),
         arrays=arrays_of(judged),
+        faults=tuple(faults_of(judged)),
         gaps=gaps_of(judged, layers.lines),
         doubts=doubts_of([*shown, *model], len(layers.lines)),
         brief_doubts=doubts_of([*answers, *whole], len(layers.lines)),

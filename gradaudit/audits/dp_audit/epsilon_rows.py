@@ -14,6 +14,7 @@ from gradaudit.audits.dp_audit.game.play import GAUSSIAN_TRIALS, StatisticResult
 from gradaudit.audits.dp_audit.game.run import Game
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_classical, epsilon_composed
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
+from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.rows import Rows
 from gradaudit.core.text import listed
 from gradaudit.errors import UsageError
@@ -118,6 +119,10 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
     if bare:
         remark = f"of what is clipped and under noise; {listed(bare)} is neither"
         uncovered = {"untouched": list[JsonValue](bare), "remark": remark}
+    law = game.mechanism.known if isinstance(game.mechanism, Middleware) else None
+    claim: dict[str, JsonValue] = {}
+    if law is not None and law.claim is not None:
+        claim = {"mod_claims": {"epsilon": law.claim[0], "delta": law.claim[1]}}
     batch = game.hypotheses.records
     for relation in RELATIONS:
         promise = game.promise(relation)
@@ -132,6 +137,7 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
             "sensitivity_over_noise": promise.mu if math.isfinite(promise.mu) else None,
             "delta": promise.delta,
             **uncovered,
+            **claim,
         }
         yield of_relation.measured("epsilon_theory", promise.epsilon, n=batch, details=details)
         if not promise.delta:

@@ -23,11 +23,21 @@ class JobOptions(AuditOptions):
     client: str = Field("site-1", description="Name of the client whose app is audited (NVFlare).")
     model: str | None = Field(
         None,
+        json_schema_extra={"short": "-m"},
         description="Model, where the job names none that can be built: zoo:NAME, "
         "FILE.py:factory, package.module:factory.",
     )
+    replies: tuple[str, ...] = Field(
+        (),
+        description="Number that clients send beside their arrays: NAME=VALUE for a constant, NAME "
+        "for one that follows from their data, none for no number; repeat it for several. Without "
+        "it the framework's usual ones are assumed, as no training is run.",
+    )
     clients: int | None = Field(
-        None, ge=1, description="Number of clients that are online (Flower)."
+        None,
+        ge=1,
+        description="Number of clients that are online (Flower); without it num-supernodes of the "
+        "app's federation, or num-clients of its configuration.",
     )
     heaviest_share: float | None = Field(
         None,

@@ -1,5 +1,7 @@
 """Computes epsilon over a job's rounds where the noise's law is known; else says why not."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,12 +36,18 @@ class NoiseStrength:
         clear: whether something leaves in clear, so that epsilon is infinite.
         measured: noise over the clip as measured, whatever its law is and whatever numbers leave
             beside the arrays; 0 where nothing bounds it.
+        without: the protection if what leaves in clear did not leave.
+        assumed: numbers that replies are assumed to hold, and that would leave in clear.
+        claim: ε and δ of one message that a mod itself claims; None where it claims none.
     """
 
     multiplier: float | None
     why: str
     clear: bool = False
     measured: float = 0.0
+    without: NoiseStrength | None = None
+    assumed: tuple[str, ...] = ()
+    claim: tuple[float, float] | None = None
 
     def epsilon(self, rounds: int, delta: float, relation: Relation) -> float | None:
         """Compute a client's epsilon over a number of rounds; None where it is not known."""
@@ -60,7 +68,8 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStre
     """
     bare = _unprotected(probe)
     measured = 0.0 if bare else 2 * _least_noise(probe) / max(probe.sensitivity, _NOTHING)
-    return replace(_by_law(chain, probe, noise, measured), measured=measured)
+    assumed = probe.numbers if chain.assumed else ()
+    return replace(_by_law(chain, probe, noise, measured), measured=measured, assumed=assumed)
 
 
 def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float) -> NoiseStrength:
@@ -68,15 +77,15 @@ def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float)
         return NoiseStrength(
             None, f"{UNKNOWN}secure sums alone have no epsilon without assumptions"
         )
-    numbers = [*probe.numbers, *probe.counts]
+    numbers = [*(() if chain.assumed else probe.numbers), *probe.counts]
     reason = _unprotected(probe) or (f"{numbers[0]} leaves in clear" if numbers else "")
     if reason:
-        return NoiseStrength(None, f"infinite, because {reason}", clear=True)
+        why = f"infinite, because {reason}"
+        return NoiseStrength(None, why, clear=True, without=_without(chain, probe, noise))
     if chain.known is not None and chain.lawful:
         known = chain.known
-        return NoiseStrength(
-            known.sigma / known.clip, "the law of LocalDpMod, known from its source"
-        )
+        why = "the law of LocalDpMod, known from its source"
+        return NoiseStrength(known.sigma / known.clip, why, claim=known.claim)
     if noise != "gaussian":
         return NoiseStrength(None, f"{UNKNOWN}the law of the noise (--noise gaussian declares it)")
     if not probe.steady:
@@ -84,6 +93,17 @@ def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float)
     if probe.halved:
         return NoiseStrength(None, f"{UNKNOWN}noise of half precision follows no Gaussian law")
     return NoiseStrength(measured, "measured, at 97.5 %; Gaussian as declared")
+
+
+def _without(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStrength:
+    """Compute the protection of a result without the arrays and numbers that leave in clear."""
+    clear = {*probe.untouched, *probe.bare, *probe.counts}
+    kept = tuple(change for change in probe.array_changes if change.key not in clear)
+    rest = replace(probe, array_changes=kept, numbers=())
+    if reason := "nothing else leaves" if not rest.carrying else _unprotected(rest):
+        return NoiseStrength(None, f"{UNKNOWN}{reason}")
+    measured = 2 * _least_noise(rest) / max(rest.sensitivity, _NOTHING)
+    return _by_law(chain, rest, noise, measured)
 
 
 def strength_of_release(

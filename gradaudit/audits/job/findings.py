@@ -1,18 +1,24 @@
 """Names the faults of a job from what its chains do, each with its repair."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gradaudit.audits.job.epsilon import epsilon_laplace_composed
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Level, Link, LoadedJob, fault
 from gradaudit.audits.job.probing import Probe, idle
+from gradaudit.core.files import read_file
 from gradaudit.core.text import listed
+from gradaudit.errors import UsageError
 
 _DECLARED = ("noise_multiplier", "sigma_multiplier", "multiplier")
 _DEVIATIONS = ("sigma", "noise_std", "noise_scale", "std")
 _CLIPS = ("clip", "clipping_norm", "max_grad_norm", "max_norm", "clip_norm")
 """Attributes by which filters and mods commonly say what they promise: noise in clips; noise in
 clips or as it is; the clip."""
+_MOST_BYTES = 1 << 22
 _SPARSE = "SVTPrivacy"
 _OF_A_PROMISE = 0.9
 """Measured noise below this share of what is declared is too little: 16 draws are within 5 %."""
@@ -58,8 +64,19 @@ def faults_of(
         yield chain.fault("untouched-arrays", arrays=listed(probe.untouched, 6))
     if probe.bare:
         yield chain.fault("arrays-without-noise", arrays=listed(probe.bare, 6))
-    if probe.noisy and (numbers := [*probe.numbers, *probe.counts]):
-        yield chain.fault("numbers-in-clear", numbers=listed(numbers))
+    if probe.noisy:
+        yield from number_faults(chain, probe.numbers, probe.counts)
+
+
+def number_faults(
+    chain: JobChain, numbers: Sequence[str], counts: Sequence[str] = (), name: str = ""
+) -> Iterator[Fault]:
+    """List numbers that leave in clear: those that were seen or declared, and those assumed."""
+    known = [*(() if chain.assumed else numbers), *counts]
+    if known:
+        yield chain.fault(name or "numbers-in-clear", numbers=listed(known))
+    if chain.assumed and numbers:
+        yield chain.fault("numbers-assumed", numbers=listed(numbers))
 
 
 def format_faults(
@@ -152,6 +169,21 @@ def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
             facts = {"sent": sent, "total": total, "worth": worth, "delta": delta}
             passes = 0.5 / link.part.fraction
             yield _of_link("svt-ledger", chain, link, passes=passes, **facts)
+
+
+def located(fault: Fault, folder: Path) -> Fault:
+    """Add the line of a fault's key in its file, where one line alone holds it."""
+    word = re.match(r"[\w.@-]+=?", fault.key)
+    try:
+        text = read_file(folder / fault.file, _MOST_BYTES).decode("utf-8", "replace")
+    except UsageError:  # as of a site's policy, which lies elsewhere
+        return fault
+    if word is None or fault.line is not None:
+        return fault
+    end = "" if word[0].endswith("=") else r"(?!\w)"
+    pattern = re.compile(rf"(?<!\w){re.escape(word[0])}{end}")
+    lines = [i for i, line in enumerate(text.splitlines(), start=1) if pattern.search(line)]
+    return replace(fault, line=lines[0]) if len(lines) == 1 else fault
 
 
 def weaker_scope(job: LoadedJob, strength: Mapping[str, float]) -> Iterator[Fault]:

@@ -3,21 +3,23 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any
 
 import torch
 from pydantic import JsonValue
 
 from gradaudit._version import __version__
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
+from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.middleware import quiet
-from gradaudit.audits.dp_audit.middleware.payload import Layout
+from gradaudit.audits.dp_audit.middleware.array_changes import LEAVES
+from gradaudit.audits.dp_audit.middleware.payload import Layout, Outgoing
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import (
     RELATIONS,
@@ -27,8 +29,14 @@ from gradaudit.audits.job.epsilon import (
     strength_of,
     strength_of_release,
 )
-from gradaudit.audits.job.findings import faults_of, format_faults, weaker_scope
-from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing
+from gradaudit.audits.job.findings import (
+    faults_of,
+    format_faults,
+    located,
+    number_faults,
+    weaker_scope,
+)
+from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob
 from gradaudit.audits.job.probing import (
     Probe,
     left_numbers,
@@ -48,6 +56,18 @@ _ROUNDING = 1e-3
 """Relative distance of two releases of the same noise, around other weights of single precision."""
 _HOW = "name the folder of a job: gradaudit job JOB, or scan --job JOB"
 _SECONDS = 5.0
+_ASSUMED = (
+    "assumes replies without {}, which no training was run to see (--replies declares what they "
+    "hold)"
+)
+_SIDE_BY_SIDE = (
+    "one round: {:.4g} at delta {:g}, as dp-audit's epsilon_theory; the mod itself claims {:g} at "
+    "delta {:g} for the sensitivity that it is given"
+)
+_LARGER = (
+    "larger than of a client that is added or removed: such a record replaces its client's update "
+    "by another, which moves it by up to twice the clip"
+)
 _ELSEWHERE = "the job's model has no such layer"
 
 
@@ -129,15 +149,46 @@ def load(folder: Path, options: JobOptions) -> LoadedJob:
     folder = folder.resolve()
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; name that of a Flower app or an NVFlare job")
+    if options.site is not None and not options.site.is_file():
+        raise UsageError(f"--site {options.site}: no such file; name the site's privacy.json")
+    replies = declared_numbers(options.replies)
     if any(folder.glob("meta.*")):
         loader = _loader("NVFlare", "nvflare_job")
-        return cast("LoadedJob", loader.load(folder, options.site, options.model, options.client))
-    if (folder / "pyproject.toml").is_file():
+        job: LoadedJob = loader.load(folder, options.site, options.model, options.client)
+    elif (folder / "pyproject.toml").is_file():
+        if options.site is not None:
+            raise UsageError("--site: a Flower app runs under no site's policy; leave it out")
         loader = _loader("Flower", "flower_app")
-        return cast("LoadedJob", loader.load(folder, options.model, options.clients))
-    raise UsageError(
-        f"{folder}: neither meta.json (an NVFlare job) nor pyproject.toml (a Flower app) is there"
-    )
+        job = loader.load(folder, options.model, options.clients)
+    else:
+        raise UsageError(
+            f"{folder}: neither meta.json (an NVFlare job) nor pyproject.toml (a Flower app) is "
+            "there"
+        )
+    if replies is not None:
+        for chain in job.chains:
+            chain.declare(replies)
+    return job
+
+
+def declared_numbers(replies: Sequence[str]) -> dict[str, float | None] | None:
+    """Parse the numbers that replies are declared to hold, by name; None without any.
+
+    Raises:
+        UsageError: a constant is no number.
+    """
+    if not replies:
+        return None
+    found: dict[str, float | None] = {}
+    for text in replies:
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value) if equals else None
+        except ValueError:
+            raise UsageError(
+                f"--replies {text}: {value!r} is no number; write NAME=NUMBER, or NAME alone"
+            ) from None
+    return {name: value for name, value in found.items() if (name, value) != ("none", None)}
 
 
 def _loader(framework: str, name: str) -> ModuleType:
@@ -170,7 +221,7 @@ def audited(folder: Path, options: JobOptions) -> Audited:
             _look_at_server(found, options)
     ranks = {name: s.multiplier or s.measured for name, s in found.strength.items()}
     found.faults += weaker_scope(job, ranks)
-    found.faults = list(dict.fromkeys(found.faults))
+    found.faults = [located(fault, found.folder) for fault in dict.fromkeys(found.faults)]
     return found
 
 
@@ -181,8 +232,8 @@ def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, priva
         if chain.carries == "numbers":
             given = Outgoing({}, chain.form, chain.numbers)
             found.numbers[i] = left_numbers(chain, given)
-            if found.numbers[i] and not private:
-                faults.append(chain.fault("metrics-unfiltered", numbers=listed(found.numbers[i])))
+            if not private:
+                faults += number_faults(chain, found.numbers[i], name="metrics-unfiltered")
         else:
             done = found.probes[i] = probe(chain, options.seed)
             found.numbers[i] = done.numbers
@@ -225,7 +276,7 @@ def _look_at_server(found: Audited, options: JobOptions) -> None:
         found.central = NoiseStrength(None, f"{UNKNOWN}the released mean could not be measured")
         return
     found.server = measured
-    found.faults += server.server_faults(found.job, measured)
+    found.faults += server.server_faults(found.job, chain, measured)
     found.faults += server.wrong_way(found.job, chain, options.seed)
     found.central = strength_of_release(found.job, measured, options.heaviest_share)
 
@@ -285,17 +336,19 @@ def rows_of(found: Audited, options: JobOptions) -> Iterator[Measurement]:
     yield rows.measured("faults", float(len(found.errors)), details={"faults": names})
     for i, fault in enumerate(found.faults, start=1):
         variant: Variant = {"fault": fault.name, "number": i}
-        yield rows.of(variant).measured("faults", 1.0, details=_json(asdict(fault)))
+        path = {"path": str((options.folder or found.folder) / fault.file)}
+        yield rows.of(variant).measured("faults", 1.0, details=_json({**asdict(fault), **path}))
     for i, chain in enumerate(found.job.chains):
         yield from _chain_rows(rows, found, i, chain)
     yield from _untouched_rows(rows, found)
+    yield from _array_rows(rows, found)
     yield from _server_rows(rows, found)
     yield from _scope_rows(rows, found)
     yield from _epsilon_rows(rows, found, options)
 
 
-def _json(value: object) -> dict[str, JsonValue]:
-    return cast("dict[str, JsonValue]", json.loads(json.dumps(value)))
+def _json(value: object) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator[Measurement]:
@@ -306,11 +359,9 @@ def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator
     yield of.measured("chain", float(len(links)), details=details)
     numbers, done = found.numbers.get(i, ()), found.probes.get(i)
     arrays = found.clear(i)
-    yield of.measured(
-        "unfiltered",
-        float(len(arrays) + len(numbers)),
-        details={"arrays": list(arrays), "numbers": list(numbers)},
-    )
+    known = () if chain.assumed else numbers
+    seen = {"arrays": arrays, "numbers": known, "assumed": numbers if chain.assumed else ()}
+    yield of.measured("unfiltered", float(len(arrays) + len(known)), details=_json(seen))
     if done is None:
         return
     exact = {"exact": done.steady, "clipped_by_parts": done.by_parts}
@@ -318,6 +369,17 @@ def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator
     noise = {change.key: change.noise for change in done.array_changes}
     yield of.measured("noise", done.noise[-2], details={"by_array": _json(noise)})
     yield of.measured("repeats", float(done.repeats))
+
+
+def _array_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
+    """Make a row of each array of the training's result: whether it leaves, clipped and noised."""
+    for i, done in found.probes.items():
+        chain = found.job.chains[i]
+        for change in done.array_changes if chain.chosen and chain.carries == "update" else ():
+            says = {"says": LEAVES} if change.key in done.counts else {}
+            of = rows.of({"key": change.key}, {"task": chain.task, **change.details, **says})
+            value = float(change.carries_on and not chain.masked)
+            yield of.measured("untouched", value, layer=layer_of(change.key))
 
 
 def _untouched_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
@@ -385,16 +447,34 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
     details["adversary"] = (
         "sees the released means" if found.central else "sees each client's result"
     )
+    if assumed := list(dict.fromkeys(strength.assumed)):
+        details["assumed"] = _json(assumed)
     details |= _accountant(found, rounds)
     for metric, relation in product(metrics, RELATIONS):
         of = rows.of({} if relation == "replace" else {"relation": relation}, details)
         # a record may turn its client's update into any other
-        moved = "replace" if metric == "epsilon_record" else relation
+        moved: Relation = "replace" if metric == "epsilon_record" else relation
         value = strength.epsilon(rounds, options.delta, moved)
+        more, remarks = dict[str, JsonValue](), list[str]()
+        if strength.without is not None:
+            other = strength.without.epsilon(rounds, options.delta, moved)
+            more["without_this_fault"] = strength.without.why if other is None else other
+            words = strength.without.why if other is None else f"{other:.4g}"
+            remarks.append(f"without this fault: {words}")
+        one = (strength.without or strength).epsilon(1, options.delta, moved)
+        if one is not None and strength.claim is not None:
+            claimed, at = strength.claim
+            more["one_round"] = one
+            more["mod_claims"] = {"epsilon": claimed, "delta": at}
+            remarks.append(_SIDE_BY_SIDE.format(one, options.delta, claimed, at))
+        if metric == "epsilon_record" and relation == "remove" and value and math.isfinite(value):
+            remarks.append(_LARGER)
+        remarks += [_ASSUMED.format(listed(assumed))] if assumed else []
+        more |= {"remark": "; ".join(remarks)} if remarks else {}
         if value is None:
-            yield from of.skipped(strength.why, [metric])
+            yield from of.skipped(strength.why, [metric], details=more)
         else:
-            yield of.measured(metric, value)
+            yield of.measured(metric, value, details=more)
 
 
 def _with_others(found: Audited, strength: NoiseStrength) -> NoiseStrength:
@@ -402,11 +482,13 @@ def _with_others(found: Audited, strength: NoiseStrength) -> NoiseStrength:
     if found.central is not None or strength.clear:
         return strength
     for i, chain in enumerate(found.job.chains):
-        clear = [*found.numbers.get(i, ()), *found.clear(i)]
+        numbers = found.numbers.get(i, ())
+        clear = [*(() if chain.assumed else numbers), *found.clear(i)]
         if chain.chosen and chain.carries != "update" and clear:
-            return NoiseStrength(
-                None, f"infinite, because {clear[0]} of {chain.task} leaves in clear", True
-            )
+            why = f"infinite, because {clear[0]} of {chain.task} leaves in clear"
+            return NoiseStrength(None, why, clear=True, without=strength)
+        if chain.chosen and chain.carries != "update" and chain.assumed:
+            strength = replace(strength, assumed=(*strength.assumed, *numbers))
     return strength
 
 

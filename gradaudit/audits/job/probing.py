@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, reproducible
 from gradaudit.audits.dp_audit.middleware.array_changes import LOOKS, ArrayChange, array_changes
-from gradaudit.audits.dp_audit.middleware.payload import Layout
-from gradaudit.audits.job.loading.chains import Carry, JobChain, Outgoing
+from gradaudit.audits.dp_audit.middleware.payload import Layout, Outgoing
+from gradaudit.audits.job.loading.chains import Carry, JobChain
 from gradaudit.core.randomness import Seed, number, sequence
 from gradaudit.errors import AuditError
 
@@ -189,13 +189,16 @@ def simulated(layout: Layout, seed: Seed) -> Tensor:
 
 
 def left_numbers(chain: JobChain, given: Outgoing) -> tuple[str, ...]:
-    """Find the numbers beside a result that leave unchanged, whatever their value."""
+    """Find the numbers beside a result, without constants, that leave whatever their value is."""
     others = replace(given, numbers={key: 7 * value for key, value in given.numbers.items()})
     first, second = (chain.leaves(each).numbers for each in (given, others))
     return tuple(
         key
         for key in given.numbers
-        if key in first and first[key] == given.numbers[key] and second[key] == others.numbers[key]
+        if key not in chain.constants
+        and key in first
+        and first[key] == given.numbers[key]
+        and second[key] == others.numbers[key]
     )
 
 

@@ -1,9 +1,11 @@
 """Measures the noise on a Flower strategy's released mean by running its aggregation."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +14,9 @@ from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware import quiet
-from gradaudit.audits.dp_audit.middleware.payload import Payload
-from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Outgoing, fault
-from gradaudit.audits.job.loading.flower_messages import arrays_of, replied, reply_of
+from gradaudit.audits.dp_audit.middleware.flower_messages import answered, arrays_of, reply_of
+from gradaudit.audits.dp_audit.middleware.payload import Outgoing, Payload
+from gradaudit.audits.job.loading.chains import Fault, JobChain, Level, LoadedJob, fault
 from gradaudit.audits.job.probing import simulated
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
@@ -67,11 +69,10 @@ def multiplier(job: LoadedJob, chain: JobChain, seed: Seed) -> Multiplier:
     clients = len(job.server.fresh().asked("train"))
     even, uneven = [1] * clients, [_HEAVY, *[1] * (clients - 1)]
     noise = _noise(job, chain, even, seed)
-    alike = _moved(job, chain, even, seed)
-    try:
-        apart = _moved(job, chain, uneven, seed)
-    except AuditError:  # Flower's accountant refuses a mean of clients that weigh differently
-        apart = alike
+    alike = apart = _moved(job, chain, even, seed)
+    if job.server.counted not in chain.constants:
+        with suppress(AuditError):  # Flower's accountant refuses clients that weigh differently
+            apart = _moved(job, chain, uneven, seed)
     return Multiplier(promised(job), _over(noise, alike), _over(noise, apart), clients)
 
 
@@ -110,6 +111,12 @@ def _draws(job: LoadedJob) -> int:
     return max(2, min(enough, affordable))
 
 
+def replied(message: Message, chain: JobChain, config: Mapping[str, Any], content: Any) -> Message:
+    """Compute a client's reply to a server's message, through its chain of mods."""
+    reply: Message = answered(message, [x.part for x in reversed(chain.links)], config, content)
+    return reply
+
+
 def _released(
     job: LoadedJob, chain: JobChain, updates: Sequence[Tensor], counts: Sequence[int], seed: Seed
 ) -> Tensor:
@@ -138,7 +145,7 @@ def _content(
     return reply_of(Outgoing(arrays, "weights", numbers), message, legacy=job.server.legacy)
 
 
-def server_faults(job: LoadedJob, found: Multiplier) -> Iterator[Fault]:
+def server_faults(job: LoadedJob, chain: JobChain, found: Multiplier) -> Iterator[Fault]:
     """List the faults by which the released mean has less noise than the strategy promises."""
     if found.promised is None:
         return
@@ -162,7 +169,10 @@ def server_faults(job: LoadedJob, found: Multiplier) -> Iterator[Fault]:
         kind = "clip-of-the-sum" if summed else "server-noise-too-small"
         yield fault(kind, file, name, "server", **facts)
     if found.uneven < _KEPT * min(found.even, found.promised):
-        yield fault("mean-weighted-by-counts", file, "weighted_by_key", "server", **facts)
+        level: Level = "warning" if chain.assumed else "error"
+        facts["assumed"] = ", which are assumed to differ" if chain.assumed else ""
+        name = "mean-weighted-by-counts"
+        yield fault(name, file, "weighted_by_key", "server", level=level, **facts)
 
 
 def unmeasured(job: LoadedJob, error: AuditError) -> Fault:

@@ -11,7 +11,7 @@ import yaml
 from gradaudit.audits.job import JobOptions
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
 from gradaudit.audits.job.measure import load
-from gradaudit.core.text import first_line
+from gradaudit.core.text import first_line, listed
 from gradaudit.errors import GradauditError
 from gradaudit.models.building import load_model
 
@@ -59,7 +59,20 @@ def beginning(folder: Path, model: str | None = None) -> JobBeginning:
     lines = [_HEAD.format(folder=folder, framework=job.framework)]
     lines += [yaml.safe_dump({key: value}) for key, value in settings.items()]
     lines += [f"# Not known from the job: {sentence}\n" for sentence in untold]
+    lines += _laws(job)
     return JobBeginning(spec, "".join(lines), tuple(untold))
+
+
+def _laws(job: LoadedJob) -> Iterator[str]:
+    """Describe clips and noises as the app has them, beside the defense in the update's scale."""
+    for chain in job.chains:
+        if chain.known is not None and chain.chosen and chain.carries == "update":
+            names = listed([link.name for link in chain.links])
+            yield (
+                f"# {names} of {chain.task}: clip {chain.known.clip:g} and noise "
+                f"{chain.known.sigma:g} on differences of weights; the defense has both over the "
+                "rate.\n"
+            )
 
 
 def _model_of(job: LoadedJob, untold: list[str]) -> str | None:
@@ -81,8 +94,8 @@ def _model_of(job: LoadedJob, untold: list[str]) -> str | None:
 
 def _federation(job: LoadedJob, untold: list[str]) -> dict[str, Any]:
     """Make the keys and values of the deployment file."""
-    online = job.server.clients if job.server is not None else job.clients
-    settings: dict[str, Any] = {"clients": online, "participation": job.clients}
+    settings: dict[str, Any] = {"clients": job.online}
+    settings["participation"] = job.clients if job.online else None
     settings |= _training(job.config)
     settings["aggregation"] = "secure" if job.secure else "plain"
     rate = settings.get("rate")

@@ -101,15 +101,9 @@ job = with_options(
 
 
 def summary(report: Report) -> Iterator[str]:
-    """Lines that show the chains, faults and epsilons of a job."""
+    """Lines that show the chains and epsilons of a job."""
     for row in report.select("job.chain"):
         yield _chain(row)
-    yield ""
-    faults = [row.details for row in report.select("job.faults") if row.variant]
-    yield f"{len(faults)} finding{'s' * (len(faults) != 1)}" if faults else "no findings"
-    for fault in faults:
-        yield f"{fault['level']} {fault['name']} ({fault['task'] or 'job'}): {fault['says']}"
-        yield f"    repair: {fault['repair']} [{fault['file']}: {fault['key']}]"
     yield ""
     for metric in ("epsilon_client", "epsilon_record"):
         for row in report.select(f"job.{metric}"):
@@ -126,8 +120,9 @@ def _chain(row: Measurement) -> str:
 def _epsilon(row: Measurement) -> str:
     unit = row.metric.removeprefix("epsilon_")
     how = "added or removed" if row.variant else "replaced"
+    remark = f"; {row.details['remark']}" if "remark" in row.details else ""
     if row.number is None:
-        return f"epsilon, a {unit} {how}: none; {row.reason}"
+        return f"epsilon, a {unit} {how}: none; {row.reason}{remark}"
     value = "infinite" if row.infinite else f"{row.value:.4g}"
     about = f"{row.details['rounds']} rounds, delta {row.details['delta']:g}"
-    return f"epsilon, a {unit} {how}: {value} ({about}; {row.details['why']})"
+    return f"epsilon, a {unit} {how}: {value} ({about}; {row.details['why']}{remark})"

@@ -88,7 +88,7 @@ NVFLARE: dict[str, tuple[Make, set[str]]] = {
     "buffers": (filtered(dp("buffers")), {"untouched-arrays"}),
     "clip after noise": (filtered(dp("noise-first")), {"clip-after-noise"}),
     "float16": (filtered(dp("float16")), {"float16-before-noise"}),
-    "counts": (filtered(dp(keep_meta=True)), {"numbers-in-clear"}),
+    "counts": (filtered(dp(keep_meta=True)), {"numbers-assumed"}),
     "wildcard": (filtered(dp(), tasks=["*"]), {"filter-task-wildcard", "update-unfiltered"}),
     "in": (filtered(dp(), direction="in"), {"filter-direction-in", "update-unfiltered"}),
     "wrong task": (filtered(dp(), tasks=["tain"]), {"filter-wrong-task", "update-unfiltered"}),
@@ -128,7 +128,7 @@ NVFLARE: dict[str, tuple[Make, set[str]]] = {
         lambda folder: nvflare_job(
             folder, [chain(dp())], tasks=["train", "validate", "submit_model"]
         ),
-        {"metrics-unfiltered", "model-unfiltered"},
+        {"numbers-assumed", "model-unfiltered"},
     ),
     "swarm": (
         lambda folder: nvflare_job(folder, [chain(dp())], executors=[SWARM]),
@@ -140,8 +140,8 @@ FLOWER: dict[str, tuple[Make, set[str]]] = {
     "on weights": (app("DpMod('weights')"), {"noise-on-weights"}),
     "fixed seed": (app("DpMod('fixed-seed')"), {"noise-fixed-seed"}),
     "clip outermost": (app("DpMod('noise-first')"), {"clip-after-noise"}),
-    "counts": (app("DpMod(counts=True)"), {"numbers-in-clear"}),
-    "local without counts": (app(LOCAL), {"numbers-in-clear"}),
+    "counts": (app("DpMod(counts=True)"), {"numbers-assumed"}),
+    "local without counts": (app(LOCAL), {"numbers-assumed"}),
     "unwired mod": (app(client=f"dp = {LOCAL}"), {"unwired-mod", "update-unfiltered"}),
     "weighted mean": (
         app(strategy=central("ServerSideFixedClipping", **FIXED)),
@@ -263,7 +263,7 @@ def test_a_filter_of_numpy_arrays_alone_leaves_tensors_untouched(
     of_layer = {
         row.variant.get("exchange", ""): row.value
         for row in rows_of(found, JobOptions())
-        if row.metric == "untouched" and row.layer == "first"
+        if row.metric == "untouched" and row.layer == "first" and "key" not in row.variant
     }
     assert of_layer == {"": headline, **other}
 
@@ -387,11 +387,6 @@ def test_epsilon_of_many_rounds_is_that_of_a_privacy_loss_distribution() -> None
     ("make", "why"),
     [
         (nvflare_job, "infinite, because first.weight leaves in clear"),
-        (filtered(dp(keep_meta=True)), "infinite, because NUM_STEPS_CURRENT_ROUND leaves in clear"),
-        (
-            lambda f: nvflare_job(f, [chain(dp())], tasks=["train", "validate"]),
-            "infinite, because accuracy of validate leaves in clear",
-        ),
         (filtered(dp()), "unbounded by what is known: the law of the noise"),
     ],
 )
@@ -401,6 +396,138 @@ def test_where_there_is_no_epsilon_the_reason_stands(make: Make, why: str, tmp_p
     assert row.value is None
     assert why in str(row.reason or row.details["why"])
     assert row.infinite is why.startswith("infinite")
+
+
+KEEPS = filtered(dp(keep_meta=True))
+VALIDATES = {"tasks": ["train", "validate"]}
+
+
+@pytest.mark.parametrize(
+    ("make", "replies", "faults", "why"),
+    [
+        (KEEPS, (), {"numbers-assumed": "warning"}, ""),
+        (KEEPS, ("steps=3",), {}, ""),
+        (KEEPS, ("none",), {}, ""),
+        (KEEPS, ("steps=3", "loss"), {"numbers-in-clear": "error"}, "loss leaves in clear"),
+        (
+            lambda f: nvflare_job(f, [chain(dp())], tasks=["train", "validate"]),
+            (),
+            {"numbers-assumed": "warning"},
+            "",
+        ),
+        (
+            lambda f: nvflare_job(f, [chain(dp())], tasks=["train", "validate"]),
+            ("accuracy",),
+            {"metrics-unfiltered": "error"},
+            "accuracy of validate leaves in clear",
+        ),
+    ],
+)
+def test_what_replies_hold_is_assumed_until_it_is_declared(
+    make: Make, replies: tuple[str, ...], faults: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    """No epsilon is infinite by an assumption alone, and the finding can be cleared."""
+    options = JobOptions(noise="gaussian", replies=replies)
+    found = audited(make(tmp_path), options)
+    assert {fault.name: fault.level for fault in found.faults} == faults
+    (row,) = (r for r in rows_of(found, options) if r.metric == "epsilon_client" and not r.variant)
+    assert row.infinite is bool(why)
+    assert why in str(row.details["why"])
+    assert ("assumed" in row.details) is (not replies)
+    assert ("assumes replies without" in str(row.details.get("remark"))) is (not replies)
+
+
+def test_an_infinite_epsilon_is_followed_by_the_one_without_its_fault(tmp_path: Path) -> None:
+    """That of the arrays under noise, beside two buffers that leave in clear."""
+    found = audited(filtered(dp("buffers"))(tmp_path), JobOptions(noise="gaussian"))
+    strength = found.strength[""]
+    assert strength.clear
+    assert strength.without is not None
+    assert strength.without.multiplier == pytest.approx(1.0, rel=0.1)
+    rows = [r for r in rows_of(found, JobOptions()) if r.metric.startswith("epsilon_")]
+    assert len(rows) == 4
+    for row in rows:
+        moved: Any = "replace" if row.metric == "epsilon_record" or not row.variant else "remove"
+        without = strength.without.epsilon(5, 1e-5, moved)
+        assert row.infinite
+        assert row.details["without_this_fault"] == without
+        assert f"without this fault: {without:.4g}" in str(row.details["remark"])
+
+
+def test_an_unfiltered_job_has_nothing_without_its_fault(tmp_path: Path) -> None:
+    strength = audited(nvflare_job(tmp_path), JobOptions()).strength[""]
+    assert strength.without is not None
+    assert strength.without.why == "unbounded by what is known: nothing else leaves"
+
+
+def test_a_record_that_costs_more_than_its_client_says_why(tmp_path: Path) -> None:
+    report = report_of(app(LOCAL)(tmp_path), JobOptions(replies=("num-examples=1",)), {})
+    (record,) = report.select("job.epsilon_record", variant={"relation": "remove"})
+    (client,) = report.select("job.epsilon_client", variant={"relation": "remove"})
+    assert record.value > client.value
+    assert "such a record replaces its client's update" in str(record.details["remark"])
+    assert "such a record" not in str(client.details["remark"])
+
+
+def test_one_mod_has_one_epsilon_beside_its_own_claim(tmp_path: Path) -> None:
+    """Of one round: that of the analytic Gaussian mechanism, which dp-audit reports too."""
+    report = report_of(app(LOCAL)(tmp_path), JobOptions(replies=("num-examples=1",)), {})
+    sigma = 2 * math.sqrt(2 * math.log(1.25e5))
+    for relation, moved in ((None, 2.0), ("remove", 1.0)):
+        variant = {} if relation is None else {"relation": relation}
+        (row,) = report.select("job.epsilon_client", variant=variant)
+        assert row.details["one_round"] == pytest.approx(epsilon_gaussian(moved / sigma, 1e-5))
+        assert row.details["mod_claims"] == {"epsilon": 1.0, "delta": 1e-5}
+
+
+def test_a_constant_count_weighs_no_client_more(tmp_path: Path) -> None:
+    folder = flower_app(tmp_path, strategy=central("ServerSideFixedClipping", **FIXED))
+    assert names(audited(folder, JobOptions())) == {"mean-weighted-by-counts"}
+    assert not names(audited(folder, JobOptions(replies=("num-examples=1",))))
+
+
+def test_a_reply_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--replies num-examples=one: 'one' is no number"):
+        audited(nvflare_job(tmp_path), JobOptions(replies=("num-examples=one",)))
+
+
+@pytest.mark.parametrize("suffix", ["md", "html", "sarif", "github", "txt"])
+def test_every_format_has_each_fault_with_file_line_and_repair(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of the client's function, and of the only place that names the filters."""
+    monkeypatch.chdir(tmp_path)
+    app("")(Path("job"))
+    line = Path("job/tiny/client_app.py").read_text().splitlines().index("@app.train(mods=[])") + 1
+    if suffix == "txt":
+        text = " ".join(run("job", "job").out.split())
+    else:
+        file = Path(f"report.{suffix}")
+        run("job", "job", "-o", str(file))
+        text = file.read_text(encoding="utf-8")
+    plain = text.replace("&#8203;", "").replace("\\", "").replace("<wbr>", "")
+    assert "update-unfiltered" in plain
+    assert "add a filter or mod that clips the update and adds noise" in plain
+    if suffix == "sarif":
+        results = json.loads(text)["runs"][0]["results"]
+        places = [x["locations"][0]["physicalLocation"] for x in results]
+        uri, region = "job/tiny/client_app.py", {"startLine": line}
+        assert any(p["artifactLocation"]["uri"] == uri and p["region"] == region for p in places)
+    elif suffix == "github":
+        assert f"::error file=job/tiny/client_app.py,line={line}," in text
+    else:
+        assert f"tiny/client_app.py:{line}" in plain
+
+
+def test_arrays_are_shown_as_they_leave(tmp_path: Path) -> None:
+    report = report_of(filtered(dp("buffers"))(tmp_path), JobOptions(), {})
+    says = {
+        row.variant["key"]: (row.details["says"], row.value)
+        for row in report.select("job.untouched")
+        if row.variant.keys() == {"key"}
+    }
+    assert says["first.weight"] == ("clipped, under noise", 0.0)
+    assert says["norm.running_mean"] == ("leaves as training made it", 1.0)
 
 
 def test_a_whole_number_that_leaves_as_it_is_is_a_finding(tmp_path: Path) -> None:
@@ -475,8 +602,9 @@ def test_the_rows_keep_the_contract_and_the_command_writes_them(tmp_path: Path) 
     done = run("job", str(job), "-o", str(file), "--rounds", "3")
     assert (done.status, "FAILED" in done.out) == (1, True), done.err
     assert "train: training -> DpFilter -> server" in done.out
-    assert "error untouched-arrays (train): norm.running_mean, norm.running_var" in done.out
-    assert "repair: clip and blur every array, or keep these on the client" in done.out
+    out = " ".join(done.out.split())
+    assert "error untouched-arrays (train): norm.running_mean, norm.running_var" in out
+    assert "repair: clip and blur every array, or keep these on the client" in out
     assert "infinite, because norm.running_mean leaves in clear" in done.out
     dry = run("job", str(job), "-o", str(tmp_path / "dry.json"), "--dry-run")
     assert "train: training -> DpFilter -> server" in dry.out
@@ -485,7 +613,7 @@ def test_the_rows_keep_the_contract_and_the_command_writes_them(tmp_path: Path) 
     report = report_of(job, JobOptions(), {})
     layers = [layer.name for layer in report.target.layers]
     assert breaches(Job, report.measurements, layers) == []
-    (row,) = report.select("job.untouched", layer="norm")
+    (row,) = report.select("job.untouched", layer="norm", variant={})
     assert row.details["arrays"] == ["norm.running_mean", "norm.running_var"]
     assert json.loads(file.read_text())["measurements"]
 

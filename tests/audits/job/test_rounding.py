@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
-from gradaudit.audits.job.loading.chains import JobChain, Outgoing
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, Outgoing
+from gradaudit.audits.job.loading.chains import JobChain
 from gradaudit.audits.job.probing import probe
 
 

@@ -20,11 +20,18 @@ from gradaudit.models.building import load_model
 from gradaudit.report import Report
 
 pytestmark = pytest.mark.slow
-TRAINING = """local-epochs = 2
+TRAINING = """num-clients = 5
+local-epochs = 2
 batch-size = 4
 learning-rate = 0.1
 records = 12
 optimizer = "SGD"
+"""
+NODES = """
+[tool.flwr.federations]
+default = "here"
+[tool.flwr.federations.here]
+options.num-supernodes = 40
 """
 LOCAL = "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"
 SIGMA = 2 * np.sqrt(2 * np.log(1.25e5))
@@ -49,11 +56,24 @@ def test_a_flower_app_gives_its_model_and_its_federation() -> None:
     federation = read_deployment("federation.yaml")
     assert found.model == "app/tiny/net.py:Net"
     assert len(list(load_model(found.model).parameters())) == 6
-    assert (federation.clients, federation.epochs, federation.batch_size) == (2, 2, 4)
+    assert (federation.clients, federation.epochs, federation.batch_size) == (5, 2, 4)
     assert (federation.records, federation.rate, federation.optimizer) == (12, 0.1, "sgd")
     assert federation.algorithm == "fedavg"
     assert federation.defense == (f"dp:clip=10,sigma={SIGMA / 0.1:g},per=release",)
     assert found.untold == ()
+    law = f"# LocalDpMod of train: clip 1 and noise {SIGMA:g} on differences of weights"
+    assert law in found.federation
+
+
+@pytest.mark.parametrize(("said", "clients"), [("", None), ("num-clients = 5", 5), (NODES, 40)])
+def test_clients_are_those_that_the_app_names(said: str, clients: int | None) -> None:
+    """Half of 40 supernodes take part; what a strategy waits for is no number of clients."""
+    half = "FedAvg(fraction_train=0.5, fraction_evaluate=0.0)"
+    found = beginning(flower_app(Path("app"), strategy=half, config=TRAINING[16:] + said))
+    told = yaml.safe_load(found.federation)
+    assert told.get("clients") == clients
+    assert told.get("participation") == (clients and max(2, clients // 2))
+    assert any(sentence.startswith("clients: ") for sentence in found.untold) is (clients is None)
 
 
 def test_an_nvflare_job_gives_what_its_scripts_arguments_say() -> None:

@@ -89,7 +89,7 @@ app = ServerApp()"""
         ("FedAvg(fraction_evaluate=0.0)", {}),
         (
             "Late()",
-            {"metrics-unfiltered": "tiny/client_app.py: mods= of ClientApp or of @app.evaluate"},
+            {"numbers-assumed": "tiny/client_app.py: mods= of ClientApp or of @app.evaluate"},
         ),
     ):
         folder = flower_app(tmp_path / strategy[:4], "DpMod()", strategy=strategy, evaluate=True)
@@ -178,6 +178,16 @@ def test_why_an_nvflare_job_cannot_be_loaded_is_said(
 def test_a_filter_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
     nvflare_job(tmp_path, [chain(dp(clipp=1.0))])
     assert "unexpected keyword argument 'clipp'" in one_line("job", str(tmp_path))
+
+
+def test_a_policy_of_a_site_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    nvflare_job(tmp_path / "a", [chain(dp())])
+    flower_app(tmp_path / "b")
+    said = one_line("job", str(tmp_path / "a"), "--site", str(tmp_path / "privacy.json"))
+    assert "privacy.json: no such file" in said
+    (tmp_path / "privacy.json").write_text("{}", encoding="utf-8")
+    said = one_line("job", str(tmp_path / "b"), "--site", str(tmp_path / "privacy.json"))
+    assert "a Flower app runs under no site's policy" in said
 
 
 def test_too_few_clients_are_a_wrong_option(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Clients' updates, and which two of them are neighbours in the game."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
 from typing import Self
@@ -35,7 +35,7 @@ _ENOUGH = 0.999
 def train_clients(
     subject: Subject, options: DpAuditOptions, seed: Seed, advance: Advance
 ) -> tuple[Layout, Tensor]:
-    """Train each client for one step of plain SGD, starting at the newest checkpoint's weights.
+    """Train each client for one step of plain SGD, in training mode, from the newest weights.
 
     Every client has as many records as the others, drawn at random, and no two the same one, so
     that counts (of batches) are alike. ``advance`` is called for every client.
@@ -54,10 +54,10 @@ def train_clients(
         raise UsageError(
             f"--client-records {size}: two clients need {2 * size} records, and there are {found}"
         )
-    training = TrainingOptions(rate=options.rate)
+    target, training = replace(subject.target, mode="train"), TrainingOptions(rate=options.rate)
     sharing = SharingProtocol(hidden=subject.hidden)
-    client_model = ClientModel(subject.target, training, size, sharing, number(seed, "training"))
-    state = Server(subject.target, training).state()
+    client_model = ClientModel(target, training, size, sharing, number(seed, "training"))
+    state = Server(target, training).state()
     layout = Layout.of({key: state[key] for key in _sent(subject, options.unsent, list(state))})
     order = rng(seed, "clients").permutation(found)
     updates = []

@@ -1,11 +1,8 @@
 """A Flower client mod, run on messages as Flower's clients send them."""
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
-
-import numpy as np
 
 from gradaudit.audits.dp_audit.mechanisms import OPTION
 from gradaudit.audits.dp_audit.middleware import (
@@ -16,7 +13,7 @@ from gradaudit.audits.dp_audit.middleware import (
     named_object,
     quiet,
 )
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Payload
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Form, Outgoing, Payload
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.parts import library
 from gradaudit.core.specs import Spec, arguments
@@ -24,7 +21,6 @@ from gradaudit.core.text import listed
 from gradaudit.errors import AuditError, UsageError
 
 _A_MOD_TAKES = 3
-_DAY = 86400.0
 _LARGEST_DELTA = 1.25
 """The δ from which on the classical formula has no noise to give."""
 
@@ -69,8 +65,7 @@ class FlowerMod(Middleware):
         law = _LAWS.get(f"{type(mod).__module__}.{type(mod).__qualname__}")
         super().__init__(description, noise, None if law is None else law(mod))
         self.mod, self.config = mod, dict(config or {})
-        self._app = library("flwr.app", "flower", f"{OPTION} flower")
-        self._make_message = library("flwr.app.message", "flower", f"{OPTION} flower").make_message
+        library("flwr.app", "flower", f"{OPTION} flower")
 
     @classmethod
     def parse(cls, text: str, noise: Noise | None = None) -> Self:
@@ -98,59 +93,39 @@ class FlowerMod(Middleware):
         Raises:
             AuditError: it answers with an error, or without arrays.
         """
-        app = self._app
-        context = app.Context(
-            run_id=1, node_id=2, node_config={}, state=app.RecordDict(), run_config={}
-        )
+        try:
+            return self._delivered_in(received, given, legacy=False)
+        except KeyError as error:
+            if "fitins" not in str(error):
+                raise
+            return self._delivered_in(received, given, legacy=True)  # as mods of flwr.client read
+
+    def _delivered_in(self, received: Arrays, given: Payload, *, legacy: bool) -> Payload:
+        """Run the mod on messages of today's format, or of the legacy one."""
+        from flwr.app import Message
+
+        from gradaudit.audits.dp_audit.middleware import flower_messages as flower
+
+        incoming = flower.holding(flower.usual("train", legacy=legacy), received, self.config)
+        message = flower.asked(incoming, "train", 2)
+        result = Outgoing(given.arrays, "weights", {"num-examples": 1.0})
+        content = flower.reply_of(result, message, legacy=legacy)
         with quiet():
-            answer = self.mod(self._asked(received), context, self._client(given))
-        if not isinstance(answer, app.Message):
+            answer = flower.answered(message, [self.mod], {}, content)
+        if not isinstance(answer, Message):
             raise AuditError(
                 f"{OPTION} {self.description}: returns a {type(answer).__name__}; a mod returns "
                 "the message that call_next gave it, or another"
             )
         if answer.has_error():
             raise AuditError(f"{OPTION} {self.description}: refuses: {answer.error.reason}")
-        arrays = {
-            key: array.numpy()
-            for record in answer.content.array_records.values()
-            for key, array in record.items()
-        }
-        if not arrays:
+        left = flower.outgoing(answer, tuple(received) if legacy else ())
+        if not left.arrays:
             raise AuditError(
                 f"{OPTION} {self.description}: leaves no arrays in the message; its records are: "
                 f"{listed(answer.content) or 'none'}"
             )
-        return Payload(arrays, "weights")
-
-    def _asked(self, received: Arrays) -> Any:
-        """Make the server's message to the client."""
-        app = self._app
-        metadata = app.Metadata(
-            run_id=1,
-            message_id="1",
-            src_node_id=1,
-            dst_node_id=2,
-            reply_to_message_id="",
-            group_id="1",
-            created_at=time.time(),
-            ttl=_DAY,
-            message_type="train",
-        )
-        config = app.ConfigRecord({"lr": 0.1, **self.config})
-        content = app.RecordDict({"arrays": self._record(received), "config": config})
-        return self._make_message(metadata, content)
-
-    def _client(self, given: Payload) -> Callable[[Any, Any], Any]:
-        """Make a client's app that answers with an update trained before."""
-        app = self._app
-        metrics = app.MetricRecord({"num-examples": 1})
-        content = app.RecordDict({"arrays": self._record(given.arrays), "metrics": metrics})
-        return lambda message, context: app.Message(content=content, reply_to=message)
-
-    def _record(self, arrays: Arrays) -> Any:
-        app = self._app
-        return app.ArrayRecord({key: app.Array(np.asarray(each)) for key, each in arrays.items()})
+        return Payload(left.arrays, "weights")
 
 
 def _options_of(found: Callable[..., Any], spec: Spec) -> bool:
@@ -182,7 +157,8 @@ def _local_dp(mod: Any) -> ClippedGaussian | None:
         )
     spread = math.sqrt(2 * math.log(_LARGEST_DELTA / mod.delta)) / mod.epsilon
     sigma = mod.sensitivity * spread
-    return ClippedGaussian(clip=mod.clipping_norm, sigma=sigma) if sigma else None
+    claim = (mod.epsilon, mod.delta)
+    return ClippedGaussian(clip=mod.clipping_norm, sigma=sigma, claim=claim) if sigma else None
 
 
 _LAWS: Mapping[str, Callable[[Any], ClippedGaussian | None]] = {

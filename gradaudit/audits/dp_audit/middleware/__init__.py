@@ -40,10 +40,12 @@ class ClippedGaussian:
     Attributes:
         clip: L2 norm Δ that the update is clipped to.
         sigma: deviation of the noise in each element.
+        claim: ε and δ that the middleware itself claims for a message; None where it claims none.
     """
 
     clip: float
     sigma: float
+    claim: tuple[float, float] | None = None
 
     def law(self, layout: Layout) -> ReleaseLaw:
         """Return the law of the message that leaves, in elements of an update."""

@@ -27,6 +27,7 @@ NOT_BY_KEY = (
     "what becomes of each array is looked at of middleware alone (--mechanism "
     "flower:MODULE:OBJECT, nvflare:MODULE:CLASS)"
 )
+LEAVES = "leaves as training made it"
 NOT_TRAINED = "training changed nothing in it"
 
 
@@ -74,9 +75,25 @@ class ArrayChange:
         if self.before == 0:
             return NOT_TRAINED
         if self.untouched:
-            return "leaves as training made it"
+            return LEAVES
         clip = "clipped" if self.clipped else "not clipped"
         return f"{clip}, {'under noise' if self.noise else 'no noise'}"
+
+    @property
+    def details(self) -> dict[str, JsonValue]:
+        """The change, as a report's row holds it."""
+        return {
+            "key": self.key,
+            "exchange": self.exchange,
+            "kind": self.kind,
+            "norm_before": self.before,
+            "norm_after": self.after,
+            "noise": self.noise,
+            "sent": self.sent,
+            "clipped": self.clipped,
+            "looks": self.looks,
+            "says": self.words,
+        }
 
     @property
     def clipped(self) -> bool:
@@ -210,19 +227,8 @@ def key_rows(
 
 
 def _rows_of(change: ArrayChange, layer: str | None, rows: Rows) -> Iterable[Measurement]:
-    details: dict[str, JsonValue] = {
-        "key": change.key,
-        "exchange": change.exchange,
-        "kind": change.kind,
-        "norm_before": change.before,
-        "norm_after": change.after,
-        "noise": change.noise,
-        "sent": change.sent,
-        "clipped": change.clipped,
-        "looks": change.looks,
-    }
-    value = float(change.carries_on)
-    yield rows.measured("untouched", value, layer=layer, details={**details, "says": change.words})
+    details, value = change.details, float(change.carries_on)
+    yield rows.measured("untouched", value, layer=layer, details=details)
     if change.ratio is None:
         yield from rows.skipped(NOT_TRAINED, ["norm_ratio"], [layer], details)
     else:

@@ -28,6 +28,16 @@ class Payload:
 
 
 @dataclass(frozen=True)
+class Outgoing:
+    """A client's result: its arrays, their form and format, and the numbers sent with them."""
+
+    arrays: Arrays
+    form: Form
+    numbers: Mapping[str, float]
+    exchange: Exchange = "numpy"
+
+
+@dataclass(frozen=True)
 class Layout:
     """Layout of a client's received message: the shapes and types of its arrays."""
 

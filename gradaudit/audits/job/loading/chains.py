@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,14 @@ from typing import Any, Literal
 import yaml
 
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, Middleware
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Exchange, Form, Layout, Payload
+from gradaudit.audits.dp_audit.middleware.payload import (
+    Arrays,
+    Exchange,
+    Form,
+    Layout,
+    Outgoing,
+    Payload,
+)
 
 Level = Literal["error", "warning", "note"]
 Carries = Literal["update", "model", "numbers"]
@@ -30,6 +37,7 @@ class Fault:
         task: the task or chain that it is found in.
         level: ``error`` where privacy is lost, ``warning`` where it may be or the model is wrong,
             ``note`` where only utility is lost or the training alone decides.
+        line: of the key in that file; None where it is not known.
     """
 
     name: str
@@ -39,6 +47,7 @@ class Fault:
     key: str
     task: str = ""
     level: Level = "error"
+    line: int | None = None
 
 
 FAULTS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
@@ -54,16 +63,6 @@ def fault(
     known = FAULTS[name]
     says, repair = (known[part].format(task=task, **facts) for part in ("says", "repair"))
     return Fault(name, says, repair, file, key, task, level or known.get("level", "error"))
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """A client's result: its arrays, their form and format, and the numbers sent with them."""
-
-    arrays: Arrays
-    form: Form
-    numbers: Mapping[str, float]
-    exchange: Exchange = "numpy"
 
 
 Carry = Callable[[Arrays, Outgoing], Outgoing]
@@ -98,10 +97,13 @@ class JobChain(Middleware):
         carry: what becomes of a result on its way.
         carries: what the result holds.
         numbers: metrics, counts and meta data that the training sends beside its arrays.
+        constants: names of those numbers that are the same in every reply.
+        assumed: whether the numbers are the framework's usual ones, and nobody declared them.
         scope: of the site's privacy policy, or empty.
         chosen: whether this is the scope that the job runs in.
         file: where a filter or mod is added.
         key: the key of that file.
+        line: of that file; None where it is not known.
         known: the law of the whole chain, where it is known.
         masked: whether arrays leave masked, so that the server sees the clients' sum alone.
         exchange: what the arrays are that the filters or mods get.
@@ -116,10 +118,13 @@ class JobChain(Middleware):
     _: KW_ONLY
     carries: Carries = "update"
     numbers: Mapping[str, float] = field(default_factory=dict)
+    constants: Collection[str] = ()
+    assumed: bool = True
     scope: str = ""
     chosen: bool = True
     file: str = ""
     key: str = ""
+    line: int | None = None
     known: ClippedGaussian | None = None
     masked: bool = False
     exchange: Exchange = "numpy"
@@ -132,7 +137,14 @@ class JobChain(Middleware):
 
     def fault(self, name: str, level: Level | None = None, **facts: Any) -> Fault:
         """Make a fault of this chain."""
-        return fault(name, self.file, self.key, self.task, level=level, **facts)
+        made = fault(name, self.file, self.key, self.task, level=level, **facts)
+        return replace(made, line=self.line)
+
+    def declare(self, numbers: Mapping[str, float | None]) -> None:
+        """Take these numbers for those of a reply: constants by value, others None."""
+        self.numbers = {name: 0.3 if value is None else value for name, value in numbers.items()}
+        self.constants = [name for name, value in numbers.items() if value is not None]
+        self.assumed = False
 
     @property
     def named(self) -> str:
@@ -165,6 +177,7 @@ class LoadedJob:
         faults: found in the configuration.
         rounds: that the job runs; None where it does not say.
         clients: that take part in a round; None where the job does not say.
+        online: clients that there are in all; None where the job does not say.
         server: the strategy that releases the mean, where the framework has one.
         secure: the workflow by which updates are summed securely; None where each is seen.
         config: settings of the run and arguments of its training, by name.
@@ -179,6 +192,7 @@ class LoadedJob:
     faults: list[Fault] = field(default_factory=list)
     rounds: int | None = None
     clients: int | None = None
+    online: int | None = None
     server: Any = None
     secure: Any = None
     config: Mapping[str, Any] = field(default_factory=dict)

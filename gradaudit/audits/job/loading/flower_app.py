@@ -13,28 +13,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.client.mod import LocalDpMod as LegacyLocalDpMod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
-from flwr.common import EvaluateIns, FitIns, Parameters
 from flwr.common.config import flatten_dict, get_project_config
-from flwr.compat.common import recorddict_compat as compat
 from flwr.supercore.object_ref import load_app
 
 from gradaudit.audits.dp_audit.mechanisms.flower_mods import FlowerMod
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, quiet
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
-from gradaudit.audits.job.loading import fresh_imports, models_in, modules_in
-from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, fault
-from gradaudit.audits.job.loading.flower_messages import (
+from gradaudit.audits.dp_audit.middleware.flower_messages import (
     MASKING,
     arrays_of,
     asked,
+    holding,
     name_of,
     record_of,
     through,
+    usual,
 )
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
+from gradaudit.audits.job.loading import fresh_imports, models_in, modules_in
+from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, fault
 from gradaudit.audits.job.loading.flower_server import (
     FirstRoundStarted,
     FlowerServer,
@@ -68,7 +68,8 @@ def load(folder: Path, model: str | None, clients: int | None) -> LoadedJob:
     """
     with fresh_imports([folder]), quiet():
         _name_task()
-        app = _tables(folder)
+        tables = _tables(folder)
+        app = dict(tables["app"])
         components = app["components"]
         config = flatten_dict(app.get("config", {}))
         client = _loaded(components, "clientapp", folder)
@@ -77,17 +78,18 @@ def load(folder: Path, model: str | None, clients: int | None) -> LoadedJob:
         job = LoadedJob("flower", named, layout, [], config=config)
         job.models = models_in([folder])
         job.notes += [note] if note else []
+        job.online = clients or _online(tables, config)
         if found is not None:
             arrays = found.arrays or record_of(layout.received)
             server_file = _file_of(components["serverapp"])
-            job.server = FlowerServer(found, arrays, clients, config, server_file)
+            job.server = FlowerServer(found, arrays, job.online, config, server_file)
             job.rounds = found.rounds
             job.secure = found.secure
             job.clients = len(job.server.fresh().asked("train"))
             if job.secure is not None:
                 job.faults += secure_sum_faults(job.secure, job.clients or 0, server_file)
         file = _file_of(components["clientapp"])
-        job.chains += _chains(client, job, file)
+        job.chains += _chains(client, job, folder, file)
         job.faults += _faults(client, job, folder, file)
     return job
 
@@ -107,9 +109,19 @@ def _name_task() -> None:
 
 def _tables(folder: Path) -> Mapping[str, Any]:
     try:
-        return dict(get_project_config(folder)["tool"]["flwr"]["app"])
+        tables = dict(get_project_config(folder)["tool"]["flwr"])
+        return {**tables, "app": tables["app"]}
     except (Exception, SystemExit) as error:  # whatever the parser raises
         raise UsageError(f"{folder}/pyproject.toml: {one_line(error)}") from error
+
+
+def _online(tables: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+    """Read how many clients there are: of the default federation, or of the configuration."""
+    federations = dict(tables.get("federations") or {})
+    chosen = federations.get(str(federations.get("default")))
+    options = dict(chosen.get("options") or {}) if isinstance(chosen, Mapping) else {}
+    named = (options.get("num-supernodes"), *map(config.get, ("num-supernodes", "num-clients")))
+    return next((value for value in named if isinstance(value, int) and value > 0), None)
 
 
 def _loaded(components: Mapping[str, str], which: str, folder: Path) -> Any:
@@ -142,13 +154,23 @@ def _model(
 
 def mods_of(function: Callable[..., Any]) -> list[Any]:
     """List the mods around a function that Flower composed, outermost first."""
+    return _unwrapped(function)[0]
+
+
+def _unwrapped(function: Callable[..., Any]) -> tuple[list[Any], Callable[..., Any]]:
     mods = []
     while getattr(function, "__qualname__", "").endswith(_WRAPPED):
         names = function.__code__.co_freevars
         cells = dict(zip(names, (c.cell_contents for c in function.__closure__ or ()), strict=True))
         mods.append(cells["_mod"])
         function = cells["_ffn"]
-    return mods
+    return mods, function
+
+
+def _line_of(function: Callable[..., Any], path: Path) -> int | None:
+    """Find the line on which a client's function begins; None where it is not of this file."""
+    code = getattr(_unwrapped(function)[1], "__code__", None)
+    return code.co_firstlineno if code and Path(code.co_filename) == path.resolve() else None
 
 
 def _registered(client: ClientApp) -> dict[str, Callable[..., Any]]:
@@ -158,7 +180,7 @@ def _registered(client: ClientApp) -> dict[str, Callable[..., Any]]:
     return dict(client._registered_funcs)
 
 
-def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
+def _chains(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Iterator[JobChain]:
     legacy = client._call is not None
     usual = "num_examples" if legacy else "num-examples"
     count = {usual if job.server is None else job.server.counted: 1.0}
@@ -180,6 +202,7 @@ def _chains(client: ClientApp, job: LoadedJob, file: str) -> Iterator[JobChain]:
             numbers=count | (UPDATE_NUMBERS if kind == "train" else OTHER_NUMBERS),
             file=file,
             key=f"mods= of ClientApp or of @app.{task}",
+            line=_line_of(function, folder / file),
             known=_law(mods),
             masked=job.secure is not None and not {*map(name_of, mods)}.isdisjoint(MASKING),
         )
@@ -195,29 +218,8 @@ def _law(mods: Sequence[Any]) -> ClippedGaussian | None:
 def _message(job: LoadedJob, kind: str, legacy: bool) -> Callable[[Arrays], Message]:
     """Make the server's message with these arrays, as its strategy configures it."""
     messages = [] if job.server is None else job.server.fresh().asked(kind)
-    content: Mapping[str, Any] = messages[0].content if messages else _usual(kind, legacy)
-
-    def made(received: Arrays) -> Message:
-        records = {
-            key: record_of(received)
-            if isinstance(record, ArrayRecord)
-            else type(record)(dict(record))
-            for key, record in content.items()
-        }
-        return asked(RecordDict(records), kind, 10)
-
-    return made
-
-
-def _usual(kind: str, legacy: bool) -> RecordDict:
-    """Make the content of a message as Flower's templates do."""
-    if not legacy:
-        config = ConfigRecord({"server-round": 1})
-        return RecordDict({"arrays": ArrayRecord({}), "config": config})
-    nothing = Parameters([], "numpy.ndarray")
-    if kind == "train":
-        return compat.fitins_to_recorddict(FitIns(nothing, {}), keep_input=True)
-    return compat.evaluateins_to_recorddict(EvaluateIns(nothing, {}), keep_input=True)
+    content = messages[0].content if messages else usual(kind, legacy=legacy)
+    return lambda received: asked(holding(content, received, {}), kind, 10)
 
 
 def _faults(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Iterator[Fault]:

@@ -31,8 +31,13 @@ from flwr.serverapp import Grid, server_app
 from flwr.serverapp.strategy import Strategy
 
 from gradaudit.audits.dp_audit.middleware import quiet
+from gradaudit.audits.dp_audit.middleware.flower_messages import (
+    arrays_of,
+    asked,
+    context_of,
+    record_of,
+)
 from gradaudit.audits.job.loading.chains import Fault, fault
-from gradaudit.audits.job.loading.flower_messages import arrays_of, asked, context_of, record_of
 from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError
 

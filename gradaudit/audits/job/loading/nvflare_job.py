@@ -36,11 +36,12 @@ from gradaudit.audits.dp_audit.middleware.payload import (
     Exchange,
     Form,
     Layout,
+    Outgoing,
     messaged,
     unpacked,
 )
 from gradaudit.audits.job.loading import fresh_imports, models_in
-from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, Outgoing, fault
+from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, fault
 from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
@@ -98,7 +99,7 @@ def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -
                 job.chains.append(_chain(task, conf, client, layout, (name, scope, chosen), where))
         job.faults += [*_dead_chains(conf, client, tasks, where), *_unwired(client, where)]
         job.rounds, job.clients = _told(server, "num_rounds"), _told(server, "num_clients")
-        job.clients = job.clients or _told(server, "min_clients")
+        job.online = job.clients = job.clients or _told(server, "min_clients")
     return job
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
+from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, reproducible
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
@@ -217,6 +217,22 @@ def test_what_training_left_as_it_was_carries_nothing_on() -> None:
     found = {change.key: change for change in array_changes(mechanism, given, 1)}
     assert [key for key, change in found.items() if change.carries_on] == ["linear.weight"]
     assert found["norm.weight"].ratio is None
+
+
+def test_a_mod_of_legacy_messages_releases_what_one_of_todays_does() -> None:
+    """flwr.client.mod reads another format, and LocalDpMod of either has one law."""
+    spec = "mod:LocalDpMod?clipping_norm=1&sensitivity=2&epsilon=1&delta=1e-5"
+    layout = Layout({"w": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.float32)})
+    update, released = torch.arange(8.0), []
+    for side in ("client", "clientapp"):
+        mechanism = load_mechanism(f"flower:flwr.{side}.{spec}")
+        assert isinstance(mechanism, Middleware)
+        bound = mechanism.receiving(layout)
+        with reproducible(1, update.device) as generator:
+            released.append(bound.release(update[None], generator))
+        assert bound.known is not None
+        assert bound.known.claim == (1.0, 1e-5)
+    torch.testing.assert_close(*released)
 
 
 def test_untouched_arrays_decide_only_where_a_known_law_leaves_them() -> None:

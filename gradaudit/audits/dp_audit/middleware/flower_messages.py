@@ -8,15 +8,32 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.app.message import make_message
 from flwr.client.mod.utils import make_ffn
-from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Status,
+    ndarrays_to_parameters,
+)
 from flwr.compat.common import recorddict_compat as compat
 
 from gradaudit.audits.dp_audit.middleware import quiet
-from gradaudit.audits.dp_audit.middleware.payload import Arrays
-from gradaudit.audits.job.loading.chains import JobChain, Outgoing
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Outgoing
 from gradaudit.errors import AuditError
 
 MASKING = ("secagg_mod", "secaggplus_mod")
@@ -136,7 +153,24 @@ def through(
     return outgoing(answer, tuple(given.arrays) if legacy else ())
 
 
-def replied(message: Message, chain: JobChain, config: Mapping[str, Any], content: Any) -> Message:
-    """Compute a client's reply to a server's message, through its chain of mods."""
-    reply: Message = answered(message, [x.part for x in reversed(chain.links)], config, content)
-    return reply
+def usual(kind: str, *, legacy: bool) -> RecordDict:
+    """Make the content of a server's message as Flower's templates do, without arrays."""
+    if not legacy:
+        config = ConfigRecord({"server-round": 1})
+        return RecordDict({"arrays": ArrayRecord({}), "config": config})
+    nothing = Parameters([], "numpy.ndarray")
+    if kind == "train":
+        return compat.fitins_to_recorddict(FitIns(nothing, {}), keep_input=True)
+    return compat.evaluateins_to_recorddict(EvaluateIns(nothing, {}), keep_input=True)
+
+
+def holding(content: Mapping[str, Any], received: Arrays, settings: Mapping[str, Any]) -> Any:
+    """Copy a message's content with these arrays in it, and more settings in its configuration."""
+    records: dict[str, Any] = {}
+    for key, record in content.items():
+        if isinstance(record, ArrayRecord):
+            records[key] = record_of(received)
+        else:
+            more = settings if isinstance(record, ConfigRecord) else {}
+            records[key] = type(record)({**record, **more})
+    return RecordDict(records)
