@@ -538,9 +538,7 @@ class Beside(Embedding):
     ],
 )
 def test_what_is_no_loss_of_records_is_refused(model: type[nn.Module], says: str) -> None:
-    subject = subject_of(
-        Case(model, ModelLoss(), (X, CLASSES), lambda m, _, i: m(X[i], CLASSES[i]))
-    )
+    subject = subject_of(CASES["a loss inside the model"]._replace(model=model))
     view = FunctionalModel.of(subject.target)
     with pytest.raises(AuditError, match=says):
         view.check(view.cast(subject.records.inputs), view.cast(subject.records.labels))
@@ -561,9 +559,7 @@ def test_labels_have_no_place_behind_inputs_by_name() -> None:
 
 
 def test_a_loss_of_three_arguments_says_how_it_is_called() -> None:
-    with pytest.raises(
-        AuditError, match=r"it is called as loss\(outputs, labels\): name a function"
-    ):
+    with pytest.raises(AuditError, match=r"called as loss\(outputs, labels\): name a function"):
         CustomLoss(nn.GaussianNLLLoss(), "l.py:f").check(torch.ones(2, 3), torch.ones(2, 3))
 
 
