@@ -84,3 +84,9 @@ def test_texts_come_back_from_a_model_whose_tokens_have_another_name() -> None:
     options = TextOptions(batches=1, batch_size=2, decoys=2)
     rows = AttackText(options).run(subject_of(target, named), Silent())
     assert next(row.value for row in rows if row.metric == "sequences_recovered") == 1
+
+
+def test_lengths_beside_the_tokens_are_named() -> None:
+    ids, lengths = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([3, 2])
+    with pytest.raises(NotApplicable, match="inputs of another shape than the tokens: lengths;"):
+        texts_of(records(input_ids=ids, lengths=lengths))

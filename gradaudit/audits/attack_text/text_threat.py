@@ -119,6 +119,12 @@ def texts_of(records: Records) -> Texts:
             "the texts are pairs, distinguished by token types, which the attack does not look "
             "for; name one column by text="
         )
+    others = [part.name for part in parts if part.shape != tokens.shape]
+    if others:
+        raise NotApplicable(
+            f"inputs of another shape than the tokens: {listed(others)}; the attack fills in "
+            "tokens, masks, types and positions alone"
+        )
     ids = by_name[tokens.name]
     mask = torch.ones_like(ids) if filled is None else by_name[filled.name]
     if bool((mask.diff(dim=1) > 0).any()):
