@@ -96,7 +96,7 @@ class InvertingOptions(MatchingOptions):
 class InvertingGradients(GradientMatching):
     """Minimise 1 − cos(∇W', ∇W) + α TV(x) inside the box of possible values, by Adam.
 
-    The labels are known, read off the last layer's signs (one record), or estimated from its bias
+    The labels are known, read off the last layer's signs (one record), or estimated from it
     (several, see ``infer_counts``), and then held fixed.
 
     Source: J. Geiping, H. Bauermeister, H. Dröge and M. Moeller, "Inverting gradients – how easy is
@@ -117,7 +117,7 @@ class InvertingGradients(GradientMatching):
             return super().unknown_labels(view, generator)
         if view.batch == 1:
             return infer_label(view), SIGNS
-        return infer_counts(view, generator), "estimated from the last layer's bias"
+        return infer_counts(view, generator), "estimated from the last layer's gradient"
 
     def weight_of_tv(self, view: AttackerView) -> float:
         """The weight α of the total variation; by default 0 unless records are pictures."""

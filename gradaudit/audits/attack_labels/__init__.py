@@ -14,7 +14,8 @@ class LabelsOptions(BatchOptions):
     method: tuple[str, ...] = Field(
         (),
         description="Attack that names the labels: dlg, idlg or another method; repeat it, or "
-        "use commas, to compare several (without it dlg, and idlg where it applies).",
+        "use commas, to compare several (without it dlg, beside idlg for single records and the "
+        "counts of inverting-gradients for batches).",
     )
     _methods = field_validator("method", mode="before")(methods_at_commas)
     batches: int = Field(

@@ -60,7 +60,8 @@ def run(audit: AttackLabels, subject: Subject, progress: Progress) -> Iterator[M
 def _methods(options: LabelsOptions) -> dict[str, Method]:
     named = options.method
     flags = options.flags(named=bool(named))
-    return load_methods(named or ("dlg", "idlg"), flags, options.restarts)
+    reading = "idlg" if options.batch_size == 1 else "inverting-gradients"
+    return load_methods(named or ("dlg", reading), flags, options.restarts)
 
 
 def _of_methods(

@@ -105,9 +105,39 @@ def test_counts_of_a_fresh_model_are_close() -> None:
     assert found.tolist() == sorted(batch.labels.tolist())
 
 
-def test_counts_need_the_bias() -> None:
-    seen = view(mlp(bias=False), records(6, labels=[1, 2]))
-    with pytest.raises(NotApplicable, match="bias, which is absent"):
+@pytest.mark.parametrize("labels", [[3, 1, 1, 3, 3, 0], [2, 2, 2, 2, 0]])
+def test_rows_count_classes_exactly_where_all_features_are_alike(labels: list[int]) -> None:
+    """Constant features h: ∇W_c = (p_c − n_c / k) h without error."""
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 4)))
+    with torch.no_grad():
+        model[0].weight.zero_()  # type: ignore[index]
+    seen = hidden(view(model, records(6, labels=labels)), "2.bias")
+    assert infer_counts(seen, torch.Generator()).tolist() == sorted(labels)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_counts_of_more_records_than_classes_are_those_of_plain_torch(bias: bool) -> None:
+    batch = records(6, labels=[3, 1, 1, 3, 2, 0, 1, 1, 3, 3, 3, 3, 0, 0, 2, 1, 1, 1, 3, 3])
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 4)))
+    seen = view(model, batch) if bias else hidden(view(model, batch), "2.bias")
+    found = infer_counts(seen, torch.Generator(), batch.inputs)
+    model.double()
+    features = model[:2](batch.inputs.double())  # type: ignore[index]
+    outputs = model[2](features)  # type: ignore[index]
+    torch.nn.functional.cross_entropy(outputs, batch.labels).backward()
+    slope, mean = model[2].bias.grad, features.mean(dim=0).detach()  # type: ignore[index]
+    if not bias:
+        slope = model[2].weight.grad @ mean / (mean @ mean)  # type: ignore[index]
+    expected = len(batch) * (outputs.softmax(1).mean(0).detach() - slope)
+    counts = torch.bincount(found, minlength=4)
+    assert (counts - expected).abs().max() < 1
+    truth = torch.bincount(batch.labels, minlength=4)
+    assert int((counts - truth).abs().sum()) <= (0 if bias else 2)
+
+
+def test_counts_need_the_last_layer() -> None:
+    seen = hidden(view(mlp(), records(6, labels=[1, 2])), "2.weight", "2.bias")
+    with pytest.raises(NotApplicable, match=r"last layer \(2\) is hidden"):
         infer_counts(seen, torch.Generator())
 
 

@@ -52,10 +52,21 @@ def test_methods_stand_beside_each_other_and_the_closest_is_the_headline() -> No
     assert rows[None].value == min(rows["dlg"].value or 0, rows["idlg"].value or 0)
 
 
+def test_more_records_than_classes_are_counted() -> None:
+    """A batch of 10 records of 4 classes; guessing by frequency names 4 of 10."""
+    rows = membership(subject(), batches=1, batch_size=10, iterations=1)
+    counted = next(row for row in rows if row.variant.get("method") == "inverting-gradients")
+    assert (counted.status, counted.n) == ("measured", 10)
+    assert counted.value is not None
+    assert counted.value <= 0.2
+
+
 def test_a_batch_has_no_signs_but_optimised_labels() -> None:
     rows = {
         row.variant.get("method"): row
-        for row in membership(subject(), batches=1, batch_size=2, iterations=10, restarts=2)
+        for row in membership(
+            subject(), method=("dlg", "idlg"), batches=1, batch_size=2, iterations=10, restarts=2
+        )
     }
     assert rows["idlg"].status == "skipped"
     assert (rows["idlg"].reason or "").endswith("optimise them with --method dlg")

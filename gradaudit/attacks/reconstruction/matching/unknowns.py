@@ -258,20 +258,20 @@ def infer_label(view: AttackerView) -> Tensor:
 def infer_counts(
     view: AttackerView, generator: torch.Generator, records: Tensor | None = None
 ) -> Tensor:
-    """Infer a batch's sorted labels (k,) from the last bias and other records' outputs.
+    """Infer a batch's sorted labels (k,) from the last layer and other records' outputs.
 
-    An estimate: it is exact only where the model's mean output for these records is that for the
-    batch. Without records of the attacker's own they are made up.
+    The gradient of the last bias is p̄ − n / k, for mean probabilities p̄ and counts n of classes.
+    Where the bias was not shared it is estimated from the weight's rows, which are that gradient
+    times the features if these are alike. An estimate: it is exact only where the model's mean
+    output (and features) for these records are those for the batch. Without records of the
+    attacker's own they are made up.
+
+    Source: J. Geng et al., "Towards general deep leakage in federated learning" (2021).
 
     Raises:
-        NotApplicable: the loss is not cross-entropy, or the last layer's bias was not shared.
+        NotApplicable: the loss is not cross-entropy, or the last layer was not shared.
     """
     _expect_cross_entropy(view)
-    bias = _bias_over_rounds(view)
-    if bias is None:
-        raise UnknownLabels(
-            "a batch's labels are estimated from the last layer's bias, which is absent or hidden"
-        )
     if view.looked_up and records is None:
         raise UnknownLabels(
             "a batch's labels are estimated with artificial records, and tokens cannot be made up",
@@ -281,12 +281,35 @@ def infer_counts(
         low, high = view.bounds or (0.0, 1.0)
         noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
         records = low + (high - low) * noise
-    predicted = [_predictions(one, records).softmax(dim=1).mean(dim=0) for one in view.rounds]
-    expected = view.batch * (torch.stack(predicted).mean(dim=0) - bias)
+    shares = [_class_shares(one, last_layer(one), records) for one in view.rounds]
+    expected = view.batch * torch.stack(shares).mean(dim=0)
     counts = torch.zeros_like(expected)
     for _ in range(view.batch):  # whole numbers, one label at a time to the largest remainder
         counts[(expected - counts).argmax()] += 1
     return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts.long())
+
+
+def _class_shares(view: AttackerView, layer: LastLayerGradient, records: Tensor) -> Tensor:
+    """Estimate the classes' shares of a batch, p̄ − ∇b, by the outputs for other records."""
+    features: list[Tensor] = []
+
+    def keep(_: str, inputs: Tensor, output: Tensor) -> Tensor:
+        features.append(inputs.detach().flatten(0, -2).mean(dim=0))
+        return output
+
+    watched = {layer.name: view.model.module.get_submodule(layer.name)}
+    with watching(watched, keep):
+        predicted = _predictions(view, records).softmax(dim=1).mean(dim=0)
+    if layer.bias is not None:
+        return predicted - layer.bias
+    assert layer.weight is not None  # one of both was shared
+    mean = features[0]
+    if not bool(mean.any()):
+        raise UnknownLabels(
+            f"the bias of the last layer ({layer.name}) is absent or hidden, and its features of "
+            "other records are zero, so that its rows count no classes"
+        )
+    return predicted - layer.weight @ mean / mean.square().sum()
 
 
 def _bias_over_rounds(view: AttackerView) -> Tensor | None:
