@@ -16,7 +16,8 @@ from gradaudit.report import Key, Measurement, Report, Variant, marked
 
 ABSENT = "absent"
 LEAST_SHARE = 0.01
-"""Share of the old value from which on a change is one, where there are no intervals."""
+"""Share of the old value, or of its distance from a default limit, from which on a change is one,
+where there are no intervals."""
 MOST_ROWS = 10
 """Most rows that are shown where not all are asked for."""
 LEFT_OUT = "{} more rows changed (--all shows them)"
@@ -78,19 +79,29 @@ class Change:
         return old[0] <= new[1] and new[0] <= old[1]
 
     @property
+    def slight(self) -> bool:
+        """Whether a value without an interval differs by less than ``LEAST_SHARE``."""
+        before = self.old.value if self.old else None
+        if self.overlap is not None or self.difference is None or before is None:
+            return False
+        metric = known_metrics().get(self.row.id)
+        limits = (metric.warning, metric.error) if metric else ()
+        sizes = [abs(before), *(abs(before - limit) for limit in limits if limit is not None)]
+        return abs(self.difference) <= LEAST_SHARE * max(sizes)
+
+    @property
     def direction(self) -> Literal["worse", "better"] | None:
         """Whether the row shows more or less risk; None where it shows neither.
 
-        Intervals that overlap show neither, nor does a change of less than ``LEAST_SHARE`` where
-        they are missing, nor a metric that is not riskier at one end.
+        Intervals that overlap show neither, nor does a slight change where they are missing, nor a
+        metric that is not riskier at one end.
         """
         metric = known_metrics().get(self.row.id)
         before = None if self.old is None else self.old.number
         after = None if self.new is None else self.new.number
         if metric is None or not metric.riskier or before is None or after is None:
             return None
-        least = LEAST_SHARE * abs(before) if self.overlap is None and math.isfinite(before) else 0.0
-        if self.overlap or before == after or abs(after - before) <= least:
+        if self.overlap or before == after or self.slight:
             return None
         return "worse" if (after > before) == (metric.riskier == "higher") else "better"
 
@@ -113,7 +124,7 @@ class Change:
     @property
     def shown(self) -> bool:
         """Whether the row changed by more than what its value is known to, or crossed a limit."""
-        return bool(self.crossed) or not (self.same or self.overlap)
+        return bool(self.crossed) or not (self.same or self.overlap or self.slight)
 
     @property
     def words(self) -> str:

@@ -117,6 +117,24 @@ def test_what_a_value_is_known_to_serves_as_interval(ends: list[float], shown: b
     assert (change.shown, change.direction == "worse") == (shown, shown)
 
 
+@pytest.mark.parametrize(
+    ("metric", "old", "new", "shown"),
+    [
+        ("sensitivity.input_f", 2.0, 2.01, False),
+        ("sensitivity.input_f", 2.0, 2.03, True),
+        ("attack.relative_error", 4.8e-16, 1.9e-12, False),
+        ("attack.relative_error", 4.8e-16, 0.006, True),
+        ("attack.mse", 4.8e-16, 1.9e-12, True),
+    ],
+)
+def test_without_intervals_a_change_is_a_hundredth_of_the_value_or_the_distance_from_a_limit(
+    metric: str, old: float, new: float, shown: bool
+) -> None:
+    change = Change(row(metric, "a", old), row(metric, "a", new))
+    assert change.shown is shown
+    assert shown or change.direction is None
+
+
 DIRECTIONS: list[tuple[Measurement, Measurement, str | None]] = [
     (row(M, "a", 1.0, interval=(0, 2)), row(M, "a", 4.0, interval=(3, 5)), "worse"),
     (row(M, "a", 4.0, interval=(3, 5)), row(M, "a", 1.0, interval=(0, 2)), "better"),
