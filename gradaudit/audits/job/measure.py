@@ -149,13 +149,13 @@ def load(folder: Path, options: JobOptions) -> LoadedJob:
     folder = folder.resolve()
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; name that of a Flower app or an NVFlare job")
-    if options.site is not None and not options.site.is_file():
+    if options.site is not None and not options.site.exists():
         raise UsageError(f"--site {options.site}: no such file; name the site's privacy.json")
     replies = declared_numbers(options.replies)
     if any(folder.glob("meta.*")):
         loader = _loader("NVFlare", "nvflare_job")
         job: LoadedJob = loader.load(folder, options.site, options.model, options.client)
-    elif (folder / "pyproject.toml").is_file():
+    elif (folder / "pyproject.toml").exists():
         if options.site is not None:
             raise UsageError("--site: a Flower app runs under no site's policy; leave it out")
         loader = _loader("Flower", "flower_app")

@@ -1,7 +1,11 @@
 """Jobs that cannot be loaded or looked at: nothing passes unseen, and the reason is one line."""
 
 import json
+import os
+import resource
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -165,7 +169,11 @@ def test_why_a_flower_app_cannot_be_loaded_is_said(
         ("meta.json", "[1]", "meta.json: holds no keys and values"),
         ("meta.json", '{"deploy_map": []}', "deploy_map deploys no app to 'site-1'"),
         ("app/config/config_fed_server.json", "[]", "config_fed_server.json: holds no keys"),
-        ("app/config/config_fed_client.json", "{", "config_fed_client.json: JSONDecodeError"),
+        (
+            "app/config/config_fed_client.json",
+            "{",
+            "config_fed_client.json: cannot be read: JSONDecodeError",
+        ),
     ],
 )
 def test_why_an_nvflare_job_cannot_be_loaded_is_said(
@@ -206,3 +214,90 @@ def test_without_its_framework_a_job_names_the_extra_to_install(
     monkeypatch.setitem(sys.modules, f"gradaudit.audits.job.loading.{module}", None)
     (tmp_path / file).write_text(json.dumps({}), encoding="utf-8")
     assert f"install gradaudit[{extra}]" in one_line("job", str(tmp_path))
+
+
+BOMB = "a0 = " + "x" * 64 + "\n" + "".join(f"a{i + 1} = ${{a{i}}}${{a{i}}}\n" for i in range(30))
+LISTS = "a0 = [1, 2]\n" + "".join(f"a{i + 1} = ${{a{i}}} ${{a{i}}}\n" for i in range(30))
+REFERENCES = {"b0": "x" * 64, **{f"b{i + 1}": f"{{b{i}}}{{b{i}}}" for i in range(30)}}
+META = 'name = "job"\ndeploy_map { app = ["@ALL"] }\n'
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("replaced", [fifo, zeros])
+@pytest.mark.parametrize(
+    "name", ["meta.json", "app/config/config_fed_client.json", "app/config/config_fed_server.json"]
+)
+def test_a_pipe_or_a_device_in_an_nvflare_job_is_refused_unopened(
+    name: str, replaced: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = nvflare_job(tmp_path) / name
+    path.unlink()
+    replaced(path)
+    said = one_line("job", str(tmp_path))
+    assert Path(name).name in said
+    assert "no regular file" in said or "outside the job's folder" in said
+
+
+@pytest.mark.parametrize("replaced", [fifo, zeros])
+def test_a_pipe_or_a_device_as_a_project_is_refused_unopened(
+    replaced: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = flower_app(tmp_path) / "pyproject.toml"
+    path.unlink()
+    replaced(path)
+    said = one_line("job", str(tmp_path))
+    assert "no regular file" in said or "outside the job's folder" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('include url("http://127.0.0.1:9/a.conf")\n', "gradaudit follows no includes"),
+        ('include file("/dev/zero")\n', "gradaudit follows no includes"),
+        ('include required(file("other.conf"))\n', "gradaudit follows no includes"),
+        ('include "other.conf"\n', "gradaudit follows no includes"),
+        (BOMB, "meta.conf"),
+        (LISTS, "meta.conf"),
+    ],
+    ids=["url", "device", "required", "plain", "texts", "lists"],
+)
+def test_hocon_opens_nothing_else_and_bombs_end_in_one_line(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No socket is opened, and what a text unpacks to is made in a child process alone."""
+    monkeypatch.setattr(socket, "socket", None)
+    folder = nvflare_job(tmp_path)
+    (folder / "meta.json").unlink()
+    (folder / "other.conf").write_text("a = 1\n", encoding="utf-8")
+    (folder / "meta.conf").write_text(text + META, encoding="utf-8")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert said in one_line("job", str(tmp_path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+def test_references_that_grow_without_end_are_resolved_in_the_child(tmp_path: Path) -> None:
+    nvflare_job(tmp_path, client=REFERENCES)
+    assert "config_fed_client.json" in one_line("job", str(tmp_path))
+
+
+def test_too_many_tasks_are_refused(tmp_path: Path) -> None:
+    nvflare_job(tmp_path, tasks=[f"t{i}" for i in range(20_000)])
+    assert "tasks; at most 100" in one_line("job", str(tmp_path))
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_app_outside_the_folder_is_not_run(linked: bool, tmp_path: Path) -> None:
+    outside = nvflare_job(tmp_path / "other") / "app"
+    (outside / "custom" / "net.py").write_text('raise SystemExit("it was run")', encoding="utf-8")
+    meta = {"deploy_map": {"linked" if linked else "../other/app": ["@ALL"]}}
+    folder = nvflare_job(tmp_path / "job", meta=meta)
+    (folder / "linked").symlink_to(outside)
+    said = one_line("job", str(folder))
+    assert "lies outside the job's folder" in said

@@ -41,8 +41,9 @@ from gradaudit.audits.job.loading.flower_server import (
     secure_sum_faults,
     started,
 )
+from gradaudit.audits.job.loading.job_files import inside, read_job_file
 from gradaudit.core.text import first_line
-from gradaudit.errors import UsageError, one_line
+from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
 
 UPDATE_NUMBERS, OTHER_NUMBERS = {"train_loss": 0.3}, {"eval_loss": 0.3, "loss": 0.3}
@@ -108,11 +109,11 @@ def _name_task() -> None:
 
 
 def _tables(folder: Path) -> Mapping[str, Any]:
-    try:
-        tables = dict(get_project_config(folder)["tool"]["flwr"])
+    def read(path: Path) -> Mapping[str, Any]:
+        tables = get_project_config(path.parent)["tool"]["flwr"]
         return {**tables, "app": tables["app"]}
-    except (Exception, SystemExit) as error:  # whatever the parser raises
-        raise UsageError(f"{folder}/pyproject.toml: {one_line(error)}") from error
+
+    return read_job_file(inside(folder, folder / "pyproject.toml"), read)
 
 
 def _online(tables: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:

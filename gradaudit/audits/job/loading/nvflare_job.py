@@ -8,14 +8,16 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from fnmatch import fnmatch
 from functools import partial
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from pkgutil import resolve_name
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.filter import Filter
@@ -24,6 +26,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.utils.task_utils import apply_filters, get_filters
 from nvflare.fuel.utils.class_utils import instantiate_class
+from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.private.fed.app.fl_conf import PrivacyConfiger
 from nvflare.private.fed_json_config import FedJsonConfigurator
@@ -42,6 +45,7 @@ from gradaudit.audits.dp_audit.middleware.payload import (
 )
 from gradaudit.audits.job.loading import fresh_imports, models_in
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, fault
+from gradaudit.audits.job.loading.job_files import inside, read_job_file
 from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_model
@@ -56,6 +60,8 @@ _EVALUATES = re.compile("eval|validat", re.IGNORECASE)
 """Of workflows that ask for more than training, the path."""
 _KINDS: dict[Form, str] = {"differences": DataKind.WEIGHT_DIFF, "weights": DataKind.WEIGHTS}
 EXCHANGES: tuple[Exchange, ...] = ("numpy", "pytorch")
+MOST_TASKS = 100
+"""Most tasks of a client, each of whose chains is run on simulated updates."""
 _ARGUMENT = re.compile(r"--?([a-z][\w-]*)[ =]([\w.+-]+)")
 """An argument of a script and its value, as in ``--epochs 2``."""
 
@@ -67,6 +73,16 @@ class FilterTables(FedJsonConfigurator):  # type: ignore[misc]
         """Build only filters from the configuration."""
         if not _NOT_BUILT.match(node.path()):
             super().process_config_element(config_ctx, node)
+
+
+class ReferencesOnly(FilterTables):
+    """NVFlare's own configuration with its references resolved, and nothing built."""
+
+    def process_config_element(self, config_ctx: Any, node: Any) -> None:
+        """Build nothing."""
+
+    def finalize_config(self, config_ctx: Any) -> None:
+        """Check nothing."""
 
 
 def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -> LoadedJob:
@@ -81,17 +97,19 @@ def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -
     Raises:
         UsageError: a file is missing or wrong, or the model is not known.
     """
-    meta = _configuration(folder / "meta.json")
-    root = folder / _app(folder, meta, site)
+    meta = _configuration(folder, _needed(folder, "meta.json"))
+    root = inside(folder, folder / _app(folder, meta, site))
+    inside(folder, root / "custom")
     with fresh_imports([root / "custom"]), quiet():
-        conf = _tables(root, site)
+        file = _needed(root / "config", "config_fed_client.json")
+        conf = _tables(folder, root, file, site)
         client = dict(conf.config_data)
-        server = _configuration(root / "config" / "config_fed_server.json", needed=False)
+        server = _configuration(folder, _file(root / "config", "config_fed_server.json"))
         named, layout = _model([server, client], model, folder)
         scopes = _scopes(site_policy, meta)
         job = LoadedJob("nvflare", named, layout, [], config=dict(_settings(client)))
         job.models = models_in([root / "custom"])
-        where = str(Path(conf.config_file_names[0]).resolve().relative_to(folder.resolve()))
+        where = str(file.resolve().relative_to(folder.resolve()))
         evaluates = any(_EVALUATES.search(str(w.get("path"))) for w in server.get("workflows", []))
         tasks = _tasks(client, conf, _USUAL_TASKS if evaluates else _USUAL_TASKS[:1])
         for name, scope, chosen in scopes:
@@ -103,18 +121,41 @@ def load(folder: Path, site_policy: Path | None, model: str | None, site: str) -
     return job
 
 
-def _configuration(path: Path, *, needed: bool = True) -> dict[str, Any]:
-    """Load a configuration in any format that NVFlare reads, by the name of its JSON file."""
-    try:
-        found = ConfigFactory.load_config(str(path))
-    except Exception as error:  # whatever a parser raises
-        raise UsageError(f"{path}: cannot be read: {first_line(error)}") from error
-    if found is None and needed:
-        raise UsageError(f"{path}: is missing (.conf and .yml need pyhocon and omegaconf)")
-    read = {} if found is None else found.to_dict()
-    if not isinstance(read, Mapping):
-        raise UsageError(f"{path}: holds no keys and values")
-    return dict(read)
+def _file(folder: Path, name: str) -> Path | None:
+    """Find a configuration in any format that NVFlare reads, by the name of its JSON file."""
+    base = folder / name.removesuffix(".json")
+    paths = (base.with_name(base.name + ending) for ending in ConfigFormat.config_ext_formats())
+    return next((path for path in paths if path.exists()), None)
+
+
+def _configuration(folder: Path, path: Path | None) -> dict[str, Any]:
+    """Read a configuration of a job."""
+    return {} if path is None else read_job_file(inside(folder, path), _parsed)
+
+
+def _needed(folder: Path, name: str) -> Path:
+    path = _file(folder, name)
+    if path is None:
+        raise UsageError(f"{folder / name}: is missing (.conf and .yml need pyhocon and omegaconf)")
+    return path
+
+
+def _parsed(path: Path) -> Any:
+    """Parse a configuration by NVFlare's own loader of its format, without includes of HOCON."""
+    kinds = ConfigFormat.config_ext_formats()
+    kind = next(kinds[ending] for ending in kinds if path.name.endswith(ending))
+    loader = ConfigFactory.get_config_loader(kind)
+    if loader is None:
+        raise UsageError(f"{path}: needs pyhocon (.conf) or omegaconf (.yml); install it")
+    if kind != ConfigFormat.PYHOCON:
+        return loader.load_config(str(path)).to_dict()
+    hocon = import_module("pyhocon").ConfigFactory
+    hocon.parse_URL = hocon.parse_file = _refuse_include  # in the child process alone
+    return loader.load_config_from_str(path.read_text(encoding="utf-8")).to_dict()
+
+
+def _refuse_include(name: Any, *_: Any, **__: Any) -> NoReturn:
+    raise UsageError(f"include {str(name)!r}: gradaudit follows no includes; write it out")
 
 
 def _app(folder: Path, meta: Mapping[str, Any], site: str) -> str:
@@ -130,9 +171,11 @@ def _app(folder: Path, meta: Mapping[str, Any], site: str) -> str:
     )
 
 
-def _tables(root: Path, site: str) -> FilterTables:
-    """Build NVFlare's filter tables for the client by its own code."""
-    base = root / "config" / "config_fed_client.json"
+def _tables(folder: Path, root: Path, file: Path, site: str) -> FilterTables:
+    """Build NVFlare's filter tables for the client by its own code.
+
+    Its references are resolved in the child process, where they may be bombs.
+    """
     nowhere = (SystemVarName.ROOT_URL, SystemVarName.CP_URL, SystemVarName.RELAY_URL)
     variables = dict.fromkeys(nowhere, "") | {
         SystemVarName.SITE_NAME: site,
@@ -142,12 +185,10 @@ def _tables(root: Path, site: str) -> FilterTables:
         SystemVarName.JOB_CONFIG_DIR: str(root / "config"),
         SystemVarName.SECURE_MODE: True,
     }
-    try:
-        found = ConfigFactory.load_config(str(base))
-        if found is None:
-            raise UsageError(f"{base}: is missing")
-        conf = FilterTables(
-            config_file_name=str(found.file_path),
+
+    def configured(kind: type[FilterTables], path: Path) -> FilterTables:
+        conf = kind(
+            config_file_name=str(path),
             base_pkgs=["nvflare"],
             module_names=["apis", "app_common", "widgets"],
             exclude_libs=True,
@@ -156,11 +197,27 @@ def _tables(root: Path, site: str) -> FilterTables:
         )
         with redirect_stdout(io.StringIO()):  # it prints what it raises
             conf.configure()
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:  # ConfigError, or whatever a filter raises
-        raise UsageError(f"{base}: {first_line(error)}") from error
-    return conf
+        return conf
+
+    with _private_file() as plain:
+
+        def resolved(path: Path) -> Any:
+            plain.write_text(json.dumps(_parsed(path)), encoding="utf-8")
+            return configured(ReferencesOnly, plain).config_data
+
+        plain.write_text(json.dumps(read_job_file(inside(folder, file), resolved)))
+        try:
+            return configured(FilterTables, plain)
+        except (Exception, SystemExit) as error:  # ConfigError, or whatever a filter raises
+            words = first_line(error).replace(str(plain), file.name)
+            raise UsageError(f"{file}: {words}") from error
+
+
+@contextmanager
+def _private_file() -> Iterator[Path]:
+    """Name a private file for NVFlare's own code, which reads files alone."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder) / "configuration.json"
 
 
 def _model(
@@ -203,9 +260,13 @@ def _scopes(policy: Path | None, meta: Mapping[str, Any]) -> list[tuple[str, Any
     if policy is None:
         return [("", None, True)]
     try:
-        workspace = SimpleNamespace(get_site_privacy_file_path=lambda: str(policy))
-        reader = PrivacyConfiger(workspace, names_only=False)
-        reader.configure()
+        with _private_file() as plain:
+            plain.write_text(json.dumps(read_job_file(policy, _parsed)), encoding="utf-8")
+            workspace = SimpleNamespace(get_site_privacy_file_path=lambda: str(plain))
+            reader = PrivacyConfiger(workspace, names_only=False)
+            reader.configure()
+    except UsageError:
+        raise
     except (Exception, SystemExit) as error:  # ConfigError, or whatever a filter raises
         raise UsageError(f"{policy}: {first_line(error)}") from error
     manager, wanted = reader.privacy_manager, meta.get("scope", "")
@@ -223,6 +284,8 @@ def _tasks(client: Mapping[str, Any], conf: FilterTables, usual: Sequence[str]) 
     patterns = [t for e in client.get("executors", []) for t in e.get("tasks", [])]
     keyed = [key.rpartition("/")[0] for key in conf.result_filter_table if "*" not in key]
     known = [*(p for p in patterns if "*" not in p), *usual, *keyed]
+    if len(known) > MOST_TASKS:
+        raise UsageError(f"the client's executors have {len(known):,} tasks; at most {MOST_TASKS}")
     return list(dict.fromkeys(t for t in known if any(fnmatch(t, p) for p in patterns)))
 
 
