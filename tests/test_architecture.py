@@ -76,6 +76,8 @@ ROOMS = {
     "integrations": "federation judging observer sharing",
     "protection": "audits audits.floor data defenses gradients judging models run sharing subject",
     "api": "attacks audits config data defenses deployment models run sharing subject",
+    "testing": "api attacks audits audits.dp_audit data defenses families federation formats "
+    "protection",
     "cli": "audits audits.job config defenses deployment evidence formats judging models observer "
     "protection run subject sweeping view zoo",
     "__init__": "api formats judging models observer",

@@ -15,6 +15,7 @@ import torch
 from command_line import HANGS, run
 
 from gradaudit.core.parts import _GROUPS, discover
+from gradaudit.core.user_code import load_callable
 from gradaudit.defenses import parse_defense
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +57,33 @@ def test_it_is_a_defense_like_any_other() -> None:
     done = run("attack", "membership", *model, "--defense", named, "--batches", 1, "-f", "json")
     assert done.status == 0, done.err
     assert named in json.dumps(json.loads(done.out)["provenance"]["defenses"])
+
+
+def test_the_page_shows_a_mechanism_that_keeps_the_contract(tmp_path: Path) -> None:
+    mechanism, check = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "FILE.py").write_text(mechanism)
+    loaded = load_callable(f"{tmp_path}/FILE.py:mechanism", "--mechanism")
+    exec(check, {"mechanism": loaded})
+    gradients = torch.tensor([[3.0, 4.0], [0.0, 0.5]], dtype=torch.float64)
+    many = loaded.releases(gradients, 20_000, torch.Generator().manual_seed(0))
+    assert many.mean(dim=0).tolist() == pytest.approx([0.3, 0.65], abs=0.01)
+    assert many.std(dim=0).tolist() == pytest.approx([0.25, 0.25], rel=0.03)
+
+
+@pytest.mark.slow
+def test_the_mechanism_of_the_page_is_audited_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "FILE.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
+    monkeypatch.chdir(tmp_path)
+    (shown,) = re.findall(r"^    gradaudit (dp-audit .*)", PAGE, re.MULTILINE)
+    model = "zoo:mlp?inputs=10&classes=2&hidden=3"
+    done = run(*shown.replace("zoo:mlp", model).split(), "--trials", 4000, "-f", "json")
+    assert done.status == 0, done.err
+    rows = json.loads(done.out)["measurements"]
+    (mu,) = [row["value"] for row in rows if row["metric"] == "mu_lower"]
+    gaps = [row["value"] for row in rows if row["metric"] == "canary_gap"]
+    assert 0 < mu < max(gaps) / 0.5  # a gap in the clipped gradients over the noise's deviation
 
 
 def test_the_page_shows_how_it_is_declared() -> None:

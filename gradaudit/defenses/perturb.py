@@ -2,7 +2,7 @@
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -130,8 +130,8 @@ class Perturb(Defense[PerturbOptions]):
     Options = PerturbOptions
     scope: ClassVar[Scope] = "update"
 
-    def __init__(self, options: PerturbOptions) -> None:
-        super().__init__(options)
+    def __init__(self, given: PerturbOptions | None = None, /, **values: Any) -> None:
+        super().__init__(given, **values)
         self.classifier: GradientClassifier | None = None
         self.values: Tensor | None = None
         self.towards: int | None = None

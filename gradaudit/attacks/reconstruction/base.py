@@ -66,6 +66,26 @@ class AttackerView:
         statistics: the batch's own means and variances at BatchNorm layers, by the names of the
             buffers that keep the running ones, where the attacker is given them.
         knowledge: all of this in words, for the report.
+
+    Example:
+        A fully connected layer's gradient over its bias's gradient is the record.
+
+        >>> import torch
+        >>> from torch import nn
+        >>> from gradaudit import Target
+        >>> inputs, labels = torch.eye(4), torch.arange(4) % 3
+        >>> target = Target(nn.Linear(4, 3), (inputs, labels))
+        >>> view = target.view(target.update(inputs[:1], labels[:1]))
+        >>> view.batch, view.shape, view.classes, view.visible
+        (1, (4,), 3, ('weight', 'bias'))
+        >>> [(name, tuple(part.shape)) for name, part in view.update.items()]
+        [('weight', (3, 4)), ('bias', (3,))]
+        >>> record = view.update["weight"][0] / view.update["bias"][0]
+        >>> [round(value, 6) for value in record.tolist()]
+        [1.0, 0.0, 0.0, 0.0]
+        >>> again = view.simulated(record[None], labels[:1])  # the update of this candidate
+        >>> bool(torch.allclose(again["weight"], view.update["weight"]))
+        True
     """
 
     model: FunctionalModel

@@ -1,0 +1,359 @@
+"""Check a part of your own against the contract of its kind: ``check_part`` in a test.
+
+A part keeps the contract if what its base class promises holds on small inputs: shapes, finite
+numbers, inputs that stay unchanged, and random numbers of the given generator or seed alone.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradaudit.api import AuditTarget, audit
+from gradaudit.attacks.reading import Reading
+from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction
+from gradaudit.audits import Audit
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
+from gradaudit.audits.presets import OF_SUBJECT, PRESETS
+from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.user_data import records_of
+from gradaudit.data.records import Records, fingerprint
+from gradaudit.defenses import Defense
+from gradaudit.errors import NotApplicable, UsageError, foreign, one_line
+from gradaudit.families import Family
+from gradaudit.federation.algorithms import Algorithm
+from gradaudit.formats import Format
+from gradaudit.progress import Silent
+from gradaudit.protection.costs.base import Cost
+
+Fault = tuple[Any, str]
+"""The function or class at fault, and its fault."""
+Options = Mapping[str, Any]
+Check = Callable[[Any, AuditTarget, Options], Iterator[Fault]]
+_TRIED_ON_NOTHING = "does not apply to what it was tried on, so give it a target= for that"
+_DRAWS = 400
+_FAR = 7.0
+"""Standard errors by which moments of single and batched releases may differ."""
+
+
+def check_part(
+    part: type[Any] | Callable[..., Any], *, target: AuditTarget | None = None, **options: Any
+) -> None:
+    """Check that a part keeps the contract of its kind.
+
+    Args:
+        part: a class of any kind of part, or a function that is a mechanism.
+        target: model and records that an audit or an attack is tried on; without it a small fully
+            connected network on a table of random numbers.
+        options: of the part, where some have no default.
+
+    Raises:
+        UsageError: ``part`` is of no kind.
+        AssertionError: the contract is broken; each line names the part, its file and line, and
+            the fault.
+
+    Example:
+        >>> from gradaudit.defenses.prune import Prune
+        >>> check_part(Prune, share=0.9)
+    """
+    check, target = _check_of(part), target or _small_target()
+    faults = [*declaration_faults(part), *_behaviour_faults(part, check, target, options)]
+    if faults:
+        raise AssertionError("\n".join(f"{_named(part, place)}: {what}" for place, what in faults))
+
+
+def declaration_faults(part: type[Any] | Callable[..., Any]) -> Iterator[Fault]:
+    """Yield what a class fails to declare: name, summary, docstring, options, metrics."""
+    if not inspect.isclass(part):
+        return
+    if inspect.isabstract(part):
+        missing = ", ".join(sorted(getattr(part, "__abstractmethods__", ())))
+        yield part, f"does not define {missing}"
+    name, summary = getattr(part, "name", None), getattr(part, "summary", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*([ -][a-z0-9]+)*", name):
+        yield part, f"name is {name!r}; lower-case words are needed"
+    if not isinstance(summary, str) or not summary or "\n" in summary:
+        yield part, f"summary is {summary!r}; one line is needed"
+    first, *_ = inspect.cleandoc(part.__dict__.get("__doc__") or "").split("\n\n")
+    if not first.rstrip().endswith((".", ":")):
+        yield part, "has no docstring that begins with a sentence"
+    options = getattr(part, "Options", None)
+    fields = getattr(options, "model_fields", {})
+    for option in (key for key, field in fields.items() if not field.description):
+        yield options, f"option {option} has no description"
+    example = getattr(part, "example", name)
+    if issubclass(part, Defense | Mechanism) and not str(example).startswith(str(name)):
+        yield part, f"example is {example!r}; a spec begins with the name {name!r}"
+    if issubclass(part, Audit):
+        yield from _metric_faults(part)
+
+
+def _metric_faults(part: type[Audit[Any]]) -> Iterator[Fault]:
+    ids = [metric.id for metric in getattr(part, "metrics", ())]
+    if not ids or len(set(ids)) < len(ids):
+        yield part, "metrics are needed, each with an id of its own"
+    if unknown := set(getattr(part, "headline", ())) - set(ids):
+        yield part, f"headline names {', '.join(sorted(unknown))}, which is no metric"
+    for metric in getattr(part, "metrics", ()):
+        limited = metric.warning is not None or metric.error is not None
+        needed = ("riskier", "why", "question", "helps", "says", "noun") if limited else ()
+        for field in (field for field in needed if not getattr(metric, field)):
+            yield part, f"metric {metric.id} has a default limit and no {field}"
+    for preset in PRESETS:
+        values = {k: v for k, v in getattr(part, preset).items() if k not in OF_SUBJECT}
+        try:
+            part.Options.model_validate(values)
+        except ValueError as error:
+            yield part, f"preset {preset}: {one_line(error)}"
+
+
+def _behaviour_faults(
+    part: Any, check: Check, target: AuditTarget, options: Options
+) -> Iterator[Fault]:
+    """Yield what a part does against its base class's promises, or the error that it raises."""
+    try:
+        with foreign():
+            yield from check(part, target, options)
+    except UsageError as error:
+        yield part, str(error)
+    except Exception as error:
+        yield part, f"raises {one_line(error)}"
+
+
+def _check_of(part: Any) -> Check:
+    """Return the check of a part's kind.
+
+    Raises:
+        UsageError: it is of no kind.
+    """
+    if inspect.isclass(part):
+        for base, check in _CHECKS.items():
+            if issubclass(part, base):
+                return check
+    elif callable(part):
+        return _mechanism
+    kinds = ", ".join(base.__name__ for base in _CHECKS)
+    raise UsageError(
+        f"{part!r} is no part: give a class that extends one of {kinds}, or a function"
+    )
+
+
+def _defense(part: type[Defense[Any]], target: AuditTarget, options: Options) -> Iterator[Fault]:
+    defense, rows = part(**options), _rows(3, 40)
+    given = rows.clone()
+
+    def applied(some: Tensor, seed: int = 0) -> Tensor:
+        return defense.apply(some, records=2, generator=_seeded(seed))
+
+    shared = applied(given)
+    if not torch.equal(given, rows):
+        yield part.apply, "apply changes its input; work on a copy"
+        given = rows.clone()
+    yield from _shape_faults(part.apply, shared, rows)
+    if not torch.equal(applied(rows.clone()), shared):
+        yield part.apply, "apply gives other numbers with the same generator; draw from it alone"
+    elif part.deterministic and not torch.equal(applied(rows.clone(), seed=1), shared):
+        yield part.apply, "apply draws random numbers; declare deterministic = False"
+    draws = _seeded(0)
+    single = [defense.apply(row.clone()[None], records=2, generator=draws) for row in rows]
+    if not torch.allclose(torch.cat(single), shared, rtol=1e-9, atol=1e-12):
+        yield part.apply, "apply mixes updates, or draws for several at a time; each is separate"
+    norms = torch.rand(3, generator=_seeded(2), dtype=torch.float64)
+    for method in (part.record_factors, part.batch_factors):
+        factors = method(defense, norms)
+        if factors is not None:
+            yield from _shape_faults(method, factors, norms)
+    if part.changes_model:
+        model = _network()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        outputs = defense.modify(model, _seeded(0))(_rows(2, 6).float())
+        if not isinstance(outputs, Tensor) or len(outputs) != 2 or not outputs.isfinite().all():
+            yield part.modify, "the model of modify gives no finite row for each record"
+        if any(not torch.equal(before[k], value) for k, value in model.state_dict().items()):
+            yield part.modify, "modify changes the model that it is given; return a copy"
+
+
+def _mechanism(part: Any, target: AuditTarget, options: Options) -> Iterator[Fault]:
+    own = inspect.isclass(part)
+    mechanism: Mechanism = part(**options) if own else FileMechanism(part, part.__name__)
+    mechanism = mechanism.laid_out({"weight": 10})
+    single = mechanism.release if own else part
+    rows = _rows(4, 10)
+    given = rows.clone()
+    released = mechanism.release(given, _seeded(0))
+    if not torch.equal(given, rows):
+        yield single, "a release changes the gradients that it is given; work on a copy"
+    yield from _shape_faults(single, released, rows[0])
+    if not torch.equal(mechanism.release(rows.clone(), _seeded(0)), released):
+        yield single, "releases differ with the same generator; draw from it alone"
+    many = mechanism.releases(rows.clone(), _DRAWS, _seeded(1))
+    yield from _shape_faults(mechanism.releases, many, rows[:1].expand(_DRAWS, -1))
+    draws = _seeded(2)
+    alone = torch.stack([mechanism.release(rows.clone(), draws) for _ in range(_DRAWS)])
+    if not mechanism.deterministic and many.shape == alone.shape:
+        spread = torch.maximum(alone.std(dim=0), many.std(dim=0)).clamp_min(1e-12)
+        means = (alone.mean(dim=0) - many.mean(dim=0)).abs() / spread
+        ratios = (alone.std(dim=0) - many.std(dim=0)).abs() / spread
+        if max(float(means.max()), float(ratios.max())) > _FAR * (2 / _DRAWS) ** 0.5:
+            yield (
+                mechanism.releases,
+                "batched releases have another mean or spread than single ones",
+            )
+
+
+def _attack(
+    part: type[Reconstruction[Any]], target: AuditTarget, options: Options
+) -> Iterator[Fault]:
+    attack, records = part(restarts=2, **options), target.subject.records
+    update = target.update(records.inputs[:1], records.labels[:1])
+    before = {name: value.clone() for name, value in update.items()}
+    try:
+        found: Any = attack(target, update)
+    except NotApplicable as reason:
+        yield part.run, f"{_TRIED_ON_NOTHING}: {reason}"
+        return
+    if any(not torch.equal(before[name], update[name]) for name in update):
+        yield part.run, "run changes the update that it is given"
+    if not isinstance(found, Candidates):
+        yield part.run, f"run returns {type(found).__name__}; Candidates are needed"
+        return
+    starts = len(found.inputs)
+    if found.inputs.shape[1:] != (1, *records.inputs.shape[1:]):
+        shape = (starts, 1, *records.inputs.shape[1:])
+        yield part.run, f"inputs are {tuple(found.inputs.shape)}, not {shape} (restarts, k, …)"
+    parts = {"scores": found.scores, "diverged": found.diverged, "labels": found.labels}
+    for name, value in parts.items():
+        if value is not None and value.shape[:1] != (starts,):
+            yield part.run, f"{name} are {tuple(value.shape)} for {starts} restarts"
+    if not torch.equal(attack(target, update).finite.nan_to_num(), found.finite.nan_to_num()):
+        yield (
+            part.run,
+            "run gives other records with the same seed; draw from execution.generator()",
+        )
+
+
+def _audit(part: type[Audit[Any]], target: AuditTarget, options: Options) -> Iterator[Fault]:
+    subject, ids = target.subject, {metric.id: metric for metric in part.metrics}
+    try:
+        rows, again = (list(part(**options).run(subject, Silent())) for _ in range(2))
+    except NotApplicable as reason:
+        yield part.run, f"{_TRIED_ON_NOTHING}: {reason}"
+        return
+    layers = {layer.name for layer in subject.layers}
+    for row in rows:
+        if row.audit != part.reports_as() or row.metric not in ids:
+            yield part.run, f"a row of {row.audit}.{row.metric}, which is no declared metric"
+        elif row.layer not in (layers | {None} if ids[row.metric].per_layer else {None}):
+            yield part.run, f"a row of {row.metric} on layer {row.layer!r}"
+    if rows != again:
+        yield part.run, "run gives other rows with the same seed"
+
+
+def _family(part: type[Family], target: AuditTarget, options: Options) -> Iterator[Fault]:
+    labels = np.arange(90) % 3
+    features = np.random.default_rng(0).normal(size=(90, 5)) + labels[:, None]
+    given, chosen = features.copy(), part(**options)
+
+    def scores() -> np.ndarray:
+        read = chosen.reads(given)
+        return chosen.fit(read, labels, 3, 0).log_probabilities(read[:7])
+
+    first = scores()
+    if not np.array_equal(given, features):
+        yield part._fit, "fitting changes the features that it is given; work on a copy"
+    if first.shape != (7, 3) or not np.isfinite(first).all():
+        yield (
+            part._fit,
+            f"log-probabilities are {first.shape}, not finite (rows, classes) of (7, 3)",
+        )
+    elif not np.allclose(np.exp(first).sum(axis=1), 1, atol=1e-6):
+        yield part._fit, "probabilities of a row do not sum to 1"
+    elif not np.array_equal(scores(), first):
+        yield part._fit, "the same seed fits another member; draw from the generator alone"
+
+
+def _format(part: type[Format], target: AuditTarget, options: Options) -> Iterator[Fault]:
+    if not str(getattr(part, "suffix", "")).startswith("."):
+        yield part, "has no suffix that begins with a point"
+    report = audit(target, ["forward", "copa-metric"])
+    text: Any = part(**options).render(report)
+    if not isinstance(text, str) or not text.endswith("\n"):
+        yield part.render, "render returns no text that ends with a newline"
+    elif part(**options).render(report) != text:
+        yield part.render, "render gives another text for the same report"
+
+
+def _adapter(part: type[DataAdapter], target: AuditTarget, options: Options) -> Iterator[Fault]:
+    records: Any = part(**options).load()
+    if not isinstance(records, Records):
+        yield part.load, f"load returns {type(records).__name__}; Records are needed"
+        return
+    records_of(records, part.name)
+    if fingerprint(part(**options).load()) != fingerprint(records):
+        yield part.load, "load gives other records the second time"
+
+
+def _declared_alone(part: Any, target: AuditTarget, options: Options) -> Iterator[Fault]:
+    """Make the part; nothing else of its kind can be tried by itself."""
+    part(**options)
+    yield from ()
+
+
+_CHECKS: Mapping[type[Any], Check] = {
+    Audit: _audit,
+    Reconstruction: _attack,
+    Defense: _defense,
+    Mechanism: _mechanism,
+    Family: _family,
+    Format: _format,
+    DataAdapter: _adapter,
+    Reading: _declared_alone,
+    Algorithm: _declared_alone,
+    Cost: _declared_alone,
+}
+
+
+def _shape_faults(place: Any, found: Any, like: Tensor) -> Iterator[Fault]:
+    """Yield a fault where a result is no finite tensor of this shape."""
+    shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if shape != tuple(like.shape):
+        yield place, f"returns {shape}, not a tensor of {tuple(like.shape)}"
+    elif not bool(found.isfinite().all()):
+        yield place, "returns numbers that are not finite"
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _rows(count: int, width: int) -> Tensor:
+    return torch.randn(count, width, generator=_seeded(3), dtype=torch.float64)
+
+
+def _network() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 5), nn.LeakyReLU(), nn.Linear(5, 3))
+
+
+def _small_target() -> AuditTarget:
+    """A small network on random records, with a private attribute."""
+    inputs, labels = _rows(60, 6).float(), torch.arange(60) % 3
+    parts = {"inputs": inputs, "labels": labels, "attributes": {"half": inputs[:, 0] > 0}}
+    return AuditTarget(_network(), records_of(parts, "records"), attributes=["half"])
+
+
+def _named(part: Any, place: Any) -> str:
+    """Name a part, and the file and line of what is at fault in it."""
+    name = getattr(part, "__name__", str(part))
+    source = inspect.unwrap(getattr(place, "__func__", place))
+    try:
+        file, line = inspect.getsourcefile(source), inspect.getsourcelines(source)[1]
+    except (OSError, TypeError):
+        return name
+    return f"{name} ({Path(str(file)).name}, line {line})"

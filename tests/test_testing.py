@@ -1,0 +1,262 @@
+"""The contract of parts: all of ours keep it, and every broken one is named with file and line."""
+
+import doctest
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from gradaudit import testing
+from gradaudit.attacks.reconstruction import base as attacks
+from gradaudit.attacks.reconstruction import reconstructions
+from gradaudit.audits import audits
+from gradaudit.audits.dp_audit.mechanisms import mechanisms
+from gradaudit.core.user_code import load_callable
+from gradaudit.data import adapters
+from gradaudit.defenses import defenses
+from gradaudit.errors import UsageError
+from gradaudit.families import families
+from gradaudit.federation.algorithms import algorithms
+from gradaudit.formats import formats
+from gradaudit.testing import check_part
+
+OURS: Mapping[str, Mapping[str, Any]] = {
+    "defenses.dp": {"clip": 1.0, "sigma": 0.1},
+    "defenses.dropout": {"p": 0.5},
+    "defenses.prune": {"share": 0.5},
+    "defenses.selective": {"share": 0.1},
+    "defenses.sign": {},
+    "defenses.spn": {},
+    "defenses.vib": {},
+    "mechanisms.dp": {"clip": 1.0, "sigma": 0.5},
+    "reconstructions.closed-form": {},
+    "reconstructions.copa": {},
+    "reconstructions.idlg": {"iterations": 3},
+    "reconstructions.inverting-gradients": {"iterations": 3},
+    "reconstructions.r-gap": {},
+    "audits.forward": {},
+    "audits.subspace": {"permutations": 19},
+    "audits.attack labels": {"batches": 1},
+    "data.diabetes": {},
+    **{f"families.{name}": {} for name in families()},
+    **{f"algorithms.{name}": {} for name in algorithms()},
+    **{f"formats.{name}": {} for name in formats()},
+}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "defenses": defenses(),
+    "mechanisms": mechanisms(),
+    "reconstructions": reconstructions(),
+    "audits": audits(),
+    "data": adapters(),
+    "families": families(),
+    "algorithms": algorithms(),
+    "formats": formats(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OURS)
+def test_our_parts_keep_the_contract(name: str) -> None:
+    kind, _, part = name.partition(".")
+    check_part(KINDS[kind][part], **OURS[name])
+
+
+DEFENSE = '''
+    import torch
+    from gradaudit.defenses.base import Defense
+
+    class Mine(Defense):
+        """Share half of it."""
+        name = "mine"
+        summary = "Share half."
+        example = "mine"
+
+        def apply(self, gradients, *, records, generator):
+            {}
+'''
+MECHANISM = """
+    import torch
+
+    def mine(gradients, generator):
+        {}
+"""
+FAMILY = '''
+    import numpy as np
+    from gradaudit.families.base import Family, FittedPrior
+
+    class Mine(Family):
+        """Predictors that look at nothing."""
+        name = "mine"
+        summary = "Look at nothing."
+
+        def _fit(self, training, generator):
+            {}
+'''
+FORMAT = '''
+    import itertools
+    from gradaudit.formats import Format
+    count = itertools.count()
+
+    class Mine(Format):
+        """The report in a word."""
+        name = "mine"
+        suffix = ".mine"
+        summary = "A word."
+
+        def render(self, report, policy=None):
+            {}
+'''
+ATTACK = '''
+    import torch
+    from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction
+
+    class Mine(Reconstruction):
+        """Records of zeros."""
+        name = "mine"
+        summary = "Hand in zeros."
+
+        def run(self, view, execution):
+            zeros, scores = torch.zeros(2, view.batch, *view.shape), torch.ones(2)
+            diverged = torch.zeros(2, dtype=torch.bool)
+            {}
+'''
+BATCHED = (
+    MECHANISM
+    + """
+    def many(gradients, count, generator):
+        noise = torch.randn(count, 10, generator=generator, dtype=torch.float64)
+        return gradients.mean(dim=0) + {} * noise
+
+    mine.releases = many
+"""
+)
+NOISE = "return gradients.mean(dim=0) + torch.randn(10, generator=generator, dtype=torch.float64)"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (DEFENSE, "return gradients / 2"),
+        (MECHANISM, NOISE),
+        (FAMILY, "return FittedPrior(training.prior)"),
+        (FORMAT, 'return "word\\n"'),
+        (ATTACK, "return Candidates(zeros, None, scores, diverged)"),
+    ],
+    ids=["defense", "mechanism", "family", "format", "attack"],
+)
+def test_a_small_part_keeps_the_contract(tmp_path: Path, source: str, line: str) -> None:
+    check_part(part_of(tmp_path, source.format(line)))
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "place", "fault"),
+    [
+        (DEFENSE, "return gradients.mul_(0.5)", 11, "apply changes its input"),
+        (DEFENSE, "return gradients[:, :3]", 11, "returns (3, 3), not a tensor of (3, 40)"),
+        (DEFENSE, "return gradients / 0", 11, "returns numbers that are not finite"),
+        (DEFENSE, "return None", 11, "returns NoneType, not a tensor of (3, 40)"),
+        (DEFENSE, "return gradients - gradients.mean(dim=0)", 11, "apply mixes updates"),
+        (DEFENSE, "return torch.rand_like(gradients)", 11, "numbers with the same generator"),
+        (
+            DEFENSE,
+            "return gradients * torch.rand((), generator=generator)",
+            11,
+            "draws random numbers; declare deterministic = False",
+        ),
+        (DEFENSE, "return gradients / records.sigma", 5, "raises AttributeError: "),
+        (MECHANISM, "return gradients", 4, "returned (4, 10); a released gradient of shape (10,)"),
+        (MECHANISM, "return gradients.mean(dim=0) + torch.randn(10)", 4, "draw from it alone"),
+        (MECHANISM, "return gradients.mean(dim=0).fill_(1) / 0", 4, "gradient that is not finite"),
+        (FAMILY, "return None", 5, "has no attribute 'log_probabilities'"),
+        (FAMILY, "return FittedPrior(training.prior / 2)", 10, "do not sum to 1"),
+        (
+            FAMILY,
+            "return FittedPrior(np.random.dirichlet(np.ones(3)))",
+            10,
+            "the same seed fits another member",
+        ),
+        (FORMAT, "return 3", 12, "render returns no text that ends with a newline"),
+        (FORMAT, 'return f"{next(count)}\\n"', 12, "another text for the same report"),
+        (ATTACK, "return zeros", 10, "run returns Tensor; Candidates are needed"),
+        (ATTACK, "return Candidates(zeros[0], None, scores, diverged)", 10, "not (1, 1, 6)"),
+        (ATTACK, "return Candidates(zeros, None, scores[:1], diverged)", 10, "scores are (1,)"),
+        (
+            ATTACK,
+            "return Candidates(torch.rand_like(zeros), None, scores, diverged)",
+            10,
+            "other records with the same seed",
+        ),
+        (
+            ATTACK,
+            "view.update['0.bias'].zero_(); return Candidates(zeros, None, scores, diverged)",
+            10,
+            "run changes the update",
+        ),
+    ],
+)
+def test_a_broken_part_is_named_with_its_file_and_line(
+    tmp_path: Path, source: str, line: str, place: int, fault: str
+) -> None:
+    text = source.replace("{}", line)
+    with pytest.raises(AssertionError) as caught:
+        check_part(part_of(tmp_path, text))
+    name = "mine" if "def mine" in text else "Mine"
+    said = [one for one in str(caught.value).splitlines() if fault in one]
+    assert said, str(caught.value)
+    assert said[0].startswith(f"{name} (mine.py, line {place}): ")
+
+
+@pytest.mark.parametrize(("spread", "keeps"), [(1, True), (2, False)])
+def test_the_batched_form_of_a_mechanism_has_the_law_of_the_single_one(
+    tmp_path: Path, spread: int, *, keeps: bool
+) -> None:
+    mechanism = part_of(tmp_path, BATCHED.format(NOISE, spread))
+    if keeps:
+        check_part(mechanism)
+        return
+    with pytest.raises(AssertionError, match="another mean or spread than single ones"):
+        check_part(mechanism)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('name = "mine"', 'name = "My Part"', "name is 'My Part'; lower-case words are needed"),
+        ('summary = "Share half."', 'summary = ""', "summary is ''; one line is needed"),
+        ('"""Share half of it."""', "", "has no docstring that begins with a sentence"),
+        ('example = "mine"', 'example = "other:1"', "a spec begins with the name 'mine'"),
+        ("def apply", "def aply", "defines none of apply, record_factors"),
+    ],
+)
+def test_what_a_part_fails_to_declare_is_named(
+    tmp_path: Path, old: str, new: str, fault: str
+) -> None:
+    with pytest.raises(AssertionError, match=r"Mine \(mine\.py, line 5\): ") as caught:
+        check_part(part_of(tmp_path, DEFENSE.format("return gradients / 2").replace(old, new)))
+    assert fault in str(caught.value)
+
+
+def test_an_error_in_a_part_names_its_line(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"AttributeError: .* \(mine\.py, line 12\)"):
+        check_part(part_of(tmp_path, DEFENSE.format("return gradients / records.sigma")))
+
+
+@pytest.mark.parametrize("part", [3, int, Path])
+def test_what_is_no_part_is_refused(part: Any) -> None:
+    with pytest.raises(UsageError, match="is no part: give a class that extends one of Audit"):
+        check_part(part)
+
+
+@pytest.mark.parametrize("module", [testing, attacks])
+def test_examples_in_docstrings(module: Any) -> None:
+    results = doctest.testmod(module)
+    assert results.attempted
+    assert not results.failed
+
+
+def part_of(folder: Path, source: str) -> Any:
+    (folder / "mine.py").write_text(dedent(source))
+    name = "mine" if "def mine" in source else "Mine"
+    return load_callable(f"{folder}/mine.py:{name}", "part")
