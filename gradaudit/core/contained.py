@@ -68,9 +68,9 @@ def _end(number: int, seconds: int, memory: int) -> str:
     """Explain by its signal why a child process ended without a message."""
     if number in (signal.SIGXCPU, signal.SIGALRM):
         return f"it takes more than {seconds:,} seconds"
-    if number in (signal.SIGABRT, signal.SIGKILL):  # of libraries in Rust, of the system
-        return _much(memory)
-    return f"it crashes the library (signal {number})" if number > 0 else "it ends the library"
+    if number > 0:
+        return f"{signal.Signals(number).name} ends it, where it may take {memory >> 20:,} MiB"
+    return "it ends the library"
 
 
 def _much(memory: int) -> str:

@@ -129,12 +129,15 @@ class CustomLoss(Loss):
                 raise
             except Exception as error:
                 return f"--loss {self.name} cannot be had of one record alone: {one_line(error)}"
+            try:
+                slopes = [
+                    _slope(loss, some, labels) for loss in (self.of_batch, self._mean_of_each)
+                ]
+            except Exception as error:
+                return f"--loss {self.name} cannot be differentiated: {one_line(error)}"
             whole, apart = (
                 torch.cat([value.flatten(), slope.flatten()])
-                for value, slope in (
-                    (whole, _slope(self.of_batch, some, labels)),
-                    (apart, _slope(self._mean_of_each, some, labels)),
-                )
+                for value, slope in zip((whole, apart), slopes, strict=True)
             )
             tolerance = torch.finfo(whole.dtype).eps ** 0.5
             if not torch.allclose(whole, apart, tolerance, tolerance, equal_nan=True):
@@ -292,11 +295,11 @@ def is_unlabelled(labels: Tensor) -> bool:
 
 
 def _slope(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> Tensor:
-    """Returns the gradient of a batch's loss by its outputs; empty where it has none."""
-    try:
-        slope: Tensor = torch.func.grad(lambda moving: loss(moving, labels))(outputs)
-    except Exception:  # as of a function that leaves torch: its values alone are compared
-        return outputs.new_zeros(0)
+    """Returns the gradient of a batch's loss by its outputs."""
+    with torch.enable_grad():
+        moving = outputs.detach().requires_grad_()
+        whole = loss(moving, labels)
+        (slope,) = torch.autograd.grad(whole, moving, allow_unused=True, materialize_grads=True)
     return slope
 
 

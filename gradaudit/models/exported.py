@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 from gradaudit.core.text import printable
-from gradaudit.errors import AuditError, CheckpointError, UsageError
+from gradaudit.errors import AuditError, CheckpointError, UsageError, one_line
 from gradaudit.models.exported_graph import as_layers, follow_the_run, keep_plain
 
 REMEDY = "export the model and save it with torch.export.save again"
@@ -57,17 +57,18 @@ def load_exported(path: Path) -> ExportedModel:
     if not path.is_file():
         raise UsageError(f"{name}: no such file; give an archive of torch.export.save")
     _expect_archive(path, name)
+    doing = "torch.export.load cannot read it"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ExportedModel(torch.export.load(path))
+            program = torch.export.load(path)
+            doing = "its graph makes no module"
+            return ExportedModel(program)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
     except Exception as error:
         what = printable(f"{type(error).__name__}: {error}".splitlines()[0])
-        raise CheckpointError(
-            f"{name}: torch.export.load cannot read it ({what}); {REMEDY}"
-        ) from error
+        raise CheckpointError(f"{name}: {doing} ({what}); {REMEDY}") from error
 
 
 def _expect_archive(path: Path, name: str) -> None:
@@ -76,7 +77,8 @@ def _expect_archive(path: Path, name: str) -> None:
         with zipfile.ZipFile(path) as archive:
             entries = archive.namelist()
     except Exception as error:  # zipfile raises most of the built-in errors on damaged archives
-        raise CheckpointError(f"{name}: is a truncated or damaged zip archive; {REMEDY}") from error
+        what = printable(one_line(error), 200)
+        raise CheckpointError(f"{name}: cannot be read as a zip ({what}); {REMEDY}") from error
     if not any(entry.endswith("/archive_format") for entry in entries):
         raise CheckpointError(
             f"{name}: is no torch.export archive (weights go to --checkpoint); {REMEDY}"

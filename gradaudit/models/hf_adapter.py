@@ -69,8 +69,8 @@ def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.M
             adapted = _injected(model, folder)
     except Exception as error:  # whatever the library makes of settings of another model
         raise CheckpointError(
-            f"{folder / CONFIG}: does not go into the layers of this model ({reason(error)}); name "
-            "the model that the adapter was trained on, and an adapter of layers such as LoRA"
+            f"{folder / CONFIG}: peft cannot put the adapter into this model ({reason(error)}); "
+            "name the model that it was trained on, and an adapter of layers such as LoRA"
         ) from error
     vars(adapted)[_BASE] = base
     return adapted

@@ -103,8 +103,8 @@ def load_folder(
         raise
     except Exception as error:
         raise UsageError(
-            f"{folder / CONFIG}: no model for {asked} ({reason(error)}); name a folder that "
-            "save_pretrained wrote"
+            f"{folder / CONFIG}: transformers makes no model for {asked} of it ({reason(error)}); "
+            "name a folder that save_pretrained wrote"
         ) from error
     copyreg.pickle(type(model), _reduced)
     return model if adapter is None else with_adapter(model, adapter, _filled(model, folder))
@@ -219,8 +219,8 @@ def _config(folder: Path, classes: int | None) -> Any:
         )
     except Exception as error:  # whatever the library makes of a file that it did not write
         raise UsageError(
-            f"{folder / CONFIG}: is not understood ({reason(error)}); it needs the model_type "
-            "that save_pretrained writes"
+            f"{folder / CONFIG}: transformers cannot read it ({reason(error)}); name a folder that "
+            "save_pretrained wrote"
         ) from error
     config.use_cache = False
     config.return_dict = True

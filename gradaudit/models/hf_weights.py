@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradaudit.core.huggingface import library
+from gradaudit.core.huggingface import library, reason
 from gradaudit.core.text import listed
+from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.hf_adapter import with_frozen
 
@@ -54,17 +55,22 @@ def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoin
         for key, tensor in loaded.state.items()
         if key not in left
     }
-    if any(not known(key) for key in state) and (converted := _converted(state, model)):
+    if any(not known(key) for key in state) and (
+        converted := _converted(state, model, loaded.record.file)
+    ):
         state = converted
     notes = (*loaded.notes, *([f"left aside: {listed(left)}"] if left else []))
     return with_frozen(replace(loaded, state=state, notes=notes), model)
 
 
-def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
+def _converted(state: Mapping[str, Tensor], model: Any, file: str) -> dict[str, Tensor]:
     """Returns a state dict converted by the library, which joins or splits weights of files.
 
     A mixture of experts has its experts side by side in one weight, and apart in files. Empty where
-    the library cannot convert it, or does not find all that the model needs.
+    the library has no rules for it, or does not find all that the model needs.
+
+    Raises:
+        CheckpointError: the library fails on it.
     """
     rules, loading = _rules(model)
     if not any(isinstance(rule, loading.WeightConverter) for rule in rules):
@@ -77,8 +83,11 @@ def _converted(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
             dtype=torch.float32,
             output_loading_info=True,
         )
-    except Exception:  # whatever the library makes of weights that it did not write
-        return {}
+    except Exception as error:  # whatever the library makes of weights that it did not write
+        raise CheckpointError(
+            f"{file}: transformers cannot convert its weights to those of this model "
+            f"({reason(error)}); save them with save_pretrained again"
+        ) from error
     whole = not any(
         loading_info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
     )

@@ -47,11 +47,12 @@ def test_results_are_those_of_the_work_and_nothing_of_it_stays(
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda: os._exit(0), "it ends the library"),
         (lambda: lambda: 1, "it ends the library"),
-        (lambda: os.kill(os.getpid(), 11), "it crashes the library (signal 11)"),
-        (os.abort, "it takes more than 640 MiB of memory"),
+        (lambda: os.kill(os.getpid(), 11), "SIGSEGV ends it, where it may take 640 MiB"),
+        (lambda: os.kill(os.getpid(), 9), "SIGKILL ends it, where it may take 640 MiB"),
+        (os.abort, "SIGABRT ends it, where it may take 640 MiB"),
         (lambda: bytearray(800 << 20), "it takes more than 640 MiB of memory"),
     ],
-    ids=["panic", "exit", "error", "end", "no data", "crash", "abort", "memory"],
+    ids=["panic", "exit", "error", "end", "no data", "crash", "kill", "abort", "memory"],
 )
 def test_the_end_of_work_is_an_error_in_words(work: Callable[[], object], words: str) -> None:
     with pytest.raises(ContainedError) as caught:

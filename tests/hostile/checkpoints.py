@@ -221,12 +221,15 @@ NO_CHECKPOINTS: dict[str, tuple[Content, str]] = {
 }
 
 SAFETENSORS: dict[str, tuple[Content, str]] = {
-    "a header of 4 EiB": (safetensors({"w": tensor(0, 24, [6])}, length=1 << 62), "the format's"),
-    "a header beyond the file": (safetensors({}, length=99_999_999), "is truncated"),
-    "a header that is cut": (safetensors({"w": tensor(0, 24, [6])}, length=20), "invalid JSON"),
-    "a header that is no JSON": (safetensors(b"{nonsense}"), "invalid JSON"),
-    "a deep header": (safetensors(b'{"a":' * 100_000), "invalid JSON"),
-    "a name twice": (safetensors(TWICE), "damaged safetensors"),
+    "a header of 4 EiB": (safetensors({"w": tensor(0, 24, [6])}, length=1 << 62), "over the limit"),
+    "a header beyond the file": (safetensors({}, length=9_999_999), "is truncated"),
+    "a header that is cut": (
+        safetensors({"w": tensor(0, 24, [6])}, length=20),
+        "read as safetensors",
+    ),
+    "a header that is no JSON": (safetensors(b"{nonsense}"), "read as safetensors"),
+    "a deep header": (safetensors(b'{"a":' * 100_000), "read as safetensors"),
+    "a name twice": (safetensors(TWICE), "twice"),
     "tensors that overlap": (
         safetensors({"w": tensor(0, 24, [6]), "v": tensor(0, 24, [6])}),
         "invalid offset",
@@ -235,8 +238,8 @@ SAFETENSORS: dict[str, tuple[Content, str]] = {
     "too many bytes": (safetensors({"w": tensor(0, 20, [5])}), "not fully covered"),
     "4 TiB": (safetensors({"w": tensor(0, 4 << 40, [1 << 40])}), "not fully covered"),
     "a size of 2^124": (safetensors({"w": tensor(0, 24, [1 << 62, 1 << 62])}), "overflow"),
-    "a size below zero": (safetensors({"w": tensor(0, 24, [-6])}), "invalid JSON"),
-    "an unknown type": (safetensors({"w": tensor(0, 24, [6], "X9")}), "invalid JSON"),
+    "a size below zero": (safetensors({"w": tensor(0, 24, [-6])}), "read as safetensors"),
+    "an unknown type": (safetensors({"w": tensor(0, 24, [6], "X9")}), "read as safetensors"),
     "a name of escapes": (safetensors({"w\x1b[31m": tensor(0, 24, [7])}), "invalid shape"),
     "another name of escapes": (
         safetensors({"w\x1b[31m\n<b>": tensor(0, 24, [6])}),
@@ -245,7 +248,11 @@ SAFETENSORS: dict[str, tuple[Content, str]] = {
     "no tensor": (safetensors({}, b""), "no named tensors"),
     **{
         f"cut after {size} bytes": (SAFE[:size], words)
-        for size, words in ((4, "no known format"), (40, "truncated"), (2000, "damaged"))
+        for size, words in (
+            (4, "no known format"),
+            (40, "truncated"),
+            (2000, "read as safetensors"),
+        )
     },
 }
 
@@ -286,7 +293,7 @@ CONTENT: dict[str, tuple[Content, str]] = {
 
 
 ARRAYS: dict[str, tuple[Content, str]] = {
-    "no array": (zipped({"weights.npy": b""}), "damaged NumPy archive"),
+    "no array": (zipped({"weights.npy": b""}), "read as a NumPy archive"),
     "objects": (
         arrays(w=np.array([Touch()], dtype=object)),
         "array w holds Python objects",
@@ -304,11 +311,11 @@ ARRAYS: dict[str, tuple[Content, str]] = {
     "a size below zero": (declared("<f8", (-4, 2)), "which it does not hold"),
     "a header that is code": (
         members(w=header(b"{'descr': __import__('os').abort()}")),
-        "damaged NumPy archive",
+        "read as a NumPy archive",
     ),
     "an entry twice": (twice, "names repeat"),
     "names of escapes": (arrays(**{"\x1b[31mred": np.zeros(2)}), "does not fit the model"),
-    "cut short": (arrays(w=np.zeros(99))[:-30], "damaged NumPy archive"),
+    "cut short": (arrays(w=np.zeros(99))[:-30], "read as a NumPy archive"),
     "arrays in another order": (
         arrays(arr_0=np.zeros(3), arr_1=np.zeros((3, 2))),
         "array arr_0 is of shape (3,) where the model has fc1.weight (3, 2)",
@@ -345,9 +352,9 @@ INDICES: dict[str, tuple[Content, str]] = {
     "no names": (index({"w": ["x"]}), "names no files"),
     "a shard of NumPy": (lambda path: beside(path, arrays(w=[1.0])), "and no shard"),
     "shards of 30,000 tensors": (lambda path: many(path, 30_000), "does not fit the model"),
-    "no map": (index([1, 2]), "no index of shards"),
-    "a name twice": (b'{"weight_map": {"w": "a", "w": "b"}}', "no index of shards"),
-    "deep nests": (b'{"a":' * 100_000, "no index of shards"),
+    "no map": (index([1, 2]), "read as an index of shards"),
+    "a name twice": (b'{"weight_map": {"w": "a", "w": "b"}}', "read as an index of shards"),
+    "deep nests": (b'{"a":' * 100_000, "read as an index of shards"),
     "17 MiB": (lambda path: path.write_bytes(b"{" + b" " * (17 << 20)), "as no index"),
 }
 

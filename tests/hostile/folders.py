@@ -170,7 +170,7 @@ MODELS: dict[str, tuple[Files, str]] = {
         model({"model.safetensors": os.mkfifo}),
         "model.safetensors: is no regular file",
     ),
-    "a type that is a path": (model(model_type="../evil"), "is not understood"),
+    "a type that is a path": (model(model_type="../evil"), "transformers cannot read it"),
     "an architecture of escapes": (
         model(architectures=["\x1b[31m::error::"]),
         "names no model with a loss",

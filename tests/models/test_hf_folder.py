@@ -160,7 +160,7 @@ def test_a_task_can_be_named(shelf: Shelf) -> None:
     [
         ({"architectures": ["BertModel"]}, "say ?task=next-token|masked-token|classification"),
         ({"architectures": None}, "say ?task=next-token"),
-        ({"hidden_size": "wide"}, "config.json: is not understood"),
+        ({"hidden_size": "wide"}, "config.json: transformers cannot read it"),
         ({"hidden_size": 1 << 18}, "config.json: asks for "),
     ],
     ids=lambda value: str(value)[:20],

@@ -577,3 +577,11 @@ def test_a_target_takes_a_loss_as_it_is(loss: Any) -> None:
 def test_a_target_refuses_what_is_no_loss(loss: Any) -> None:
     with pytest.raises(UsageError, match=r"give a function of \(outputs, labels\) or an instance"):
         _ = gradaudit.Target(Embedding(), (X, CLASSES), loss=loss).subject
+
+
+def test_a_loss_that_leaves_torch_is_told() -> None:
+    def squares(outputs: Tensor, labels: Tensor) -> Tensor:
+        return torch.tensor(float((outputs.detach().numpy()[:, 0] - labels.numpy()).std()))
+
+    reason = CustomLoss(squares, "l.py:f").coupling(torch.randn(4, 3), torch.randn(4))
+    assert (reason or "").startswith("--loss l.py:f cannot be")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradaudit.core.npz import SUFFIX, NpzArchive, opened
 from gradaudit.core.text import printable
-from gradaudit.errors import CheckpointError
+from gradaudit.errors import CheckpointError, one_line
 from gradaudit.models.checkpoint.kinds import describe
 
 MAX_UNPACKED_BYTES = 1 << 28
@@ -43,8 +43,8 @@ def read_npz(path: Path) -> dict[str, Tensor]:
         raise
     except Exception as error:  # damage shows in every way that zipfile and numpy can fail
         raise CheckpointError(
-            f"{describe(path)}: is a truncated or damaged NumPy archive "
-            f"({type(error).__name__}); fetch or save it again"
+            f"{describe(path)}: cannot be read as a NumPy archive "
+            f"({printable(one_line(error), 200)}); fetch or save it again"
         ) from error
 
 

@@ -23,6 +23,9 @@ from typing import Any
 
 import torch
 
+from gradaudit.core.text import printable
+from gradaudit.errors import one_line
+
 _PLAIN = r"list|dict|int|float|str|bool|tuple"
 _OBJECTS = re.compile(
     r"pathlib(?:\._local)? (?:Pure)?(?:Posix|Windows)?Path"
@@ -157,7 +160,8 @@ def follow(pickle: bytes, sizes: Mapping[str, int]) -> frozenset[str]:
                 machine.step(opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if not machine.unsafe:
-            raise RefusedError("it is damaged, or not of torch.save's protocol 2") from error
+            why = printable(one_line(error), 120)
+            raise RefusedError(f"its steps cannot be followed ({why})") from error
     except RefusedError:
         if not machine.unsafe:
             raise
@@ -184,8 +188,10 @@ class _Machine:
             self.stack.append(self.memo[argument])
         elif name in ("BINGET", "LONG_BINGET"):
             self.stack.append(self.memo[argument])
-        else:
+        elif name in _STEPS:
             _STEPS[name](self, argument)
+        else:
+            raise RefusedError(f"{name} is no step of torch.save's protocol 2")
 
     def marked(self) -> list[Any]:
         """Pop the values above the last mark, with the mark."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradaudit.core.files import once
 from gradaudit.core.text import listed, printable
-from gradaudit.errors import CheckpointError
+from gradaudit.errors import CheckpointError, one_line
 from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe, expect_not_distributed
 
 MAX_INDEX_BYTES = 16 << 20
@@ -131,8 +131,8 @@ def places_in(index: Path) -> dict[str, str]:
         plain = bool(places) and all(isinstance(name, str) for name in places.values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{describe(index)}: is no index of shards ({type(error).__name__}); it needs a "
-            "weight_map of tensor to file"
+            f"{describe(index)}: cannot be read as an index of shards "
+            f"({printable(one_line(error), 200)}); it needs a weight_map of tensor to file"
         ) from error
     if not plain:
         raise CheckpointError(f"{describe(index)}: its weight_map names no files; save it again")

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from gradaudit.core.text import listed
+from gradaudit.core.text import listed, printable
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import REMEDY, convert_script, describe
 from gradaudit.models.checkpoint.pickled import RefusedError, UnsafeGlobalsError, follow, stand_ins
@@ -273,10 +273,15 @@ def _read_archive(path: Path, inert: Collection[str]) -> object:
             return torch.load(plain, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # the loader raises whatever a hostile pickle leads it into
         raise CheckpointError(
-            f"{describe(path)}: the weights-only loader cannot read it "
-            f"({type(error).__name__}): it is damaged, declares tensors larger than itself, or "
-            f"holds more than tensors; {REMEDY}"
+            f"{describe(path)}: torch's weights-only loader cannot read it "
+            f"({_reason(error)}); {REMEDY}"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Returns the loader's own error, without its advice to load the file unsafely."""
+    *_, last = str(error).split("WeightsUnpickler error:")
+    return printable(last.strip().split("\n")[0], 200) or type(error).__name__
 
 
 @contextmanager
