@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from gradaudit.errors import AuditError, one_line
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.trace import Gradients, Trace
 
 Variable = Literal["point", "target"]
@@ -34,6 +35,7 @@ _JITTER = 1e-2
 _COMPARED = 3
 _SIGHT = 4
 """A difference over so much less of a step differs where a gradient jumps within it."""
+_CUT = "cuts the derivative by the {} (detach or no_grad?)"
 _MEANING = {"point": "input", "target": "labels"}
 
 
@@ -232,8 +234,74 @@ def checked(way: Differentiation, batch: Batch, by: Variable) -> Differentiation
         wrong = _is_cut(way, batch, by)
     if not wrong or isinstance(way, Differenced):
         return way
-    cut = f"the model or its loss cuts the derivative by the {_MEANING[by]} (detach or no_grad?)"
-    return Differenced(way, cut)
+    return Differenced(way, f"the model or its loss {_CUT.format(_MEANING[by])}")
+
+
+def cut_of_input(view: FunctionalModel, inputs: Tensor, labels: Tensor) -> str | None:
+    """Why derivatives of gradients by the input differ from differences; None where they agree.
+
+    For what follows these derivatives through the whole model, as attacks that match gradients do:
+    a weighted sum of all gradients of a few records is differentiated in one direction.
+
+    Args:
+        view: a functional copy of the model.
+        inputs: (records, …), of which the first few are looked at.
+        labels: of these records.
+    """
+    if not inputs.is_floating_point():
+        return None
+    double = view.in_precision(torch.float64)
+    try:
+        with torch.no_grad():
+            double.outputs({}, double.cast(inputs[:_COMPARED]))
+    except Exception:  # a model that computes in its own precision alone
+        double = view
+    records, targets = double.cast(inputs[:_COMPARED]), double.cast(labels[:_COMPARED])
+    try:
+        agree = [_agrees(double, records, targets, seed) for seed in range(_COMPARED)]
+    except RuntimeError as error:
+        return f"the loss cannot be differentiated twice (torch: {one_line(error)})"
+    if False in agree and True not in agree:
+        return f"the model or its loss {_CUT.format('input')}"
+    return None
+
+
+def _agrees(view: FunctionalModel, records: Tensor, targets: Tensor, seed: int) -> bool | None:
+    """Whether a derivative equals a difference at some step; None where none shows."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+    size = torch.where(records == 0, 1, records.abs())
+    start, direction = records + _JITTER * size * draw(records), size * draw(records)
+    weights = [draw(parameter) for parameter in view.parameters.values()]
+
+    def weighted_sum(x: Tensor, *, connected: bool) -> Tensor:
+        moving = {name: p.clone().requires_grad_() for name, p in view.parameters.items()}
+        loss, leaves = view.batch_loss(moving, x, targets), list(moving.values())
+        gradients = torch.autograd.grad(
+            loss, leaves, create_graph=connected, materialize_grads=True
+        )
+        return torch.stack([(g * w).sum() for g, w in zip(gradients, weights, strict=True)]).sum()
+
+    point, slope = start.clone().requires_grad_(), start.new_zeros(())
+    total = weighted_sum(point, connected=True)
+    if total.requires_grad:
+        (tangent,) = torch.autograd.grad(total, point, materialize_grads=True)
+        slope = (tangent * direction).sum()
+    verdicts = []
+    for step in _STEPS[view.dtype]:
+        ahead, behind = (
+            weighted_sum(start + s * direction, connected=False) for s in (step, -step)
+        )
+        difference = (ahead - behind) / (2 * step)
+        rounding = _ROUNDINGS * torch.finfo(view.dtype).eps / step * total.detach().abs()
+        largest = max(difference.abs(), slope.abs())
+        if largest > rounding:
+            apart = (difference - slope).abs()
+            verdicts.append(bool(apart <= _TOLERANCES[view.dtype] * largest + rounding))
+    return any(verdicts) if verdicts else None
 
 
 def _is_cut(way: Differentiation, batch: Batch, by: Variable) -> bool:

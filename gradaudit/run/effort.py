@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.base import Audit, AuditOptions
 from gradaudit.core.parts import offered
-from gradaudit.measurement import EFFORT
+from gradaudit.measurement import CUT_DERIVATIVE, EFFORT
 from gradaudit.report import Measurement
 
 _RECONSTRUCTIONS = "gradaudit.attacks.reconstruction"
@@ -24,7 +24,9 @@ def with_effort(rows: Sequence[Measurement], audit: Audit[Any]) -> Sequence[Meas
     presets = {"quick": audit.quick, "plain": audit.plain, "thorough": audit.thorough}
     effort = effort_of(audit.options, presets)
     return [
-        row.with_details({EFFORT: effort}) if attack or row.metric in bounds else row
+        row.with_details({EFFORT: "below" if CUT_DERIVATIVE in row.details else effort})
+        if attack or row.metric in bounds
+        else row
         for row in rows
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
@@ -119,17 +120,18 @@ class Inversion:
             (pulled,) = torch.autograd.grad(read, record, any_left, create_graph=True)
         if len(z) <= _FEW:
             along = torch.split(torch.eye(len(z)).to(record), _TOGETHER)
-            columns = [
-                torch.autograd.grad(
-                    pulled,
-                    any_left,
-                    steps.reshape(-1, *record.shape),
-                    retain_graph=True,
-                    is_grads_batched=True,
-                )[0]
-                for steps in along
-            ]
-            return aslinearoperator(float64(torch.cat(columns)).T)
+            with suppress(RuntimeError):  # as of sparse tensors, which go by one direction alone
+                columns = [
+                    torch.autograd.grad(
+                        pulled,
+                        any_left,
+                        steps.reshape(-1, *record.shape),
+                        retain_graph=True,
+                        is_grads_batched=True,
+                    )[0]
+                    for steps in along
+                ]
+                return aslinearoperator(float64(torch.cat(columns)).T)
 
         def apply(step: Vector) -> Vector:
             pushed = torch.autograd.grad(pulled, any_left, self._record(step), retain_graph=True)
@@ -148,7 +150,10 @@ class Inversion:
         if math.prod(self.shape) * len(self.wanted) > JACOBIAN_ELEMENTS:
             return None
         # The Jacobian, (inputs of the layer, elements of the record).
-        jacobian: Tensor = torch.func.jacrev(self.read, chunk_size=64)(self._record(z))
+        try:
+            jacobian: Tensor = torch.func.jacrev(self.read, chunk_size=64)(self._record(z))
+        except RuntimeError:  # as of sparse tensors, which go by one direction alone
+            jacobian = torch.from_numpy(self.jacobian(z) @ np.eye(len(z)))
         return full_column_rank(jacobian.reshape(len(self.wanted), -1))
 
     def _record(self, z: Vector) -> Tensor:

@@ -112,7 +112,8 @@ def _first_layer(subject: Subject) -> str:
         raise NotApplicable(_NONE_READS)
     model = FunctionalModel.of(subject.target, dtype=torch.float64)
     for reader in readers(model, model.cast(records)):
-        shared = reader.layer not in subject.hidden
+        trained = {f"{reader.layer}.weight", f"{reader.layer}.bias"} <= model.parameters.keys()
+        shared = trained and reader.layer not in subject.hidden
         if reader.of_record and reader.bias and reader.times == 1 and shared:
             return reader.layer
     raise NotApplicable(_NONE_READS)

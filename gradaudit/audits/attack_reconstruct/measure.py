@@ -38,7 +38,9 @@ from gradaudit.audits.attack_reconstruct.options import (
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows, by_round
 from gradaudit.core.statistics.intervals import clopper_pearson, student
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.gradients.differentiation import cut_of_input
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.measurement import CUT_DERIVATIVE
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement, Variant
@@ -291,6 +293,8 @@ def _of_methods(
 ) -> Iterator[Measurement]:
     results: dict[str, list[Measurement]] = {}
     reasons: dict[str, str] = {}
+    records = subject.records
+    cut = cut_of_input(FunctionalModel.of(subject.target), records.inputs, records.labels)
     for text, method in methods.items():
         try:
             score = partial(attempt, scored=campaign.scored)
@@ -308,6 +312,8 @@ def _of_methods(
             facts["refused_because"] = list[JsonValue](sorted(set(refused)))
         if noise := _noise(campaign, answers):
             facts["noise"] = noise
+        if cut is not None:
+            facts[CUT_DERIVATIVE] = cut
         result = MethodAttempts(attempts, campaign.batch, audit.options.success)
         results[text] = list(result.rows(Rows(type(audit)), facts))
     if not results:

@@ -114,6 +114,8 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
 def _expect_table(records: Records) -> None:
     if records.discrete and not records.features:
         raise NotApplicable("the records are no table: they are of tokens, and have no columns")
+    if records.labels.dim() > 1 and (parts := records.labels[0].numel()) > 1:
+        raise NotApplicable(f"rows are rebuilt with one label each; these have {parts}")
 
 
 def _expect_columns(records: Records, knows: Sequence[str]) -> None:
@@ -203,7 +205,7 @@ class _Attack:
 
     def _guess(self, batch: Records) -> TableScores:
         """Score the best guess without an update."""
-        mode = torch.full((len(batch),), float(batch.labels.double().mode().values))
+        mode = batch.labels.double().flatten().mode().values.expand(len(batch))
         return self._scores(replace(guessed(self.columns, len(batch)), labels=mode), batch)
 
     def _of_method(self, rows: Rows, outcomes: Sequence[AttackedTable]) -> Iterator[Measurement]:
