@@ -5,8 +5,8 @@
 
 For each model: milliseconds a record of an ordinary forward and batched backward pass, and how many
 times that the gradients of single records (weights and biases) take, as ``per_sample_gradients``
-forms them and as factors, by vmap of grad in the same batches, and by a loop; and what setting them
-up costs once, in passes over the records. Methods alternate; medians of processor seconds.
+gives them, by vmap of grad in the same batches, and by a loop; and what setting them up costs once,
+in passes over the records. Methods alternate; medians of processor seconds.
 ``--all`` takes every model; language models need ``gradaudit[transformers]``.
 """
 
@@ -22,7 +22,7 @@ from benchmarks.nets import of_config
 from gradaudit.core.huggingface import library
 from gradaudit.data.common.tokenizing import Tokens, packed_tokens, parts_of
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
+from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.outputs import unwrap
@@ -103,12 +103,6 @@ def pictures(net: Net) -> tuple[Tensor, Tensor]:
     return inputs, torch.randint(10, (net.records,), generator=draws)
 
 
-def as_factors(gradients: PerSampleGradients) -> list[object]:
-    """The gradients as they are used where their factors are enough."""
-    starts = range(0, len(gradients), gradients.batch)
-    return [gradients.run(k, min(k + gradients.batch, len(gradients))) for k in starts]
-
-
 def measure(name: str, rounds: int) -> None:
     net, of_texts = NETS[name], NETS[name].shape == (LENGTH,)
     model = net.make().eval()
@@ -133,7 +127,6 @@ def measure(name: str, rounds: int) -> None:
     seconds = in_turn(
         {
             "backward": lambda: backward(inputs, labels),
-            "factors": lambda: as_factors(gradients),
             "ours": lambda: [None for _ in gradients],
             "vmap": lambda: vmapped(shared, inputs, labels),
             "loop": lambda: [backward(*pair) for pair in pairs],
@@ -143,15 +136,12 @@ def measure(name: str, rounds: int) -> None:
     found = {way: statistics.median(each) for way, each in seconds.items()}
     base = found.pop("backward")
     ratios = (f"{each / base:.2f}" for each in (*found.values(), setup))
-    ways = "+".join(sorted(set(gradients.ways.values())))
-    batch = f"{gradients.batch} / {gradients.chunk}"
-    line(name, ways, batch, f"{1000 * base / len(inputs):.3f}", *ratios)
+    line(name, gradients.way, gradients.batch, f"{1000 * base / len(inputs):.3f}", *ratios)
 
 
 def main() -> None:
     given = arguments(__doc__)
-    names = ("factors", "ours", "vmap", "loop", "setup")
-    heading("model", "way", "batch / chunk", "backward, ms", *names)
+    heading("model", "way", "batch", "backward, ms", "ours", "vmap", "loop", "setup")
     for name in NETS if given.all else given.nets.split(","):
         measure(name, given.rounds)
 

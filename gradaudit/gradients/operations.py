@@ -66,10 +66,6 @@ class Operation(ABC):
         """G (records, groups, out, in) in the parameter's own layout, flattened: (records, …)."""
         return gradient.flatten(1)
 
-    def laid_out(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Arrange Δ (…, rows, positions) and A (…, columns, positions) as the parameter lies."""
-        return left, right
-
     def leading(self, delta: Tensor) -> tuple[int, ...]:
         """The (records,) or (records, directions) before the output's own shape."""
         return tuple(delta.shape[: delta.dim() - len(self.shape)])
@@ -96,10 +92,6 @@ class Transposed(Linear):
     def weight(self, gradient: Tensor, seen: Tensor) -> Tensor:
         """W as the parameter holds it."""
         return gradient.mT.flatten(1)
-
-    def laid_out(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Arrange A and Δ as ``left`` and ``right`` take them."""
-        return right, left
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,6 @@ class Trace:
         names: Sequence[str],
         records: Tensor,
         targets: Tensor,
-        *,
-        mixed: bool = False,
     ) -> Self:
         """Find the uses of the named parameters, and which of them the uses explain.
 
@@ -71,8 +69,7 @@ class Trace:
         than the first. An embedding looks up something of the record where that is not the same for
         all records; of a single record, the first one does. Records are as ``view.cast`` gives
         them, targets those of the loss. Uses of several kinds, as of an embedding that is the last
-        layer's weight too, explain a parameter where ``mixed``: their factors do not lie side by
-        side, but their products add up.
+        layer's weight too, explain no parameter: their factors do not lie side by side.
 
         Raises:
             AuditError: the loss has no gradient.
@@ -82,8 +79,7 @@ class Trace:
         explained = set(trace.uses)
         for record, target in zip(records[:_GUARD_RECORDS], targets, strict=False):
             explained &= trace._explained(record, target)
-        if not mixed:
-            explained = {name for name in explained if _of_one_kind(trace.uses[name])}
+        explained = {name for name in explained if _of_one_kind(trace.uses[name])}
         if any(tuple(other.sites) != trace.sites for other in watched[1:]):
             explained = set()
         if explained == set(names):
@@ -102,13 +98,11 @@ class Trace:
         """The trace with random numbers of its own for the record of this index."""
         return replace(self, view=replace(self.view, seed=self.view.seed + index))
 
-    def gradients(
-        self, point: Tensor, target: Tensor, record: Tensor, *, tokens: bool = False
-    ) -> Gradients:
+    def gradients(self, point: Tensor, target: Tensor, record: Tensor) -> Gradients:
         """Compute one record's gradients by ``torch.func``.
 
         Point and target come without the records' dimension; the record is used where it is made of
-        tokens. With ``tokens`` these are among what came in, too; they have no tangents.
+        tokens.
         """
 
         def loss(
@@ -116,7 +110,7 @@ class Trace:
         ) -> tuple[Tensor, dict[int, Tensor]]:
             outputs, capture = self._run(point, record, whole, perturbations)
             losses = self.view.loss.per_record(outputs, target.unsqueeze(0))
-            return losses[0], dict(enumerate(capture.seen)) if tokens else _real(capture.seen)
+            return losses[0], _real(capture.seen)
 
         whole = {name: self.view.parameters[name] for name in self.whole}
         gradients = torch.func.grad(loss, argnums=(0, 1), has_aux=True)

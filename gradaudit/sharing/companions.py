@@ -97,9 +97,7 @@ class CompanionTrace(Trace):
         """The updates of the named parameters."""
         return cls(view, (), {}, tuple(names), {}, companions)
 
-    def gradients(
-        self, point: Tensor, target: Tensor, record: Tensor, *, tokens: bool = False
-    ) -> Gradients:
+    def gradients(self, point: Tensor, target: Tensor, record: Tensor) -> Gradients:
         """One client's update; see ``Companions.update``."""
         update = self.companions.update(self.view, point, target, record)
         return Gradients((), {}, {name: update[name] for name in self.whole})

@@ -20,10 +20,8 @@ from gradaudit.sharing.draws import shares_of
 from gradaudit.sharing.gradient_rows import (
     QUICK_BYTES,
     Dense,
-    GradientRows,
     Piece,
     RecordRows,
-    joined,
     weighted_sums,
 )
 from gradaudit.sharing.protocol import SharingProtocol
@@ -71,7 +69,7 @@ class ClientRows:
     memory: int
     silent: Container[str] = ()
     values: Tensor | None = None
-    _held: dict[str, GradientRows] = field(default_factory=dict)
+    _held: dict[str, Dense] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -84,10 +82,6 @@ class ClientRows:
     def bytes_of(self, layer: Layer) -> int:
         """Bytes of a row."""
         return self.itemsize * layer.parameters
-
-    def factored(self, layer: Layer) -> bool:
-        """Return False: updates of several records are formed, never kept as factors."""
-        return False
 
     def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:
         """The rows of these layers, some layers after the others, chunk by chunk."""
@@ -155,11 +149,11 @@ class ClientRows:
             return self._one_by_one(batches, needed, first)
         if not {layer.name for layer in needed} <= set(self._held):
             self._held = {}  # before others are held
-            parts: dict[str, list[GradientRows]] = {}
+            parts: dict[str, list[Tensor]] = {}
             assert self.records is not None
             for _, layer, rows in self.records.pieces(needed):
-                parts.setdefault(layer.name, []).append(rows)
-            self._held = {name: joined(rows) for name, rows in parts.items()}
+                parts.setdefault(layer.name, []).append(rows.values)
+            self._held = {name: Dense(torch.cat(rows)) for name, rows in parts.items()}
         view = self.clients.view
         weights = shares_of(batches, self.weights).to(view.device, view.dtype)
         chosen = batches.to(view.device)
@@ -340,7 +334,7 @@ def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | N
         return None, "updates are computed batch by batch: the model draws random numbers"
     drawn_from = clients.target, clients.inputs, clients.labels, layers
     gradients = per_sample_gradients(*drawn_from, dtype=view.dtype, memory=memory // 2)
-    return RecordRows(gradients, memory // 4), ""
+    return RecordRows(gradients), ""
 
 
 def _without_engine(clients: Clients, coupled: str) -> str:

@@ -14,13 +14,11 @@ from gradaudit.sharing import draws
 from gradaudit.sharing.context import Context, Indices
 from gradaudit.sharing.gradient_rows import (
     Dense,
-    GradientRows,
     RecordRows,
     empty_rows,
-    joined,
     together,
 )
-from gradaudit.sharing.principal import KnownProjections, Projection
+from gradaudit.sharing.principal import KnownProjections, PrincipalProjection
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
 
@@ -176,7 +174,7 @@ class Interceptor:
         self,
         stream: RecordRows,
         layers: Sequence[Layer],
-        projections: Mapping[str, Projection],
+        projections: Mapping[str, PrincipalProjection],
         rows: Tensor,
         shares: Tensor,
     ) -> dict[str, Tensor]:
@@ -187,27 +185,21 @@ class Interceptor:
         added to the batches piece by piece.
         """
         dtype = self._context.dtype
-        held: dict[str, list[GradientRows]] = {}
+        held: dict[str, list[Tensor]] = {}
         sums: dict[str, Tensor] = {}
         for where, layer, piece in stream.pieces(layers):
             name, visibility = layer.name, self.visibilities[layer.name]
-            reduced: GradientRows = piece
-            if projection := projections.get(name):
-                reduced = Dense(projection(piece))
-            elif visibility.columns is not None:
-                reduced = Dense(visibility.pooled(piece))
+            known = projections.get(name)
+            part = known(piece) if known else visibility.pooled(piece)
             row = stream.itemsize * visibility.features
-            if visibility.features == layer.parameters:
-                row = stream.bytes_of(layer)
             if row * len(stream) <= self._context.memory // 2:
-                held.setdefault(name, []).append(reduced)
+                held.setdefault(name, []).append(part)
                 continue
-            part = reduced.dense()
             if name not in sums:
                 sums[name] = torch.zeros(len(rows), part.shape[1], dtype=dtype)
             _add(sums[name], part, where, rows, shares)
         for name in list(held):
-            records = joined(held.pop(name))
+            records = Dense(torch.cat(held.pop(name)))
             sums[name] = empty_rows(len(rows), records.elements, dtype)
             records.mix(rows, shares.to(dtype), sums[name])
             del records  # before those of another layer are joined

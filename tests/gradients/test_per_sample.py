@@ -70,7 +70,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **toleran
 @EACH
 def test_equal_autograd_record_by_record_and_chunks_make_no_difference(case):
     together, found = whole(case)
-    assert together.chunk == len(together) == RECORDS
+    assert together.batch == len(together) == RECORDS
     assert_same(found, dense(case, together.layers))
     held = of_case(case, memory=1, hold=1 << 30)
     chunks = list(held)
@@ -94,53 +94,22 @@ def test_layers_without_their_biases_and_again():
     assert_same(joined(gradients), found, rtol=0, atol=0)
 
 
-class _TiedEmbedding(nn.Module):
-    """Scores of the next token by the table that tokens are looked up in."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(7, 4)
-
-    def forward(self, tokens):
-        told = torch.tanh(self.table(tokens)).mean(dim=1)
-        return nn.functional.linear(told, self.table.weight)
-
-
-def test_a_table_that_is_looked_up_and_multiplied_by_is_taken_apart():
-    torch.manual_seed(0)
-    model = _TiedEmbedding().double()
-    tokens, labels = torch.randint(7, (5, 3)), torch.randint(7, (5,))
-    target = Target(model, CrossEntropy(), "eval")
-    gradients = per_sample_gradients(target, tokens, labels, target.layers, dtype=torch.float64)
-    assert gradients.ways == {"table": "factors"}
-    (found,) = joined(gradients).values()
-    for row, record, label in zip(found, tokens, labels, strict=True):
-        loss = nn.functional.cross_entropy(model(record[None]), label[None])
-        (expected,) = torch.autograd.grad(loss, [model.table.weight])
-        torch.testing.assert_close(row, expected.flatten(), **EXACT)
-
-
 def test_nothing_is_held_that_takes_more_than_it_may():
     taken = of_case(CASES[0], hold=1 << 30)
     joined(taken)
-    tensors = [*taken.held[0].deltas, *taken.held[0].seen.values(), *taken.held[0].whole.values()]
-    size = sum(tensor.nbytes for tensor in tensors)
+    size = sum(rows.nbytes for rows in taken.held.values())
     assert of_case(CASES[0], hold=size).held is not None
     assert of_case(CASES[0], hold=size - 1).held is None
 
 
 @EACH
-@pytest.mark.parametrize("way", ["loop", "vmap"])
-def test_other_ways_give_the_same(case, way, monkeypatch):
+def test_a_loop_gives_the_same(case, monkeypatch):
     def unvmappable(*_):
         raise RuntimeError("vmap cannot follow this model")
 
-    if way == "loop":
-        monkeypatch.setattr(per_sample, "at_once", unvmappable)
-    else:
-        monkeypatch.setattr(per_sample.Trace, "_explained", lambda *_: set())
+    monkeypatch.setattr(per_sample, "at_once", unvmappable)
     gradients = of_case(case)
-    assert set(gradients.ways.values()) <= {way, "loop"}
+    assert gradients.way == "loop"
     assert_same(joined(gradients), dense(case, gradients.layers))
 
 
@@ -169,13 +138,6 @@ def test_the_model_is_left_as_it_was(case):
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), random)
     assert torch.get_default_dtype() == torch.float32
-
-
-def test_common_layers_are_taken_apart():
-    ways = {case.id: set(whole(case)[0].ways.values()) for case in CASES}
-    for case in ("mlp-tanh", "conv-strided", "conv-grouped-dilated", "group-norm", "batch-norm"):
-        assert ways[case] == {"factors"}
-    assert ways["own-parameters"] == {"factors", "vmap"}
 
 
 @COUPLING
@@ -225,8 +187,20 @@ def test_a_model_that_cannot_be_vmapped_is_looped_over():
     case = Case("branching", Branching, inputs, labels, CrossEntropy())
     assert (inputs.sum(dim=1) > 0).unique().numel() == 2, "both branches are taken"
     gradients = of_case(case)
-    assert gradients.ways == {"one": "loop", "other": "loop"}
+    assert gradients.way == "loop"
     assert_same(joined(gradients), dense(case, gradients.layers))
+
+
+def test_vmap_that_differs_from_the_loop_is_not_taken(monkeypatch):
+    plain = per_sample.at_once
+
+    def off(*facts):
+        return {name: rows * (1 + 1e-6) for name, rows in plain(*facts).items()}
+
+    monkeypatch.setattr(per_sample, "at_once", off)
+    gradients = of_case(CASES[0])
+    assert gradients.way == "loop"
+    assert_same(joined(gradients), dense(CASES[0], gradients.layers))
 
 
 def dropping(records: int = 6) -> tuple[Target, Tensor, Tensor]:
@@ -270,12 +244,12 @@ def convolutional() -> Target:
 
 
 @pytest.mark.parametrize("budget", [1 << 20, 8 << 20])
-def test_a_chunk_keeps_to_its_memory(budget):
+def test_a_batch_keeps_to_its_memory(budget):
     target = convolutional()
     gradients = per_sample_gradients(
         target, torch.rand(600, 1, 16, 16), torch.arange(600) % 5, target.layers, memory=budget
     )
-    assert 1 < gradients.chunk <= gradients.batch < 600
+    assert 1 < gradients.batch < 600
     used = peak_bytes(lambda: next(iter(gradients)))
     assert 0.4 * budget < used <= 1.05 * budget
 

@@ -1,11 +1,11 @@
-"""Rows of gradients, formed or in factors, and their components, against dense float64."""
+"""Rows of gradients and their components, against dense float64."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.sharing.gradient_rows import Dense, FactoredRows, weighted_sums
-from gradaudit.sharing.principal import components_of, gram_of
+from gradaudit.sharing.gradient_rows import Dense, weighted_sums
+from gradaudit.sharing.principal import principal_components
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -36,42 +36,20 @@ def test_means_of_formed_rows_in_blocks(count: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("positions", [1, 3])
-def test_means_of_factors(positions: int) -> None:
-    factors = FactoredRows(drawn(40, 30, positions), drawn(40, 50, positions, seed=2))
-    rows, weights = batches(600, 4, 40)
-    assert factors.elements == 1500
-    torch.testing.assert_close(
-        weighted_sums(factors, rows, weights),
-        sums(factors.dense(), rows, weights),
-        rtol=1e-10,
-        atol=1e-10,
-    )
-
-
 def test_a_part_of_a_larger_tensor_is_written_to() -> None:
-    factors = FactoredRows(drawn(9, 4, 1), drawn(9, 6, 1, seed=2))
+    values = drawn(9, 24)
     rows, weights = batches(5, 3, 9)
-    for kind in (factors, Dense(factors.dense())):
-        into = torch.full((7, 24), 8.0, dtype=torch.float64)
-        kind.mix(rows, weights, into[1:6])
-        torch.testing.assert_close(into[1:6], sums(factors.dense(), rows, weights))
-        assert (into[[0, 6]] == 8).all()
-
-
-@pytest.mark.parametrize("positions", [1, 2])
-def test_inner_products_of_factors(positions: int) -> None:
-    one = FactoredRows(drawn(5, 4, positions), drawn(5, 6, positions, seed=2))
-    other = FactoredRows(drawn(3, 4, positions, seed=3), drawn(3, 6, positions, seed=4))
-    torch.testing.assert_close(one.gram(other), one.dense() @ other.dense().T)
+    into = torch.full((7, 24), 8.0, dtype=torch.float64)
+    Dense(values).mix(rows, weights, into[1:6])
+    torch.testing.assert_close(into[1:6], sums(values, rows, weights))
+    assert (into[[0, 6]] == 8).all()
 
 
 @pytest.mark.parametrize("count", [3, 12, 50])
 def test_components_of_narrow_rows_are_those_of_their_covariance(count: int) -> None:
     rows = drawn(60, 12) * torch.arange(1, 13) + 5
     rows[:, 11] = rows[:, 0] - rows[:, 1]  # of rank 11
-    weights, offset = components_of(gram_of(rows), count)
-    axes = rows.T @ weights
+    axes, offset = principal_components(rows, count)
     kept = min(count, 11)
     expected = torch.linalg.eigh(rows.T.cov())[1].flip(1)[:, :kept]
     signs = (expected * axes).sum(dim=0).sign()
@@ -80,8 +58,5 @@ def test_components_of_narrow_rows_are_those_of_their_covariance(count: int) -> 
 
 
 def test_rows_that_are_alike_have_one_axis_of_noughts() -> None:
-    weights, offset = components_of(gram_of(torch.ones(9, 4)), 3)
-    assert torch.equal(
-        torch.ones(2, 4).double() @ (torch.ones(4, 9).double() @ weights) - offset,
-        torch.zeros(2, 1).double(),
-    )
+    axes, offset = principal_components(torch.ones(9, 4), 3)
+    assert torch.equal(torch.ones(2, 4) @ axes - offset, torch.zeros(2, 1))

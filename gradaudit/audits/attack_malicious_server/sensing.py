@@ -1,19 +1,17 @@
 """Gradients of single records at each layer, from which signs of crafting are computed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradaudit.data.records import Records
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.operations import Linear, Transposed
-from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
-from gradaudit.gradients.trace import Gradients
+from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.module_kinds import outputs_second
 from gradaudit.models.target import Layer, Target
+from gradaudit.ranks.observe import watching
 
 UNITS = 256
 """Units of a layer that are looked at, at most."""
@@ -68,97 +66,6 @@ class ModelGradients:
     last: str | None
 
 
-@dataclass
-class _LayerParts:
-    """The parts of one layer's gradients that chunks of records gave."""
-
-    target: Target
-    gradients: PerSampleGradients
-    layer: Layer
-    norms: list[Tensor] = field(default_factory=list)
-    rows: list[Tensor] = field(default_factory=list)
-    active: list[Tensor] = field(default_factory=list)
-
-    @property
-    def _name(self) -> str:
-        return self.layer.parameter_names[0]
-
-    @cached_property
-    def _turned(self) -> bool:
-        return outputs_second(self.target.model.get_submodule(self._name.rpartition(".")[0]))
-
-    @cached_property
-    def _weight(self) -> Tensor | None:
-        """The layer's only weight, (rows, …); None where it has none of two dimensions or more."""
-        if len(self.layer.parameter_names) > 1 or not self._name.endswith("weight"):
-            return None
-        weight = self.target.model.get_parameter(self._name).detach()
-        if weight.dim() < 2:
-            return None
-        return weight.transpose(0, 1) if self._turned else weight
-
-    @cached_property
-    def _use(self) -> tuple[int, Linear] | None:
-        """The site and operation of a weight that is used once, as a linear map."""
-        single = len(self.layer.parameter_names) == 1
-        uses = self.gradients.trace.uses.get(self._name, ()) if single else ()
-        if len(uses) != 1 or not isinstance(uses[0][1], Linear | Transposed):
-            return None
-        return uses[0][0], uses[0][1]
-
-    def add(self, run: Gradients, chunk: slice) -> None:
-        """Add the gradients' norms and the active units of a chunk of records."""
-        if self._use is not None:
-            site, operation = self._use
-            left = operation.left(run.deltas[site][chunk])[:, 0]
-            self.active.append((left != 0).mT.flatten(0, 1).cpu())
-        if self._weight is None:
-            whole = self.gradients.formed_layer(run, chunk, self.layer)
-            norms = torch.linalg.vector_norm(whole, dim=1, dtype=torch.float64)
-            self.norms.append(norms.cpu())
-            return
-        rows = self._factored_rows(run, chunk)
-        if rows is None:
-            whole = self.gradients.formed_layer(run, chunk, self.layer)
-            shape = self.target.model.get_parameter(self._name).shape
-            matrix = whole.reshape(len(whole), *shape)
-            matrix = matrix.transpose(1, 2) if self._turned else matrix
-            rows = matrix.flatten(2).norm(dim=2).double()
-        self.rows.append(rows.cpu())
-        self.norms.append(self.rows[-1].norm(dim=1))
-
-    def _factored_rows(self, run: Gradients, chunk: slice) -> Tensor | None:
-        """Compute row norms from the factors of G = Δ Aᵀ; None where forming G is less work.
-
-        A row's square is δ (Aᵀ A) δᵀ, in double precision, for the positions may cancel.
-        """
-        if self._use is None:
-            return None
-        site, operation = self._use
-        left = operation.left(run.deltas[site][chunk])[:, 0]
-        right = operation.right(run.seen[site][chunk])[:, 0].to(left)
-        delta, seen = operation.laid_out(left, right)
-        if self._turned:
-            delta, seen = seen, delta
-        rows, columns, positions = delta.shape[1], seen.shape[1], seen.shape[2]
-        if positions * (rows + columns) > rows * columns:
-            return None
-        delta, seen = delta.double(), seen.double()
-        squares: Tensor = (delta @ (seen.mT @ seen) * delta).sum(dim=2)
-        return squares.clamp(min=0).sqrt()
-
-    def together(self) -> LayerGradients:
-        """Join the parts of all records."""
-        rows = torch.cat(self.rows) if self.rows else None
-        linear = None
-        if self._use is not None and self._weight is not None and self._weight.dim() == 2:
-            units, records = torch.cat(self.active), len(self.gradients)
-            some = torch.linspace(0, len(units) - 1, min(UNITS, len(units))).long()
-            weight = self._weight.cpu()
-            linear = LinearMap(weight, units[some], self._use[0], len(units) // records)
-        return LayerGradients(torch.cat(self.norms), rows, linear)
-
-
 def gradients_of_records(
     target: Target, records: Records, layers: Sequence[Layer], memory: int
 ) -> ModelGradients:
@@ -169,16 +76,99 @@ def gradients_of_records(
         AuditError: the model cannot be run on the records, or the labels do not fit.
     """
     gradients = per_sample_gradients(target, records.inputs, records.labels, layers, memory=memory)
-    parts = {layer.name: _LayerParts(target, gradients, layer) for layer in layers}
-    for start in range(0, len(gradients), gradients.batch):
-        stop = min(start + gradients.batch, len(gradients))
-        run = gradients.run(start, stop)
-        for first in range(0, stop - start, gradients.chunk):
-            for part in parts.values():
-                part.add(run, slice(first, min(first + gradients.chunk, stop - start)))
-    found = {name: part.together() for name, part in parts.items()}
+    parts: dict[str, list[tuple[Tensor, Tensor | None]]] = {layer.name: [] for layer in layers}
+    for batch in gradients:
+        for layer in layers:
+            parts[layer.name].append(_norms(target, layer, batch.pop(layer.name)))
+    maps = _linear_maps(target, records, layers, gradients.batch)
+    found = {}
+    for name, of_layer in parts.items():
+        norms, rows = zip(*of_layer, strict=True)
+        by_row = None if rows[0] is None else torch.cat(rows)
+        found[name] = LayerGradients(torch.cat(norms), by_row, maps.get(name))
     residuals, widths = _residuals(target, records)
     return ModelGradients(found, residuals, _last(found, widths))
+
+
+def _weight(target: Target, layer: Layer) -> Tensor | None:
+    """The layer's only weight, (rows, …); None where it has none of two dimensions or more."""
+    name = layer.parameter_names[0]
+    if len(layer.parameter_names) > 1 or not name.endswith("weight"):
+        return None
+    weight = target.model.get_parameter(name).detach()
+    if weight.dim() < 2:
+        return None
+    return weight.transpose(0, 1) if _turned(target, layer) else weight
+
+
+def _turned(target: Target, layer: Layer) -> bool:
+    return outputs_second(target.model.get_submodule(layer.parameter_names[0].rpartition(".")[0]))
+
+
+def _norms(target: Target, layer: Layer, gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Norms of gradients (records, elements), and of the part of each row of the weight."""
+    if _weight(target, layer) is None:
+        return torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64).cpu(), None
+    name = layer.parameter_names[0]
+    matrix = gradients.reshape(len(gradients), *target.model.get_parameter(name).shape)
+    if _turned(target, layer):
+        matrix = matrix.transpose(1, 2)
+    rows = matrix.flatten(2).norm(dim=2).double().cpu()
+    return rows.norm(dim=1), rows
+
+
+def _linear_maps(
+    target: Target, records: Records, layers: Sequence[Layer], batch: int
+) -> dict[str, LinearMap]:
+    """The layers that are one linear map, used once, with the activity of some of their units."""
+    model = FunctionalModel.of(target, dtype=torch.float32)
+    weights = {layer.name: _weight(target, layer) for layer in layers}
+    modules = {
+        name: module
+        for name, weight in weights.items()
+        if weight is not None and _is_linear(module := target.model.get_submodule(name))
+    }
+    order: list[str] = []
+    active: dict[str, list[Tensor]] = {}
+    for start in range(0, len(records.inputs), batch):
+        order, deltas = _output_gradients(model, records, slice(start, start + batch), modules)
+        for name, delta in zip(order, deltas, strict=True):
+            active.setdefault(name, []).append((delta != 0).flatten(0, -2).cpu())
+    maps = {}
+    for site, name in enumerate(order):
+        if order.count(name) == 1:
+            units = torch.cat(active[name])
+            some = torch.linspace(0, len(units) - 1, min(UNITS, len(units))).long()
+            weight = weights[name]
+            assert weight is not None
+            per_record = len(units) // len(records.inputs)
+            maps[name] = LinearMap(weight.cpu(), units[some], site, per_record)
+    return maps
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether it is a linear layer, that of transformers (Conv1D) included."""
+    return isinstance(module, nn.Linear) or hasattr(module, "nf")
+
+
+def _output_gradients(
+    model: FunctionalModel, records: Records, rows: slice, modules: Mapping[str, nn.Module]
+) -> tuple[list[str], Sequence[Tensor]]:
+    """The modules in order of their calls, with the losses' gradient at their outputs."""
+    order: list[str] = []
+    offsets: list[Tensor] = []
+
+    def look(name: str, inputs: Tensor, output: Tensor) -> Tensor:
+        order.append(name)
+        offsets.append(torch.zeros_like(output, requires_grad=True))
+        return output + offsets[-1]
+
+    inputs, labels = model.cast(records.inputs[rows]), model.cast(records.labels[rows])
+    with watching(modules, look), torch.enable_grad():
+        loss = model.losses({}, inputs, labels).sum()
+    if not offsets:
+        return order, ()
+    return order, torch.autograd.grad(loss, offsets, materialize_grads=True, allow_unused=True)
 
 
 def _residuals(target: Target, records: Records) -> tuple[Tensor, Sequence[int]]:
