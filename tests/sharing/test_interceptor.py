@@ -115,7 +115,7 @@ def test_principal_components_are_those_of_a_thin_svd(case: Case) -> None:
 
 def test_components_that_do_not_fit_are_refused_with_the_remedy() -> None:
     found = interceptor(CHOSEN[0], reduce="pca:5", memory=1)
-    with pytest.raises(NotApplicable, match="16 elements take .* use --reduce subset:10000"):
+    with pytest.raises(NotApplicable, match=r"16 elements take .* use --reduce subset:10000"):
         list(found.features(BATCHES, fit=np.arange(3)))
 
 
