@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 TESTS := $(BIN)/pytest -n 2 --dist loadfile --assert=plain
 EXPLAIN := { status=$$?; [ $$status -ne 1 ] || $(BIN)/pytest --last-failed; exit $$status; }
 
-.PHONY: demo check quick test processes lint docs picture reference mutants lock audit clean
+.PHONY: demo check quick test processes lint docs picture mutants lock audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradaudit scan --exit-zero -o demo-report.json
@@ -34,9 +34,6 @@ docs: $(INSTALLED)
 
 picture: $(INSTALLED)
 	FORCE_COLOR=1 COLUMNS=80 $(BIN)/gradaudit scan --quiet | $(BIN)/python docs/picture.py
-
-reference: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reference $(NAMES) $(WRITE:%=--write)
 
 mutants: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'

@@ -95,7 +95,6 @@ LONGEST = (
     "audits/dp_audit/game/test_game.py",
     "audits/tradeoff/test_tradeoff.py",
     "gradients/test_per_sample.py",
-    "references/test_remaking.py",
     "formats/test_chromium.py",
     "audits/attack_text/test_attack_text.py",
     "audits/attack_table/test_row_space.py",

@@ -63,15 +63,13 @@ ROOMS = {
         f"audits.{name}": " ".join([*SHARED, *(f"audits.{other}" for other in others.split())])
         for name, others in AUDITS.items()
     },
-    "references": "audits subject",
     "judging": "audits deployment",
-    "view": "audits judging references",
+    "view": "audits judging",
     "formats": "audits judging view",
     "sweeping": "audits deployment formats",
     "evidence": "audits formats judging sweeping view",
     "config": "audits deployment federation",
-    "run": "accuracy audits config data defenses deployment federation gradients models references "
-    "subject",
+    "run": "accuracy audits config data defenses deployment federation gradients models subject",
     "observer": "attacks audits audits.observe formats judging models sharing subject",
     "integrations": "federation judging observer sharing",
     "protection": "audits audits.floor data defenses gradients judging models run sharing subject",

@@ -40,7 +40,6 @@ PAGES = {
     for path in (
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/*.md"),
-        *ROOT.glob("docs/reference/*.md"),
         *ROOT.glob("sample_models/*.md"),
     )
     if path.name != "CHANGELOG.md"

@@ -36,7 +36,6 @@ from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.substitutes import recomputes
 from gradaudit.measurement import singles
 from gradaudit.progress import Progress, Silent
-from gradaudit.references import with_references
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.run.deployment_setting import with_setting
 from gradaudit.run.effort import with_effort
@@ -142,7 +141,6 @@ def measured(
     if precision is not subject.target.precision:
         rows = [row.with_details({"dtype": _named(precision)}) for row in rows]
     rows = with_effort(with_setting(rows, audit, subject), audit)
-    rows = with_references(rows, audit, subject)
     part = AuditRows.of(audit, rows)
     took = time.perf_counter() - begun if took is None else took
     return Outcome(part, took, trial.fault, trial.whole)

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from gradaudit.audits.gathering import member_of
-from gradaudit.core.text import listed, number
-from gradaudit.judging import known_metrics
+from gradaudit.core.text import listed
 from gradaudit.measurement import dict_of, list_of, text_of, texts_of
-from gradaudit.references import COMPARED, ReferenceRank
 from gradaudit.report import LEARNERS, Measurement, Report
 from gradaudit.view.facts import (
-    Place,
     abridged,
     batch_size,
     checkpoint_notes,
@@ -41,7 +38,6 @@ class Scope:
         setting: whether numbers are of the attacker's best case or of the described federation.
         families: the models that adversaries fit, with their sizes, and the number of batches they
             learn from.
-        compared: how the riskiest headlines stand among the reference models.
         model: model, checkpoints and size; data and task accuracy.
         prepared: what the adapter did to the data: scaling, encoding, imputation, what is left.
         notes: what was done to make checkpoints fit the model.
@@ -57,7 +53,6 @@ class Scope:
     prepared: str = ""
     setting: str = ""
     families: str = ""
-    compared: str = ""
     varied: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -75,7 +70,6 @@ class Scope:
             ("varied", self.varied),
             ("setting", self.setting),
             ("families", self.families),
-            ("compared", self.compared),
             ("data", self.prepared),
         )
         return tuple(line for line in lines if line[1])
@@ -95,7 +89,6 @@ def scope_of(report: Report) -> Scope:
         prepared=preparation(report),
         setting=_setting(report),
         families=_families(report),
-        compared=_compared(report),
         varied=_varied(report),
         notes=checkpoint_notes(report),
         warnings=warnings(report),
@@ -219,42 +212,6 @@ def _learning(families: Mapping[str, JsonValue], details: Mapping[str, JsonValue
     return (
         ", ".join(f"{name} ({size})" if size else name for name, size in families.items()) + fitted
     )
-
-
-def _compared(report: Report) -> str:
-    """``vinfo.auroc 0.93 in fc1 above that of 5 of 9 references with Linear layers``.
-
-    The riskiest place of each metric is named, but where all references are alike to it.
-    """
-    kinds = {layer.name: layer.kind for layer in report.target.layers}
-    riskiest: dict[str, tuple[float, str, ReferenceRank]] = {}
-    for row in report.rows:
-        stands, value = ReferenceRank.read(row), row.number
-        if row.variant or row.id not in COMPARED or stands is None or value is None:
-            continue
-        sign = _sign(row)
-        if row.id not in riskiest or sign * value > riskiest[row.id][0]:
-            words = _stands(row, value, stands, kinds.get(row.layer or ""))
-            riskiest[row.id] = sign * value, words, stands
-    found = [riskiest[metric][1:] for metric in COMPARED if metric in riskiest]
-    above = [(words, stands.set) for words, stands in found if stands.alike < stands.of]
-    sets = listed(dict.fromkeys(month for _, month in above))
-    sentence = "; ".join(words for words, _ in above)
-    return f"{sentence} (reference set {sets}: small models, no scale of risk)" if sentence else ""
-
-
-def _sign(row: Measurement) -> int:
-    known = known_metrics().get(row.id)
-    return -1 if known and known.riskier == "lower" else 1
-
-
-def _stands(row: Measurement, value: float, stands: ReferenceRank, kind: str | None) -> str:
-    """``vinfo.auroc 0.93 in fc1 above that of 5 of 9 references with Linear layers``."""
-    where = f" in {Place((row.layer,))}" if row.layer else ""
-    side = "above" if _sign(row) > 0 else "below"
-    layers = f" with {kind} layers" if kind else ""
-    of = f"{stands.riskier_than} of {stands.of} references"
-    return f"{row.id} {number(value)}{where} {side} that of {of}{layers}"
 
 
 def _algorithm(options: dict[str, JsonValue]) -> str:
