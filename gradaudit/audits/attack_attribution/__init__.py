@@ -72,6 +72,7 @@ class AttackAttribution(Audit[AttributionOptions]):
             riskier="higher",
             chance=0.0,
             warning=0.0,
+            error=0.1,
             why="secure aggregation hides no row that alone activates a unit of the first layer",
             says="a server that sees sums alone can write down rows of {records}",
             noun="share of rows",
