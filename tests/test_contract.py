@@ -127,7 +127,8 @@ def test_it_answers_a_question_and_its_paper_can_be_read(part: Part) -> None:
 @parts("audits")
 def test_what_a_metric_says_has_known_places_alone(part: Part) -> None:
     for metric in part.cls.metrics:
-        assert not re.search(r"[{}]", re.sub(r"\{(where|secret|records)\}", "", metric.says))
+        assert not re.search(r"[{}]", (metric.finding + metric.asks).replace("{secret}", ""))
+        assert not metric.finding or metric.finding.endswith(".") is metric.asks.endswith("?")
 
 
 @parts()

@@ -40,8 +40,9 @@ class Metric:
     Attributes:
         question: what it answers, as the report's reader asks it.
         chance: what there is where nothing is given away; None where that is not one number.
-        says: what a value beyond the limit says, a clause in plain words; ``{where}`` stands for
-            the layers, ``{secret}`` for what is private, ``{records}`` for what was attacked.
+        finding: what a value beyond the limit shows, a sentence; ``{secret}`` stands for what is
+            private.
+        asks: the same as a question.
         noun: what its number is called beside its value: ``AUROC``, ``relative error``.
         cleared: what an attack within every limit did not achieve: ``not distinguished``; empty
             where a value is no attack's.
@@ -65,7 +66,8 @@ class Metric:
     why: str = ""
     question: Question | None = None
     chance: float | None = None
-    says: str = ""
+    finding: str = ""
+    asks: str = ""
     noun: str = ""
     cleared: str = ""
     helps: str = ""

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 from pydantic import JsonValue
 
-from gradaudit.audits.explaining import explain, names
 from gradaudit.core.text import UNBOUNDED, printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Format
@@ -28,10 +26,8 @@ from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report, marked
 from gradaudit.view import Cell, LayerLine, MetricColumn, View, view
-from gradaudit.view.charts.heat_map import MEANINGS, QUESTIONS
 from gradaudit.view.charts.plots import chart, round_step
 from gradaudit.view.examples import pictures_of, texts_of
-from gradaudit.view.gaps import questions_of
 
 MOST_TICKS = 4
 WIDE = 1000
@@ -192,14 +188,13 @@ def _span(axis: StripAxis, ends: tuple[float, float]) -> tuple[float, float]:
 
 
 _WORDS = {
-    "high, medium": "the whole interval lies beyond the limit of an error rule (high) or of a "
-    "warning rule (medium)",
-    "high?, medium?": "undecided: the interval holds the limit of an error rule (high?) or of a "
-    "warning rule (medium?)",
-    "low": "no limit is shown to be exceeded; this does not prove privacy",
-    "~": "a number that no rule judged, so that it excludes no risk",
-    "unknown": "a number that a rule asks for could not be measured",
-    "not tested": "no audit attacked the layer's gradient by itself",
+    "HIGH, MEDIUM": "the whole interval lies beyond the limit of an error rule (HIGH) or of a "
+    "warning rule (MEDIUM)",
+    "OPEN": "undecided: the interval holds a limit, or the attack was too weak to exclude more",
+    "LOW": "no limit is shown to be exceeded; this does not prove privacy",
+    "closed form": "the layer's gradient gives its input exactly",
+    "UNKNOWN": "a number that a rule asks for could not be measured",
+    "–": "no audit attacked the layer's gradient by itself",
     "[low, high]": "the interval that holds the true value at the stated confidence",
     "permuted": "the same number for the attribute shuffled among the records, about which "
     "gradients say nothing",
@@ -252,14 +247,9 @@ class Html(Format):
         page = _PAGE.get_template("page.html.jinja").render(
             shown=shown,
             charts=_charts(shown),
-            map=shown.heat_map,
-            questions=QUESTIONS,
-            meanings=MEANINGS,
-            explained={column.metric: _explained(column.metric) for column in _columns(shown)},
             shape=shape,
             chart=chart,
             breakable=breakable,
-            questions_of=questions_of,
             prose=prose,
             glossary=glossary(shown),
             pictures=list(pictures_of(report)),
@@ -274,21 +264,6 @@ class Html(Format):
             most_layers=MOST_LAYERS,
         )
         return f"{page}\n"
-
-
-def _columns(shown: View) -> Iterator[MetricColumn]:
-    whole = shown.heat_map.whole
-    for line in (*shown.heat_map.lines, *([whole] if whole else ())):
-        yield from (answer.column for each in line.cells for answer in each.answers)
-
-
-@cache
-def _explained(metric: str) -> str:
-    """Explains a metric in a paragraph; empty where its audit is not installed."""
-    if metric not in names():
-        return ""
-    explained = explain(metric)
-    return " ".join([explained.lead, *explained.parts[0].paragraphs])
 
 
 class Chart(NamedTuple):

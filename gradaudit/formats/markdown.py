@@ -10,12 +10,11 @@ from gradaudit.judging import Policy, Word
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.view import ArrayLine, Concern, LayerLine, MetricColumn, UnmeasuredPart, View, view
-from gradaudit.view.cells import MARKS
-from gradaudit.view.gaps import in_brief
 
 MOST_BYTES = 60_000
 """Most bytes of a document; GitHub takes 65,536 characters in a comment."""
 MOST_LAYERS = 10
+MOST_FINDINGS = 8
 _MARKS: dict[Level, str] = {
     "high": "🔴",
     "medium": "🟠",
@@ -98,46 +97,30 @@ class Markdown(Format):
 
 
 def _summary(shown: View) -> Iterator[Block]:
-    """Yields the first part: first screen, the riskiest layers, findings, scope, gaps."""
-    verdict, scope, first = shown.verdict, shown.scope, shown.first
-    yield Block([f"## {first.title}"])
-    facts = {"date": first.date, "model": first.model, "audited": first.audited}
-    yield Block([], [f"- **{name}** {_text(text)}" for name, text in facts.items() if text])
-    yield Block([f"## {_OUTCOMES[verdict.outcome]} {_text(first.word)}"])
-    yield Block([f"- **{asked}**: {_text(text)}" for _, asked, text in first.answers])
-    for warning in scope.warnings:
+    """Yields the first part: verdict, findings, layers, advice, assumptions, gaps."""
+    verdict, summary = shown.verdict, shown.summary
+    yield Block(
+        [f"## {_OUTCOMES[verdict.outcome]} {_text(summary.word)}", "", _text(summary.subject)]
+    )
+    changes = shown.scope.changes
+    yield Block([], [f"- **{heading}** {_text(text)}" for heading, text in changes])
+    for warning in shown.scope.warnings:
         yield Block([f"> **Warning:** {_text(warning)}"])
-    yield _riskiest(shown)
+    opening, lines = _findings(shown.findings[:MOST_FINDINGS])
+    yield Block(["### Findings", "", *opening], lines, needed=True)
     if shown.sweep:
-        rows = [
+        settings = [
             [_text(x.setting), f"{_OUTCOMES[x.word]} {x.word.upper()}", _text(x.worst)]
             for x in shown.sweep.lines
         ]
-        opening, rest = _table(["setting", f"verdict by {shown.sweep.policy}", "gravest"], rows)
+        opening, rest = _table(["setting", f"verdict by {shown.sweep.policy}", "gravest"], settings)
         yield Block(["### Settings", "", *opening], rest, needed=True)
-    yield Block([f"Risk: {_text('; '.join([verdict.tally, *_legend(shown)]))}"])
-    yield Block(
-        [],
-        [
-            f"- {DOUBTED} {markdown_code(x.metric)}{_text(f'{x.where}: {x.reason}')}"
-            for x in shown.brief_doubts
-        ],
-    )
-    yield Block(["### Findings", ""], list(map(_concern, shown.findings)), needed=True)
     faults = [f"- **{x.level}** {_text(x.sentence)}" for x in shown.faults]
     yield Block(["### Faults of the job", ""], faults, needed=True)
-    lines = [f"- **{heading}** {_text(text)}" for heading, text in scope.lines]
-    lines += [f"- Checkpoint: {_text(note)}" for note in scope.notes]
-    yield Block(["### Scope", ""], lines, needed=True)
-    if untested := in_brief(shown.gaps):
-        yield Block(["### Not tested", "", _text(untested)])
+    yield _riskiest(shown)
+    for heading, text in summary.sections:
+        yield Block([f"### {heading}", "", _text(text)])
     yield Block(["### Provenance", "", _text(shown.how)])
-
-
-def _legend(shown: View) -> Iterator[str]:
-    printed = "".join(cell.full for line in shown.layers.lines for cell in line.answers)
-    printed += "".join(line.value for line in shown.model)
-    return (meaning for mark, meaning in MARKS.items() if mark in printed)
 
 
 def _riskiest(shown: View) -> Block:
@@ -150,8 +133,8 @@ def _riskiest(shown: View) -> Block:
 
 
 def _details(shown: View) -> Iterator[Block]:
-    more = shown.concerns[len(shown.findings) :]
-    yield _folded(f"{len(more)} more findings", [], list(map(_concern, more)))
+    more = shown.findings[MOST_FINDINGS:]
+    yield _folded(f"{len(more)} more findings", *_findings(more))
     layers = shown.layers
     lines = layers.lines if layers.measured else ()
     yield _folded(f"All {len(lines):,} layers", *_metrics(lines, layers.columns))
@@ -161,12 +144,13 @@ def _details(shown: View) -> Iterator[Block]:
     ]
     yield _folded("Whole model", *_table(["metric", "variant", "value", "remark"], model))
     yield _folded(f"All {len(shown.arrays):,} arrays of the update", *_arrays(shown.arrays))
+    scope = [f"- **{heading}** {_text(text)}" for heading, text in shown.scope.lines]
+    yield _folded("Scope", [], scope)
     gaps = [gap for gap in shown.gaps if gap.partial or gap.reason != gap.short]
     yield _folded("Not tested, and why", [], list(map(_gap, gaps)))
     doubts = [
         f"- {DOUBTED} {markdown_code(x.metric)}{markdown_escape(f'{x.where}: {x.reason}')}"
         for x in shown.doubts
-        if x not in shown.brief_doubts
     ]
     yield _folded("Doubts", [], doubts)
 
@@ -176,12 +160,14 @@ def _folded(summary: str, opening: Sequence[str], rows: Sequence[str]) -> Block:
     return Block(opened, rows, ["", "</details>"], needed=True)
 
 
-def _concern(concern: Concern) -> str:
-    mark = f"{_MARKS[concern.level]} " if concern.shown else ""
-    doubts = [f"{DOUBTED} {doubt}" for doubt in concern.doubts if doubt != concern.helps]
-    parts = [part for part in (concern.evidence, *doubts, concern.why) if part]
-    rest = "".join(f"<br>{_text(part)}" for part in parts)
-    return f"- {mark}**{concern.word}** {_text(concern.sentence)}{rest}"
+def _findings(concerns: Sequence[Concern]) -> tuple[list[str], list[str]]:
+    """Returns the table of findings; what settles an open one stands below its evidence."""
+    rows = []
+    for x in concerns:
+        evidence = "<br>".join(map(_text, filter(None, (x.evidence, x.settles))))
+        mark = _MARKS[x.level] if x.shown else _NO_SIGN
+        rows.append([f"{mark} {x.severity}", _text(x.sentence), evidence, x.limit, _text(x.where)])
+    return _table(["severity", "finding", "evidence", "limit", "layers"], rows)
 
 
 def _gap(gap: UnmeasuredPart) -> str:
@@ -192,27 +178,33 @@ def _gap(gap: UnmeasuredPart) -> str:
 def _answers(
     lines: Sequence[LayerLine], questions: Sequence[MetricColumn]
 ) -> tuple[list[str], list[str]]:
-    """Returns a table with the numbers, and below each the one for a permuted attribute."""
-    headings = [f"{x.heading}<br>{markdown_code(x.metric)}" for x in questions]
+    """Returns the table of layers, with one number for each question."""
+    headings = ["<br>".join(map(markdown_escape, x.heading)) for x in questions]
     rows = [
         [
             markdown_code(line.name),
-            f"{_MARKS[line.sign] if line.sign else _NO_SIGN} {line.risk}",
-            *(f"{x.full}<br>permuted {x.floor}" if x.floor else x.full for x in line.answers),
+            f"{_MARKS[line.sign] if line.sign else _NO_SIGN} {line.severity}",
+            *(x.brief for x in line.answers),
         ]
         for line in lines
     ]
-    return _table(["layer", "risk", *headings], rows)
+    return _table(["layer", "severity", *headings], rows)
 
 
 def _metrics(
     lines: Sequence[LayerLine], columns: Sequence[MetricColumn]
 ) -> tuple[list[str], list[str]]:
-    headings = ["layer", "risk", "kind", "parameters", *(markdown_code(x.metric) for x in columns)]
+    headings = [
+        "layer",
+        "severity",
+        "kind",
+        "parameters",
+        *(markdown_code(x.metric) for x in columns),
+    ]
     rows = []
     for x in lines:
         numbers = (cell.full for cell in x.cells)
-        rows.append([markdown_code(x.name), x.risk, markdown_escape(x.kind), x.size, *numbers])
+        rows.append([markdown_code(x.name), x.severity, markdown_escape(x.kind), x.size, *numbers])
     return _table(headings, rows, right=3)
 
 

@@ -30,7 +30,9 @@ OUTCOMES: dict[Word, str] = {
     "undecided": "bold yellow",
     "measured": "bold",
 }
-_PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2", "×": "x", "→": "->"})
+_PLAIN_CHARACTERS = str.maketrans(
+    {"–": "-", "─": "-", "…": "...", "²": "2", "×": "x", "→": "->", "≤": "<=", "≥": ">="}
+)
 
 
 @dataclass(frozen=True)

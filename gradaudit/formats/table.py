@@ -1,6 +1,7 @@
-"""The report for a terminal, or as plain text: the verdict first, and again in the last line."""
+"""The report for a terminal, or as plain text: the verdict first."""
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -13,20 +14,14 @@ from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.view import Cell, Concern, LayerLine, View, view
-from gradaudit.view.cells import MARKS
-from gradaudit.view.gaps import in_brief
 
 PLAIN_WIDTH = 100
 """Width of the table in a file, in terminal cells."""
 MOST_LAYERS = 12
-MOST_CONCERNS = 3
+MOST_FINDINGS, MOST_SHOWN = 4, 3
+"""Most findings in all, and of those that are shown where others are open."""
 MOST_ARRAYS = 12
-LEGEND = {
-    "(": "(…) permuted attribute",
-    **MARKS,
-    "!": "! see below",
-    "–": "– not measured",
-}
+INDENT = 9
 
 
 class Table(Format):
@@ -64,38 +59,22 @@ class _TablePage(Page):
 
     def lines(self) -> Iterator[Text]:
         yield from self.first()
-        first = (self.layers(), self.findings(), self.faults())
-        for section in (*first, self.scope(), self.arrays(), self.gaps()):
+        first = (self.findings(), self.faults(), self.layers())
+        for section in (*first, self.summary(), self.arrays()):
             if lines := list(section):
                 yield Text()
                 yield from lines
-        yield from self.provenance()
-        yield from self.verdict()
-
-    def verdict(self) -> Iterator[Text]:
-        verdict = self.view.verdict
-        yield from self.prose(verdict.sentence, style=OUTCOMES[verdict.outcome])
+        yield from self.details()
 
     def first(self) -> Iterator[Text]:
-        """Yields the first screen, with the warnings about all numbers."""
-        first = self.view.first
-        yield self.text(first.title, "bold")
-        for heading, text in (("date", first.date), ("model", first.model)):
-            yield from self.item(heading, text, 9)
-        yield from self.item("audited", first.audited, 9)
-        yield Text()
-        yield self.text(first.word, OUTCOMES[self.view.verdict.outcome])
-        for heading, _, text in first.answers:
-            yield from self.item(heading, text, 9, "bold")
+        """Yields the verdict, what was audited, and the warnings about all numbers."""
+        summary = self.view.summary
+        yield self.text(summary.word, OUTCOMES[self.view.verdict.outcome])
+        yield from self.prose(summary.subject, style="dim")
+        for heading, text in self.view.scope.changes:
+            yield from self.item(heading, text, INDENT)
         for warning in self.view.scope.warnings:
-            yield from self.item("warning", warning, 9, "bold yellow")
-
-    def scope(self) -> Iterator[Text]:
-        scope = self.view.scope
-        for heading, text in scope.lines:
-            yield from self.item(heading, text, 9)
-        for note in scope.notes:
-            yield from self.item("fitted", note, 9)
+            yield from self.item("warning", warning, INDENT, "bold yellow")
 
     def item(self, heading: str, text: str, width: int, style: str = "dim") -> Iterator[Text]:
         """Yields a paragraph that is indented below its heading."""
@@ -105,11 +84,15 @@ class _TablePage(Page):
             yield line
 
     def findings(self) -> Iterator[Text]:
-        concerns = self.view.concerns
-        shown = concerns if self.every else concerns[:MOST_CONCERNS]
-        width = max((len(line.word) for line in shown), default=0) + 2
+        """Yields the findings, the gravest first, each above its evidence and limit."""
+        every = self.view.findings
+        shown = every if self.every else self.first_findings()
+        left = Counter(x.severity for x in every if x not in shown)
+        more = ", ".join(f"{count} {severity}" for severity, count in left.items())
+        if shown:
+            yield Text("Findings", "bold").append(f"  (--all: {more} more)" if more else "", "dim")
         for concern in shown:
-            yield from self.concern(concern, width)
+            yield from self.finding(concern)
 
     def faults(self) -> Iterator[Text]:
         width = max((len(fault.level) for fault in self.view.faults), default=0) + 2
@@ -118,14 +101,30 @@ class _TablePage(Page):
             repair = f"repair: {fault.repair} [{fault.place}]"
             yield from self.prose(repair, " " * width, style="dim")
 
-    def concern(self, concern: Concern, width: int) -> Iterator[Text]:
-        style = STYLES[concern.level] if concern.shown else ""
-        yield from self.item(concern.word, concern.sentence, width, style)
-        doubts = [f"{DOUBTED} {doubt}" for doubt in concern.doubts if doubt != concern.helps]
-        indent = " " * width
-        yield from self.prose("; ".join([concern.evidence, *doubts]), indent, style="dim")
-        if self.every and concern.why:
-            yield from self.prose(concern.why, indent, style="dim")
+    def first_findings(self) -> Sequence[Concern]:
+        """Returns the gravest findings; where there are open ones, one or more of them."""
+        every = self.view.findings
+        shown = [x for x in every if x.severity != "OPEN"]
+        open_ = [x for x in every if x.severity == "OPEN"]
+        most = max(MOST_FINDINGS - len(open_), MOST_SHOWN)
+        first = [*shown[:most], *open_[: max(MOST_FINDINGS - len(shown), MOST_FINDINGS - most)]]
+        return [x for x in every if x in first]
+
+    def finding(self, concern: Concern) -> Iterator[Text]:
+        style = STYLES[concern.level] if concern.shown else "yellow"
+        where = f"  {concern.where}" if concern.where else ""
+        yield from self.item(concern.severity, concern.sentence + where, INDENT, style)
+        limit = f"limit {concern.limit}" if concern.limit else ""
+        floor = concern.floor if self.every else ""
+        indent = " " * INDENT
+        parts = (concern.evidence, limit, floor, concern.settles)
+        if text := "; ".join(filter(None, parts)):
+            yield from self.prose(text, indent, style="dim")
+        if self.every:
+            doubts = [f"{DOUBTED} {doubt}" for doubt in concern.doubts]
+            helps = f"helps: {concern.helps}" if concern.helps else ""
+            for more in filter(None, (concern.why, helps, *doubts)):
+                yield from self.prose(more, indent, style="dim")
 
     @property
     def brief(self) -> bool:
@@ -139,22 +138,24 @@ class _TablePage(Page):
             yield from self.model()
             return
         lines = layers.lines if self.every else layers.riskiest(MOST_LAYERS)
-        names = Column("layer", [self.text(line.name) for line in lines])
-        risks = Column("risk", [self.risk(line) for line in lines])
+        names = Column("Layers", [self.text(line.name) for line in lines])
+        risks = Column("severity", [self.severity(line) for line in lines])
         others = self.answers(lines) if brief else self.metrics(lines)
         yield from grid([names], [risks, *others], self.width, self.rule)
         if len(lines) < len(layers.lines):
             more = f"the {len(lines)} riskiest are shown (--all shows all); {layers.tally}"
             yield from self.prose(more)
-        if brief and layers.questions:
-            yield from self.prose(self.legend(lines), style="dim")
-        yield from self.doubts(brief)
-        yield from self.model()
+        if not brief:
+            yield from self.doubts()
+            yield from self.model()
 
     def answers(self, lines: Sequence[LayerLine]) -> list[Column]:
         """Returns a column of numbers for each question."""
         return [
-            Column(column.heading, [self.cell(line.answers[i], brief=True) for line in lines])
+            Column(
+                "\n".join(map(self.safe, column.heading)),
+                [self.cell(line.answers[i], brief=True) for line in lines],
+            )
             for i, column in enumerate(self.view.layers.questions)
         ]
 
@@ -176,49 +177,48 @@ class _TablePage(Page):
         level: Level | None = "high" if cell.failed else cell.level
         return self.text(cell.brief if brief else cell.full, STYLES[level] if level else "")
 
-    def risk(self, line: LayerLine) -> Text:
-        text = Text(line.risk)
-        text.stylize(STYLES[line.sign] if line.sign else "", 0, len(line.level))
+    def severity(self, line: LayerLine) -> Text:
+        text = self.text(line.severity)
+        text.stylize(STYLES[line.sign] if line.sign else "", 0, len(line.severity.split()[0]))
         return text
 
-    def legend(self, lines: Sequence[LayerLine]) -> str:
-        """Explains the table: each question's metric, and the marks in cells."""
-        questions = [f"{x.heading} {x.metric}" for x in self.view.layers.questions]
-        printed = "".join(cell.brief for line in lines for cell in line.answers)
-        return "; ".join(
-            [", ".join(questions), *(LEGEND[mark] for mark in LEGEND if mark in printed)]
-        )
-
-    def doubts(self, brief: bool) -> Iterator[Text]:
-        for doubt in self.view.brief_doubts if brief else self.view.doubts:
+    def doubts(self) -> Iterator[Text]:
+        for doubt in self.view.doubts:
             yield from self.prose(
                 f"{DOUBTED} {doubt.metric}{doubt.where}: {doubt.reason}", "", "  "
             )
 
     def model(self) -> Iterator[Text]:
+        """Yields the numbers of the whole model."""
         lines = self.view.model
-        if self.brief:
-            lines = tuple(line for line in lines if line.question)
-            metrics = ", ".join(
-                " ".join(filter(None, (line.metric, line.brief, line.variant))) for line in lines
-            )
-            risk = f" {self.view.verdict.whole}" if self.view.verdict.whole else ""
-            yield from self.prose(f"whole model{risk}: {metrics}" if lines else "", "", "  ")
-        elif lines:
-            yield Text()
-            variants = [Column("variant", [self.text(line.variant) for line in lines])]
-            yield from grid(
-                [Column("whole model", [self.text(line.metric) for line in lines])],
-                [
-                    *(variants if any(line.variant for line in lines) else ()),
-                    Column("value", [self.text(line.value) for line in lines]),
-                ],
-                self.width,
-                self.rule,
-            )
+        if not lines:
+            return
+        yield Text()
+        variants = [Column("variant", [self.text(line.variant) for line in lines])]
+        yield from grid(
+            [Column("whole model", [self.text(line.metric) for line in lines])],
+            [
+                *(variants if any(line.variant for line in lines) else ()),
+                Column("value", [self.text(line.value) for line in lines]),
+            ],
+            self.width,
+            self.rule,
+        )
         for line in lines:
             if line.remark:
                 yield from self.prose(f"{line.metric}: {line.remark}", "", "  ", style="dim")
+
+    def summary(self) -> Iterator[Text]:
+        """Yields advice, assumptions and gaps; with every row the scope and the reasons, too."""
+        for heading, text in self.view.summary.sections:
+            yield from self.item(heading, text, 12, "bold")
+        if not self.every:
+            return
+        for gap in self.view.gaps:
+            verb = "failed" if gap.failed else "not tested"
+            yield from self.prose(f"{gap.what} {verb}{gap.where}: {gap.reason}", "  ", "    ")
+        for heading, text in self.view.scope.lines:
+            yield from self.item(f"  {heading}", text, 2 + INDENT)
 
     def arrays(self) -> Iterator[Text]:
         every = self.view.arrays
@@ -241,20 +241,6 @@ class _TablePage(Page):
         if len(lines) < len(every):
             yield from self.prose(f"{len(lines)} of {len(every)} arrays (--all shows all)")
 
-    def gaps(self) -> Iterator[Text]:
-        if not self.every:
-            if untested := in_brief(self.view.gaps):
-                yield from self.prose(f"not tested: {untested}", "", "  ")
-            return
-        for gap in self.view.gaps:
-            verb = "failed" if gap.failed else "not tested"
-            yield from self.prose(f"{gap.what} {verb}{gap.where}: {gap.reason}", "", "  ")
-
-    def provenance(self) -> Iterator[Text]:
-        hidden = len(self.view.concerns) - MOST_CONCERNS
-        behind = [f"{hidden} more findings"] if hidden > 0 else []
-        behind += ["every metric with its interval"] if self.brief else []
-        more = f"--all: {', '.join(behind)}" if behind and not self.every else ""
-        rows = f"-f json: {self.view.unshown:,} more rows" if self.view.unshown else ""
-        yield from self.prose(self.view.how, style="dim")
-        yield from self.prose("; ".join(filter(None, (more, rows))), style="dim")
+    def details(self) -> Iterator[Text]:
+        more = "--all: the rest" if self.brief or self.view.unshown else ""
+        yield from self.prose("; ".join(filter(None, (self.view.how, more))), style="dim")

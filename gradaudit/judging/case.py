@@ -254,7 +254,9 @@ def would_settle(
         return row.doubts[0]
     metric = known_metrics().get(row.id)
     stronger = metric.stronger if metric else ""
-    remedy = deciding_remedy(times, row.n, metric.counts if metric else "", played=bool(stronger))
+    remedy = deciding_remedy(
+        times, row.n, metric.counts if metric else "", played=bool(stronger) and options
+    )
     if not inside:
         remedy = f"{weakness(row)}, and a stronger one may get more"
     return f"{remedy} ({stronger})" if options and stronger else remedy

@@ -101,7 +101,9 @@ def _metric_faults(part: type[Audit[Any]]) -> Iterator[Fault]:
         yield part, f"headline names {', '.join(sorted(unknown))}, which is no metric"
     for metric in getattr(part, "metrics", ()):
         limited = metric.warning is not None or metric.error is not None
-        needed = ("riskier", "why", "question", "helps", "says", "noun") if limited else ()
+        needed = (
+            ("riskier", "why", "question", "helps", "finding", "asks", "noun") if limited else ()
+        )
         for field in (field for field in needed if not getattr(metric, field)):
             yield part, f"metric {metric.id} has a default limit and no {field}"
     for preset in PRESETS:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from gradaudit.audits import Metric
 from gradaudit.audits.base import Question
-from gradaudit.core.text import DOUBTED, number
+from gradaudit.core.text import number
 from gradaudit.judging.risk import Level, sign_of
 from gradaudit.measurement import dict_of, number_of, numbers_of
-from gradaudit.report import CLOSED_FORM, Key, Measurement, estimate, marked
+from gradaudit.report import CLOSED_FORM, Key, Measurement, marked
 from gradaudit.view.facts import abridged
 
 PERMUTED = "attribute_permuted"
@@ -53,21 +53,16 @@ def floor_of(row: Measurement, rows: Mapping[Key, Measurement], known: Metric | 
 
 SKIPPED = "–"
 FAILED = "failed"
-SOLVED = "worst"
-OPEN = "?"
-UNJUDGED = "~"
-MARKS = {
-    OPEN: f"{OPEN} undecided: neither beyond a limit nor within it",
-    UNJUDGED: f"{UNJUDGED} no rule judged it",
-    SOLVED: f"{SOLVED}: the layer's gradient gives its input in closed form",
-}
-"""Marks behind numbers that exclude no risk, and in their place, with their meaning."""
+SOLVED = "closed form"
+"""Stands for a number of a layer whose gradient gives its input in closed form."""
 MOST_LAYERS = 8
-HEADINGS: Mapping[Question, str] = {
-    "records": "records?",
-    "attribute": "attribute?",
-    "labels": "labels?",
-    "freedom": "how free?",
+WIDEST = 100
+"""Number from which on a cell has no room for the one of a permuted attribute."""
+TOPICS: Mapping[Question, str] = {
+    "records": "records",
+    "attribute": "attribute",
+    "labels": "labels",
+    "freedom": "rank",
 }
 
 
@@ -83,6 +78,9 @@ class MetricColumn:
         sign: 1 where larger values are riskier, −1 where smaller ones are, 0 where neither is.
         chance: its value where nothing is given away.
         limits: what the policy sets, the gravest first.
+        noun: what the number is called.
+        secret: the attribute that it is about.
+        has_null: whether numbers for a permuted attribute stand beside its own.
     """
 
     metric: str
@@ -92,11 +90,16 @@ class MetricColumn:
     sign: int = 0
     chance: float | None = None
     limits: tuple[tuple[Level, float], ...] = ()
+    noun: str = ""
+    secret: str = ""
+    has_null: bool = False
 
     @property
-    def heading(self) -> str:
-        """The heading of a column: the question, or the metric where it answers none."""
-        return HEADINGS[self.question] if self.question else self.metric
+    def heading(self) -> tuple[str, str]:
+        """The topic of a column, and below it what its number is called."""
+        topic = TOPICS[self.question] if self.question else ""
+        noun = (self.noun or self.metric).removeprefix(f"{topic} ")
+        return self.secret or topic, f"{noun} (null)" if self.has_null else noun
 
 
 @dataclass(frozen=True)
@@ -144,27 +147,18 @@ class Cell:
 
     @property
     def brief(self) -> str:
-        """The number, the floor beside it, and marks: ``0.871 (0.533) ?``."""
+        """The number; with that for a permuted attribute to two decimals: ``0.87 (0.53)``."""
         if self.row is None or not self.measured:
             return self.full
         value = self.row.number
-        beside = f" ({number(self.floor.value)})" if self.floor else ""
-        text = SKIPPED if value is None else number(value)
-        return f"{text}{beside} {self._marks}".rstrip()
+        if self.floor and value is not None and value < WIDEST:
+            return f"{value:.2f} ({self.floor.value:.2f})"
+        return SKIPPED if value is None else number(value)
 
     @property
     def full(self) -> str:
-        """The number with its interval and marks; empty where there is no row."""
-        if self.row is None or not self.measured:
-            return cell_text(self.row)
-        return f"{estimate(self.row)} {self._marks}".rstrip()
-
-    @property
-    def _marks(self) -> str:
-        """Whether a limit is undecided, no rule judged the number, or there is a doubt about it."""
-        unjudged = "" if self.judged else UNJUDGED
-        doubted = DOUBTED if self.row and self.row.doubts else ""
-        return (OPEN if self.possible else unjudged) + doubted
+        """The number with its interval, marked where it is doubtful; empty without a row."""
+        return cell_text(self.row)
 
 
 @dataclass(frozen=True)
@@ -190,9 +184,9 @@ class LayerLine:
         return "" if self.parameters is None else f"{self.parameters:,}"
 
     @property
-    def risk(self) -> str:
-        """The shown risk, and with a question mark one that is not excluded: ``low, high?``."""
-        return self.level + (f", {self.possible}?" if self.possible else "")
+    def severity(self) -> str:
+        """The shown severity, ``OPEN`` where none is shown and one not excluded, or a dash."""
+        return severity(self.level, self.possible)
 
 
 @dataclass(frozen=True)
@@ -210,6 +204,13 @@ class MetricWarning:
         if self.every:
             return ""
         return f" in {abridged(self.layers, MOST_LAYERS)}" if self.layers else ""
+
+
+def severity(level: Level, possible: Level | None) -> str:
+    """Formats a risk: ``MEDIUM``, ``OPEN`` beside it or alone, ``LOW``; a dash without a number."""
+    if level in ("low", "not tested"):
+        return "OPEN" if possible else "LOW" if level == "low" else SKIPPED
+    return level.upper() + (", OPEN" if possible else "")
 
 
 def cell_text(row: Measurement | None, without: str = "") -> str:

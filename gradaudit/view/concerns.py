@@ -1,6 +1,6 @@
-"""Groups findings for reading: one concern for each metric and level, with its layers."""
+"""Findings as lines of a table: one for each metric and level, with its layers."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -9,98 +9,18 @@ from gradaudit.core.text import number, variant_text
 from gradaudit.judging.case import ends_of, weakness, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
-from gradaudit.judging.verdict import open_findings
+from gradaudit.judging.verdict import failing_levels, open_findings
 from gradaudit.measurement import numbers_of
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
-from gradaudit.view.facts import Place, clause, named
+from gradaudit.view.facts import WHAT_IS_PRIVATE, Place, batch_size, filled_in, secret_of
 
-
-def beyond(finding: Finding, known: Metric | None, place: Place) -> str:
-    """Formats a finding: ``"usable information about the attribute" is above 0.35 in fc1``."""
-    side = "below" if finding.max is None else "above"
-    return f"{named(finding.metric, known)} is {side} {finding.limit:.10g} in {place}"
-
-
-def number_of(finding: Finding, row: Measurement, place: Place) -> str:
-    """Formats evidence: ``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
-    where = f" in {Place((finding.layer,))}" if finding.layer and place.several else ""
-    most, limit = finding.max is not None, f"limit {finding.limit:.10g}"
-    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}{attempts(finding, row)}"
-    if finding.ends is not None:
-        low, high = map(number, finding.ends)
-        value += f", corrected to [{low}, {high}]"
-    if finding.outcome == "unclear":
-        if _holds(finding, row):
-            return f"{value}, {limit} inside the interval"
-        return f"{value}, within {limit}, but {weakness(row)}"
-    side = "above" if most else "below"
-    if row.interval is None or row.infinite:
-        if attempts(finding, row):
-            return f"{value}, {side} {limit}"
-        counted = f", n = {row.n:,}" if row.n else ""
-        return f"{value}, {side} {limit} (no interval{counted})"
-    return f"{value}, {'lower' if most else 'upper'} end {side} {limit}"
-
-
-def attempts(finding: Finding, row: Measurement) -> str:
-    """Count records beyond the limit, with Clopper and Pearson's interval of their share.
-
-    ``, on 4 of 4 records [40 %, 100 %]``; empty where the row lists no records. Records whose
-    update showed nothing were tried, too.
-    """
-    # SciPy takes long to import, and few reports list records
-    from gradaudit.core.statistics.intervals import clopper_pearson
-
-    answers = numbers_of(row.details.get("answers"))
-    if not answers or finding.limit is None:
-        return ""
-    sign = 1 if finding.min is None else -1
-    beyond = sum(sign * (answer - finding.limit) > 0 for answer in answers)
-    refused = row.details.get("updates_refused")
-    tried = len(answers) + (refused if isinstance(refused, int) else 0)
-    low, high = clopper_pearson(beyond, tried)
-    noun = "record" if tried == 1 else "records"
-    return f", on {beyond:,} of {tried:,} {noun} [{100 * low:.0f} %, {100 * high:.0f} %]"
-
-
-def _holds(finding: Finding, row: Measurement) -> bool:
-    low, high = finding.ends or ends_of(row, row.number or 0.0)
-    return finding.limit is not None and low <= finding.limit <= high
-
-
-def _played(row: Measurement) -> str:
-    """Formats the row's variant; one of several audits is named without a key."""
-    member = str(row.variant.get(row.audit, ""))
-    rest = variant_text({key: value for key, value in row.variant.items() if key != row.audit})
-    words = ", ".join(filter(None, (member, rest)))
-    return f" ({words})" if words else ""
-
-
-def helps_of(finding: Finding, row: Measurement, place: Place) -> str:
-    """Says what would bring a value within its limit, or settle an unclear one."""
-    if finding.outcome == "unclear":
-        return finding_remedy(finding, row)
-    known = known_metrics().get(finding.metric)
-    some = place.layers and not place.every and not place.whole
-    hidden = f"hiding {place} (--hide)" if some else ""
-    return ", or ".join(filter(None, (hidden, known.helps if known else "")))
-
-
-def finding_remedy(finding: Finding, row: Measurement, *, options: bool = True) -> str:
-    """Says what would settle an unclear finding; empty for other findings."""
-    if finding.outcome != "unclear":
-        return ""
-    return would_settle(row, finding.times, inside=_holds(finding, row), options=options)
-
-
-_UNDECIDED = "undecided "
-_ACCEPTED = {"ignored": "accepted by the policy", "known": "known from the baseline"}
+_ACCEPTED = {"ignored": " (accepted by the policy)", "known": " (known from the baseline)"}
 
 
 @dataclass(frozen=True)
 class Concern:
-    """A limit that rows are or may be beyond, or that could not be judged.
+    """A limit that rows are or may be beyond, that could not be judged, or that attacks kept.
 
     Attributes:
         level: the risk that it shows, or does not exclude.
@@ -113,13 +33,16 @@ class Concern:
         metric: ``audit.metric``.
         question: what its metric answers, where that is known.
         layers: where, in the report's order; none for the whole model.
-        clause: what a value beyond the limit says, in plain words.
-        sentence: the clause with what it leaves open.
-        number: the worst value with its interval, the end that was judged, and the limit.
+        where: the same in words.
+        sentence: what is shown, or the question that is open.
+        evidence: the worst number with its interval, and how many records it is beyond for; where
+            there is no number, the reason.
+        limit: what the policy allows.
         floor: what the same number is where nothing is given away; empty where nobody knows.
         why: what a value beyond the limit means, as the audit says it; empty where none is shown.
-        helps: what would help, with options; for an undecided concern, what would settle it.
-        settles: what would settle an undecided concern, without options; empty for others.
+        helps: what would bring a shown value within its limit, or, of an open one, what gives a
+            stronger adversary; with options.
+        settles: what would settle an undecided one; empty for others.
         doubts: why the number should not be taken as it stands.
     """
 
@@ -130,36 +53,27 @@ class Concern:
     metric: str
     question: str | None
     layers: tuple[str, ...]
-    clause: str
+    where: str
     sentence: str
-    number: str = ""
+    evidence: str = ""
+    limit: str = ""
     floor: str = ""
     why: str = ""
     helps: str = ""
+    settles: str = ""
     doubts: tuple[str, ...] = ()
     possible: Level | None = None
     accepted: bool = False
-    settles: str = ""
 
     @property
-    def asked(self) -> str:
-        """The undecided question and what would settle it: ``whether a server can … (…)``."""
-        if self.shown:
-            return self.sentence
-        remedy = f" ({self.settles})" if self.settles else ""
-        return f"{self.sentence.removeprefix(_UNDECIDED)}{remedy}"
+    def severity(self) -> str:
+        """``HIGH``, ``MEDIUM``, ``LOW`` or ``UNKNOWN`` where it is shown, else ``OPEN``."""
+        return self.level.upper() if self.shown else "OPEN"
 
     @property
-    def word(self) -> str:
-        """The level, with a question mark where it is only not excluded: ``medium, high?``."""
-        more = f", {self.possible}?" if self.possible else ""
-        return f"{self.level}{more}" if self.shown else f"{self.level}?"
-
-    @property
-    def evidence(self) -> str:
-        """The number, its floor and what would help, in a sentence."""
-        advice = f"helps: {self.helps}" if self.helps and self.shown else self.helps
-        return "; ".join(part for part in (self.number, self.floor, advice) if part)
+    def summary(self) -> str:
+        """The sentence with its place: ``Labels are recovered (fc1)``."""
+        return f"{self.sentence.rstrip('.')}{f' ({self.where})' if self.where else ''}"
 
 
 def concerns_of(judged: Report) -> tuple[Concern, ...]:
@@ -186,30 +100,103 @@ def questions_of(judged: Report) -> tuple[Concern, ...]:
     return tuple(concern for concern in asked if concern in first.values())
 
 
-class _Facts(NamedTuple):
-    """The report's facts that concerns are worded from.
+def cleared_of(judged: Report) -> tuple[Concern, ...]:
+    """Return the attacks of which no rule finds a row beyond a limit or undecided."""
+    facts, known = _Facts.of(judged), known_metrics()
+    tried: dict[tuple[str, str], list[Finding]] = {}
+    for finding in judged.findings:
+        metric, row = known.get(finding.metric), facts.rows.get(finding.key)
+        if metric is not None and metric.cleared and row is not None:
+            tried.setdefault((finding.metric, member(row)), []).append(finding)
+    return tuple(
+        _concern([x for x in findings if x.outcome == "passed"], None, facts)
+        for findings in tried.values()
+        if {x.outcome for x in findings} <= {"passed", "not-applicable"}
+        if any(x.outcome == "passed" for x in findings)
+    )
 
-    Attributes:
-        rows: of the report.
-        standing: metrics that stand for leakage.
-        layers: how many there are.
-        answered: questions that a value beyond a limit answers, each with the layer.
+
+def member(row: Measurement) -> str:
+    """Returns the attack behind a row; a headline that copies another row has it in its details."""
+    return str(row.variant.get(row.audit, row.details.get(row.audit, "")))
+
+
+def evidence_of(
+    finding: Finding,
+    row: Measurement,
+    known: Metric | None,
+    place: Place,
+    possible: Level | None = None,
+) -> str:
+    """Formats evidence: ``AUROC 0.920 [0.846, 0.994] (property) in fc1``."""
+    where = f" in {Place((finding.layer,))}" if finding.layer and place.several else ""
+    text = f"{known.noun if known and known.noun else finding.metric} {estimate(row)}"
+    text += f"{_played(row)}{where}{attempts(finding, row)}"
+    if finding.ends is not None:
+        low, high = map(number, finding.ends)
+        text += f", corrected to [{low}, {high}]"
+    if possible:
+        text += f", {possible.upper()} not excluded"
+    if finding.outcome == "unclear" and not _holds(finding, row):
+        text += f", but {weakness(row)}"
+    if finding.outcome == "passed" and known is not None:
+        size = batch_size(row.details)
+        behind = "" if size is None else f" behind batches of {size:,}"
+        text += f"{behind}: {known.cleared}"
+    return text
+
+
+def attempts(finding: Finding, row: Measurement) -> str:
+    """Count records beyond the limit, with Clopper and Pearson's interval of their share.
+
+    ``, 4 of 4 records [40 %, 100 %]``; empty where the row lists no records. Records whose update
+    showed nothing were tried, too.
     """
+    answers = numbers_of(row.details.get("answers"))
+    if not answers or finding.limit is None:
+        return ""
+    # SciPy takes long to import, and few reports list records
+    from gradaudit.core.statistics.intervals import clopper_pearson
+
+    sign = 1 if finding.min is None else -1
+    beyond = sum(sign * (answer - finding.limit) > 0 for answer in answers)
+    refused = row.details.get("updates_refused")
+    tried = len(answers) + (refused if isinstance(refused, int) else 0)
+    low, high = clopper_pearson(beyond, tried)
+    noun = "record" if tried == 1 else "records"
+    return f", {beyond:,} of {tried:,} {noun} [{100 * low:.0f} %, {100 * high:.0f} %]"
+
+
+def _holds(finding: Finding, row: Measurement) -> bool:
+    low, high = finding.ends or ends_of(row, row.number or 0.0)
+    return finding.limit is not None and low <= finding.limit <= high
+
+
+def _played(row: Measurement) -> str:
+    """Formats the row's variant; one of several audits, and a method, are named without a key."""
+    named = {row.audit, "method"}
+    rest = variant_text({key: value for key, value in row.variant.items() if key not in named})
+    words = ", ".join(filter(None, (member(row), str(row.variant.get("method", "")), rest)))
+    return f" ({words})" if words else ""
+
+
+def _allowed(finding: Finding) -> str:
+    if finding.limit is None:
+        return ""
+    return f"{'≥' if finding.max is None else '≤'} {finding.limit:.10g}"
+
+
+class _Facts(NamedTuple):
+    """The report's facts that concerns are worded from: its rows, and how many layers it has."""
 
     rows: Mapping[Key, Measurement]
-    standing: Set[str]
     layers: int
-    answered: set[tuple[str, str | None]]
+    failing: Sequence[str]
 
     @classmethod
     def of(cls, judged: Report) -> Self:
         """Collects the facts of a judged report."""
-        answered = {
-            (_question(finding), finding.layer)
-            for finding in judged.findings
-            if finding.outcome in BEYOND
-        }
-        return cls(judged.by_key(), proxies(), len(judged.target.layers), answered)
+        return cls(judged.by_key(), len(judged.target.layers), failing_levels(judged))
 
     def where(self, findings: Sequence[Finding]) -> Place:
         """Returns the layers of findings, and whether the whole model is among them."""
@@ -221,12 +208,12 @@ class _Facts(NamedTuple):
         )
 
 
-def _gravity(concern: Concern) -> tuple[bool, int, bool, bool]:
-    """Sorts concerns: those that fail the gate first, then errors, then shown before possible ones.
+def _gravity(concern: Concern) -> tuple[bool, bool, int, bool]:
+    """Sorts concerns: those that fail the gate first, then shown before open ones, then by level.
 
     Of two alike an attack comes before what only stands for one.
     """
-    return not concern.fails, LEVELS.index(concern.level), not concern.shown, concern.proxy
+    return not concern.fails, not concern.shown, LEVELS.index(concern.level), concern.proxy
 
 
 def _gravest(judged: Report) -> Iterator[tuple[Finding, Level | None]]:
@@ -251,6 +238,8 @@ def _rank(finding: Finding) -> tuple[bool, int]:
 
 
 def _level(finding: Finding) -> Level:
+    if finding.outcome == "passed":
+        return "low"
     return "unknown" if finding.outcome == "unmeasured" else level_of(finding)
 
 
@@ -260,65 +249,69 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     row = facts.rows.get(first.key)
     known = known_metrics().get(first.metric)
     place = facts.where(findings)
-    sentence = clause(first.metric, known, row, place)
-    asked = {(_question(finding), finding.layer) for finding in findings}
-    if first.outcome == "unclear" and asked & facts.answered:
-        # the clause itself is shown by another rule or metric
-        sentence = beyond(first, known, place)
-    measured, proxy = row if worst else None, first.metric in facts.standing
+    measured = row if worst else None
+    shown = first.outcome in BEYOND
     return Concern(
         level=_level(first),
         shown=first.outcome != "unclear",
-        fails=any(finding.says == "error" for finding in findings),
+        fails=any(finding.says in facts.failing for finding in findings),
         possible=possible,
         accepted=first.outcome in _ACCEPTED or first.unclear == "pass",
-        proxy=proxy,
+        proxy=first.metric in proxies(),
         metric=first.metric,
         question=known.question if known else None,
         layers=place.layers,
-        clause=sentence,
-        sentence=_sentence(
-            findings, first, sentence, place, known, plain=bool(row and known and known.says)
-        ),
-        number=number_of(first, measured, place) if measured else "",
+        where="" if first.about_missing_rows else str(place),
+        sentence=_sentence(first, known, row, shown=shown),
+        evidence=evidence_of(first, measured, known, place, possible)
+        if measured
+        else _reason(findings),
+        limit=_allowed(first),
         floor=floor_of(measured, facts.rows, known) if measured else "",
-        why=why(first.metric) if first.outcome in BEYOND else "",
-        helps=helps_of(first, measured, place) if measured else "",
-        settles=finding_remedy(first, measured, options=False) if measured else "",
+        why=why(first.metric) if shown else "",
+        helps=_helps(first, place, known),
+        settles=_remedy(first, measured) if measured else "",
         doubts=measured.doubts if measured else (),
     )
 
 
 def _sentence(
-    findings: Sequence[Finding],
-    finding: Finding,
-    sentence: str,
-    place: Place,
-    known: Metric | None,
-    *,
-    plain: bool,
+    finding: Finding, known: Metric | None, row: Measurement | None, *, shown: bool
 ) -> str:
-    """Words a finding with what it leaves open; ``plain`` where the metric has plain words."""
-    if finding.outcome == "unmeasured":
-        if finding.metric == "*":
-            return finding.message
-        where = f" in {place}" if place.layers else ""
-        others = {x.message for x in findings} - {finding.message}
-        more = f"; {len(others)} more reasons" if others else ""
-        if not plain:
-            return f"{named(finding.metric, known)}{where}: {finding.message}{more}"
-        reason = finding.message.removeprefix("could not be measured: ")
-        return f"it could not be measured whether {sentence}: {reason}{more}"
-    if finding.outcome == "unclear":
-        return f"{_UNDECIDED}whether {sentence}"
-    accepted = _ACCEPTED.get(finding.outcome)
-    return f"{sentence} ({accepted})" if accepted else sentence
+    """Fill the metric's sentence, or its question where nothing is shown."""
+    if finding.rule == 0:
+        return f"{finding.message[:1].upper()}{finding.message[1:]}."
+    title = known.title if known else finding.metric
+    finds, asks = (known.finding, known.asks) if known else ("", "")
+    template = finds or f"{title}: beyond its limit."
+    if not shown:
+        template = asks or f"{title}: beyond its limit?"
+    sentence = filled_in(template, {"{secret}": secret_of(row) or WHAT_IS_PRIVATE})
+    return sentence + _ACCEPTED.get(finding.outcome, "")
 
 
-def _question(finding: Finding) -> str:
-    """Returns the question of the finding's metric, or the metric where it has none."""
-    known = known_metrics().get(finding.metric)
-    return (known and known.question) or finding.metric
+def _reason(findings: Sequence[Finding]) -> str:
+    """Returns why there is no number, and how many more reasons there are."""
+    first = findings[0]
+    others = {x.message for x in findings} - {first.message}
+    more = f"; {len(others)} more reasons" if others else ""
+    return "" if first.rule == 0 else f"{first.message}{more}"
+
+
+def _helps(finding: Finding, place: Place, known: Metric | None) -> str:
+    """Names what would bring a value within its limit, or options of a stronger adversary."""
+    if finding.outcome not in BEYOND:
+        return known.stronger if known and finding.outcome == "unclear" else ""
+    some = place.layers and not place.every and not place.whole
+    hidden = f"hiding {place} (--hide)" if some else ""
+    return ", or ".join(filter(None, (hidden, known.helps if known else "")))
+
+
+def _remedy(finding: Finding, row: Measurement) -> str:
+    """Says what would settle an unclear finding; empty for other findings."""
+    if finding.outcome != "unclear":
+        return ""
+    return would_settle(row, finding.times, inside=_holds(finding, row), options=False)
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:

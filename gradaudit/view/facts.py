@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from gradaudit.audits import Metric
 from gradaudit.core.text import listed, number
 from gradaudit.measurement import dict_of, number_of, text_of, texts_of
 from gradaudit.report import Measurement, Report
 
-WHOLE_UPDATE = "the whole update"
+WHOLE_UPDATE = "whole update"
 EVERY_LAYER = "every layer"
 MOST_NAMES = 3
 MOST_PLACES = 8
@@ -45,41 +44,11 @@ class Place(NamedTuple):
         return abridged((*names, *whole), MOST_NAMES + len(whole))
 
 
-def clause(metric: str, known: Metric | None, row: Measurement | None, place: Place) -> str:
-    """Words a value beyond its limit: ``a server can tell a batch's sex from fc1``.
-
-    Args:
-        metric: ``audit.metric``.
-        known: what its audit declares of it; None where that is not installed.
-        row: the row of the value, whose details name what was attacked.
-        place: where it holds.
-    """
-    if known is None or not known.says:
-        return f"{named(metric, known)} is beyond its limit in {place}"
-    details = row.details if row else {}
-    words = {
-        "{where}": str(place),
-        "{secret}": secret_of(row) or WHAT_IS_PRIVATE,
-        "{records}": _records(batch_size(details)),
-    }
-    return filled_in(known.says, words)
-
-
 def filled_in(text: str, words: Mapping[str, str]) -> str:
     """Returns a text with the words in place of their placeholders, whatever braces they hold."""
     for placeholder, word in words.items():
         text = text.replace(placeholder, word)
     return text
-
-
-def named(metric: str, known: Metric | None) -> str:
-    """Quotes what a metric measures in plain words, or its name where no audit declares it."""
-    return f'"{uncapitalised(known.title)}"' if known else metric
-
-
-def uncapitalised(title: str) -> str:
-    """Returns a title for the middle of a sentence; ``AUROC`` and ``ROUGE-1`` keep their case."""
-    return title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
 
 
 def secret_of(row: Measurement | None) -> str:
@@ -92,12 +61,6 @@ def batch_size(details: Mapping[str, JsonValue]) -> int | None:
     """Returns the number of records of an attacked update, where details have it."""
     size = details.get("batch_size", dict_of(details.get("knowledge")).get("batch_size"))
     return size if isinstance(size, int) else None
-
-
-def _records(size: int | None) -> str:
-    if size is None:
-        return "records"
-    return "single records" if size == 1 else f"records of batches of {size}"
 
 
 def abridged(names: Sequence[str], most: int = MOST_NAMES) -> str:
@@ -191,7 +154,7 @@ def provenance_facts(report: Report) -> str:
         _named("samples", provenance),
         _named("seed", provenance),
         text_of(provenance.get("device")),
-        text_of(provenance.get("finished")),
+        text_of(provenance.get("finished"))[:16].replace("T", " "),
     )
 
 

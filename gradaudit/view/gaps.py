@@ -13,6 +13,8 @@ from gradaudit.view.facts import BETWEEN, abridged
 from gradaudit.view.scope import not_attacked
 
 NOT_ASKED = "not asked for"
+_ATTACK = "attack "
+NOT_APPLICABLE = "not applicable"
 MOST_LAYERS = 8
 _METHOD = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -27,6 +29,7 @@ class UnmeasuredPart:
         layers: where; none where it holds everywhere.
         failed: whether it was tried and broke.
         partial: whether the same audit has numbers elsewhere.
+        known: whether the reason is another than that it does not apply.
     """
 
     what: str
@@ -34,11 +37,19 @@ class UnmeasuredPart:
     layers: tuple[str, ...] = ()
     failed: bool = False
     partial: bool = False
+    known: bool = True
 
     @property
     def where(self) -> str:
         """The layers of a gap as `` in conv1 and conv2``; empty where it holds for all layers."""
         return f" in {abridged(self.layers, MOST_LAYERS)}" if self.layers else ""
+
+    @property
+    def brief(self) -> str:
+        """The reason in a few words."""
+        if self.failed:
+            return f"failed: {self.short}"
+        return self.short if self.known else NOT_APPLICABLE
 
     @property
     def short(self) -> str:
@@ -49,33 +60,19 @@ class UnmeasuredPart:
 
 
 def in_brief(gaps: Sequence[UnmeasuredPart]) -> str:
-    """Names in one sentence what was not measured at all, or failed; empty without any."""
+    """Names in one sentence what was not measured at all, or failed; empty without any.
+
+    ``attribute ink (not asked for); attack text, floor (not applicable)``: the gaps themselves say
+    why an audit does not apply.
+    """
     by_reason: dict[str, list[str]] = {}
     for gap in gaps:
         if not gap.partial or gap.failed:
-            why = f" (failed: {gap.short})" if gap.failed else f" ({gap.short})"
-            known = "" if gap.reason == NOT_ASKED else why
-            by_reason.setdefault(known, []).append(f"{gap.what}{gap.where}")
-    return "; ".join(f"{', '.join(whats)}{why}" for why, whats in by_reason.items())
-
-
-def untested(gaps: Sequence[UnmeasuredPart], most: int) -> str:
-    """Names what was not measured, each audit by its question, and counts those beyond ``most``."""
-    asked = dict.fromkeys(
-        question for gap in gaps if not gap.partial for question in questions_of(gap)
-    )
-    questions, more = list(asked)[:most], len(asked) - most
-    if more > 0:
-        questions.append(f"and {more} more question{'s' if more > 1 else ''}")
-    return "; ".join(questions)
-
-
-def questions_of(gap: UnmeasuredPart) -> Iterator[str]:
-    """Yields what a gap leaves open in plain words: the question of each audit, or its name."""
-    known = audits()
-    for name in gap.what.split(BETWEEN):
-        text = (known[name].question if name in known else name).rstrip("?")
-        yield f"{text[:1].lower()}{text[1:]}{gap.where}"
+            named = f"{gap.what}{gap.where}"
+            others = by_reason.setdefault(gap.brief, [])
+            again = any(other.startswith(_ATTACK) for other in others)
+            others.append(named.removeprefix(_ATTACK) if again else named)
+    return "; ".join(f"{', '.join(whats)} ({why})" for why, whats in by_reason.items())
 
 
 def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[UnmeasuredPart, ...]:
@@ -125,7 +122,9 @@ def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Unmeas
         everywhere = every <= set(names) or whole
         metrics = dict.fromkeys(row.id for row in rows)
         what = member if whole or (names and not everywhere) else ", ".join(metrics)
-        yield UnmeasuredPart(what, reason, () if everywhere else names, failed, partial=not whole)
+        left_out = any(row.left_out for row in rows)
+        where = () if everywhere else names
+        yield UnmeasuredPart(what, reason, where, failed, not whole, known=failed or left_out)
 
 
 def _member(row: Measurement) -> str:

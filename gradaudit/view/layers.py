@@ -13,7 +13,8 @@ from gradaudit.judging.risk import BEYOND, LEVELS, Level, Risk, level_of, risks_
 from gradaudit.judging.verdict import ANSWERED
 from gradaudit.measurement import number_of
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.view.cells import HEADINGS, Cell, LayerLine, MetricColumn, permuted
+from gradaudit.view.cells import TOPICS, Cell, LayerLine, MetricColumn, permuted
+from gradaudit.view.facts import secret_of
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,18 @@ class RowLookup:
         if known is None:
             return MetricColumn(metric, limits=limits)
         sign = {"higher": 1, "lower": -1, None: 0}[known.riskier]
+        rows = [row for (name, layer), row in self.rows.items() if name == metric and layer]
         return MetricColumn(
-            metric, known.question, known.title, known.unit, sign, known.chance, limits
+            metric,
+            known.question,
+            known.title,
+            known.unit,
+            sign,
+            known.chance,
+            limits,
+            noun=known.noun,
+            secret=next(filter(None, map(secret_of, rows)), ""),
+            has_null=any(permuted(row, self.every) for row in rows),
         )
 
     def lines(
@@ -241,7 +252,7 @@ def _questions(columns: Sequence[MetricColumn]) -> Iterator[MetricColumn]:
 
     Of several of one audit it is the last of those that the policy limits, or else the last.
     """
-    for question in HEADINGS:
+    for question in TOPICS:
         answering = [column for column in reversed(columns) if column.question == question]
         if answering:
             yield min(answering, key=_evidence)

@@ -12,19 +12,17 @@ from gradaudit.measurement import text_of
 from gradaudit.report import APART_BY, Measurement, Report
 from gradaudit.view.cells import Cell, MetricWarning, doubts_of
 from gradaudit.view.charts.bracket import Bracket, brackets_of
-from gradaudit.view.charts.heat_map import HeatMap, heat_map_of
 from gradaudit.view.charts.ranking import rankings_of
 from gradaudit.view.charts.sweep import Curves, SweepView, sweep_of
-from gradaudit.view.concerns import Concern, concerns_of
+from gradaudit.view.concerns import Concern, cleared_of, concerns_of
 from gradaudit.view.facts import provenance_facts
 from gradaudit.view.faults import FaultLine, faults_of
-from gradaudit.view.first_screen import FirstScreen, first_screen_of
 from gradaudit.view.gaps import UnmeasuredPart, gaps_of
 from gradaudit.view.layers import ArrayLine, Layers, RowLookup, arrays_of, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
+from gradaudit.view.summary import Summary, summary_of
 from gradaudit.view.verdict_sentence import ReportVerdict, verdict_of
 
-MOST_CONCERNS = 5
 MOST_MODEL_LINES = 24
 """Most rows of the whole model that are shown; a sweep may have thousands."""
 
@@ -47,17 +45,16 @@ class View:
 
     Attributes:
         verdict: outcome, policy, and the worst finding.
-        first: what was audited, the verdict, and three plain sentences.
+        summary: subject, advice, assumptions and what was not tested.
         scope: what the numbers are about.
-        concerns: every finding worth a sentence, the gravest first; ``findings`` are the first.
+        concerns: every finding, the gravest first.
+        cleared: attacks that found nothing.
         layers: risk and numbers of each layer.
-        heat_map: risk levels of the layers by question, from input to output.
         model: numbers of the whole model.
         arrays: what becomes of each array of a client's update.
         faults: of a federated job, with their repairs.
         gaps: what was not looked at.
         doubts: what casts doubt on numbers that are shown.
-        brief_doubts: doubts about the numbers that answer a question alone.
         how: confidence, samples, seed, device, time.
         unshown: number of measured rows that appear in none of these.
         alone: whether one audit made the report, so that all its metrics are worth showing.
@@ -67,17 +64,16 @@ class View:
     """
 
     verdict: ReportVerdict
-    first: FirstScreen
+    summary: Summary
     scope: Scope
     concerns: tuple[Concern, ...]
+    cleared: tuple[Concern, ...]
     layers: Layers
-    heat_map: HeatMap
     model: tuple[ModelLine, ...]
     arrays: tuple[ArrayLine, ...]
     faults: tuple[FaultLine, ...]
     gaps: tuple[UnmeasuredPart, ...]
     doubts: tuple[MetricWarning, ...]
-    brief_doubts: tuple[MetricWarning, ...]
     how: str
     unshown: int
     alone: bool
@@ -87,8 +83,8 @@ class View:
 
     @property
     def findings(self) -> tuple[Concern, ...]:
-        """The gravest findings."""
-        return self.concerns[:MOST_CONCERNS]
+        """Every finding, and after them the attacks that found nothing."""
+        return (*self.concerns, *self.cleared)
 
 
 def view(report: Report, policy: Policy | None = None) -> View:
@@ -104,24 +100,21 @@ def view(report: Report, policy: Policy | None = None) -> View:
     layers = layers_of(judged, lookup)
     model = _model_rows(judged, chosen_metrics(judged))[:MOST_MODEL_LINES]
     shown = _measured(cell for line in layers.lines for cell in line.cells)
-    answers = _measured(cell for line in layers.lines for cell in line.answers)
-    known = known_metrics()
-    whole = [row for row in model if row.id in known and known[row.id].question]
     measured = sum(row.status == "measured" for row in judged.rows)
     verdict, scope = verdict_of(judged, concerns, layers), scope_of(judged)
+    gaps = gaps_of(judged, layers.lines)
     return View(
         verdict=verdict,
-        first=first_screen_of(judged, verdict, scope, concerns, layers),
+        summary=summary_of(verdict, scope, concerns, gaps),
         scope=scope,
         concerns=concerns,
+        cleared=cleared_of(judged),
         layers=layers,
-        heat_map=heat_map_of(judged, layers, lookup),
         model=tuple(_model_line(row, lookup) for row in model),
         arrays=arrays_of(judged),
         faults=tuple(faults_of(judged)),
-        gaps=gaps_of(judged, layers.lines),
+        gaps=gaps,
         doubts=doubts_of([*shown, *model], len(layers.lines)),
-        brief_doubts=doubts_of([*answers, *whole], len(layers.lines)),
         how=provenance_facts(judged),
         unshown=measured - len(shown) - len(model),
         alone=len({row.audit for row in judged.rows}) == 1,

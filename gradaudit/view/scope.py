@@ -58,21 +58,17 @@ class Scope:
     warnings: tuple[str, ...] = ()
 
     @property
-    def audited(self) -> str:
-        """Join the descriptions of the model and of the data."""
-        return "; ".join(filter(None, (self.model, self.data)))
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """A heading and a text for each line of details that has one."""
+        lines = (("game", self.game), ("families", self.families))
+        return tuple(line for line in lines if line[1])
 
     @property
-    def lines(self) -> tuple[tuple[str, str], ...]:
-        """A heading and a text for each line that has one, beside what the first screen says."""
-        lines = (
-            ("game", self.game),
-            ("varied", self.varied),
-            ("setting", self.setting),
-            ("families", self.families),
-            ("data", self.prepared),
-        )
-        return tuple(line for line in lines if line[1])
+    def changes(self) -> tuple[tuple[str, str], ...]:
+        """What was varied, done to the data, and done to make checkpoints fit, if anything."""
+        lines = (("varied", self.varied), ("data", self.prepared))
+        fitted = (("fitted", note) for note in self.notes)
+        return (*(line for line in lines if line[1]), *fitted)
 
 
 def scope_of(report: Report) -> Scope:
@@ -134,11 +130,11 @@ def _by_size(report: Report) -> dict[int, dict[str, None]]:
 
 
 def _sizes(report: Report) -> str:
-    """``updates of 1, 7 and 16 records were attacked``; empty where none was."""
+    """``updates of 1, 7 and 16 records``; empty where none was."""
     sizes = sorted(_by_size(report))
     noun = "record" if sizes == [1] else "records"
     counts = abridged([f"{size:,}" for size in sizes], MOST_GAMES)
-    return f"updates of {counts} {noun} were attacked" if sizes else ""
+    return f"updates of {counts} {noun}" if sizes else ""
 
 
 def _game(report: Report) -> str:
@@ -189,7 +185,7 @@ def _setting(report: Report) -> str:
     if known == {"deployed"}:
         return "as your federation shares (deployed)"
     if known == {"diagnostic"} and not described:
-        return f"{BEST}; describe your federation with --deployment FILE to see yours"
+        return f"{BEST}; --deployment FILE describes yours"
     if known == {"diagnostic"}:
         return "diagnostic: options differ from the federation that --deployment describes"
     return f"{BEST} and as your federation shares (deployed)" if known else ""

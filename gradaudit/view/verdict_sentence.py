@@ -13,7 +13,6 @@ from gradaudit.view.layers import Layers
 
 UNNAMED = "its policy"
 NO_POLICY = "none"
-SERVER = "a server can "
 MOST_QUESTIONS = 3
 
 
@@ -44,7 +43,7 @@ class ReportVerdict:
 
     @property
     def sentence(self) -> str:
-        """``FAILED by the default policy: a server can rebuild single records``."""
+        """``FAILED by the default policy: Records are reconstructed (whole update)``."""
         if self.outcome == "measured":
             return f"MEASURED: {self.worst}; {self.why_unjudged}"
         return f"{self.word}: {self.worst}"
@@ -99,16 +98,21 @@ def _worst(outcome: Word, judged: Report, behind: Sequence[Concern], layers: Lay
         return _amount(judged)
     if outcome == "undecided":
         return _questions(behind, len(questions_of(judged)))
-    sentence = _together(*(concern.sentence for concern in behind)) if behind else ""
+    sentence = "; ".join(concern.summary for concern in behind)
     if outcome == "failed":
         return sentence
     return "; ".join(filter(None, (sentence or _within(judged, layers), _accepted(judged))))
 
 
 def _questions(asked: Sequence[Concern], count: int) -> str:
-    """Words each open question in a clause, with what would settle it."""
+    """Name each open question, with where it is open and what would settle it."""
     more = count - len(asked)
-    questions = [concern.asked for concern in asked]
+    questions = [
+        f"{x.sentence} ({'; '.join(filter(None, (x.where, x.settles or x.evidence)))})"
+        if x.where or x.settles or x.evidence
+        else x.sentence.rstrip(".")
+        for x in asked
+    ]
     questions += [f"and {more} more question{'s' if more > 1 else ''}"] if more > 0 else []
     return "; ".join(questions) or "no rule of level error judged a row"
 
@@ -163,10 +167,3 @@ def _two(gravest: Sequence[Concern]) -> Sequence[Concern]:
         if not concern.proxy
     ]
     return [*gravest[:1], *others[:1]]
-
-
-def _together(first: str, second: str = "") -> str:
-    if not second:
-        return first
-    shared = first.startswith(SERVER) and second.startswith(SERVER)
-    return f"{first}, and {'can ' + second.removeprefix(SERVER) if shared else second}"

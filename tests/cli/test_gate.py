@@ -52,7 +52,7 @@ def test_a_report_that_fails(tmp_path: Path) -> None:
         "unclear  fc1 leak.bits 0.500 [0, 1.20] neither shows nor excludes a value above the max of"
         " 1; about 2 times as many records or trials would settle it (rule 1)\n"
         "gate: 1 failed, 1 not measured, 1 warned of, 1 unclear\n"
-        "FAILED by policy.yaml: a server can tell a batch's private attribute from conv1\n",
+        "FAILED by policy.yaml: The private attribute of a batch is inferred (conv1)\n",
         "",
     )
 
@@ -82,8 +82,8 @@ def test_what_is_unclear_fails_only_where_it_is_told_to(
         "limit, but no audit attacked 2 of 3 layers by themselves; the policy accepts 1 row that "
         "is not within the limit"
         if not status and extra
-        else "UNDECIDED by policy.yaml: whether a server can tell a batch's private attribute from "
-        "fc1 (about 9 times as many records or trials would settle it)"
+        else "UNDECIDED by policy.yaml: Is the private attribute of a batch inferred? (fc1; about "
+        "9 times as many records or trials would settle it)"
     )
     (finding,) = Report.from_file(out).findings
     assert (finding.outcome, finding.times) == ("unclear", 9.0)
@@ -96,8 +96,8 @@ def test_warnings_do_not_fail(tmp_path: Path) -> None:
     assert done.status == 0
     assert done.out.endswith(
         "gate: 1 warned of\n"
-        "PASSED by policy.yaml with warnings: a server can tell a batch's private attribute from "
-        "fc1\n"
+        "PASSED by policy.yaml with warnings: The private attribute of a batch is inferred "
+        "(fc1)\n"
     )
 
 
@@ -113,7 +113,9 @@ def test_without_a_policy_the_default_judges(tmp_path: Path) -> None:
     ]
     assert lines[-1].endswith("(rule 2); that of rule 1 is unclear")
     assert tally == "gate: 1 failed, 2 warned of"
-    assert verdict.startswith("FAILED by the default policy: a server can tell")
+    assert verdict.startswith(
+        "FAILED by the default policy: The private attribute of a batch is inferred"
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_a_judged_copy_is_written(tmp_path: Path) -> None:
     assert [(f.layer, f.outcome, f.max) for f in judged.findings] == [("fc1", "failed", 1.0)]
     assert judged.measurements == Report.from_file(report).measurements
     assert Report.from_file(report).findings == []
-    assert "🔴 high" in text.read_text()
+    assert "🔴 HIGH" in text.read_text()
     again = run("gate", out, "-f", "json", "--policy", policy(tmp_path, ONE_RULE))
     assert again.out == out.read_text()
     assert run("gate", out, "-f", "markdown", "--policy", tmp_path / "policy.yaml").out == (
@@ -155,7 +157,7 @@ def test_a_baseline_excuses_what_is_known(tmp_path: Path) -> None:
         "error    fc2 leak.bits 3 exceeds the max of 1 (rule 1)\n"
         "known    fc1 leak.bits 3 exceeds the max of 1; known: 3 in the baseline (rule 1)\n"
         "gate: 1 failed, 1 known from the baseline\n"
-        "FAILED by policy.yaml: a server can tell a batch's private attribute from fc2\n"
+        "FAILED by policy.yaml: The private attribute of a batch is inferred (fc2)\n"
     )
 
 

@@ -16,29 +16,23 @@ pytestmark = pytest.mark.usefixtures("only_counting")
 SUBJECT = ("-m", "zoo:mlp?inputs=10&hidden=3&classes=2", "-d", "diabetes", "--device", "cpu")
 
 TABLE = """\
-Privacy audit of shared gradients
-date     TIME UTC
-model    zoo:mlp?inputs=10&hidden=3&classes=2, 41 parameters, cross-entropy, eval mode; diabetes,
-         442 records, task accuracy 0.281 (chance 0.500)
-audited  gradients of 2 layers; no defense; no layer hidden; no attribute was attacked
-
 MEASURED
-gets     No verdict: a single audit has no verdict without --policy.
-do       Run gradaudit scan, or name a policy (--policy).
+zoo:mlp?inputs=10&hidden=3&classes=2, 41 parameters, cross-entropy, eval mode; diabetes, 442
+records, task accuracy 0.281 (chance 0.500)
+data     columns as the file has them
 warning  the weights are random: no checkpoint was given (--checkpoint), and every number is about
          an untrained model
 
-                                  counting
-layer   risk  kind    parameters  count
-──────  ────  ──────  ──────────  ────────
-fc1     low   Linear          30  60
-output  low   Linear           6  12
+                                      counting
+Layers  severity  kind    parameters  count
+──────  ────────  ──────  ──────────  ────────
+fc1     LOW       Linear          30  60
+output  LOW       Linear           6  12
 
-data     columns as the file has them
-
-not tested: attribute sex
+What to do  Run gradaudit scan, or name a policy (--policy).
+Assumptions The attacker sees gradients of 2 layers; no defense; no layer hidden.
+Not tested  attribute sex (not asked for)
 gradaudit 0.1.0, seed 0, cpu, TIME
-MEASURED: 2 numbers of 2 layers; a single audit has no verdict without --policy
 """
 
 

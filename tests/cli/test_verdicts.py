@@ -30,7 +30,7 @@ def test_a_single_audit_has_findings_and_no_verdict(tmp_path: Path) -> None:
     done = run(*STRONG, "-o", tmp_path / "r.json", "-o", tmp_path / "r.md")
     assert done.status == 0
     assert "MEASURED" in done.out
-    assert "can rebuild" in done.out
+    assert "Records are reconstructed." in done.out
     assert not {"PASSED", "FAILED", "UNDECIDED"} & set(done.out.split())
     assert "FAILED" not in (tmp_path / "r.md").read_text()
     judged = run("gate", tmp_path / "r.json")

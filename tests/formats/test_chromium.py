@@ -145,22 +145,6 @@ def test_it_can_be_looked_at(page: Path, options: list[str], dark: bool) -> None
     assert len(colours) > 50
 
 
-def test_a_cell_of_the_heat_map_opens_by_its_address(page: Path) -> None:
-    """One panel is shown, and it lies below the line of its layer; without an address none is."""
-    script = """<script>onload = () => {
-      const shown = [...document.querySelectorAll(".panel")].filter(x => x.offsetHeight);
-      document.title = JSON.stringify(shown.map(x => x.id));
-    };</script>"""
-    inert = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
-    probe = page.with_name("probe.html")
-    probe.write_text(inert.sub("", page.read_text(encoding="utf-8")) + script, encoding="utf-8")
-    for address, expected in (("", []), ("#cell-3-attribute", ["cell-3-attribute"])):
-        text = chromium(page.parent, "--dump-dom", probe.as_uri() + address)
-        title = re.search(r"<title>(.*?)</title>", text)
-        assert title is not None
-        assert json.loads(html.unescape(title[1])) == expected
-
-
 def test_it_can_be_printed(page: Path) -> None:
     paper = page.with_name("page.pdf")
     chromium(page.parent, f"--print-to-pdf={paper}", page.as_uri())

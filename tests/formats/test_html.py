@@ -76,8 +76,8 @@ def test_everything_is_said(tmp_path: Path) -> None:
     format_for(path).write(report(), path)
     page = Page(path.read_text(encoding="utf-8"))
     for said in (
-        "FAILED by the default policy: a server can tell a batch's private attribute from conv1",
-        "3 layers: 2 at high risk, 1 at unknown risk; risk of the whole model: low",
+        "FAILED by the default policy: The private attribute of a batch is inferred (conv1 and",
+        "3 layers: 2 at high risk, 1 at unknown risk",
         "zoo:lenet, round-5.safetensors",
         "Warning: at chance",
         "worse →",
@@ -98,23 +98,18 @@ def test_everything_is_said(tmp_path: Path) -> None:
     assert page.tags.count("main") == 1
     assert page.tags.count("th") == [name for name, _ in page.attributes].count("scope")
     text = page.words
-    order = ["FAILED by", "What an attacker gets", "Evidence", "What to do"]
-    order += ["Where it leaks", "Findings", "Numbers", "Not tested", "Provenance", "FAILED by"]
+    order = ["FAILED by", "Findings", "Layers", "What to do", "Assumptions", "Numbers"]
+    order += ["Not tested, and why", "Provenance", "FAILED by"]
     places = [text.index(order[0]), *(text.index(f" {word} ") for word in order[1:-1])]
     assert [*places, text.rindex(order[-1])] == sorted([*places, text.rindex(order[-1])])
     assert "bit" in page.words
 
 
-def test_each_cell_of_the_heat_map_opens_what_it_rests_on() -> None:
-    page = Page(Html().render(report()))
-    links = [value or "" for name, value in page.attributes if name == "href"]
-    ids = {value for name, value in page.attributes if name == "id"}
-    assert {link.removeprefix("#") for link in links} <= ids
-    assert sum(link.startswith("#cell-") for link in links) == 6
-    assert "Of the layers by themselves the worst is conv1" in page.words.replace(" :", ":")
-    assert "95 % interval 2.90 to 3.30" in page.words
-    assert "input ↓ conv1" in page.words
-    assert "not looked at" in page.words
+def test_findings_and_layers_are_tables() -> None:
+    words = Page(Html().render(report())).words
+    assert "severity finding evidence limit layers" in words
+    assert "HIGH The private attribute of a batch is inferred. " in words
+    assert "layer severity attribute bits rank rank.deficit conv1 HIGH 3.10" in words
 
 
 def test_nothing_is_fetched_or_run() -> None:
@@ -197,7 +192,8 @@ def test_a_large_model_has_a_small_page() -> None:
     assert len(text.encode()) < 2_000_000
     assert "<summary>1,150 more layers</summary>" in text
     assert text.count('class="strip"') == 2 * MOST_STRIPS
-    assert text.partition("more layers")[0].count('<tr id="layer-') == MOST_LAYERS
+    shown = text.partition("<h2>Layers</h2>")[2].partition("more layers")[0]
+    assert shown.count('<tr><th scope="row"><code>') == MOST_LAYERS
 
 
 @pytest.mark.slow

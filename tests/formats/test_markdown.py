@@ -13,42 +13,37 @@ from gradaudit.formats.markdown import MOST_BYTES, Markdown
 pytestmark = pytest.mark.usefixtures("two_audits")
 
 WHOLE = """\
-## Privacy audit of shared gradients
-
-- **date** 2026-05-01 10:00 UTC
-- **model** zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval mode; digits, \
-1,797 records
-- **audited** gradients of 3 layers; no defense; no layer hidden; no attribute was attacked
-
 ## ❌ FAILED by the default policy
 
-- **What an attacker gets**: A server can tell a batch's private attribute from conv1.
-- **Evidence**: leak.bits 3.10 [2.90, 3.30], lower end above limit 2.
-- **What to do**: Not sharing conv1, or noise added before sharing. Then measure again.
+zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval mode; digits, 1,797 records
 
 > **Warning:** few samples
 
-### Layers
-
-| layer | risk | attribute?<br>`leak.bits` | how free?<br>`rank.deficit` |
-| --- | --- | --- | --- |
-| `conv1` | 🔴 high | 3.10 [2.90, 3.30] |  |
-| `fc1` | 🟠 medium | 1.50 | 12 ~ |
-| `fc2` | ⚪ unknown | failed | – |
-
-Risk: 3 layers: 1 at high risk, 1 at medium risk, 1 at unknown risk; risk of the whole model: \
-low; &#126; no rule judged it
-
 ### Findings
 
-- 🔴 **high** a server can tell a batch's private attribute from conv1<br>leak.bits 3.10 [2.90, \
-3.30], lower end above limit 2; chance 0; helps: hiding conv1 (--hide), or noise \
-(--defense)<br>an attacker learns the attribute from this layer's gradient
-- ⚪ **unknown** it could not be measured whether a server can tell a batch's private attribute \
-from fc2: NaN &#42;here&#42;
-- 🟠 **medium** a server can tell a batch's private attribute from fc1<br>leak.bits 1.50, above \
-limit 1 (no interval); chance 0; helps: hiding fc1 (--hide), or noise (--defense)<br>an \
-attacker learns the attribute from this layer's gradient
+| severity | finding | evidence | limit | layers |
+| --- | --- | --- | --- | --- |
+| 🔴 HIGH | The private attribute of a batch is inferred. | bits 3.10 [2.90, 3.30] | ≤ 2 | conv1 |
+| ⚪ UNKNOWN | Is the private attribute of a batch inferred? | could not be measured: NaN \
+&#42;here&#42; | ≤ 2 | fc2 |
+| 🟠 MEDIUM | The private attribute of a batch is inferred. | bits 1.50 | ≤ 1 | fc1 |
+
+### Layers
+
+| layer | severity | attribute<br>bits | rank<br>rank.deficit |
+| --- | --- | --- | --- |
+| `conv1` | 🔴 HIGH | 3.10 |  |
+| `fc1` | 🟠 MEDIUM | 1.50 | 12 |
+| `fc2` | ⚪ UNKNOWN | failed | – |
+
+### What to do
+
+The private attribute of a batch is inferred: hiding conv1 (--hide), or noise (--defense). Then \
+measure again.
+
+### Assumptions
+
+The attacker sees gradients of 3 layers; no defense; no layer hidden.
 
 ### Not tested
 
@@ -56,15 +51,15 @@ leak in fc2 (failed: NaN &#42;here&#42;)
 
 ### Provenance
 
-gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
+gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01 10:00
 
 <details><summary>All 3 layers</summary>
 
-| layer | risk | kind | parameters | `leak.bits` | `rank.deficit` |
+| layer | severity | kind | parameters | `leak.bits` | `rank.deficit` |
 | --- | --- | --- | ---: | --- | --- |
-| `conv1` | high | Conv2d | 108 | 3.10 [2.90, 3.30] |  |
-| `fc1` | medium | Linear | 8,192 | 1.50 | 12 ~ |
-| `fc2` | unknown | Linear | 320 | failed | – |
+| `conv1` | HIGH | Conv2d | 108 | 3.10 [2.90, 3.30] |  |
+| `fc1` | MEDIUM | Linear | 8,192 | 1.50 | 12 |
+| `fc2` | UNKNOWN | Linear | 320 | failed | – |
 
 </details>
 
@@ -83,7 +78,7 @@ gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
 
 </details>
 
-**FAILED by the default policy: a server can tell a batch's private attribute from conv1**
+**FAILED by the default policy: The private attribute of a batch is inferred (conv1)**
 """
 
 
@@ -157,13 +152,13 @@ def test_hostile_strings_break_no_table_and_make_no_markup() -> None:
     lines = Markdown().render(report).splitlines()
     assert not [line for line in lines if re.search(r"<script|`\[|http://|@all|\]\(", line)]
     pipes = {line.count("|") for line in lines if line.startswith("|")}
-    assert pipes == {5, 7}
+    assert pipes == {5, 6, 7}
 
 
 def test_what_was_done_to_checkpoints_is_told() -> None:
     report = make_report(row("leak.bits", "conv1", 1.0))
     report.target.checkpoints[0].notes.append("stripped the prefix <b>.")
-    assert "\n- Checkpoint: stripped the prefix &#60;b&#62;.\n" in Markdown().render(report)
+    assert "\n- **fitted** stripped the prefix &#60;b&#62;.\n" in Markdown().render(report)
 
 
 @pytest.mark.slow
@@ -183,8 +178,8 @@ def test_a_comment_of_any_model_is_short_and_says_what_is_left_out() -> None:
     left_out = sum(int(x.replace(",", "")) for x in re.findall(r"\*([\d,]+) more rows", folded))
     told = folded.count("\n| `features.") + folded.count("\n- leak failed")
     assert left_out + told == 1200 + 500
-    assert '"effort" in 500 layers: could not be measured: features.0.denselayer0' in head
+    assert "could not be measured: features.0.denselayer0" in head
     assert "failed; 499 more reasons" in head
     assert folded.count("<details>") + 1 == folded.count("</details>")
-    assert text.splitlines()[-1].startswith("**FAILED by the default policy: a server can tell")
-    assert "\n## ❌ FAILED by the default policy\n" in head
+    assert text.splitlines()[-1].startswith("**FAILED by the default policy: The private")
+    assert head.startswith("## ❌ FAILED by the default policy\n")

@@ -110,10 +110,10 @@ def test_the_sign_of_what_shows_nothing_is_grey_and_hollow(level: Any, kind: str
 
 def test_a_number_is_within_its_limits_where_a_rule_says_so_alone() -> None:
     assert cell_words(cell(0.6)) == "0.600, within its limits"
-    assert cell_words(cell(0.6, judged=False)) == "0.600 ~, no rule judged it"
+    assert cell_words(cell(0.6, judged=False)) == "0.600, no rule judged it"
     assert (
         cell_words(cell(0.6, (0.5, 0.8), possible="high"))
-        == "0.600 [0.500, 0.800] ?, high not excluded"
+        == "0.600 [0.500, 0.800], high not excluded"
     )
 
 

@@ -260,8 +260,8 @@ def test_what_matches_nothing_is_said() -> None:
     assert judged.provenance["policy"]["unmatched"] == [unmatched]
     shown = view(judged)
     assert unmatched in shown.scope.warnings
-    said = [each.sentence for each in shown.concerns if each.metric == "leak.bitz"]
-    assert said == ["leak.bitz: no row of this metric; did you mean 'leak.bits'?"]
+    said = [each.evidence for each in shown.concerns if each.metric == "leak.bitz"]
+    assert said == ["no row of this metric; did you mean 'leak.bits'?"]
 
 
 @pytest.mark.usefixtures("two_audits")
@@ -271,7 +271,7 @@ def test_warnings_fail_a_report_where_they_are_to() -> None:
     assert (verdict(gate(report)), fails(gate(report))) == ("passed", False)
     assert (verdict(judged), fails(judged)) == ("failed", True)
     assert view(judged).verdict.sentence == (
-        "FAILED by the default policy: a server can tell a batch's private attribute from conv1"
+        "FAILED by the default policy: The private attribute of a batch is inferred (conv1)"
     )
     assert verdict(gate(make_report(LEAKS[1]), fail_on="warning")) == "passed"
 

@@ -23,78 +23,58 @@ def concerns(*rows: Any, **rule: Any) -> tuple[Concern, ...]:
 
 
 @pytest.mark.parametrize(
-    ("value", "interval", "rule", "number", "shown"),
+    ("value", "interval", "rule", "evidence", "limit", "severity"),
     [
-        (3.0, (2.5, 3.5), {"max": 2}, "leak.bits 3 [2.50, 3.50], lower end above limit 2", True),
-        (1.0, (0.5, 1.5), {"min": 2}, "leak.bits 1 [0.500, 1.50], upper end below limit 2", True),
-        (3.0, None, {"max": 2.5}, "leak.bits 3, above limit 2.5 (no interval, n = 40)", True),
-        (3, (1.5, 4.5), {"max": 2}, "leak.bits 3 [1.50, 4.50], limit 2 inside the interval", False),
-        (1.0, (0.5, 1.5), {"max": 2}, "", False),
+        (3.0, (2.5, 3.5), {"max": 2}, "bits 3 [2.50, 3.50]", "≤ 2", "HIGH"),
+        (1.0, (0.5, 1.5), {"min": 2}, "bits 1 [0.500, 1.50]", "≥ 2", "HIGH"),
+        (3.0, None, {"max": 2.5}, "bits 3", "≤ 2.5", "HIGH"),
+        (3.0, None, {"max": 2.5, "level": "warning"}, "bits 3", "≤ 2.5", "MEDIUM"),
+        (3, (1.5, 4.5), {"max": 2}, "bits 3 [1.50, 4.50]", "≤ 2", "OPEN"),
+        (1.0, (0.5, 1.5), {"max": 2}, "", "", ""),
     ],
 )
-def test_a_sentence_says_no_more_than_its_number(
-    value: float, interval: Any, rule: Any, number: str, shown: bool
+def test_a_finding_is_a_sentence_its_number_and_its_limit(
+    value: float, interval: Any, rule: Any, evidence: str, limit: str, severity: str
 ) -> None:
     extra = {"interval": interval} if interval else {}
     measured = row("leak.bits", "fc1", value, n=40, details={"attribute": "sex"}, **extra)
     found = concerns(measured, metric="leak.bits", **rule)
-    assert [each.number for each in found] == [number] * bool(number)
+    assert [(x.evidence, x.limit, x.severity) for x in found] == (
+        [(evidence, limit, severity)] if severity else []
+    )
     for each in found:
-        said = "a server can tell a batch's sex from fc1"
-        assert each.sentence == (said if shown else f"undecided whether {said}")
-        assert each.shown is shown
-        assert bool(each.why) is shown
-        assert each.helps.startswith("hiding fc1 (--hide), or" if shown else "about 2.2 times")
+        shown = severity != "OPEN"
+        assert each.where == "fc1"
+        assert each.sentence == (
+            "The sex of a batch is inferred." if shown else "Is the sex of a batch inferred?"
+        )
+        assert each.shown is bool(each.why) is shown
+        assert each.helps.startswith("hiding fc1 (--hide), or") is shown
+        assert each.settles.startswith("about 2.2 times") is not shown
 
 
 @pytest.mark.parametrize(
-    ("interval", "number"),
+    ("interval", "evidence"),
     [
-        ((0.1, 0.9), "within limit 2, but its adversary is linear"),
-        ((0.1, 2.9), "limit 2 inside the interval"),
+        ((0.1, 0.9), "bits 0.500 [0.100, 0.900], but its adversary is linear"),
+        ((0.1, 2.9), "bits 0.500 [0.100, 2.90]"),
     ],
 )
-def test_a_limit_is_said_to_lie_where_it_lies(
-    interval: Any, number: str, monkeypatch: pytest.MonkeyPatch
+def test_an_open_finding_says_what_would_settle_it(
+    interval: Any, evidence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = Metric(id="bits", title="Bits", stronger="--family forest")
-    monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: {"leak.bits": played})
+    played = Metric(id="bits", title="Bits", noun="bits", stronger="--family forest")
+    for module in ("judging.case", "view.concerns"):
+        monkeypatch.setattr(f"gradaudit.{module}.known_metrics", lambda: {"leak.bits": played})
     weak = {"learners": {"logistic": "linear"}}
     measured = row("leak.bits", "fc1", 0.5, interval=interval, details=weak)
     rules = Policy.model_validate({"rules": [{"metric": "leak.bits", "max": 2}]})
     shown = view(make_report(measured), rules)
     (found,) = shown.concerns
-    assert found.number.endswith(f", {number}")
-    assert found.helps == f"{found.settles} (--family forest)"
-    assert ("records or trials" in found.helps) is ("inside" in number)
-    assert shown.verdict.sentence.endswith(f"attribute from fc1 ({found.settles})")
-    assert shown.layers.lines[1].answers[0].brief == "0.500 ?"
-
-
-def test_no_concern_reads_like_a_finding_that_is_none() -> None:
-    for ends in ((0.5, 3.0), (0.0, 2.5)):
-        shown = view(make_report(row("leak.bits", "fc1", 1.9, interval=ends)))
-        texts = [shown.verdict.sentence, *(each.sentence for each in shown.concerns)]
-        assert all("whether a server" in text for text in texts if "server" in text)
-
-
-def test_what_another_metric_shows_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two metrics answer one question: the clause of the one that shows it is said once."""
-    says = "a server can tell it from {where}"
-    known = {
-        f"leak.{name}": Metric(id=name, title=name, question="attribute", says=says)
-        for name in ("bits", "effort")
-    }
-    monkeypatch.setattr("gradaudit.view.concerns.known_metrics", lambda: known)
-    shown = row("leak.effort", "fc1", 3.0)
-    rules = {"rules": [{"metric": f"leak.{name}", "max": 1} for name in ("bits", "effort")]}
-    for layer, sentence in (
-        ("fc1", 'undecided whether "bits" is above 1 in fc1'),
-        ("fc2", "undecided whether a server can tell it from fc2"),
-    ):
-        report = make_report(shown, row("leak.bits", layer, 0.9, interval=(0.5, 1.5)))
-        said = [x.sentence for x in view(report, Policy.model_validate(rules)).concerns]
-        assert said == ["a server can tell it from fc1", sentence]
+    assert (found.evidence, found.helps) == (evidence, "--family forest")
+    assert ("records or trials" in found.settles) is ("linear" not in evidence)
+    assert shown.verdict.sentence.endswith(f"(fc1; {found.settles})")
+    assert shown.layers.lines[1].severity == "OPEN"
 
 
 def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
@@ -105,8 +85,8 @@ def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
     judged = gate(report, policy)
     assert all(finding.ends and finding.ends[0] < 1.8 for finding in judged.findings)
     (found,) = view(judged).concerns
-    assert found.number.startswith("leak.bits 3 [1.90, 4.10] in fc1, corrected to [1.7")
-    assert found.number.endswith("], limit 1.8 inside the interval")
+    assert found.evidence.startswith("bits 3 [1.90, 4.10] in fc1, corrected to [1.7")
+    assert (found.severity, found.limit) == ("OPEN", "≤ 1.8")
     assert all(
         finding.ends is None for finding in gate(report, Policy(rules=policy.rules)).findings
     )
@@ -120,28 +100,29 @@ def test_an_error_hides_its_warning_and_one_metric_is_one_concern() -> None:
         row("leak.effort", "fc2", 2.0),
         row("leak.total", None, 1.0, details={"knowledge": {"batch_size": 8}}),
     )
-    assert [(x.level, x.metric, x.layers, x.sentence) for x in found] == [
-        (
-            "high",
-            "leak.bits",
-            ("conv1", "fc1"),
-            "a server can tell a batch's private attribute from conv1 and fc1",
-        ),
-        ("high", "leak.total", (), "a server can rebuild records of batches of 8"),
-        (
-            "medium",
-            "leak.bits",
-            ("fc2",),
-            "a server can tell a batch's private attribute from fc2",
-        ),
-        ("medium", "leak.effort", ("fc2",), '"effort" is beyond its limit in fc2'),
+    assert [(x.severity, x.metric, x.where, x.sentence) for x in found] == [
+        ("HIGH", "leak.bits", "conv1 and fc1", "The private attribute of a batch is inferred."),
+        ("HIGH", "leak.total", "whole update", "Records are reconstructed."),
+        ("MEDIUM", "leak.bits", "fc2", "The private attribute of a batch is inferred."),
+        ("MEDIUM", "leak.effort", "fc2", "Effort: beyond its limit."),
     ]
-    assert found[0].number == "leak.bits 4 in fc1, above limit 2 (no interval)"
+    assert found[0].evidence == "bits 4 in fc1"
 
 
-def test_what_may_be_graver_stands_beside_what_is_shown() -> None:
-    (found,) = concerns(fc1(1.8, 1.5, 2.5))
-    assert (found.word, found.shown) == ("medium, high?", True)
+def test_findings_that_are_shown_come_before_those_that_are_open() -> None:
+    found = concerns(fc1(1.5, 0.5, 2.5), row("leak.bits", "fc2", 1.5), row("leak.total", None, 1))
+    assert [x.severity for x in found] == ["HIGH", "MEDIUM", "OPEN"]
+
+
+def test_an_attack_that_finds_nothing_comes_last_with_its_number() -> None:
+    tried = row("leak.bits", "fc1", 0.1, interval=(0.0, 0.3), details={"batch_size": 184})
+    shown = view(make_report(tried, row("leak.total", None, 1.0)))
+    assert [x.severity for x in shown.findings] == ["HIGH", "LOW"]
+    (cleared,) = shown.cleared
+    assert cleared.sentence == "Is the private attribute of a batch inferred?"
+    assert cleared.evidence == "bits 0.100 [0, 0.300] behind batches of 184: not inferred"
+    for other in (row("leak.bits", "fc2", 3.0), row("leak.bits", "fc2", 0.9, interval=(0, 3))):
+        assert view(make_report(tried, other)).cleared == ()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +145,8 @@ def test_the_floor_may_be_a_row_of_its_own() -> None:
     assert found.floor == "permuted 0.500"
 
 
-TOLD = "a server can tell a batch's private attribute from fc1"
+TOLD = "The private attribute of a batch is inferred (fc1)"
+ASKED = "Is the private attribute of a batch inferred?"
 WORST: list[tuple[str, list[Any]]] = [
     (
         "PASSED|: every row that a rule judges is within its limit",
@@ -182,13 +164,13 @@ WORST: list[tuple[str, list[Any]]] = [
         [fc1(1.5, 0, 2)],
     ),
     (
-        f"UNDECIDED|: whether {TOLD} (about 9 times as many records or trials would settle it)",
+        f"UNDECIDED|: {ASKED} (fc1; about 9 times as many records or trials would settle it)",
         [fc1(1.5, 0, 3)],
     ),
     (
-        'UNDECIDED|: whether "leaked bits" is above 2 in fc1 (about 4 times as many records or '
-        "trials would settle it); whether a server can rebuild records (the value lies at the "
-        "limit; while it does, more records or trials will not settle it)",
+        f"UNDECIDED|: {ASKED} (fc1; about 4 times as many records or trials would settle it); "
+        "Are records reconstructed? (whole update; the value lies at the limit; while it does, "
+        "more records or trials will not settle it)",
         [
             fc1(1.5, 1.1, 2.5),
             row("leak.bits", "fc2", 0.5),
@@ -200,15 +182,14 @@ WORST: list[tuple[str, list[Any]]] = [
         [fc1(3.0), row("leak.total", None, -0.5, interval=(-3.0, 3.0))],
     ),
     (
-        f"FAILED|: {TOLD}, and can rebuild records",
+        f"FAILED|: {TOLD}; Records are reconstructed (whole update)",
         [fc1(3.0), row("leak.total", None, 1.0)],
     ),
     (
-        "UNDECIDED|: it could not be measured whether a server can tell a batch's private "
-        "attribute from fc1: NaN",
+        f"UNDECIDED|: {ASKED} (fc1; could not be measured: NaN)",
         [failed_row("leak.bits", "fc1", "NaN"), row("leak.note", "fc1", 1)],
     ),
-    ("UNDECIDED|: no audit measured a number", []),
+    ("UNDECIDED|: No audit measured a number", []),
 ]
 
 
@@ -242,11 +223,11 @@ def attacked(**provenance: Any) -> Report:
 def test_the_scope_says_what_was_attacked_and_how() -> None:
     shown = view(attacked())
     assert shown.scope.lines == (("game", "batches of 7 (leak), 16 (rank); single records (leak)"),)
-    assert shown.first.audited == (
-        "gradients of 3 layers; no defense; no layer hidden; private attribute slant (left, "
-        "right); updates of 1, 7 and 16 records were attacked"
+    assert shown.summary.assumptions == (
+        "The attacker sees gradients of 3 layers; no defense; no layer hidden; updates of 1, 7 and "
+        "16 records."
     )
-    assert shown.first.model == (
+    assert shown.summary.subject == (
         "zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval mode; "
         "digits, 1,797 records"
     )
@@ -318,8 +299,8 @@ def test_what_nobody_looked_at_is_a_gap() -> None:
         ("leak", " in fc2", "NaN (here)", True),
     ]
     assert in_brief(shown.gaps) == (
-        "attribute ink, rank; layer fc1 (no audit attacked the gradient by itself); "
-        "other (no mechanism); leak in fc2 (failed: NaN)"
+        "attribute ink, rank (not asked for); layer fc1 (no audit attacked the gradient by "
+        "itself); other (not applicable); leak in fc2 (failed: NaN)"
     )
 
 
@@ -345,35 +326,35 @@ def test_each_question_has_one_number_a_layer() -> None:
     )
     layers = view(report).layers
     assert [(x.heading, x.metric) for x in layers.questions] == [
-        ("attribute?", "leak.bits"),
-        ("how free?", "rank.deficit"),
+        (("attribute", "bits (null)"), "leak.bits"),
+        (("rank", "rank.deficit"), "rank.deficit"),
     ]
     assert layers.questions[0].limits == (("high", 2.0), ("medium", 1.0))
-    assert [(x.name, x.risk, [c.brief for c in x.answers]) for x in layers.lines] == [
-        ("conv1", "high", ["3 (0.500)", ""]),
-        ("fc1", "low, high?", ["1.50 ?!", "12 ~"]),
-        ("fc2", "not tested", ["", "–"]),
+    assert [(x.name, x.severity, [c.brief for c in x.answers]) for x in layers.lines] == [
+        ("conv1", "HIGH", ["3.00 (0.50)", ""]),
+        ("fc1", "OPEN", ["1.50", "12"]),
+        ("fc2", "–", ["", "–"]),
     ]
     assert [line.name for line in layers.riskiest(2)] == ["conv1", "fc1"]
-    assert [(x.metric, x.where, x.reason) for x in view(report).brief_doubts] == [
+    assert [(x.metric, x.where, x.reason) for x in view(report).doubts] == [
         ("leak.bits", " in fc1", "few")
     ]
     doubtful = [row("leak.bits", name, 1, details={"warning": "few"}) for name in ("a", "b")]
     every = make_report(*doubtful, layers=[("a", "Linear", 1), ("b", "Linear", 1)])
-    assert [x.where for x in view(every).brief_doubts] == [""]
+    assert [x.where for x in view(every).doubts] == [""]
 
 
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        (Place(), "the whole update"),
+        (Place(), "whole update"),
         (Place(("a",)), "a"),
         (Place(("2", "4")), "layer 2 and layer 4"),
         (Place(("a", "b", "c")), "a, b and c"),
-        (Place(("a", "b"), whole=True), "a, b and the whole update"),
+        (Place(("a", "b"), whole=True), "a, b and whole update"),
         (Place(("a", "b", "c", "d")), "a, b, c and 1 more"),
         (Place(tuple("abcdefghi")), "9 layers"),
-        (Place(("a", "b"), every=True, whole=True), "every layer and the whole update"),
+        (Place(("a", "b"), every=True, whole=True), "every layer and whole update"),
     ],
 )
 def test_places_in_words(place: Place, words: str) -> None:
@@ -390,7 +371,7 @@ FAULTY = make_report(failed_row("rank.deficit", "fc1", "NaN"))
     ("report", "policy", "outcome", "begins"),
     [
         (NO_LIMIT, None, "measured", "MEASURED: 2 numbers of 1 layer and the whole"),
-        (gate(NO_LIMIT), None, "undecided", "UNDECIDED by the default policy: the"),
+        (gate(NO_LIMIT), None, "undecided", "UNDECIDED by the default policy: The"),
         (NO_LIMIT, {"metric": "leak.*", "max": 1}, "undecided", "UNDECIDED by its policy"),
         (INTERRUPTED, None, "undecided", "UNDECIDED by the default policy"),
         (FAULTY, None, "undecided", "UNDECIDED by the default policy"),

@@ -63,7 +63,8 @@ class CopaMetric(Audit[CopaOptions]):
             why="the equations of this layer determine its whole input: an attacker who knows the "
             "layers behind it can solve for that input",
             question="freedom",
-            says="the input of {where} can be solved for from its weights and gradient",
+            finding="Inputs of layers can be solved for.",
+            asks="Can inputs of layers be solved for?",
             noun="rank deficit",
             helps="a design that loses dimensions: fewer channels, larger strides",
         ),
@@ -79,7 +80,8 @@ class CopaMetric(Audit[CopaOptions]):
             why="no convolution loses a dimension, so the whole record can be solved for layer by "
             "layer from its gradient",
             question="freedom",
-            says="every convolution can be inverted to its input",
+            finding="All convolutions are invertible.",
+            asks="Are all convolutions invertible?",
             noun="c(M)",
             helps="first convolutions that lose dimensions: fewer channels, larger strides",
         ),

@@ -116,13 +116,13 @@ READINGS = (
 class _Reaction(NamedTuple):
     """The limits on one reading's median, their reason, and the meaning of a value beyond one.
 
-    The records that it is about come after ``says``.
+    The records that it is about come after ``follows``.
     """
 
     warning: float
     error: float
     question: Question
-    says: str
+    follows: str
     why: str
 
 
@@ -131,7 +131,7 @@ _REACTIONS: Mapping[Reacting, _Reaction] = {
         1.0,
         10.0,
         "records",
-        "the gradient of {where} follows",
+        "follow",
         "moving a record by a length of one moves the elements of this layer's gradient by more "
         "than their whole range: the gradient follows its record closely",
     ),
@@ -139,7 +139,7 @@ _REACTIONS: Mapping[Reacting, _Reaction] = {
         10.0,
         1000.0,
         "labels",
-        "the gradient of {where} shows the label of",
+        "show the label of",
         "another label would move this layer's gradient by many times its range, as it does for "
         "records that the model is sure of: the gradient shows the label",
     ),
@@ -184,7 +184,8 @@ def _over_records(reading: JacobianNorm, metric: str, quantile: Quantile) -> Met
         error=reaction.error * quantile.limits,
         question=reaction.question,
         chance=0.0,
-        says=f"{reaction.says} {quantile.records}",
+        finding=f"Gradients {reaction.follows} {quantile.records}.",
+        asks=f"Do gradients {reaction.follows} {quantile.records}?",
         noun="sensitivity",
         why=f"for {quantile.records}, {reaction.why}",
         helps="larger batches, or noise (--defense)",

@@ -51,7 +51,8 @@ def _metrics() -> Iterator[Metric]:
         why="the gradients of records with and without the attribute lie further apart than those "
         "of groups drawn at random: this layer distinguishes the groups",
         question="attribute",
-        says="{secret} sets the gradients of {where} apart",
+        finding="Gradients differ by the {secret}.",
+        asks="Do gradients differ by the {secret}?",
         noun="permutation p",
         helps="noise (--defense)",
     )

@@ -17,7 +17,6 @@ ORIGINAL = VINFO, SUCCESS = "original_vinfo", "original_success"
 ITERATIONS = {"dlg": 20, "idlg": 20, "inverting-gradients": 240}
 """Steps of the attacks on the input where none are named: outer ones of L-BFGS, steps of Adam."""
 _STRONGER = "scan --thorough or the audit's --family forest,mlp,logistic and --batches"
-_TOLD = "a server can tell a batch's {secret} from {where}"
 _NOISE = "noise (--defense)"
 
 
@@ -243,7 +242,8 @@ class Vinfo(Audit[VinfoOptions]):
             why="a classifier of this layer's gradient predicts the attribute of a batch's records",
             question="attribute",
             chance=0.0,
-            says=_TOLD,
+            finding="The {secret} of a batch is inferred.",
+            asks="Is the {secret} of a batch inferred?",
             noun="V-information",
             cleared="not inferred",
             helps=_NOISE,
@@ -259,7 +259,8 @@ class Vinfo(Audit[VinfoOptions]):
             "the batch with the attribute three times in four",
             question="attribute",
             chance=0.5,
-            says=_TOLD,
+            finding="The {secret} of a batch is inferred.",
+            asks="Is the {secret} of a batch inferred?",
             noun="AUROC",
             cleared="not inferred",
             helps=_NOISE,
@@ -278,7 +279,8 @@ class Vinfo(Audit[VinfoOptions]):
             why="reconstructions from this layer's update come closer to the records than guesses",
             question="records",
             chance=0.0,
-            says="a server rebuilds records from {where} better than by guessing",
+            finding="Records are reconstructed from layers.",
+            asks="Are records reconstructed from layers?",
             noun="V-information",
             cleared="not reconstructed",
             helps=_NOISE,

@@ -90,8 +90,7 @@ def _line(
     alone = report.model_copy(update={"measurements": plain, "findings": [], "provenance": kept})
     judged = gate(alone, policy)
     worst = next(iter(concerns_of(judged)), None)
-    finding = "; ".join(filter(None, (worst.sentence, worst.number))) if worst else ""
-    return SettingLine(setting, verdict(judged), finding)
+    return SettingLine(setting, verdict(judged), worst.summary if worst else "")
 
 
 def _curves(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Curves]:

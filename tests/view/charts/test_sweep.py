@@ -53,7 +53,7 @@ def test_each_setting_has_its_own_verdict() -> None:
         ("batch-size=1, defense=sign", "passed"),
         ("batch-size=8, defense=sign", "passed"),
     ]
-    assert found.lines[0].worst.startswith("a server can tell a batch's private attribute")
+    assert found.lines[0].worst.startswith("The private attribute of a batch is inferred")
     assert found.lines[3].worst == ""
 
 

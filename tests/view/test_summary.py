@@ -1,0 +1,125 @@
+"""What stands around the findings, and what their evidence says."""
+
+import re
+from typing import Any
+
+import pytest
+from report_builder import failed_row, make_report, row, skipped_row
+
+from gradaudit.judging import Policy
+from gradaudit.judging.policy import known_metrics
+from gradaudit.view import view
+
+
+@pytest.mark.usefixtures("two_audits")
+@pytest.mark.parametrize(
+    ("bits", "word", "do"),
+    [
+        (
+            row("leak.bits", "conv1", 3.0, interval=(2.5, 3.5)),
+            "FAILED by the default policy",
+            "The private attribute of a batch is inferred: hiding conv1 (--hide), or noise "
+            "(--defense). Then measure again.",
+        ),
+        (
+            row("leak.bits", "conv1", 1.9, interval=(0.9, 2.5), n=100),
+            "UNDECIDED by the default policy",
+            "About 36 times as many records or trials would settle it. Then measure again.",
+        ),
+        (
+            row("leak.bits", "conv1", 0.5, interval=(0.1, 0.9)),
+            "PASSED by the default policy",
+            "Measure again when the model, data, batches or defenses change.",
+        ),
+        (
+            row("rank.deficit", "conv1", 3),
+            "MEASURED",
+            "Run gradaudit scan, or name a policy (--policy).",
+        ),
+    ],
+)
+def test_every_verdict_has_its_advice(bits: Any, word: str, do: str) -> None:
+    summary = view(make_report(bits)).summary
+    assert (summary.word, summary.do) == (word, do)
+    stronger = "A stronger attacker than those that were tried may get more."
+    assert summary.assumptions.endswith(stronger) is word.startswith("PASSED")
+    assert [heading for heading, _ in summary.sections[:2]] == ["What to do", "Assumptions"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "refused", "counts"),
+    [
+        ([0.01, 0.05, 0.2, 0.9], 0, "3 of 4 records [19 %, 99 %]"),
+        ([0.01] * 4, 0, "4 of 4 records [40 %, 100 %]"),
+        ([0.01], 3, "1 of 4 records [1 %, 81 %]"),
+        ([None, "x", 0.3], 0, "0 of 1 record [0 %, 98 %]"),
+    ],
+)
+def test_records_are_counted_with_the_exact_interval_of_their_share(
+    answers: list[Any], refused: int, counts: str
+) -> None:
+    """Of n of n records the lower end is .025^(1/n); a value at the limit is not beyond it."""
+    listed = {"answers": answers, "updates_refused": refused, "setting": "diagnostic"}
+    rule = {"metric": "attack.relative_error", "min": 0.3}
+    measured = row("attack.relative_error", None, 0.29, details=listed)
+    shown = view(make_report(measured), Policy.model_validate({"rules": [rule]}))
+    assert shown.concerns[0].evidence == f"relative error 0.290, {counts}"
+
+
+def tried(auroc: float, *ends: float, **details: Any) -> Any:
+    more = {"batch_size": 184, "effort": "quick", **details}
+    return row("attack.record_auroc", None, auroc, interval=ends, details=more)
+
+
+@pytest.mark.parametrize(
+    ("measured", "cleared"),
+    [
+        (
+            tried(0.503, 0.47, 0.53, attack="record"),
+            ["AUROC 0.503 [0.470, 0.530] (record) behind batches of 184: not distinguished"],
+        ),
+        (tried(0.58, 0.55, 0.61), []),
+        (tried(0.7, 0.65, 0.75), []),
+        (tried(0.503, 0.47, 0.53, effort="below"), []),
+    ],
+    ids=["within both limits", "undecided", "beyond one", "hardly tried"],
+)
+def test_an_attack_that_finds_nothing_is_named_with_its_number(
+    measured: Any, cleared: list[str]
+) -> None:
+    assert [each.evidence for each in view(make_report(measured)).cleared] == cleared
+
+
+DOTTED = re.compile(r"\b(?:{})\b".format("|".join(map(re.escape, known_metrics()))))
+
+
+def limits_of(metric: str) -> tuple[Policy, float]:
+    """A warning and an error of one metric, and a value between the two limits."""
+    side = "min" if known_metrics()[metric].riskier == "lower" else "max"
+    warning, error = (0.5, 0.1) if side == "min" else (0.1, 0.5)
+    rules = [
+        {"metric": metric, side: warning, "level": "warning"},
+        {"metric": metric, side: error, "level": "error"},
+    ]
+    return Policy.model_validate({"rules": rules}), 0.3
+
+
+@pytest.mark.parametrize("metric", sorted(known_metrics()))
+def test_no_sentence_names_a_metric_by_its_identifier(metric: str) -> None:
+    """Neither where a medium limit is shown and the high one open, nor in any other case."""
+    policy, value = limits_of(metric)
+    cases = [
+        row(metric, "fc1", value, interval=(0.2, 0.4)),
+        row(metric, "fc1", value, interval=(0.2, 0.6)),
+        row(metric, "fc1", value, interval=(0.05, 0.4)),
+        row(metric, "fc1", value, interval=(0.0, 0.9)),
+        row(metric, "fc1", 9.0),
+        row(metric, "fc1", -9.0),
+        skipped_row(metric, "fc1", "no layer"),
+        failed_row(metric, "fc1", "no memory"),
+        row("sensitivity.input_f", "fc1", 1.0),
+    ]
+    for measured in cases:
+        shown = view(make_report(measured), policy)
+        sentences = [shown.verdict.sentence, *(each.sentence for each in shown.findings)]
+        assert not any(map(DOTTED.search, sentences)), sentences
