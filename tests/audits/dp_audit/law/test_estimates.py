@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import f, nct, normaltest
+from scipy.optimize import brentq
+from scipy.stats import chi2, f, nct, normaltest
 
 from gradaudit.audits.dp_audit.law.estimates import (
     epsilon_point,
     gaussian_bound,
     mu_lower,
-    noncentrality_lower,
 )
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.core.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
@@ -79,12 +79,28 @@ def test_refuses_a_hypothesis_without_trials():
         epsilon_point([1], [], delta=0)
 
 
-@pytest.mark.parametrize(
-    ("observed", "degrees"), [(2.0, 18), (-1.0, 38), (4.0, 198), (97.0, 1998), (317.0, 9998)]
-)
-def test_limit_inverts_the_noncentral_t(observed, degrees):
-    limit = float(noncentrality_lower(observed, degrees, 0.05))
-    assert nct.sf(observed, degrees, limit) == pytest.approx(0.05, rel=1e-6)
+@pytest.mark.parametrize("trials", [20, 500, 5000])
+@pytest.mark.parametrize("shift", [0.1, 2.0, 20.0])
+def test_limit_inverts_the_noncentral_t(shift, trials):
+    null, alternative = np.random.default_rng(2).normal(size=(2, trials))
+    limit = float(mu_lower(null, alternative + shift, alpha=0.05))
+    spread = np.sqrt((null.var(ddof=1) + alternative.var(ddof=1)) / 2)
+    root = np.sqrt(trials / 2)
+    observed = (alternative.mean() + shift - null.mean()) / spread * root
+    degrees, ends = 2 * trials - 2, (observed / 2 - 10, observed + 1)
+    exact = brentq(lambda noncentrality: nct.sf(observed, degrees, noncentrality) - 0.05, *ends)
+    assert limit == pytest.approx(max(exact / root, 0), rel=1e-6)
+
+
+@pytest.mark.parametrize("trials", [20, 500, 5000])
+def test_a_gap_far_beyond_the_noise_is_known_to_the_spread_alone(trials):
+    """There the limit is the gap over the largest deviation that χ² allows."""
+    null, alternative = np.random.default_rng(2).normal(size=(2, trials))
+    limit = float(mu_lower(null, alternative + 1e4, alpha=0.05))
+    degrees = 2 * trials - 2
+    spread = np.sqrt((null.var(ddof=1) + alternative.var(ddof=1)) / 2)
+    gap = (alternative.mean() + 1e4 - null.mean()) / spread
+    assert limit == pytest.approx(gap * np.sqrt(chi2.ppf(0.05, degrees) / degrees), rel=1e-3)
 
 
 def test_limits_of_many_audits_at_once():
