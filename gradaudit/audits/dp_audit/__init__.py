@@ -38,9 +38,7 @@ class DpAuditOptions(AuditOptions):
         "clients of --canaries RUN, or records of a training by --mechanism opacus:… for --steps "
         "at --sampling-rate and --rate.",
     )
-    record: str = Field(
-        "crafted", description="Canary record (or client): random, crafted, or an index."
-    )
+    record: str = Field("crafted", description="Canary record: random, crafted, or an index.")
     clip: float | None = Field(
         None,
         gt=0,
@@ -59,8 +57,7 @@ class DpAuditOptions(AuditOptions):
     domain: Literal["feasible", "free"] = Field(
         "feasible",
         description="Domain of a crafted record: observed ranges and categories (feasible), or "
-        "anywhere (free). Crafted clients are the two that lie furthest apart, or "
-        "with free an update and its opposite, as long as it takes.",
+        "anywhere (free).",
     )
     replacement: Literal["worst", "uniform"] = Field(
         "worst",
@@ -83,9 +80,7 @@ class DpAuditOptions(AuditOptions):
     iterations: int = Field(
         200, ge=2, description="Number of optimiser steps for crafting the canary."
     )
-    clients: int = Field(8, ge=2, description="Number of clients that train, for middleware.")
-    client_records: int = Field(32, ge=1, description="Number of records of each of these clients.")
-    rate: float = Field(0.1, gt=0, description="Learning rate of these clients, or of one run.")
+    rate: float = Field(0.1, gt=0, description="Learning rate of the training of --mode one-run.")
     unsent: tuple[str, ...] = Field(
         (),
         description="Glob of the state dict's keys whose arrays clients do not send; repeat "
@@ -131,8 +126,9 @@ class DpAudit(Audit[DpAuditOptions]):
     to 2Δ, so the theory is the analytic Gaussian mechanism at 2Δ/σ. The bounds of games, over
     attributes, statistics and swept settings, hold at once (Bonferroni).
 
-    Middleware between a client's training and the wire is of client level: neighbours are two
-    clients' updates, or an update and none, and each array of the state dict has its row.
+    Middleware between a client's training and the wire is of client level: neighbours are a
+    simulated update and its opposite, or none, as in ``gradaudit job``, and each array of the state
+    dict has its row. No training is run.
 
     One run (--mode one-run) has no releases to repeat: a training let in each of many clients of
     random directions by a coin (train --canaries), and what it released shows which. The headline

@@ -62,7 +62,8 @@ def game_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
         pairs = len(game.hypotheses.alternatives)
         yield rows.measured("epsilon_pair", pair, n=pairs, details={"delta": delta})
     typical = game.canaries.typical
-    quartiles = [float(typical[int(q * (len(typical) - 1))]) for q in (0.25, 0.5, 0.75, 1)]
+    ranks = [int(q * (len(typical) - 1)) for q in (0.25, 0.5, 0.75, 1)] if len(typical) else []
+    quartiles = [float(typical[rank]) for rank in ranks]
     for kind, canary in (("", game.canaries.played), *game.canaries.by_kind.items()):
         details: dict[str, JsonValue] = {
             "measured_by": game.gaps_from,
@@ -70,7 +71,7 @@ def game_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
             "null_value": game.names[canary.null],
             "alternative_value": game.names[canary.alternative],
         }
-        if not kind:
+        if not kind and quartiles:
             details["quartiles_of_ordinary_records"] = list[JsonValue](quartiles)
         of_kind = rows.of({"record": kind} if kind else {})
         yield of_kind.measured("canary_gap", canary.gap, n=1, details=details)

@@ -47,10 +47,13 @@ _PASSES_A_STEP = 4.0
 _BINS = 60
 _WIDE = 8
 """Settings that span such a factor are drawn on a logarithmic axis."""
+_OF_CLIENTS = ("flower", "nvflare")
 _NOT_OF = {
     "client": {
         "companions": "a client sends its update alone",
         "replacement": "a client's update is played against one other",
+        "record": "updates are simulated",
+        "domain": "updates are simulated",
     },
     "record": {"unsent": "gradients of records are one vector (--hide leaves out layers)"},
 }
@@ -66,8 +69,8 @@ def cost(audit: DpAudit, subject: Subject) -> float:
         return subject.work(gradients=passes, seconds=1.0 + 0.02 * steps)
     if options.mechanism is None:
         return 0.0
-    if not subject.attributes and options.relation == "replace":
-        return subject.work(gradients=float(options.clients * options.client_records))
+    if options.mechanism.partition(":")[0] in _OF_CLIENTS:
+        return subject.work(seconds=1.0)
     crafting = _PASSES_A_STEP * options.restarts * options.iterations
     return subject.work(gradients=2.0 * (subject.samples or POOL) + crafting)
 

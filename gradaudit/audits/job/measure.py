@@ -19,7 +19,7 @@ from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.array_changes import LEAVES
-from gradaudit.audits.dp_audit.middleware.payload import Layout, Outgoing
+from gradaudit.audits.dp_audit.middleware.payload import Layout, Outgoing, simulated
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import (
     RELATIONS,
@@ -41,7 +41,6 @@ from gradaudit.audits.job.probing import (
     Probe,
     left_numbers,
     probe,
-    simulated,
     untouched_in_other_formats,
 )
 from gradaudit.audits.rows import Rows

@@ -14,14 +14,11 @@ from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, reproducible
 from gradaudit.audits.dp_audit.middleware.array_changes import LOOKS, ArrayChange, array_changes
-from gradaudit.audits.dp_audit.middleware.payload import Layout, Outgoing
+from gradaudit.audits.dp_audit.middleware.payload import LENGTHS, LONG, Layout, Outgoing, simulated
 from gradaudit.audits.job.loading.chains import Carry, JobChain
-from gradaudit.core.randomness import Seed, number, sequence
+from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
 
-LENGTHS = (1e-2, 1.0, 1e2, 1e4)
-"""L2 norms of the simulated updates: a clip that lies between two of them shows."""
-LONG = len(LENGTHS) - 2
 LONGER = (1e5, 1e6)
 """Further lengths, tried where the distance still grows at the last of ``LENGTHS``."""
 _ALIKE = 1e-6
@@ -177,15 +174,6 @@ def untouched_in_other_formats(chain: JobChain, seed: Seed) -> dict[str, list[st
                 continue
             found[exchange] = [change.key for change in looked if change.carries_on]
     return found
-
-
-def simulated(layout: Layout, seed: Seed) -> Tensor:
-    """A random update (elements,) of norm one that moves every array of real numbers."""
-    generator = torch.Generator().manual_seed(number(seed, "update"))
-    made = torch.randn(layout.elements, generator=generator, dtype=torch.float64)
-    made[~layout.where(layout.real)] = 0
-    unit: Tensor = made / made.norm()
-    return unit
 
 
 def left_numbers(chain: JobChain, given: Outgoing) -> tuple[str, ...]:

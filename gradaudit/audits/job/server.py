@@ -15,9 +15,8 @@ from torch import Tensor
 from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.flower_messages import answered, arrays_of, reply_of
-from gradaudit.audits.dp_audit.middleware.payload import Outgoing, Payload
+from gradaudit.audits.dp_audit.middleware.payload import Outgoing, Payload, simulated
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Level, LoadedJob, fault
-from gradaudit.audits.job.probing import simulated
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
 

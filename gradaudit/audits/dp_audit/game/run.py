@@ -17,7 +17,7 @@ from gradaudit.audits.dp_audit.game.canary import (
     choose_canary,
     expect_record,
 )
-from gradaudit.audits.dp_audit.game.client_updates import Pool, choose_clients, train_clients
+from gradaudit.audits.dp_audit.game.client_updates import choose_updates, layout_of
 from gradaudit.audits.dp_audit.game.domain import Domain, PrivateColumn
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, shifts
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict, verdict_without_trials
@@ -37,6 +37,7 @@ from gradaudit.audits.dp_audit.middleware.array_changes import (
     array_changes_by_format,
     verdict_of_untouched,
 )
+from gradaudit.audits.dp_audit.middleware.payload import LENGTHS, LONG, simulated
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import UsageError
 from gradaudit.executors.workers import ALONE, Workers
@@ -183,22 +184,21 @@ def play_between_clients(
     rules: Rules,
     progress: Progress,
 ) -> Game:
-    """Play the game of two clients' updates, or of one and none, of the subject's newest target.
+    """Play the game of two opposite updates, or of one and none, to the newest target's arrays.
 
     Raises:
-        UsageError: an option is wrong for these records or this mechanism.
-        AuditError: the training diverges, or the middleware fails.
+        UsageError: an option is wrong for this mechanism, or nothing is sent.
+        AuditError: the middleware fails.
     """
     expect_law(mechanism, 1, rules.mode)
     seed = sequence(subject.seed, "dp-audit", "clients")
-    with progress.task("clients", options.clients) as advance:
-        layout, updates = train_clients(subject, options, sequence(seed, "training"), advance)
-    mechanism = mechanism.receiving(layout)
-    pool = Pool.of(layout, updates, options)
-    canaries, measured_by = choose_clients(pool, mechanism, options, seed)
-    null, other = pool.updates[[canaries.played.null, canaries.played.alternative]]
+    mechanism = mechanism.receiving(layout_of(subject, options.unsent))
+    canaries, updates, names, measured_by = choose_updates(mechanism, options.relation, seed)
+    null, other = updates[[canaries.played.null, canaries.played.alternative]]
     hypotheses = Hypotheses(null, other[None], null[None][:0])
-    looked = array_changes_by_format(mechanism, updates[0], sequence(seed, "fates"))
+    update = simulated(mechanism.layout, seed) * LENGTHS[LONG]
+    update[mechanism.layout.where(mechanism.layout.counters)] = 1.0
+    looked = array_changes_by_format(mechanism, update, sequence(seed, "fates"))
     verdict = verdict_of_untouched(mechanism, hypotheses, looked)
     verdict = verdict or verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
@@ -206,7 +206,7 @@ def play_between_clients(
         rules,
         mechanism,
         None,
-        pool.names,
+        names,
         canaries,
         hypotheses,
         gaps_from=measured_by,

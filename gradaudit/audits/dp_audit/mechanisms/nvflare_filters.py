@@ -12,16 +12,12 @@ from gradaudit.audits.dp_audit.middleware import (
 from gradaudit.audits.dp_audit.middleware.payload import (
     Arrays,
     Exchange,
-    Form,
+    Outgoing,
     Payload,
-    messaged,
-    unpacked,
 )
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.parts import library
 from gradaudit.errors import AuditError, UsageError
-
-_KINDS: dict[Form, str] = {"differences": "WEIGHT_DIFF", "weights": "WEIGHTS"}
 
 
 class NvflareFilter(Middleware):
@@ -55,11 +51,8 @@ class NvflareFilter(Middleware):
     def __init__(self, dxo_filter: Any, description: str, noise: Noise | None = None) -> None:
         super().__init__(description, noise)
         self.dxo_filter = dxo_filter
-        self._dxo = library("nvflare.apis.dxo", "nvflare", f"{OPTION} nvflare")
-        self._context = library("nvflare.apis.fl_context", "nvflare", f"{OPTION} nvflare").FLContext
-        constants = library("nvflare.apis.fl_constant", "nvflare", f"{OPTION} nvflare")
-        self._task = constants.FLContextKey.TASK_DATA
-        wanted = getattr(dxo_filter, "data_kinds", None) or list(_KINDS.values())
+        library("nvflare.apis.dxo", "nvflare", f"{OPTION} nvflare")
+        wanted = getattr(dxo_filter, "data_kinds", None) or ["WEIGHT_DIFF"]
         self.form = "differences" if "WEIGHT_DIFF" in wanted else "weights"
 
     @classmethod
@@ -85,19 +78,15 @@ class NvflareFilter(Middleware):
         Raises:
             AuditError: the filter blocks it, or leaves no arrays.
         """
-        context = self._context()
-        context.set_prop(self._task, None, private=True, sticky=False)
-        with quiet():
-            answer = self.dxo_filter.process(self._shareable(given.arrays, given.form), context)
-            left = self._dxo.from_shareable(answer)
-        kinds = {kind: form for form, kind in _KINDS.items()}
-        if left.data_kind not in kinds:
-            raise AuditError(
-                f"{OPTION} {self.description}: leaves a DXO of {left.data_kind}; only weights and "
-                "their differences can be looked at"
-            )
-        return Payload(unpacked(left.data), kinds[left.data_kind])
+        from gradaudit.audits.dp_audit.middleware import nvflare_messages as nvflare
 
-    def _shareable(self, arrays: Arrays, form: Form) -> Any:
-        data = messaged(arrays, self.exchange)
-        return self._dxo.DXO(getattr(self._dxo.DataKind, _KINDS[form]), data).to_shareable()
+        result = Outgoing(given.arrays, given.form, {}, self.exchange)
+        with quiet():
+            answer = self.dxo_filter.process(nvflare.shareable_of(result), nvflare.context_of())
+        try:
+            left = nvflare.outgoing(answer, result)
+        except AuditError as error:
+            raise AuditError(f"{OPTION} {self.description}: {error}") from error
+        if not left.arrays:
+            raise AuditError(f"{OPTION} {self.description}: leaves no arrays")
+        return Payload(left.arrays, left.form)

@@ -11,10 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradaudit.core.randomness import Seed, number
+
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 Form = Literal["weights", "differences"]
 """Whether a message holds the weights, or what training added to those received."""
+LENGTHS = (1e-2, 1.0, 1e2, 1e4)
+"""L2 norms of simulated updates: a clip that lies between two of them shows."""
+LONG = len(LENGTHS) - 2
 Exchange = Literal["numpy", "pytorch"]
 """Whether the arrays of a message are NumPy's or PyTorch's tensors."""
 
@@ -71,6 +76,12 @@ class Layout:
         """Keys of arrays of real numbers; the others count, or are indices."""
         return [key for key, array in self.received.items() if array.dtype.kind == "f"]
 
+    @property
+    def counters(self) -> list[str]:
+        """Keys of whole numbers without dimensions, as BatchNorm's count of batches."""
+        arrays = self.received.items()
+        return [key for key, array in arrays if not array.ndim and array.dtype.kind in "iu"]
+
     def payload(self, update: Tensor, form: Form) -> Payload:
         """Make the message of an update (elements,), with new arrays of the received types."""
         numbers = update.detach().cpu().double().numpy()
@@ -103,6 +114,15 @@ class Layout:
         """Change the layout so that the arrays of these keys are real numbers."""
         real = {key: self.received[key].astype(np.float64) for key in keys}
         return Layout({**self.received, **real})
+
+
+def simulated(layout: Layout, seed: Seed) -> Tensor:
+    """Draw an update (elements,) of norm one that moves every array of real numbers."""
+    generator = torch.Generator().manual_seed(number(seed, "update"))
+    made = torch.randn(layout.elements, generator=generator, dtype=torch.float64)
+    made[~layout.where(layout.real)] = 0
+    unit: Tensor = made / made.norm()
+    return unit
 
 
 def _steps(array: Array) -> Array:

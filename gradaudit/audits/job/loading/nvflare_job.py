@@ -19,11 +19,9 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.dxo import MetaKey
 from nvflare.apis.filter import Filter
-from nvflare.apis.fl_constant import FilterKey, FLContextKey, SystemVarName
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.fl_constant import FilterKey, SystemVarName
 from nvflare.apis.utils.task_utils import apply_filters, get_filters
 from nvflare.fuel.utils.class_utils import instantiate_class
 from nvflare.fuel.utils.config import ConfigFormat
@@ -34,14 +32,17 @@ from nvflare.private.privacy_manager import Scope
 from torch import nn
 
 from gradaudit.audits.dp_audit.middleware import quiet
+from gradaudit.audits.dp_audit.middleware.nvflare_messages import (
+    context_of,
+    outgoing,
+    shareable_of,
+)
 from gradaudit.audits.dp_audit.middleware.payload import (
     Arrays,
     Exchange,
     Form,
     Layout,
     Outgoing,
-    messaged,
-    unpacked,
 )
 from gradaudit.audits.job.loading import fresh_imports, models_in
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, fault
@@ -58,7 +59,6 @@ _NOT_BUILT = re.compile(r"^(components|executors|handlers|workflows)\b")
 _USUAL_TASKS = ("train", "validate", "submit_model")
 _EVALUATES = re.compile("eval|validat", re.IGNORECASE)
 """Of workflows that ask for more than training, the path."""
-_KINDS: dict[Form, str] = {"differences": DataKind.WEIGHT_DIFF, "weights": DataKind.WEIGHTS}
 EXCHANGES: tuple[Exchange, ...] = ("numpy", "pytorch")
 MOST_TASKS = 100
 """Most tasks of a client, each of whose chains is run on simulated updates."""
@@ -304,7 +304,7 @@ def _chain(
     sent_as = f"{prefix}_report_learn_result" if learns else task
     kind, table = (DATA, conf.data_filter_table) if learns else (RESULTS, conf.result_filter_table)
     name, site_scope, chosen = scope
-    context = _context(site_scope)
+    context = context_of(site_scope)
     filters = get_filters(kind, context, table, sent_as, FilterKey.OUT)
     site = 0 if site_scope is None else len(getattr(site_scope, kind).get(FilterKey.OUT, []))
     numbers_only = "validate" in task
@@ -374,44 +374,20 @@ def _default(path: str, name: str) -> Any:
     return None if parameter is None else getattr(parameter.default, "value", parameter.default)
 
 
-def _context(scope: Any) -> FLContext:
-    """Make a client's context in which result filters run, without the task's data."""
-    context = FLContext()
-    context.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
-    context.set_prop(FLContextKey.TASK_DATA, None, private=True, sticky=False)
-    return context
-
-
 def _sent(
     kind: str, table: Any, task: str, scope: Any, received: Arrays, given: Outgoing
 ) -> Outgoing:
     """Run NVFlare's own ``apply_filters`` on a result."""
     with quiet():
-        context = _context(scope)
-        left = apply_filters(kind, _shareable(given), context, table, task, FilterKey.OUT)
-        return _outgoing(left, given)
+        context = context_of(scope)
+        left = apply_filters(kind, shareable_of(given), context, table, task, FilterKey.OUT)
+        return outgoing(left, given)
 
 
 def _through(filter_: Filter, scope: Any, received: Arrays, given: Outgoing) -> Outgoing:
     """Run one filter on a result."""
     with quiet():
-        return _outgoing(filter_.process(_shareable(given), _context(scope)), given)
-
-
-def _shareable(given: Outgoing) -> Shareable:
-    if not given.arrays:
-        return DXO(DataKind.METRICS, dict(given.numbers)).to_shareable()
-    data = messaged(given.arrays, given.exchange)
-    return DXO(_KINDS[given.form], data, meta=dict(given.numbers)).to_shareable()
-
-
-def _outgoing(left: Shareable, given: Outgoing) -> Outgoing:
-    dxo = from_shareable(left)
-    if dxo.data_kind == DataKind.METRICS:
-        return Outgoing({}, given.form, dict(dxo.data))
-    form: Form = "weights" if dxo.data_kind == DataKind.WEIGHTS else "differences"
-    numbers = {k: float(v) for k, v in dxo.meta.items() if isinstance(v, int | float)}
-    return Outgoing(unpacked(dxo.data), form, numbers, given.exchange)
+        return outgoing(filter_.process(shareable_of(given), context_of(scope)), given)
 
 
 def _settings(client: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
