@@ -44,6 +44,11 @@ def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoin
     def known(key: str) -> bool:
         return not keys.isdisjoint((key, f"{prefix}{key}", key.removeprefix(prefix)))
 
+    def named(key: str) -> str:
+        """Returns a key with the prefix of the model below its head, or without, as here."""
+        names = key, f"{prefix}{key}", key.removeprefix(prefix)
+        return next((n for n in names if n in keys and (n == key or n not in loaded.state)), key)
+
     left = [
         key
         for key in loaded.state
@@ -59,8 +64,13 @@ def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoin
         converted := _converted(state, model, loaded.record.file)
     ):
         state = converted
-    notes = (*loaded.notes, *([f"left aside: {listed(left)}"] if left else []))
-    return with_frozen(replace(loaded, state=state, notes=notes), model)
+    notes = [*loaded.notes, *([f"left aside: {listed(left)}"] if left else [])]
+    other = [key for key in state if named(key) != key]
+    if other:
+        done = "stripped from" if other[0].startswith(prefix) else "added to"
+        notes.append(f"prefix {prefix!r} {done} {len(other)} of {len(state)} keys")
+    state = {named(key): tensor for key, tensor in state.items()}
+    return with_frozen(replace(loaded, state=state, notes=tuple(notes)), model)
 
 
 def _converted(state: Mapping[str, Tensor], model: Any, file: str) -> dict[str, Tensor]:

@@ -148,7 +148,9 @@ def test_keys_beside_a_prefix_are_left_aside_with_a_note():
     model = network()
     state = state_of(model)
     extra = {"criterion.weight": torch.ones(3), "metric.total": torch.tensor(1)}
-    notes = notes_of(model, loaded({**renamed(state, "model."), **extra}))
+    given = {**renamed(state, "model."), **extra}
+    assert "--prefix model.= would match 9 of 9 keys" in refusal(model, given)
+    notes = notes_of(model, loaded(given), Fit(parse_rename("model.=")))
     assert holds(model, state)
     assert notes[1] == "left aside, without the prefix: criterion.weight, metric.total"
 
@@ -322,7 +324,7 @@ def test_a_file_goes_all_the_way_into_a_model(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["backbone.", "m.", "_module.", "encoder.model.", "a.b.c."])
-def test_any_prefix_is_told_on_either_side(prefix):
+def test_any_prefix_of_the_file_is_stripped_and_one_of_the_model_is_asked_for(prefix):
     model = network()
     state = state_of(model)
     (note,) = notes_of(model, loaded(renamed(state, prefix)))
@@ -332,7 +334,9 @@ def test_any_prefix_is_told_on_either_side(prefix):
     outer = wrapped
     for part in reversed(prefix.rstrip(".").split(".")):
         outer = nn.ModuleDict({part: outer})
-    assert notes_of(outer, loaded(state)) == (f"prefix {prefix!r} added",)
+    assert f"--prefix ={prefix} would match 9 of 9 keys" in refusal(outer, state)
+    how = Fit(parse_rename(f"={prefix}"))
+    assert notes_of(outer, loaded(state), how) == (f"prefix {prefix!r} added",)
     assert holds(wrapped, state)
 
 
@@ -347,17 +351,14 @@ def test_the_prefix_is_named_where_two_fit():
     assert notes[1].startswith("left aside, without the prefix: student.conv.weight")
 
 
-def test_a_prefix_in_place_of_another_is_taken_or_named():
+def test_a_prefix_in_place_of_another_is_named():
     inner = network()
     model = nn.ModuleDict({"encoder": inner})
     state = state_of(inner)
-    given = renamed(state, "_module.")
-    for how in (WHOLE, Fit(parse_rename("_module.=encoder."))):
-        (note,) = notes_of(model, loaded(given), how)
-        assert note == "prefix '_module.' of the keys replaced by 'encoder.'"
-        assert holds(inner, state)
-    del given["_module.fc.bias"]
-    assert "--prefix _module.=encoder. would match 8 of 9 keys" in refusal(model, given)
+    how = Fit(parse_rename("_module.=encoder."))
+    (note,) = notes_of(model, loaded(renamed(state, "_module.")), how)
+    assert note == "prefix '_module.' of the keys replaced by 'encoder.'"
+    assert holds(inner, state)
 
 
 def test_a_layer_that_fits_by_its_name_alone_is_not_taken_for_the_model():

@@ -48,7 +48,7 @@ class Fit:
     """Options of how a checkpoint may be made to fit.
 
     Attributes:
-        rename: the prefix to replace in its keys; found without it.
+        rename: the prefix to replace in its keys; without it one that all share is stripped.
         partial: whether what is missing or misshapen stays as it was built.
         or_in_part: how to ask for that where some of it fits, in words.
     """

@@ -1,8 +1,8 @@
-"""Matches a checkpoint's keys to the model's, with prefixes on either side."""
+"""Matches a checkpoint's keys to the model's: exactly, or without a prefix that all share."""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,12 +12,9 @@ from gradaudit.core.text import printable
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint
 
-PREFIXES = ("module.", "model.", "net.", "_module.")
-"""Known prefixes: DataParallel and DDP, attributes in which Lightning keeps a model, Opacus."""
-
 COMPILED = "_orig_mod."
-_MAX_DEPTH = 4
-_MOST_TRIED = 16
+_MOST_TRIED = 4
+"""Largest number of prefixes that are tried for a message."""
 _MOST_NAMES, _MOST_POINTS, _LONGEST = 2000, 12, 500
 """Limits of the search for a prefix: names, points in a name, and characters."""
 
@@ -97,64 +94,25 @@ class Names:
         )
 
     def best(self) -> Naming:
-        """Returns the naming that fits by the shortest known prefix, else by most matches.
-
-        Where none matches any, it is the only other prefix that makes them fit: taken off the keys
-        of the file, or of the model, or put in the place of one of the model's.
-        """
-        shortest = sorted(self._known(), key=len)[:_MOST_TRIED]
-        known = [self.under((old, "")) for old in shortest]
-        closest = next((n for n in known if n.fits), max(known, key=lambda n: len(n.keys)))
-        if closest.keys:
-            return closest
-        return self._only(self.candidates()) or self._only(self._replaced()) or closest
-
-    def _only(self, renames: Iterable[Rename]) -> Naming | None:
-        """Returns the only fitting naming, if all that fit are the same."""
-        fitting = [naming for naming in map(self.under, renames) if naming.fits]
-        same = all(naming.keys == fitting[0].keys for naming in fitting)
-        return fitting[0] if fitting and same else None
-
-    def candidates(self) -> list[Rename]:
-        """Returns prefixes that only the file or the model has, by the keys that they match."""
-        file, model = Counter(_cut(self.plain)), Counter(_cut(self.model.values()))
-        counts: Counter[Rename] = Counter()
-        names = set(self.model.values())
-        for (prefix, rest), count in file.items():
-            counts[prefix, ""] += count * (rest in names)
-        for (prefix, rest), count in model.items():
-            counts["", prefix] += count * (rest in self.plain)
-        return [rename for rename, count in counts.most_common(_MOST_TRIED) if count]
+        """Returns the naming without the shortest common prefix that fits, else by most matches."""
+        namings = [self.under((old, "")) for old in _common_prefixes(self.plain)]
+        return next((n for n in namings if n.fits), max(namings, key=lambda n: len(n.keys)))
 
     def hint(self, naming: Naming) -> str:
         """Returns the ``--prefix`` that would match more keys than a naming does, for a message."""
-        tried = [self.under(rename) for rename in (*self.candidates(), *self._replaced())]
+        counts: Counter[Rename] = Counter()
+        names = set(self.model.values())
+        counts.update((prefix, "") for prefix, rest in _cut(self.plain) if rest in names)
+        counts.update(
+            ("", prefix) for prefix, rest in _cut(self.model.values()) if rest in self.plain
+        )
+        tried = [self.under(rename) for rename, _ in counts.most_common(_MOST_TRIED)]
         most = max([len(other.keys) for other in tried], default=0)
         if most <= len(naming.keys):
             return ""
-        best = [other for other in tried if len(other.keys) == most]
-        ways = " or ".join(
-            f"--prefix {old}={new}" for old, new in dict.fromkeys(n.rename for n in best)
-        )
+        best = [other.rename for other in tried if len(other.keys) == most]
+        ways = " or ".join(f"--prefix {old}={new}" for old, new in best)
         return f"{ways} would match {most} of {len(self.model)} keys"
-
-    def _known(self, prefix: str = "", depth: int = 0) -> Iterator[str]:
-        yield prefix
-        for more in PREFIXES if depth < _MAX_DEPTH else ():
-            longer = prefix + more
-            if any(name.startswith(longer) for name in self.plain):
-                yield from self._known(longer, depth + 1)
-
-    def _replaced(self) -> list[Rename]:
-        """Returns prefixes that replace others, found by the longest endings that keys share."""
-        endings: dict[str, set[str]] = {}
-        for prefix, rest in _cut(self.plain):
-            if "." in rest:
-                endings.setdefault(rest, set()).add(prefix)
-        counts: Counter[Rename] = Counter()
-        for prefix, rest in _cut(self.model.values()):
-            counts.update((old, prefix) for old in sorted(endings.get(rest, ()))[:_MOST_TRIED])
-        return [rename for rename, _ in counts.most_common(_MOST_TRIED)]
 
 
 def match_keys(
@@ -169,7 +127,7 @@ def match_keys(
         model: the model's keys.
         required: of every group of keys (tied to one another) the file must have one.
         file: the checkpoint's keys.
-        rename: the prefix to replace; found without it.
+        rename: the prefix to replace; without it one that all of the file's keys share is stripped.
     """
     names = Names(model, required, file)
     naming = names.best() if rename is None else names.under(rename)
@@ -185,6 +143,12 @@ def parse_rename(text: str) -> Rename:
             "or =backbone. (put before them)"
         )
     return old, new
+
+
+def _common_prefixes(names: Collection[str]) -> list[str]:
+    """Returns the prefixes ending with a point that all names share, the empty one first."""
+    first, last = min(names, default=""), max(names, default="")
+    return ["", *(prefix for prefix, _ in _cut([first]) if last.startswith(prefix))]
 
 
 def _cut(names: Collection[str]) -> Iterator[tuple[str, str]]:
