@@ -30,8 +30,6 @@ CUT_DERIVATIVE = "cut_derivative"
 """Detail of an attack's row: why it cannot follow the model's derivative by the input."""
 CLOSED_FORM = "closed_form"
 """Detail of a skipped row: no number is needed, as the gradient gives the layer's input exactly."""
-EXTRAPOLATED = "extrapolated"
-"""Detail of a row that was predicted from others: the law, the sizes measured, what held out."""
 UNMEASURED = "unmeasured"
 """Key in the variant of a row that stands for several rows."""
 NAMES = ("layers", "metrics", "model_metrics")
@@ -138,11 +136,6 @@ class Measurement(Document):
     def imprecise(self) -> bool:
         """Whether the audit says that its interval cannot be trusted."""
         return self.details.get("imprecise") is True
-
-    @property
-    def extrapolated(self) -> bool:
-        """Whether the row was predicted from measured ones, or refused to be."""
-        return EXTRAPOLATED in self.details
 
     @property
     def linear(self) -> bool:

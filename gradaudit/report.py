@@ -21,7 +21,6 @@ from gradaudit.errors import UsageError
 from gradaudit.measurement import (
     APART_BY,
     CLOSED_FORM,
-    EXTRAPOLATED,
     LEARNERS,
     LINEAR,
     RISKIEST_BY,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = [
     "APART_BY",
     "CLOSED_FORM",
-    "EXTRAPOLATED",
     "LEARNERS",
     "LINEAR",
     "RISKIEST_BY",

@@ -180,7 +180,6 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
         if other.variant.keys() == keys
         and row.variant.items() <= other.variant.items()
         and (other.status != "skipped" or other.left_out)
-        and not other.extrapolated
     ]
     return [other for one in matching for other in members(one, report)] or [row]
 

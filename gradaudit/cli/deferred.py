@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gradaudit.run import survey as survey
     from gradaudit.run import training as training
     from gradaudit.sweeping import curves as curves
-    from gradaudit.sweeping import extrapolation as extrapolation
 else:
 
     def __getattr__(name: str) -> ModuleType:
@@ -44,5 +43,5 @@ _PLACES = {
     "units": "gradaudit.executors",
     "building": "gradaudit.models",
     "saved_updates": "gradaudit.observer",
-    **dict.fromkeys(("curves", "extrapolation"), "gradaudit.sweeping"),
+    "curves": "gradaudit.sweeping",
 }

@@ -55,7 +55,7 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks 
 
 CURVES = "SVG or PNG file for a picture of the metric: a panel for each layer."
 TABLE = (
-    "File for the sweep's rows: tidy rows as .csv, or the metric as a table (.md, .tex); repeat it "
+    "File for the sweep's rows: tidy rows as .csv, or the metric as a table (.md); repeat it "
     "for several."
 )
 RELATIVE = "Draw the layers along x, relative to the largest value of each setting."
@@ -230,7 +230,7 @@ def render(
     """Show a saved report, or write it in other formats.
 
     gradaudit render report.json -o report.html -o report.md
-    gradaudit render sweep.json --curves curves.svg --table table.tex
+    gradaudit render sweep.json --curves curves.svg --table table.csv
 
     Prints the table unless files are asked for; with -f it prints in any case.
     """

@@ -39,7 +39,7 @@ from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.report import Report, Variant
 from gradaudit.sweeping.grid import NAME as RUNG
-from gradaudit.sweeping.grid import Axis, expect_known, ladder, points, read_axes, read_target
+from gradaudit.sweeping.grid import Axis, expect_known, ladder, points, read_axes
 from gradaudit.view.cells import SKIPPED, cell_text
 
 if TYPE_CHECKING:
@@ -69,13 +69,6 @@ _OWN = [
         bool,
         "Climb from the attacker's best case to the federation of --deployment, one change a rung.",
     ),
-    _option(
-        "extrapolate",
-        str | None,
-        "Predict every metric, with an interval, at a size beyond those measured: KEY=VALUE of an "
-        "amount that --over varies (batch-size=512). Refused where the smaller sizes do not "
-        "predict the larger ones.",
-    ),
     _option("curves", Path | None, CURVES),
     _option("table", list[Path] | None, TABLE),
     _option("relative", bool, RELATIVE),
@@ -90,13 +83,11 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         config, plain = read_configuration(flags)
         federation = read_federation(flags, plain)
         over, up = flags.pop("over") or (), flags.pop("ladder")
-        beyond = flags.pop("extrapolate")
         curves, tables, relative = (flags.pop(name) for name in ("curves", "table", "relative"))
         files = SweepFiles(curves, tables or (), bool(relative))
         metric = metric_of(audit, flags.pop("metric"))
         output = settle(BudgetSettings, {n: flags.get(n) for n in _OF_COMMAND}, plain)
         sweep = (_up_the_ladder if up else _over_a_grid)(audit, over, flags, plain, federation)
-        target = read_target(beyond, sweep.axes) if beyond else None
         axes, seconds = sweep.axes, output.seconds
         left = time_left(seconds) if seconds else None
         expect_writable(output, config, plain, flags, [axis.values for axis in axes])
@@ -106,8 +97,6 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             return
         with unfinished(output) as units:
             report = _swept(sweep.within(seconds), left, units, watcher(output.quiet))
-            if target:
-                report = deferred.extrapolation.extrapolate(report, audit, *target)
             show(report, output)
             if output.shape == "table":
                 print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
@@ -286,13 +275,12 @@ def print_sweep(report: Report, metric: str, names: Mapping[str, object], consol
     if not rows:
         return
     page, layers = Page(console), list(dict.fromkeys(layer for layer, _ in rows))
-    predicted = {setting: row.extrapolated for (_, setting), row in rows.items()}
     columns = [
         Column(
-            page.safe(setting).replace(", ", "\n") + "\npredicted" * predicted[setting],
+            page.safe(setting).replace(", ", "\n"),
             [page.text(cell_text(rows.get((layer, setting)), SKIPPED)) for layer in layers],
         )
-        for setting in predicted
+        for setting in dict.fromkeys(setting for _, setting in rows)
     ]
     key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
     page.print([page.text("")])

@@ -125,11 +125,8 @@ class Rule(_Entry):
         return -1 if self.max is None else 1
 
     def judges(self, row: Measurement) -> bool:
-        """Whether this rule judges the row's metric and variant, whatever its layer and setting.
-
-        No rule judges what was extrapolated.
-        """
-        if row.extrapolated or not matches(row.id, self.metric):
+        """Whether this rule judges the row's metric and variant, whatever its layer and setting."""
+        if not matches(row.id, self.metric):
             return False
         if not self.variant:
             return not row.variant

@@ -96,20 +96,15 @@ def _draw_line(
 ) -> None:
     if not rows:
         return
-    beyond = {row.variant[along.name]: row.variant[along.name] for row in rows if row.extrapolated}
-    places = {**along.places, **{value: float(place) for value, place in beyond.items()}}
+    places = along.places
     line = sorted(rows, key=lambda row: places[row.variant[along.name]])
     x = [places[row.variant[along.name]] for row in line]
     most = max(row.value or 0.0 for row in rows)
     low, high = np.array([_ends(row, most) for row in line]).T
     values = [row.value or 0.0 for row in line]
-    shape, end = "o-" if along.numbers else "o", len(line) - len(beyond)
-    panel.plot(x[:end], values[:end], shape, markersize=3, linewidth=1, color=color, label=label)
-    panel.vlines(x[:end], low[:end], high[:end], color=color, alpha=0.4)
-    if beyond:
-        last = slice(end - 1, None)
-        panel.fill_between(x[last], low[last], high[last], color=color, alpha=0.15, linewidth=0)
-        panel.plot(x[last], values[last], ":", linewidth=1, color=color)
+    shape = "o-" if along.numbers else "o"
+    panel.plot(x, values, shape, markersize=3, linewidth=1, color=color, label=label)
+    panel.vlines(x, low, high, color=color, alpha=0.4)
 
 
 def _label(panel: Axes, along: Axis) -> None:

@@ -1,7 +1,6 @@
 """The grid of a sweep: the settings that vary, and their values; it imports no torch."""
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,6 @@ from gradaudit.report import Report
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z][\w-]*)\}")
 _MANY = 1000
-KEYS = ("batch-size", "records", "samples", "local-steps", "clients", "others", "epochs")
-"""What may be extrapolated: amounts of what an update sums over."""
-FARTHEST = 8
-"""Most times the largest measured size: no farther was simulated."""
-FEWEST = 4
-"""Fewest sizes that are fitted: of fewer none can be held out."""
 
 
 @dataclass(frozen=True)
@@ -91,32 +84,6 @@ def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:
     if not axes:
         raise UsageError("--over is needed: name what is varied, as --over NAME=V1,V2,…")
     return axes
-
-
-def read_target(spec: str, axes: Sequence[Axis]) -> tuple[str, float]:
-    """Returns the axis and the size of ``KEY=VALUE``, checked before anything is measured.
-
-    Raises:
-        UsageError: the key is no axis of amounts with enough sizes, or the value is not a larger
-            size within 8 times the largest.
-    """
-    key, _, text = spec.partition("=")
-    axis = next((axis for axis in axes if axis.name == key.strip().lstrip("-")), None)
-    if axis is None or axis.name not in KEYS:
-        raise UsageError(f"--extrapolate {spec}: vary one of {', '.join(KEYS)} by --over too")
-    sizes = sorted(axis.places.values()) if axis.numbers else []
-    if len(sizes) < FEWEST or sizes[0] <= 0:
-        raise UsageError(f"--extrapolate {spec}: --over {axis.name} needs {FEWEST} sizes or more")
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not sizes[-1] < size <= FARTHEST * sizes[-1]:
-        raise UsageError(
-            f"--extrapolate {spec}: give a size above the largest measured, {sizes[-1]:g}, and at "
-            f"most {FARTHEST} times that: farther is untried; measure larger sizes for more"
-        )
-    return axis.name, size
 
 
 def axes_of(report: Report) -> tuple[Axis, ...]:

@@ -2,22 +2,17 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gradaudit.core.files import write_atomically
-from gradaudit.core.text import markdown_escape, markdown_table, number, printable
+from gradaudit.core.text import markdown_escape, markdown_table, number
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Report
 from gradaudit.sweeping.grid import axes_of
 
-SUFFIXES = (".csv", ".md", ".tex")
+SUFFIXES = (".csv", ".md")
 _TIDY = ("variant", "layer", "metric", "value", "low", "high", "confidence", "n", "status")
-_LATEX = str.maketrans(
-    {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"∞": r"$\infty$", "–": "--"}
-)
 
 
 def expect_table(path: Path) -> None:
@@ -37,7 +32,7 @@ def write_table(path: Path, report: Report, metric: str) -> None:
 
     Args:
         path: ends in .csv for every row of every metric, one a line, with a column for each axis;
-            in .md or .tex for the values and intervals of one metric.
+            in .md for the values and intervals of one metric.
         report: of the sweep, which names its axes.
         metric: ``audit.metric``.
 
@@ -57,11 +52,8 @@ def write_table(path: Path, report: Report, metric: str) -> None:
     ]
     share = next((row.confidence for row in rows if row.confidence is not None), 0.95)
     headings = [*names, "layer", metric, f"{share:.0%} interval"]
-    if path.suffix.lower() == ".md":
-        heads, *cells = (list(map(markdown_escape, line)) for line in (headings, *lines))
-        written = markdown_table(heads, cells)
-    else:
-        written = _latex(headings, lines)
+    heads, *cells = (list(map(markdown_escape, line)) for line in (headings, *lines))
+    written = markdown_table(heads, cells)
     write_atomically(path, "".join(f"{line}\n" for line in written).encode())
 
 
@@ -75,8 +67,7 @@ def _tidy(report: Report, names: Sequence[str]) -> str:
         more = " ".join(f"{k}={v}" for k, v in row.variant.items() if k not in names)
         low, high = row.interval or (None, None)
         value = row.number if row.status == "measured" else None
-        status = "extrapolated" if row.extrapolated and value is not None else row.status
-        rest = (value, low, high, row.confidence, row.n, status)
+        rest = (value, low, high, row.confidence, row.n, row.status)
         settings = [row.variant[name] for name in names]
         lines.writerow([*settings, more, row.layer or "", row.id, *rest])
     return text.getvalue()
@@ -89,13 +80,3 @@ def _value(row: Measurement) -> tuple[str, str]:
         return number(row.number), ""
     low, high = row.interval
     return number(row.number), f"[{number(low)}, {'∞' if row.unbounded else number(high)}]"
-
-
-def _latex(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields the lines of a ``tabular`` for the package booktabs."""
-    first, *rest = (
-        " & ".join(printable(cell).translate(_LATEX) for cell in line) + r" \\"
-        for line in (headings, *lines)
-    )
-    yield rf"\begin{{tabular}}{{{'l' * (len(headings) - 2)}rr}}"
-    yield from (r"\toprule", first, r"\midrule", *rest, r"\bottomrule", r"\end{tabular}")

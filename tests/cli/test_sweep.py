@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,12 +10,10 @@ import typer
 from command_line import Result, invoke
 from fake_audit import Counting
 from fake_command_line import only_counting
-from report_builder import make_report, row
-from rich.console import Console
 
 from gradaudit.cli import guarded
 from gradaudit.cli.reports import render
-from gradaudit.cli.sweep_command import print_sweep, sweep_command
+from gradaudit.cli.sweep_command import sweep_command
 from gradaudit.report import Report
 from gradaudit.subject import RATE
 from gradaudit.view.scope import scope_of
@@ -87,21 +84,6 @@ def test_the_table_ends_with_the_sweep() -> None:
     )
 
 
-def test_the_table_names_sizes_that_are_predicted() -> None:
-    rows = [
-        row("vinfo.auroc", None, 0.7, variant={"batch-size": 1}),
-        row("vinfo.auroc", None, 0.9, variant={"batch-size": 64}, details={"extrapolated": {}}),
-    ]
-    written = StringIO()
-    console = Console(file=written, width=80)
-    print_sweep(make_report(*rows), "vinfo.auroc", {"batch-size": ["1"]}, console)
-    lines = written.getvalue().splitlines()
-    assert [line.split() for line in lines[1:3]] == [
-        ["batch-size=64"],
-        ["vinfo.auroc", "batch-size=1", "predicted"],
-    ]
-
-
 def test_an_option_of_the_subject_is_varied() -> None:
     done = run(*PLAIN, "--over", "layer=fc1|output", "-f", "json")
     rows = Report.model_validate_json(done.out).measurements
@@ -137,10 +119,10 @@ def test_layers_are_drawn_relative_to_each_setting_on_request(tmp_path: Path) ->
 
 
 def test_a_table_of_the_sweep_is_written(tmp_path: Path) -> None:
-    file, other = tmp_path / "sweep.csv", tmp_path / "sweep.tex"
+    file, other = tmp_path / "sweep.csv", tmp_path / "sweep.md"
     both = ("--table", file, "--table", other)
     assert run(*SUBJECT, "--over", "h=3,5", *both, "-f", "json").status == 0
-    assert "tabular" in other.read_text()
+    assert other.read_text().startswith("| h | layer | counting.count |")
     lines = file.read_text().splitlines()
     assert lines[0] == "h,variant,layer,metric,value,low,high,confidence,n,status"
     assert "5,,fc1,counting.count,100.0,,,,,measured" in lines
@@ -170,11 +152,8 @@ def test_a_report_of_no_sweep_has_no_curves(swept: Report, tmp_path: Path) -> No
         (("--over", "scale=1,-1"), "--scale"),
         (("--over", "scale=1,2", "--metric", "counts"), "did you mean 'count'?"),
         (("--over", "scale=1,2", "--curves", "x.gif"), "pictures are written as .svg or .png"),
-        (("--over", "scale=1,2", "--table", "x.xls"), "written as .csv, .md, .tex"),
+        (("--over", "scale=1,2", "--table", "x.xls"), "written as .csv, .md"),
         (("--over", "scale=1,2", "-o", "x.docx"), "x.docx"),
-        (("--over", "scale=1,2", "--extrapolate", "scale=9"), "vary one of batch-size"),
-        (("--over", "samples=4,8", "--extrapolate", "samples=9"), "needs 4 sizes or more"),
-        (("--over", "samples=1,2,4,8", "--extrapolate", "samples=65"), "at most 8 times that"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

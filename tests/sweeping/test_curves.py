@@ -86,14 +86,10 @@ def test_relative_values_have_their_setting_s_largest_at_one(
     np.testing.assert_allclose(points["defense sign, batch-size 1"], [1, 0.2 / 0.7])
 
 
-def test_tables_are_written_for_a_paper(swept: Report, tmp_path: Path) -> None:
-    for suffix in ("tex", "md"):
-        write_table(tmp_path / f"t.{suffix}", swept, "vinfo.auroc")
-    tex, md = ((tmp_path / f"t.{suffix}").read_text().splitlines() for suffix in ("tex", "md"))
-    assert tex[0] == r"\begin{tabular}{lllrr}"
-    assert tex[2] == r"defense & batch-size & layer & vinfo.auroc & 95\% interval \\"
-    assert tex[4] == r"sign & 1 & conv1 & 0.700 & [0.600, 0.900] \\"
-    assert md[2] == "| sign | 1 | conv1 | 0.700 | [0.600, 0.900] |"
+def test_a_metric_is_written_as_a_table(swept: Report, tmp_path: Path) -> None:
+    write_table(tmp_path / "t.md", swept, "vinfo.auroc")
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert lines[2] == "| sign | 1 | conv1 | 0.700 | [0.600, 0.900] |"
 
 
 def test_a_straight_line_stays_one() -> None:

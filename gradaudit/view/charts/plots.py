@@ -93,11 +93,9 @@ def _frame(curves: Curves, place: _Places) -> Iterator[Markup]:
 
 def _line(points: Sequence[CurvePoint], place: _Places, turn: int) -> Iterator[Markup]:
     style = f"line-{turn % STYLES}"
-    measured = [p for p in points if p.measured]
-    yield from _band([*measured[-1:], *(p for p in points if not p.measured)], place, style)
-    path = " ".join(f"{place.x(p.x):.1f},{place.y(p.value):.1f}" for p in measured)
+    path = " ".join(f"{place.x(p.x):.1f},{place.y(p.value):.1f}" for p in points)
     yield Markup('<polyline class="{}" points="{}"/>').format(style, path)
-    for p in measured:
+    for p in points:
         yield Markup(
             '<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>'
             '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="3"/>'
@@ -111,16 +109,3 @@ def _line(points: Sequence[CurvePoint], place: _Places, turn: int) -> Iterator[M
             place.x(p.x),
             place.y(p.value),
         )
-
-
-def _band(points: Sequence[CurvePoint], place: _Places, style: str) -> Iterator[Markup]:
-    """What is extrapolated: from the last measured interval to those that are predicted."""
-    if len(points) < 2:
-        return
-    edge = [(p.x, p.low) for p in points] + [(p.x, p.high) for p in reversed(points)]
-    around = " ".join(f"{place.x(x):.1f},{place.y(y):.1f}" for x, y in edge)
-    middle = " ".join(f"{place.x(p.x):.1f},{place.y(p.value):.1f}" for p in points)
-    yield Markup(
-        '<polygon class="band" points="{}"><title>extrapolated, not measured</title></polygon>'
-        '<polyline class="{} beyond" points="{}"/>'
-    ).format(around, style, middle)

@@ -32,7 +32,6 @@ class CurvePoint(NamedTuple):
     value: float
     low: float
     high: float
-    measured: bool = True
 
 
 class CurvePanel(NamedTuple):
@@ -69,9 +68,8 @@ def sweep_of(report: Report, policy: Policy | None) -> SweepView | None:
     swept: dict[str, list[Measurement]] = {}
     found = [row for row in report.rows if names and row.variant.keys() == set(names)]
     for row in found:
-        if not row.extrapolated:
-            ordered = {name: row.variant[name] for name in names}
-            swept.setdefault(variant_text(ordered), []).append(row)
+        ordered = {name: row.variant[name] for name in names}
+        swept.setdefault(variant_text(ordered), []).append(row)
     if not swept:
         return None
     first = list(swept.items())[:MOST_SETTINGS]
@@ -123,9 +121,7 @@ def _lines(
         if row.layer == layer and row.value is not None:
             rest = variant_text({k: v for k, v in row.variant.items() if k != along})
             low, high = row.interval or (row.value, row.value)
-            point = CurvePoint(
-                places[row.variant[along]], row.value, low, high, not row.extrapolated
-            )
+            point = CurvePoint(places[row.variant[along]], row.value, low, high)
             lines.setdefault(rest, []).append(point)
     return {name: sorted(points) for name, points in lines.items()}
 
