@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,6 +207,23 @@ class PrincipalAngles:
     permuted: Mapping[str, Array]
     facts: dict[str, JsonValue] = field(default_factory=dict)
     halved: Mapping[str, Array] = field(default_factory=dict)
+
+    @classmethod
+    def unless_alike(
+        cls,
+        angles: Array,
+        permuted: Sequence[Mapping[str, Array]],
+        facts: dict[str, JsonValue],
+        halved: Mapping[str, Array] = MappingProxyType({}),
+    ) -> PrincipalAngles | NotApplicable:
+        """Join the permuted distances, or say why all groupings are equally far apart."""
+        together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
+        compared = cls(angles, together, facts, halved)
+        try:
+            compared.expect_different()
+        except NotApplicable as why:
+            return why
+        return compared
 
     def distance(self, name: str) -> float:
         """Compute one of the distances of the observed groups."""

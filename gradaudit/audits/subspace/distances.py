@@ -8,10 +8,11 @@ joint coordinates, so a permutation costs the same however many elements a gradi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain, islice, product
+from itertools import chain, islice
 from typing import Literal, Self
 
 import numpy as np
@@ -31,11 +32,11 @@ from gradaudit.audits.subspace.comparing import (
     quick_angles,
 )
 from gradaudit.audits.subspace.groups import Split
-from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
+from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, MeanGroups
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.executors.workers import ALONE, Task, Workers
-from gradaudit.gradients.memory import column_blocks
+from gradaudit.gradients.memory import as_array, column_blocks
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Advance, Progress
@@ -92,8 +93,13 @@ class Comparison:
         fitting = max(1, self.memory // (8 * len(self.records) ** 2))
         layers, size = self._coordinates(), fitting if workers.jobs > 1 else 1
         while some := dict(islice(layers, size)):
-            found = {name: one for name, one in some.items() if isinstance(one, np.ndarray)}
-            compared = _compared(found, self.splits, self.memory, advance, workers)
+            pairs = [
+                (name, number, SampleGroups.of(coordinates, split))
+                for name, coordinates in some.items()
+                if isinstance(coordinates, np.ndarray)
+                for number, split in enumerate(self.splits)
+            ]
+            compared = _compared(pairs, self.memory, advance, workers)
             for name, one in some.items():
                 if isinstance(one, GradauditError):
                     advance(self._permutations)
@@ -117,45 +123,39 @@ class Comparison:
                 vectors = None
 
     def _by_means(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
-        forms, without = self._forms()
-        yield from without.items()
-        means = dict(mean_gradients(self._stream, forms, self.splits, self.memory))
-        permuting = Permuting(self._stream, means, self.splits, self.memory)
-        outcomes: dict[str, dict[int, PrincipalAngles | GradauditError]] = {
-            name: {} for name in means
-        }
-        ranks: dict[tuple[str, int], int] = {}
-        for name, number in product(means, range(len(self.splits))):
-            try:
-                ranks[name, number] = means[name].rank(number, self.splits[number])
-                permuting.expect_affordable(name)
-            except GradauditError as why:
-                outcomes[name][number] = why
-                ranks.pop((name, number), None)
-        advance(len(self.layers) * self._permutations - len(ranks) * permuting.count)
-        for (name, number), permuted in permuting.distances(ranks, advance, workers).items():
-            angles = means[name].angles(number, self.splits[number], ranks[name, number])
-            facts: dict[str, JsonValue] = {"k": len(angles), "dimensions": means[name].form.columns}
-            compared = PrincipalAngles(angles, permuted, facts)
-            try:
-                compared.expect_different()
-                outcomes[name][number] = compared
-            except NotApplicable as why:
-                outcomes[name][number] = why
-        yield from outcomes.items()
-
-    def _everywhere(self, why: GradauditError) -> Outcome:
-        return dict.fromkeys(range(len(self.splits)), why)
-
-    def _forms(self) -> tuple[dict[str, MatrixForm], dict[str, Outcome]]:
-        forms: dict[str, MatrixForm] = {}
-        without: dict[str, Outcome] = {}
         for layer in self.layers:
+            outcome: dict[int, PrincipalAngles | GradauditError] = {}
+            groups: dict[int, Groups] = {}
             try:
-                forms[layer.name] = MatrixForm.of(layer, self.target.model)
-            except NotApplicable as why:
-                without[layer.name] = self._everywhere(why)
-        return forms, without
+                form, vectors = MatrixForm.of(layer, self.target.model), self._vectors(layer)
+            except GradauditError as why:
+                outcome = self._everywhere(why)
+            else:
+                for number, split in enumerate(self.splits):
+                    try:
+                        groups[number] = MeanGroups.of(form, vectors, split)
+                    except GradauditError as why:
+                        outcome[number] = why
+            advance(sum(len(self.splits[number].orders) for number in outcome))
+            pairs = [(layer.name, number, each) for number, each in groups.items()]
+            yield layer.name, outcome | _compared(pairs, self.memory, advance, workers)[layer.name]
+
+    def _vectors(self, layer: Layer) -> Array:
+        """Compute all records' gradients of a layer, (records, elements).
+
+        Raises:
+            NotApplicable: they do not fit into memory.
+        """
+        size = 8 * len(self.records) * layer.parameters
+        if size > self._room:
+            raise NotApplicable(
+                f"{len(self.records)} gradients of {layer.parameters:,} elements take {size:.1e} "
+                f"bytes of {self._room:.1e}; use --reading samples, or fewer --samples"
+            )
+        return np.concatenate([as_array(chunk[layer.name]) for chunk in self._stream([layer.name])])
+
+    def _everywhere(self, why: GradauditError) -> dict[int, PrincipalAngles | GradauditError]:
+        return dict.fromkeys(range(len(self.splits)), why)
 
     def _stream(self, names: Sequence[str]) -> PerSampleGradients:
         """Stream the gradients of these layers; runs of the model are kept where they fit."""
@@ -214,36 +214,30 @@ def compare_samples(
         AuditError: as ``coordinates_of``.
         NotApplicable: as ``coordinates_of``.
     """
-    found = {"": coordinates_of(vectors)}
-    return _compared(found, splits, memory, lambda units: None, ALONE)[""]
+    coordinates = coordinates_of(vectors)
+    pairs = [
+        ("", number, SampleGroups.of(coordinates, split)) for number, split in enumerate(splits)
+    ]
+    return _compared(pairs, memory, lambda units: None, ALONE)[""]
 
 
 def _compared(
-    layers: Mapping[str, Array],
-    splits: Sequence[Split],
-    memory: int,
-    advance: Advance,
-    workers: Workers,
+    pairs: Sequence[tuple[str, int, Groups]], memory: int, advance: Advance, workers: Workers
 ) -> dict[str, dict[int, PrincipalAngles | GradauditError]]:
-    """Compare every split in every layer that has principal coordinates."""
-    pairs = [
-        (name, number, _Groups.of(coordinates, split))
-        for name, coordinates in layers.items()
-        for number, split in enumerate(splits)
-    ]
+    """Compare the groups of layers and splits, which workers permute."""
     tasks = [
         [workers.keeping(task, name, number, at) for at, task in enumerate(groups.portions(memory))]
         for name, number, groups in pairs
     ]
     permuted = iter(Workers(workers.jobs).share([*chain.from_iterable(tasks)], advance))
-    outcomes: dict[str, dict[int, PrincipalAngles | GradauditError]] = {name: {} for name in layers}
+    outcomes: dict[str, dict[int, PrincipalAngles | GradauditError]] = defaultdict(dict)
     for (name, number, groups), own in zip(pairs, tasks, strict=True):
         outcomes[name][number] = groups.compared([*islice(permuted, len(own))])
     return outcomes
 
 
 @dataclass(frozen=True)
-class _Groups:
+class SampleGroups:
     """The two groups of a split, in principal coordinates (records, directions).
 
     The number of directions is the same for every labelling: that of the pooled energy, or the
@@ -264,6 +258,7 @@ class _Groups:
 
     @classmethod
     def of(cls, coordinates: Array, split: Split) -> Self:
+        """Choose the number of directions."""
         energies = np.square(coordinates).sum(axis=0)
         holding = directions_holding(ENERGY, energies)
         floor = negligible(coordinates.shape) * float(np.sqrt(energies[0]))
@@ -284,14 +279,8 @@ class _Groups:
             leading_directions(self.coordinates[rows], self.k, self.floor)
             for rows in (self.split.member, ~self.split.member)
         )
-        together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
         angles = principal_angles(inside, outside)
-        compared = PrincipalAngles(angles, together, self._facts, self._halved())
-        try:
-            compared.expect_different()
-        except NotApplicable as why:
-            return why
-        return compared
+        return PrincipalAngles.unless_alike(angles, permuted, self._facts, self._halved())
 
     def _halved(self) -> dict[str, Array]:
         """Compute distances in half samples, each with its own directions and their number."""
@@ -314,6 +303,10 @@ class _Groups:
             "energy_share": float(self.energies[: self.k].sum() / self.energies.sum()),
             "k_for_95_percent": self.holding,
         }
+
+
+Groups = SampleGroups | MeanGroups
+"""The two groups of a split in one layer, by one of the readings."""
 
 
 def _permuted(

@@ -1,8 +1,4 @@
-"""The reading ``mean`` compares the row spaces of two groups' mean gradient matrices.
-
-Means of permuted groups are sums over records, so one run over the records gives those of as many
-permutations as memory holds.
-"""
+"""The reading ``mean`` compares the row spaces of two groups' mean gradient matrices."""
 
 from __future__ import annotations
 
@@ -10,13 +6,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import nn
 
 from gradaudit.audits.subspace.comparing import (
+    PrincipalAngles,
     distances,
     leading_directions,
     negligible,
@@ -26,8 +24,7 @@ from gradaudit.audits.subspace.comparing import (
 )
 from gradaudit.audits.subspace.groups import Split
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.executors.workers import ALONE, Workers
-from gradaudit.gradients.memory import ColumnRange, Stream, as_array, counted, names, passes
+from gradaudit.executors.workers import Task
 from gradaudit.models.module_kinds import outputs_second
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
@@ -100,185 +97,77 @@ class MatrixForm:
 
 
 @dataclass(frozen=True)
-class Means:
-    """One layer's mean gradients of the groups of every split.
+class MeanGroups:
+    """The mean gradients of a split's two groups, of the smaller numerical rank k.
 
     Attributes:
         form: how a gradient lies in a matrix.
-        total: the sum over all records, (elements,).
-        sums: the sum over the records with the value, (splits, elements).
-        norm: the mean norm of a record's gradient: sums are rounded relative to it.
+        vectors: gradients, (records, elements).
+        k: directions that are compared.
+        floor: the largest singular value of a mean that is rounding error.
     """
 
     form: MatrixForm
-    total: Array
-    sums: Array
-    norm: float
+    vectors: Array
+    split: Split
+    k: int
+    floor: float
 
-    @property
-    def floor(self) -> float:
-        """The largest singular value of a mean that is rounding error."""
-        return negligible((self.form.rows, self.form.columns)) * self.norm
-
-    def matrices(self, sums: Array, members: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Shape both groups' means as (…, rows, columns).
-
-        Args:
-            sums: over the records with the value, (…, elements).
-            members: which these are, (…, records).
-        """
-        inside = members.sum(axis=-1, keepdims=True)
-        outside = members.shape[-1] - inside
-        return self.form.matrix(sums / inside), self.form.matrix((self.total - sums) / outside)
-
-    def rank(self, number: int, split: Split) -> int:
-        """Compute the smaller numerical rank of a split's two groups.
+    @classmethod
+    def of(cls, form: MatrixForm, vectors: Array, split: Split) -> Self:
+        """Find the rank.
 
         Raises:
-            NotApplicable: there is nothing to compare in row spaces of this rank.
+            NotApplicable: there is nothing to compare in row spaces of this rank, or the
+                permutations would take too long.
             AuditError: the gradients are not finite.
         """
-        if not np.isfinite(self.norm):
+        norm = float(np.linalg.norm(vectors, axis=1).mean())
+        if not np.isfinite(norm):
             raise AuditError(NOT_FINITE)
-        means = self.matrices(self.sums[number], split.member)
-        k = min(numerical_rank(mean, self.floor) for mean in means)
+        floor = negligible((form.rows, form.columns)) * norm
+        k = min(numerical_rank(mean, floor) for mean in _means(form, vectors, split.member))
         if k == 0:
             raise NotApplicable("a group's mean gradient is zero and spans nothing")
-        if k == self.form.columns:
+        if k == form.columns:
             raise NotApplicable(
-                f"row space is everything: {self.form.rows} rows of {k} columns; "
-                "use --reading samples"
+                f"row space is everything: {form.rows} rows of {k} columns; use --reading samples"
             )
-        return k
-
-    def angles(self, number: int, split: Split, k: int) -> Array:
-        """Compute principal angles (k,) between the row spaces of a split's groups."""
-        means = self.matrices(self.sums[number], split.member)
-        return principal_angles(*(leading_directions(mean, k, self.floor) for mean in means))
-
-    def quick_angles(self, sums: Array, members: NDArray[np.bool_], k: int) -> Array:
-        """Compute principal angles (permutations, k) from the permuted groups' sums."""
-        means, rough = self.matrices(sums, members), {"reliable": _ROUGHLY}
-        return quick_angles(*(leading_directions(mean, k, self.floor, **rough) for mean in means))
-
-
-def mean_gradients(
-    stream: Stream, forms: Mapping[str, MatrixForm], splits: Sequence[Split], memory: int
-) -> Iterator[tuple[str, Means]]:
-    """Yield the mean gradients of the observed groups, layer by layer.
-
-    Args:
-        stream: gives the gradients.
-        forms: of the layers, by name.
-        splits: the comparisons.
-        memory: bytes that the sums held at one time may take.
-    """
-    weights = np.stack([np.ones(len(splits[0].member)), *(split.member for split in splits)])
-    sizes = {name: form.rows * form.columns for name, form in forms.items()}
-    costs = {name: _BYTES * len(weights) * size for name, size in sizes.items()}
-    for pieces in passes(dict.fromkeys(forms, 1), memory, costs):
-        sums = {name: np.zeros((len(weights), sizes[name])) for name in names(pieces)}
-        norms = dict.fromkeys(sums, 0.0)
-        for rows, chunk in counted(stream(list(sums))):
-            for name, total in sums.items():
-                values = as_array(chunk[name])
-                total += weights[:, rows] @ values
-                norms[name] += float(np.linalg.norm(values, axis=1).sum())
-        for name, (total, *parts) in sums.items():
-            norm = norms[name] / weights.shape[1]
-            yield name, Means(forms[name], total, np.stack(parts), norm)
-
-
-@dataclass(frozen=True)
-class Permuting:
-    """Computes distances between the row spaces of groups with permuted labels.
-
-    Attributes:
-        means: of the observed groups, by layer.
-        splits: the comparisons, with as many permutations each.
-        memory: bytes that permuted means may take.
-    """
-
-    stream: Stream
-    means: Mapping[str, Means]
-    splits: Sequence[Split]
-    memory: int
-
-    @property
-    def count(self) -> int:
-        """The number of permutations."""
-        return len(self.splits[0].orders)
-
-    def expect_affordable(self, name: str) -> None:
-        """Raise where the permutations of a layer would take too long.
-
-        Raises:
-            NotApplicable: with what to do instead.
-        """
-        form = self.means[name].form
         few, many = sorted((form.rows, form.columns))
-        work = 2 * self.count * (6 * many + 20 * few) * few**2
-        if work > _MOST_WORK:
+        if 2 * len(split.orders) * (6 * many + 20 * few) * few**2 > _MOST_WORK:
             raise NotApplicable(
-                f"row spaces of {form.rows} x {form.columns} for {self.count} permutations "
+                f"row spaces of {form.rows} x {form.columns} for {len(split.orders)} permutations "
                 "would take too long; use --reading samples, or fewer --permutations"
             )
+        return cls(form, vectors, split, k, floor)
 
-    def distances(
-        self, ranks: Mapping[tuple[str, int], int], advance: Advance, workers: Workers = ALONE
-    ) -> dict[tuple[str, int], dict[str, Array]]:
-        """Compute every distance, (permutations,) by its name.
+    def portions(self, memory: int) -> list[Task[dict[str, Array]]]:
+        """Compute distances under the permutations, as many at once as fit the memory."""
+        step = max(1, memory // (_BYTES * _COPIES * self.vectors.shape[1]))
+        starts = range(0, len(self.split.orders), step)
+        return [partial(self._permuted, slice(start, start + step)) for start in starts]
 
-        Args:
-            ranks: how many directions are compared, by layer and number of the split.
-            advance: called with the number of permutations that are done.
-            workers: who share in the runs over the records.
-
-        Returns:
-            The same keys in the same order, with their distances.
-        """
-        keys = {str(position): key for position, key in enumerate(ranks)}
-        numbers = {key: self.means[name].total.size for key, (name, _) in keys.items()}
-        costs = {key: _BYTES * _COPIES * size for key, size in numbers.items()}
-        groups = [*passes(dict.fromkeys(keys, self.count), self.memory, costs)]
-        tasks = [
-            partial(self._of_a_run, [(*keys[piece.layer], piece) for piece in pieces], ranks)
-            for pieces in groups
-        ]
-        found = chain.from_iterable(workers.share(tasks, advance, patience=0))
-        parts: dict[tuple[str, int], list[dict[str, Array]]] = {key: [] for key in ranks}
-        for piece, part in zip(chain.from_iterable(groups), found, strict=True):
-            parts[keys[piece.layer]].append(part)
-        return {
-            key: {name: np.concatenate([part[name] for part in some]) for name in some[0]}
-            for key, some in parts.items()
-        }
-
-    def _of_a_run(
-        self,
-        wanted: Sequence[tuple[str, int, ColumnRange]],
-        ranks: Mapping[tuple[str, int], int],
-        advance: Advance,
-    ) -> list[dict[str, Array]]:
-        sums, found = self._sums(wanted), []
-        for name, number, piece in wanted:
-            members = self._members(number, piece)
-            angles = self.means[name].quick_angles(sums.pop(0), members, ranks[name, number])
-            found.append(distances(angles))
-            advance(piece.width)
+    def _permuted(self, at: slice, advance: Advance) -> dict[str, Array]:
+        labels = self.split.member[self.split.orders[at]]
+        found = distances(quick_angles(*self._directions(labels, reliable=_ROUGHLY)))
+        advance(len(labels))
         return found
 
-    def _sums(self, wanted: Sequence[tuple[str, int, ColumnRange]]) -> list[Array]:
-        """Yield sums over the permuted groups, (width, elements) for each piece."""
-        sums = [np.zeros((piece.width, self.means[name].total.size)) for name, _, piece in wanted]
-        for rows, chunk in counted(self.stream(list({name: 0 for name, _, _ in wanted}))):
-            values = {name: as_array(tensor) for name, tensor in chunk.items()}
-            for (name, number, piece), total in zip(wanted, sums, strict=True):
-                members = self._members(number, piece)[:, rows]
-                total += members.astype(np.float64) @ values[name]
-        return sums
+    def compared(self, permuted: Sequence[Mapping[str, Array]]) -> PrincipalAngles | NotApplicable:
+        """Compare the observed groups with permuted ones, unless all are equally far apart."""
+        facts: dict[str, JsonValue] = {"k": self.k, "dimensions": self.form.columns}
+        angles = principal_angles(*self._directions(self.split.member))
+        return PrincipalAngles.unless_alike(angles, permuted, facts)
 
-    def _members(self, number: int, piece: ColumnRange) -> NDArray[np.bool_]:
-        """Marks the records that have the value under some permutations, (width, records)."""
-        split = self.splits[number]
-        return split.member[split.orders[piece.start : piece.stop]]
+    def _directions(self, members: NDArray[np.bool_], **how: float) -> Iterator[Array]:
+        for mean in _means(self.form, self.vectors, members):
+            yield leading_directions(mean, self.k, self.floor, **how)
+
+
+def _means(form: MatrixForm, vectors: Array, members: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Compute both groups' means, (…, rows, columns), of members (…, records)."""
+    inside, outside = (
+        group @ vectors / group.sum(axis=-1, keepdims=True)
+        for group in (members.astype(np.float64), (~members).astype(np.float64))
+    )
+    return form.matrix(inside), form.matrix(outside)

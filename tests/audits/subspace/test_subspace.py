@@ -292,6 +292,13 @@ def test_row_spaces_too_large_to_permute_are_skipped(monkeypatch: pytest.MonkeyP
     assert "use --reading samples, or fewer --permutations" in str(one(rows, "p_value", "3").reason)
 
 
+def test_gradients_that_do_not_fit_have_no_mean_reading() -> None:
+    """Of 24 records by 24 and 36 elements of 8 bytes."""
+    rows = rows_of(subject_of(memory=8 * 24 * 30), reading="mean")
+    assert one(rows, "p_value", "0").status == "measured"
+    assert "36 elements take 6.9e+03 bytes of" in str(one(rows, "p_value", "3").reason)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_layer_of_every_model_has_a_row_or_a_reason(case: Case) -> None:
     generator = torch.Generator().manual_seed(0)
