@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import warnings
 
 from gradaudit.executors.stopping import stoppable
 
@@ -10,6 +11,7 @@ from gradaudit.executors.stopping import stoppable
 def main() -> None:
     """Run the command line."""
     _open_streams()
+    _show_warnings()
     with stoppable():
         gc.disable()  # until all is imported
         from gradaudit.cli import main as run
@@ -28,6 +30,12 @@ def _open_streams() -> None:
         sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115 - writing to it fails, and is told
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _show_warnings() -> None:
+    """Show warnings that Python was asked to raise: those of libraries end no command."""
+    if any(action == "error" for action, *_ in warnings.filters):
+        warnings.simplefilter("default")
 
 
 if __name__ == "__main__":

@@ -102,6 +102,15 @@ def _unwritten(error: OSError) -> str:
     return f"standard output: cannot be written: {error.strerror}; what is there is not whole"
 
 
+@contextmanager
+def _written_out() -> Iterator[None]:
+    """Write what is buffered before the interpreter ends, which would fail with a traceback."""
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+
+
 def _fail(message: str, verbose: bool) -> None:
     if verbose:
         for line in traceback.format_exc().splitlines():
@@ -284,8 +293,11 @@ def main() -> None:
             app = build(None if completing else words)
         gc.freeze()  # what is imported stays, and need not be looked at
         gc.enable()
-        with whole_words(os.environ, os.environ.get(_COMPLETING, "")):
+        with whole_words(os.environ, os.environ.get(_COMPLETING, "")), _written_out():
             app()
+    except OSError as error:
+        say(_unwritten(error))
+        sys.exit(FAILED)
     except GradauditError as error:
         say(str(error))
         sys.exit(error.exit_status)

@@ -6,6 +6,7 @@ import gc
 import os
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -139,13 +140,36 @@ def unfinished(settings: OutputSettings) -> Iterator[Units]:
             raise
 
 
+def write(report: Report, settings: OutputSettings, policy: Policy | None = None) -> str:
+    """Write the report's files, and return why some could not be written; empty where all were.
+
+    The report is then kept as JSON in a private temporary file, whose name is in the reason.
+    """
+    faults = []
+    for path, format_ in writers(settings.files):
+        try:
+            format_.write(report, path, policy)
+        except UsageError as error:
+            faults.append(str(error))
+    return "; ".join([*faults, _kept(report)]) if faults else ""
+
+
+def _kept(report: Report) -> str:
+    """Save a report as a private temporary file, and say where it is."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="gradaudit-", suffix=".json")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(report.to_json())
+    except OSError as error:
+        return f"nor is there a temporary file for the report: {error.strerror or error}"
+    return f"the report was written to {name}"
+
+
 def show(report: Report, settings: OutputSettings, policy: Policy | None = None) -> None:
-    """Write the report's files, then the report to standard output.
+    """Write the report to standard output.
 
     A single audit that measured nothing has no table: the error says why in one line.
     """
-    for path, format_ in writers(settings.files):
-        format_.write(report, path, policy)
     single = len(report.options) == 1 and settings.shape == "table"
     if not single or any(row.status == "measured" for row in report.rows):
         format_named(settings.shape, every=settings.all).show(report, policy)
@@ -164,22 +188,28 @@ def finish(
         AuditError: it cannot stand as an audit that was done, or leaves a claim untested.
     """
     report = presentable(report, settings, subject)
+    unwritten = write(report, settings, policy)
+    if not unwritten:
+        units.forget()
     show(report, settings, policy)
-    units.forget()
-    conclude(report, settings, policy)
+    conclude(report, settings, policy, unwritten)
 
 
-def conclude(report: Report, settings: BudgetSettings, policy: Policy | None = None) -> None:
+def conclude(
+    report: Report, settings: BudgetSettings, policy: Policy | None = None, unwritten: str = ""
+) -> None:
     """Exit with 1 where the verdict on a shown report is FAILED, unless ``--exit-zero`` is given.
 
-    An audit that broke is named, and does not hide what others have shown.
+    An audit that broke, and a file that was not written, are named and hide nothing that others
+    have shown.
 
     Raises:
-        AuditError: the report cannot stand as an audit that was done, or leaves a claim untested.
+        AuditError: the report cannot stand as an audit that was done, leaves a claim untested, or
+            was not written to its files.
     """
     judged = with_findings(report, policy)
     failed = fails(judged) if policy else verdict(judged) == "failed"
-    faults = incomplete(report) or claim_untested(report)
+    faults = "; ".join(filter(None, (incomplete(report) or claim_untested(report), unwritten)))
     if faults and (settings.exit_zero or not failed):
         raise AuditError(faults)
     if failed and not settings.exit_zero:

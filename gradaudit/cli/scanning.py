@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,12 @@ import typer
 import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, Metric
 from gradaudit.audits.presets import OF_SUBJECT, PRESETS, Preset, PresetName
-from gradaudit.cli.perform import asked, finish, opened, presentable, show, unjudged
+from gradaudit.cli.perform import asked, finish, opened, presentable, show, unjudged, write
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import BudgetSettings, settle
 from gradaudit.core.files import write_atomically
 from gradaudit.core.text import duration, listed, printable
-from gradaudit.errors import GradauditError, NotApplicable
+from gradaudit.errors import GradauditError, NotApplicable, UsageError
 from gradaudit.judging import Policy
 from gradaudit.judging.policy import matches
 from gradaudit.report import Report
@@ -106,7 +107,8 @@ def survey(
     def keep(report: Report) -> None:
         if file is not None:
             report.provenance.update(facts)
-            write_atomically(file, report.to_json())
+            with suppress(UsageError):  # at the end it is written again, or elsewhere
+                write_atomically(file, report.to_json())
 
     with opened(settings) as subject:
         done = deferred.survey.Survey(
@@ -115,9 +117,11 @@ def survey(
         done.go(watcher(settings.quiet), _unfinished(file), keep if file else None)
     report = done.report(facts, resumable=bool(done.stopped and file))
     if done.stopped:
-        show(presentable(report, settings, subject), settings, policy)
+        report = presentable(report, settings, subject)
+        unwritten = write(report, settings, policy)
+        show(report, settings, policy)
         if file is not None and hasattr(done.stopped, "words"):
-            done.stopped.words += f"; the same command goes on from {file.name}"
+            done.stopped.words += f"; {unwritten or f'the same command goes on from {file.name}'}"
         raise done.stopped
     finish(report, settings, subject, deferred.units.NOTHING_KEPT, policy)
     return report

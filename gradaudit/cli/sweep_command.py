@@ -27,6 +27,7 @@ from gradaudit.cli.perform import (
     stdout_for_the_report,
     time_left,
     unfinished,
+    write,
 )
 from gradaudit.cli.reports import CURVES, METRIC, RELATIVE, TABLE, SweepFiles, metric_of
 from gradaudit.cli.scanning import Left, about, judged_by
@@ -97,13 +98,15 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             return
         with unfinished(output) as units:
             report = _swept(sweep.within(seconds), left, units, watcher(output.quiet))
+            unwritten = write(report, output)
             show(report, output)
             if output.shape == "table":
                 print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
             if not incomplete(report):
                 files.write(report, metric)
-            units.forget()
-        conclude(report, output)
+            if not unwritten:
+                units.forget()
+        conclude(report, output, unwritten=unwritten)
 
     of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
     return with_options(command, [*of_sweep, *parameters(audit)])

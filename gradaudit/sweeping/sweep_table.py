@@ -13,6 +13,7 @@ from gradaudit.sweeping.grid import axes_of
 
 SUFFIXES = (".csv", ".md")
 _TIDY = ("variant", "layer", "metric", "value", "low", "high", "confidence", "n", "status")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def expect_table(path: Path) -> None:
@@ -60,7 +61,7 @@ def write_table(path: Path, report: Report, metric: str) -> None:
 def _tidy(report: Report, names: Sequence[str]) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*names, *_TIDY])
+    lines.writerow([*map(_inert, names), *_TIDY])
     for row in report.rows:
         if not row.variant.keys() >= set(names):
             continue
@@ -69,8 +70,14 @@ def _tidy(report: Report, names: Sequence[str]) -> str:
         value = row.number if row.status == "measured" else None
         rest = (value, low, high, row.confidence, row.n, row.status)
         settings = [row.variant[name] for name in names]
-        lines.writerow([*settings, more, row.layer or "", row.id, *rest])
+        cells = [*settings, more, row.layer or "", row.id]
+        lines.writerow([*map(_inert, cells), *rest])
     return text.getvalue()
+
+
+def _inert(cell: object) -> object:
+    """Quote a text that a spreadsheet would run as a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
 
 
 def _value(row: Measurement) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from report_builder import make_report, row
 
 import gradaudit
 from gradaudit.core.files import write_atomically
+from gradaudit.report import Report
 
 DATA = ("-d", "diabetes", "--device", "cpu")
 
@@ -185,6 +186,41 @@ def test_a_full_disk_under_stdout_is_told_in_one_line(folder: Path, shape: str) 
         "gradaudit: standard output: cannot be written: No space left on device; "
         "what is there is not whole\n"
     )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("command", ["--help", "scan --help", "--version", "list"])
+def test_help_on_a_full_disk_is_one_line(folder: Path, command: str) -> None:
+    done = in_a_shell(folder, command, ">/dev/full")
+    assert done.returncode == 3
+    assert done.stderr.startswith("gradaudit: standard output: cannot be written: No space")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("behind", [">/dev/full", ">&-"])
+def test_an_output_that_fails_leaves_the_report_and_nothing_unfinished(
+    folder: Path, behind: str
+) -> None:
+    before = {path.name for path in folder.iterdir()}
+    model = "-m 'zoo:mlp?inputs=10&classes=2' -a sex --permutations 19 -q"
+    done = in_a_shell(folder, f"subspace {' '.join(DATA)} {model} -o s.json", behind)
+    assert done.returncode == 3, done.stderr
+    assert {path.name for path in folder.iterdir()} - before - {"r.json"} == {"s.json"}
+    assert Report.from_file(folder / "s.json").rows
+
+
+def test_warnings_as_errors_are_no_verdict(folder: Path) -> None:
+    own = {**os.environ, "PYTHONWARNINGS": "error"}
+    passing = make_report(row("forward.fraction", "fc1", 0.1, interval=(0.05, 0.2)))
+    write_atomically(folder / "p.json", passing.to_json())
+    words = [sys.executable, "-m", "gradaudit", "gate", "p.json"]
+    plain, strict = (
+        subprocess.run(words, capture_output=True, text=True, cwd=folder, env=env, timeout=600)
+        for env in ({**os.environ}, own)
+    )
+    assert (strict.returncode, strict.stdout) == (plain.returncode, plain.stdout)
+    assert "Traceback" not in strict.stderr
 
 
 @pytest.mark.parametrize("command", ["gate r.json", "gate r.json -f json"])

@@ -1,5 +1,6 @@
 """``gradaudit sweep`` as a user meets it, with an audit that only counts."""
 
+import csv
 import json
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from gradaudit.cli.reports import render
 from gradaudit.cli.sweep_command import sweep_command
 from gradaudit.report import Report
 from gradaudit.subject import RATE
+from gradaudit.sweeping.sweep_table import write_table
 from gradaudit.view.scope import scope_of
 
 __all__ = ["only_counting"]
@@ -126,6 +128,18 @@ def test_a_table_of_the_sweep_is_written(tmp_path: Path) -> None:
     lines = file.read_text().splitlines()
     assert lines[0] == "h,variant,layer,metric,value,low,high,confidence,n,status"
     assert "5,,fc1,counting.count,100.0,,,,,measured" in lines
+
+
+def test_no_cell_of_a_table_is_a_formula(swept: Report, tmp_path: Path) -> None:
+    """A spreadsheet runs a text that begins with one of four signs; numbers stay numbers."""
+    names = ["=cmd|x!A0", "+1", "-fc1", "@SUM(A1)", "fc=1"]
+    first = next(row for row in swept.measurements if row.layer and row.variant)
+    rows = [first.model_copy(update={"layer": name, "value": -1.5}) for name in names]
+    file = tmp_path / "sweep.csv"
+    write_table(file, swept.model_copy(update={"measurements": rows}), first.id)
+    read = list(csv.DictReader(file.read_text().splitlines()))
+    assert [row["layer"] for row in read] == [f"'{name}" for name in names[:4]] + ["fc=1"]
+    assert {row["value"] for row in read} == {"-1.5"}
 
 
 def test_the_scope_names_every_setting(swept: Report) -> None:

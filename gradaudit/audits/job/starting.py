@@ -11,7 +11,7 @@ import yaml
 from gradaudit.audits.job import JobOptions
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
 from gradaudit.audits.job.measure import load
-from gradaudit.core.text import first_line, listed
+from gradaudit.core.text import first_line, listed, printable
 from gradaudit.errors import GradauditError
 from gradaudit.models.building import load_model
 
@@ -56,9 +56,11 @@ def beginning(folder: Path, model: str | None = None) -> JobBeginning:
     untold = list(job.notes)
     spec = model or _model_of(job, untold)
     settings = _federation(job, untold)
-    lines = [_HEAD.format(folder=folder, framework=job.framework)]
+    lines = [_HEAD.format(folder=printable(str(folder)), framework=job.framework)]
     lines += [yaml.safe_dump({key: value}) for key, value in settings.items()]
-    lines += [f"# Not known from the job: {sentence}\n" for sentence in untold]
+    lines += [
+        f"# Not known from the job: {printable(sentence, limit=None)}\n" for sentence in untold
+    ]
     lines += _laws(job)
     return JobBeginning(spec, "".join(lines), tuple(untold))
 

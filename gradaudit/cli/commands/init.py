@@ -17,7 +17,7 @@ import gradaudit.cli.deferred as deferred
 from gradaudit.cli.flags import options_of, parameter, with_options
 from gradaudit.cli.perform import opened, stdout_for_the_report
 from gradaudit.config import ScanSettings, SubjectSettings, settle
-from gradaudit.core.files import FOUND
+from gradaudit.core.files import FOUND, write_atomically
 from gradaudit.core.text import listed, printable
 from gradaudit.errors import UsageError
 from gradaudit.judging import default_policy_yaml
@@ -197,8 +197,13 @@ def _entry(key: str, value: Any, examples: Iterable[Any], about: Sequence[str]) 
 def _line(key: str, value: Any) -> str:
     """Formats a key and its value as YAML; characters that a terminal cannot show are escaped."""
     plain = [str(item) for item in value] if isinstance(value, tuple) else value
-    shown = str(plain).isprintable()
-    text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=shown, width=math.inf)
+    parts = plain.values() if isinstance(plain, dict) else plain
+    parts = parts if isinstance(value, dict | list | tuple) else [plain]
+    shown = all(str(part).isprintable() for part in parts)
+    style = None if shown else '"'  # line breaks are escaped in double quotes alone
+    text = yaml.safe_dump(
+        plain, default_flow_style=True, default_style=style, allow_unicode=shown, width=math.inf
+    )
     return f"{key}: " + text.removesuffix("...\n").rstrip()
 
 
@@ -253,9 +258,13 @@ def _init(**flags: Any) -> None:
     text = configuration(given, SpecCandidates.of(Path.cwd()), report, seen)
     written = {FOUND: text, POLICY: policy(with_job=bool(folder))}
     written |= {FEDERATION: begun.federation} if begun is not None else {}
-    for path, content in written.items():
-        with path.open("x", encoding="utf-8") as file:
-            file.write(content)
+    try:
+        for path, content in written.items():
+            write_atomically(path, content)
+    except UsageError:
+        for path in written:  # none of which was there before
+            path.unlink(missing_ok=True)
+        raise
     trust(FOUND)
     for sentence in begun.untold if begun is not None else ():
         typer.echo(printable(f"not found: {sentence}", limit=None))

@@ -16,6 +16,7 @@ from gradaudit.cli.perform import (
     expect_writable,
     show,
     stdout_for_the_report,
+    write,
 )
 from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, section, settle
 from gradaudit.core.text import printable
@@ -69,8 +70,9 @@ def _job(**flags: Any) -> None:
             typer.echo(printable(line, limit=None))
         typer.echo()
     policy = read_policy(output.policy) if output.policy else None
+    unwritten = write(report, output, policy)
     show(report, output, policy)
-    conclude(report, output, policy)
+    conclude(report, output, policy, unwritten)
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from gradaudit.cli.perform import (
     presentable,
     time_left,
     unfinished,
+    write,
 )
-from gradaudit.cli.reports import remark, writers
+from gradaudit.cli.reports import remark
 from gradaudit.cli.scanning import print_plan
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
@@ -33,7 +34,8 @@ from gradaudit.config import (
     settle,
 )
 from gradaudit.core.drawing import expect_picture
-from gradaudit.errors import UsageError
+from gradaudit.core.text import printable
+from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
@@ -86,10 +88,17 @@ def _plan(**flags: Any) -> None:
                 plan, subject.target.model, settings.cost, asked(config)
             )
         report = presentable(report, settings, subject)
-        _write(plan, report, settings, policy)
-        units.forget()
+        unwritten = write(report, settings, policy)
+        if settings.picture:
+            deferred.protection_plan.draw_frontier(settings.picture, plan, settings.cost)
+        if not unwritten:
+            units.forget()
+        _show(plan, report, settings)
+    if plan.verdict.passed and unwritten:
+        raise AuditError(unwritten)
     if not plan.verdict.passed:
-        typer.echo(f"gradaudit: {_why_none(plan, settings)}", err=True)
+        for line in filter(None, (unwritten, _why_none(plan, settings))):
+            typer.echo(f"gradaudit: {printable(line, limit=2000)}", err=True)
         raise typer.Exit(GATE_FAILED)
 
 
@@ -152,14 +161,6 @@ plan = with_options(
         *options_of(OutputSettings, "Output"),
     ],
 )
-
-
-def _write(plan: Plan, report: Report, settings: PlanSettings, policy: Policy) -> None:
-    if settings.picture:
-        deferred.protection_plan.draw_frontier(settings.picture, plan, settings.cost)
-    for path, format_ in writers(settings.files):
-        format_.write(report, path, policy)
-    _show(plan, report, settings)
 
 
 def _show(plan: Plan, report: Report, settings: PlanSettings) -> None:
