@@ -136,16 +136,6 @@ class Cell:
         return self.row is not None and self.row.details.get(CLOSED_FORM) is True
 
     @property
-    def within(self) -> bool:
-        """Whether a rule found the number within its limits."""
-        return self.measured and self.judged and not self.level and not self.possible
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether there is a number, or none is needed."""
-        return self.measured or self.solved
-
-    @property
     def brief(self) -> str:
         """The number; with that for a permuted attribute to two decimals: ``0.87 (0.53)``."""
         if self.row is None or not self.measured:

@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gradaudit.audits.base import Question
 from gradaudit.audits.gathering import members
 from gradaudit.core.text import variant_text
-from gradaudit.judging.policy import Policy, known_metrics
+from gradaudit.judging.policy import Policy
 from gradaudit.judging.risk import with_findings
 from gradaudit.measurement import text_of
-from gradaudit.report import APART_BY, Measurement, Report
+from gradaudit.report import APART_BY, Measurement, Report, marked
 from gradaudit.view.cells import Cell, MetricWarning, doubts_of
 from gradaudit.view.charts.bracket import Bracket, brackets_of
 from gradaudit.view.charts.ranking import rankings_of
@@ -34,9 +33,7 @@ class ModelLine:
     metric: str
     variant: str
     value: str
-    brief: str
     remark: str = ""
-    question: Question | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         concerns=concerns,
         cleared=cleared_of(judged),
         layers=layers,
-        model=tuple(_model_line(row, lookup) for row in model),
+        model=tuple(map(_model_line, model)),
         arrays=arrays_of(judged),
         faults=tuple(faults_of(judged)),
         gaps=gaps,
@@ -149,15 +146,10 @@ def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]
     return list(rows.values())
 
 
-def _model_line(row: Measurement, lookup: RowLookup) -> ModelLine:
-    known = known_metrics().get(row.id)
-    question = known.question if known else None
-    cell = lookup.cell_of(row, question)
+def _model_line(row: Measurement) -> ModelLine:
     return ModelLine(
         metric=row.id,
-        question=question,
         variant=variant_text(row.variant),
-        value=cell.full,
-        brief=cell.brief,
+        value=marked(row),
         remark=text_of(row.details.get("remark")),
     )

@@ -60,7 +60,7 @@ class Scope:
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """A heading and a text for each line of details that has one."""
-        lines = (("game", self.game), ("families", self.families))
+        lines = (("attacked", self.private), ("game", self.game), ("families", self.families))
         return tuple(line for line in lines if line[1])
 
     @property

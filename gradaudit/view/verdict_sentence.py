@@ -26,7 +26,6 @@ class ReportVerdict:
         sha256: of the policy; empty where the report does not say it.
         worst: the findings of a failed report; the undecided questions with what would settle each;
             what it means that the report passes; or how much was measured, where nobody judged.
-        tally: how many layers have each risk.
         warned: whether a warning is shown.
         behind: the findings or questions that ``worst`` words.
         whole: the risk of the whole model; empty where no rule judged it.
@@ -36,7 +35,6 @@ class ReportVerdict:
     policy: str
     sha256: str
     worst: str
-    tally: str
     whole: str = ""
     warned: bool = False
     behind: tuple[Concern, ...] = ()
@@ -77,7 +75,6 @@ def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> R
         worst=_worst(outcome, judged, behind, layers),
         behind=behind,
         warned=any(concern.shown for concern in concerns),
-        tally=layers.tally + (f"; risk of the whole model: {whole}" if whole else ""),
         whole=str(whole) if whole else "",
     )
 

@@ -74,9 +74,9 @@ def test_a_parquet_file_gives_the_same_columns(table: Path) -> None:
 
 def test_the_scope_says_every_imputation_encoding_and_scaling(table: Path) -> None:
     report = report_of(f"csv:{table}?label=y&attribute=height")
-    assert dict(view(report).scope.lines)["data"] == SAID
+    assert dict(view(report).scope.changes)["data"] == SAID
     scaled = report_of(f"csv:{table}?label=y&scale=standard&columns=codes&drop=joined")
-    assert dict(view(scaled).scope.lines)["data"] == (
+    assert dict(view(scaled).scope.changes)["data"] == (
         "labels encoded: high → 0 and low → 1; "
         "number columns standardised over these records (mean 0, deviation 1); missing numbers "
         "filled with the median of their column: age (1); categories as codes: job (3); a missing "

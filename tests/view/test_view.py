@@ -222,7 +222,10 @@ def attacked(**provenance: Any) -> Report:
 
 def test_the_scope_says_what_was_attacked_and_how() -> None:
     shown = view(attacked())
-    assert shown.scope.lines == (("game", "batches of 7 (leak), 16 (rank); single records (leak)"),)
+    assert shown.scope.lines == (
+        ("attacked", "slant (left, right)"),
+        ("game", "batches of 7 (leak), 16 (rank); single records (leak)"),
+    )
     assert shown.summary.assumptions == (
         "The attacker sees gradients of 3 layers; no defense; no layer hidden; updates of 1, 7 and "
         "16 records."
