@@ -10,7 +10,7 @@ from gradaudit.judging.case import ends_of, weakness, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import failing_levels, open_findings
-from gradaudit.measurement import numbers_of
+from gradaudit.measurement import numbers_of, text_of
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import WHAT_IS_PRIVATE, Place, batch_size, filled_in, secret_of
@@ -118,7 +118,7 @@ def cleared_of(judged: Report) -> tuple[Concern, ...]:
 
 def member(row: Measurement) -> str:
     """Returns the attack behind a row; a headline that copies another row has it in its details."""
-    return str(row.variant.get(row.audit, row.details.get(row.audit, "")))
+    return str(row.variant.get(row.audit) or text_of(row.details.get(row.audit)))
 
 
 def evidence_of(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MOST_ADVICE = 2
 _AGAIN = "Then measure again."
 _STABLE = "Measure again when the model, data, batches or defenses change."
+_MISSING = "Measure what is missing."
 _UNJUDGED = "Run gradaudit scan, or name a policy (--policy)."
 _STRONGER = "A stronger attacker than those that were tried may get more."
 
@@ -75,7 +76,9 @@ def _do(verdict: ReportVerdict, concerns: Sequence[Concern]) -> str:
     advice = [f"{sentence}: {text}." for sentence, text in [*helps.items()][:MOST_ADVICE]]
     if not advice and verdict.outcome == "undecided":
         advice = [each.settles.capitalize() + "." for each in concerns if each.settles][:1]
-    return " ".join([*advice, _AGAIN] if advice else [_STABLE])
+    if not advice:
+        return _MISSING if verdict.outcome == "undecided" else _STABLE
+    return " ".join([*advice, _AGAIN])
 
 
 def _assumptions(verdict: ReportVerdict, scope: Scope) -> str:

@@ -71,6 +71,12 @@ gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01 10:00
 
 </details>
 
+<details><summary>Scope</summary>
+
+- **attacked** no attribute was attacked
+
+</details>
+
 <details><summary>Not tested, and why</summary>
 
 - leak failed in fc2: NaN &#42;here&#42;

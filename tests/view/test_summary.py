@@ -123,3 +123,9 @@ def test_no_sentence_names_a_metric_by_its_identifier(metric: str) -> None:
         shown = view(make_report(measured), policy)
         sentences = [shown.verdict.sentence, *(each.sentence for each in shown.findings)]
         assert not any(map(DOTTED.search, sentences)), sentences
+
+
+def test_a_detail_named_like_the_audit_is_no_name_of_an_attack() -> None:
+    facts = {"answers": [1e-9], "attack": {"layer": "fc1"}}
+    (found,) = view(make_report(row("attack.relative_error", None, 1e-9, details=facts))).concerns
+    assert found.evidence == "relative error 1.00e-9, 1 of 1 record [3 %, 100 %]"

@@ -181,9 +181,21 @@ class DpAudit(Audit[DpAuditOptions]):
             title="The paper's estimate of epsilon, which is no bound",
             counts="trials",
         ),
-        _riskier_higher(id="epsilon_pair", title="Exact epsilon of the pair that was played"),
         _riskier_higher(
-            id="epsilon_theory", title="Epsilon that the mechanism promises for a replaced record"
+            id="epsilon_pair",
+            title="Exact epsilon of the pair that was played",
+            finding="The pair that was played has a larger epsilon.",
+            asks="Has the pair that was played a larger epsilon?",
+            noun="epsilon",
+            helps="more noise, or a smaller clip",
+        ),
+        _riskier_higher(
+            id="epsilon_theory",
+            title="Epsilon that the mechanism promises for a replaced record",
+            finding="The mechanism's law has a larger epsilon.",
+            asks="Has the mechanism's law a larger epsilon?",
+            noun="epsilon",
+            helps="more noise, or a smaller clip",
         ),
         _riskier_higher(
             id="epsilon_classical", title="Epsilon by the classical formula, valid up to 1"
