@@ -56,7 +56,7 @@ class SubjectSettings(_Settings):
     prefix: str | None = Field(
         None,
         description="Prefix of the checkpoint's keys that is replaced, OLD=NEW, as in backbone.= "
-        "or =backbone. (common prefixes are recognised without it).",
+        "or =backbone. (one that all keys share is stripped without it).",
     )
     state_dict: str | None = Field(
         None,

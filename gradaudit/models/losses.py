@@ -41,6 +41,9 @@ class Loss(ABC):
     takes_whole: bool = False
     """Whether the loss takes everything that the model returns, not the prediction alone."""
 
+    alone: bool = False
+    """Whether the model is run on one record at a time, whatever the batch."""
+
     note: str = ""
     """What a reader must know of the loss, once it was computed."""
 
@@ -309,6 +312,7 @@ class ModelLoss(Loss):
 
     name = "model"
     summary = "the loss that the model's forward(inputs, targets) returns"
+    alone = True
 
     def outputs_of(
         self,

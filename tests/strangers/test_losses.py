@@ -585,3 +585,31 @@ def test_a_loss_that_leaves_torch_is_told() -> None:
 
     reason = CustomLoss(squares, "l.py:f").coupling(torch.randn(4, 3), torch.randn(4))
     assert (reason or "").startswith("--loss l.py:f cannot be")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["forward", "attack malicious-server", "attack record"])
+def test_audits_of_a_loss_inside_the_model_are_those_of_the_same_loss_outside(name: str) -> None:
+    """Layers' inputs and outputs are looked at while the model runs on one record at a time."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(160, 5, generator=generator)
+    labels = torch.randint(0, 3, (160,), generator=generator)
+    options: dict[str, Any] = {"attack record": {"batch_size": 2, "others": 2}}.get(name, {})
+    found = []
+    for kind, loss in ((Inside, ModelLoss()), (Embedding, CrossEntropy())):
+        torch.manual_seed(0)
+        target = gradaudit.Target(kind(), (inputs, labels), loss=loss)
+        report = gradaudit.audit(target, audits={name: options})
+        measured = [m for m in report.measurements if m.layer == "net.0"]
+        rows = ((m.metric, m.layer, str(m.variant), m.value) for m in measured)
+        found.append({tuple(key): value for *key, value in rows if value is not None})
+    inside, outside = found
+    assert any(inside.values())
+    assert inside == pytest.approx(outside, rel=1e-6, abs=1e-6)
+
+
+def test_rows_of_a_table_beside_the_labels_are_not_rebuilt() -> None:
+    target = gradaudit.Target(Inside(), (X, CLASSES), loss=ModelLoss())
+    report = gradaudit.audit(target, audits={"attack table": {"batches": 1}})
+    reasons = {m.reason for m in report.measurements}
+    assert reasons == {"the model takes 2 inputs, and rows are rebuilt of one table"}

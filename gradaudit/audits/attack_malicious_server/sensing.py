@@ -130,6 +130,7 @@ def _linear_maps(
     }
     order: list[str] = []
     active: dict[str, list[Tensor]] = {}
+    batch = 1 if target.loss.alone else batch
     for start in range(0, len(records.inputs), batch):
         order, deltas = _output_gradients(model, records, slice(start, start + batch), modules)
         for name, delta in zip(order, deltas, strict=True):

@@ -194,8 +194,9 @@ class SpanCertificates:
     def _held(self) -> dict[str, Tensor]:
         """Keep the inputs of the layers that can certify, for decoys and candidates."""
         names = [layer.name for layer in self.game.subject.layers if not self._void(layer)]
-        starts = range(0, len(self._known), _AT_ONCE)
-        parts = [self._read(self._known[i : i + _AT_ONCE], names) for i in starts]
+        step = 1 if self._model.loss.alone else _AT_ONCE
+        starts = range(0, len(self._known), step)
+        parts = [self._read(self._known[i : i + step], names) for i in starts]
         return {name: torch.cat([part[name] for part in parts]) for name in names}
 
     @cached_property

@@ -114,6 +114,10 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
 def _expect_table(records: Records) -> None:
     if records.discrete and not records.features:
         raise NotApplicable("the records are no table: they are of tokens, and have no columns")
+    if len(records.parts) > 1:
+        raise NotApplicable(
+            f"the model takes {len(records.parts)} inputs, and rows are rebuilt of one table"
+        )
     if records.labels.dim() > 1 and (parts := records.labels[0].numel()) > 1:
         raise NotApplicable(f"rows are rebuilt with one label each; these have {parts}")
 
