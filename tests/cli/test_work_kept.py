@@ -97,19 +97,18 @@ def test_where_nothing_can_be_written_both_are_named(monkeypatch: pytest.MonkeyP
     assert "Traceback" not in done.err
 
 
-def test_init_leaves_no_file_where_one_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_leaves_no_file_where_one_cannot_be_written() -> None:
     def full(path: Path, content: str) -> None:
         if path.name == "policy.yaml":
             raise UsageError(f"{path}: cannot be written: No space left on device")
         write_atomically(path, content)
 
     before = sorted(Path().iterdir())
-    monkeypatch.setattr(init, "write_atomically", full)
-    done = run("init")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(init, "write_atomically", full)
+        done = run("init")
     assert (done.status, sorted(Path().iterdir())) == (2, before)
     assert "policy.yaml: cannot be written: No space left on device" in done.err
-    monkeypatch.undo()
-    monkeypatch.chdir(before[0].absolute().parent)
     assert run("init").status == 0
 
 
