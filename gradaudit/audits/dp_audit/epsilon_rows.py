@@ -116,14 +116,18 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
     Li24 divide epsilon by the number of the table's columns, which has no basis.
     """
     bare = [change.key for change in game.array_changes if change.carries_on]
-    uncovered: dict[str, JsonValue] = {}
+    beside, remarks = dict[str, JsonValue](), list[str]()
     if bare:
-        remark = f"of what is clipped and under noise; {listed(bare)} is neither"
-        uncovered = {"untouched": list[JsonValue](bare), "remark": remark}
+        beside["untouched"] = list[JsonValue](bare)
+        remarks.append(f"of what is clipped and under noise; {listed(bare)} is neither")
     law = game.mechanism.known if isinstance(game.mechanism, Middleware) else None
-    claim: dict[str, JsonValue] = {}
     if law is not None and law.claim is not None:
-        claim = {"mod_claims": {"epsilon": law.claim[0], "delta": law.claim[1]}}
+        claimed, at = law.claim
+        beside["mod_claims"] = {"epsilon": claimed, "delta": at}
+        remarks.append(
+            f"the mod claims {claimed:g} at delta {at:g}, of the sensitivity it is given"
+        )
+    beside |= {"remark": "; ".join(remarks)} if remarks else {}
     batch = game.hypotheses.records
     for relation in RELATIONS:
         promise = game.promise(relation)
@@ -137,8 +141,7 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
         details: dict[str, JsonValue] = {
             "sensitivity_over_noise": promise.mu if math.isfinite(promise.mu) else None,
             "delta": promise.delta,
-            **uncovered,
-            **claim,
+            **beside,
         }
         yield of_relation.measured("epsilon_theory", promise.epsilon, n=batch, details=details)
         if not promise.delta:

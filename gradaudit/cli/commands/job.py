@@ -21,6 +21,7 @@ from gradaudit.cli.perform import (
 from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, section, settle
 from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, UsageError
+from gradaudit.evidence.redaction import redact
 from gradaudit.executors.stopping import TimeIsUp, time_limit
 from gradaudit.judging import read_policy
 from gradaudit.measurement import dict_of, list_of
@@ -65,6 +66,7 @@ def _job(**flags: Any) -> None:
         return
     with stdout_for_the_report(), _ended_in_time(output.seconds):
         report = deferred.measure.report_of(options.folder, options, asked(config))
+    report = redact(report) if output.redact else report
     if output.shape == "table":
         for line in summary(report):
             typer.echo(printable(line, limit=None))

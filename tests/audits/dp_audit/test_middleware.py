@@ -154,6 +154,9 @@ def test_an_honest_sensitivity_is_never_refuted_and_its_seed_gives_the_same_numb
     gap = one(rows, "canary_gap")
     assert gap.value == pytest.approx(2, rel=1e-3)
     assert gap.details["alternative_value"] == "its opposite"
+    claim = one(rows, "epsilon_theory").details
+    assert claim["mod_claims"] == {"epsilon": 1.0, "delta": 1e-5}
+    assert "the mod claims 1 at delta 1e-05" in str(claim["remark"])
 
 
 MINE = """

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -517,6 +518,22 @@ def test_every_format_has_each_fault_with_file_line_and_repair(
         assert f"::error file=job/tiny/client_app.py,line={line}," in text
     else:
         assert f"tiny/client_app.py:{line}" in plain
+
+
+def test_a_redacted_report_names_no_file_of_the_job(tmp_path: Path) -> None:
+    job = nvflare_job(tmp_path / "secret", [chain(dp("buffers"))])
+    done = run("job", str(job), "--redact", "-f", "json")
+    assert done.status == 1
+    assert "untouched-arrays" in done.out
+    assert not {"secret", "config_fed_client"} & {*re.findall(r"\w+", done.out)}
+
+
+def test_the_model_is_named_as_in_every_command(tmp_path: Path) -> None:
+    """Where no class of the job's code can be built."""
+    job = nvflare_job(tmp_path, [chain(dp())])
+    (job / "app" / "custom" / "net.py").write_text("raise RuntimeError", encoding="utf-8")
+    done = run("job", str(job), "-m", "zoo:mlp?inputs=6", "-f", "json")
+    assert json.loads(done.out)["target"]["model"] == "nvflare: zoo:mlp?inputs=6"
 
 
 def test_arrays_are_shown_as_they_leave(tmp_path: Path) -> None:
