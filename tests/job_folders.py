@@ -1,6 +1,7 @@
 """Folders of tiny NVFlare jobs and Flower apps, for tests of ``gradaudit job``."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from importlib import import_module
@@ -197,8 +198,8 @@ def nvflare_template(folder: Path, name: str, *filters: dict[str, Any]) -> Path:
     (folder / "meta.conf").write_bytes((source / "meta.conf").read_bytes())
     for side in ("client", "server"):
         text = (source / f"config_fed_{side}.conf").read_text(encoding="utf-8")
-        empty, filled = '"task_result_filters": []', json.dumps([chain(*filters)])
-        text = text.replace(empty, f'"task_result_filters": {filled}')
+        filled = f'"task_result_filters": {json.dumps([chain(*filters)])}'
+        text = re.sub(r'"?task_result_filters"?\s*[:=]\s*\[\s*\]', filled, text)
         path = folder / "app" / "config" / f"config_fed_{side}.conf"
         path.write_text(text, encoding="utf-8")
     for module, text in (("net", NET), ("filters", FILTER)):

@@ -66,7 +66,7 @@ class Job(Audit[JobOptions]):
 
     ``gradaudit job JOB`` loads an NVFlare job folder or a Flower app. Filters and mods are run on
     simulated updates of the job's own model; executors, training functions and workflows are never
-    entered. NVFlare's chains come from its own ``get_filters`` (the site scope's filters, then the
+    entered. NVFlare's chains are those of its ``apply_filters`` (the site scope's filters, then the
     job's, by the exact key task/direction), Flower's from ``make_ffn`` (the first mod is outermost,
     mods of the app around those of ``@app.train``).
 

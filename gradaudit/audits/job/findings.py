@@ -162,7 +162,8 @@ def _ledgers(chain: JobChain, delta: float) -> Iterator[Fault]:
     Laplace noise of 2 clips over ``noise_var``, so the worst pair is ``noise_var`` of epsilon.
     """
     for link in chain.links:
-        entries = link.part.get_privacy_ledger() if link.name == _SPARSE else []
+        ledger = getattr(link.part, "get_privacy_ledger", None)  # not before nvflare 2.9
+        entries = ledger() if link.name == _SPARSE and ledger else []
         for entry in entries[-1:]:
             sent, total = entry["n_upload"], entry["epsilon_total"]
             worth = epsilon_laplace_composed(entry["epsilon_release"] / sent, sent, delta)

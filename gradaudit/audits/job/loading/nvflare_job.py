@@ -1,7 +1,7 @@
 """Loads an NVFlare job folder: the filters that a client's results pass through, no executor.
 
-Source: NVFlare 2.9, ``private/fed_json_config.py``, ``apis/utils/task_utils.py`` (``get_filters``)
-and ``private/fed/client/client_runner.py``, whose own code composes the chains here.
+Source: NVFlare 2.9, ``private/fed_json_config.py``, ``private/fed/client/client_runner.py`` and
+``apis/utils/task_utils.py`` (``apply_filters``), whose own code composes the chains here.
 """
 
 import io
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from nvflare.apis.dxo import MetaKey
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, SystemVarName
-from nvflare.apis.utils.task_utils import apply_filters, get_filters
+from nvflare.apis.utils.task_utils import apply_filters
 from nvflare.fuel.utils.class_utils import instantiate_class
 from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
@@ -304,15 +304,14 @@ def _chain(
     sent_as = f"{prefix}_report_learn_result" if learns else task
     kind, table = (DATA, conf.data_filter_table) if learns else (RESULTS, conf.result_filter_table)
     name, site_scope, chosen = scope
-    context = context_of(site_scope)
-    filters = get_filters(kind, context, table, sent_as, FilterKey.OUT)
-    site = 0 if site_scope is None else len(getattr(site_scope, kind).get(FilterKey.OUT, []))
+    of_site = [] if site_scope is None else getattr(site_scope, kind).get(FilterKey.OUT, [])
+    filters = [*of_site, *table.get(f"{sent_as}{FilterKey.DELIMITER}{FilterKey.OUT}", [])]
     numbers_only = "validate" in task
     exchange = _exchange(client, task)
     links = [
         Link(
             type(each).__name__,
-            f"privacy.json scope {name}" if i < site else f"{where} {kind}",
+            f"privacy.json scope {name}" if i < len(of_site) else f"{where} {kind}",
             each,
             partial(_through, each, site_scope),
         )
