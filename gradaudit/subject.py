@@ -23,7 +23,6 @@ from gradaudit.defenses.attachment import (
 )
 from gradaudit.deployment import Deployment
 from gradaudit.errors import CheckpointError
-from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import flops
@@ -55,7 +54,6 @@ class Subject:
         jobs: worker processes.
         memory: bytes that one chunk of work may take.
         expected: the accuracy that the newest target is known to have.
-        units: where finished work is kept.
         deployment: the federation that its settings are compared with, where one was described.
         latest: what an audit set up last, for the next one.
     """
@@ -71,7 +69,6 @@ class Subject:
     jobs: int = 1
     memory: int = 1 << 30
     expected: Expected | None = None
-    units: Units = NOTHING_KEPT
     deployment: Deployment | None = None
     latest: Latest = field(default_factory=Latest, repr=False, compare=False)
 
@@ -84,7 +81,7 @@ class Subject:
     def workers(self) -> Workers:
         """The workers that share the work; on a GPU this process alone."""
         on_a_device = any(target.device.type != "cpu" for target in self.targets)
-        return Workers(1 if on_a_device else self.jobs, self.units)
+        return Workers(1 if on_a_device else self.jobs)
 
     def work(
         self,

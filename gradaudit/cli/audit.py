@@ -20,7 +20,6 @@ from gradaudit.cli.perform import (
     finish,
     opened,
     time_left,
-    unfinished,
     unjudged,
 )
 from gradaudit.cli.scanning import presets_of, print_plan, survey
@@ -64,14 +63,11 @@ def _whole(
     settings: BudgetSettings, config: Path | None, audit: Audit[Any], policy: Policy | None
 ) -> None:
     """Run an audit with its options as given, without a time budget, and show its report."""
-    with unfinished(settings) as units:
-        with opened(settings) as subject:
-            watch = watcher(settings.quiet)
-            facts = {**asked(config), **unjudged(audit, policy)}
-            report = deferred.runner.run(
-                subject, [audit], progress=watch, provenance=facts, units=units
-            )
-        finish(report, settings, subject, units, policy)
+    with opened(settings) as subject:
+        watch = watcher(settings.quiet)
+        facts = {**asked(config), **unjudged(audit, policy)}
+        report = deferred.runner.run(subject, [audit], progress=watch, provenance=facts)
+    finish(report, settings, subject, policy)
 
 
 def parameters(audit: type[Audit[Any]]) -> list[inspect.Parameter]:

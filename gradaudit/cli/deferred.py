@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gradaudit import config as config
     from gradaudit.audits.job import measure as measure
     from gradaudit.audits.job import starting as starting
-    from gradaudit.executors import units as units
     from gradaudit.models import building as building
     from gradaudit.observer import saved_updates as saved_updates
     from gradaudit.protection import asking as asking
@@ -40,7 +39,6 @@ _PLACES = {
     **dict.fromkeys(_RUN, "gradaudit.run"),
     **dict.fromkeys(("measure", "starting"), "gradaudit.audits.job"),
     **dict.fromkeys(("asking", "planner", "protection_plan"), "gradaudit.protection"),
-    "units": "gradaudit.executors",
     "building": "gradaudit.models",
     "saved_updates": "gradaudit.observer",
     "curves": "gradaudit.sweeping",

@@ -21,19 +21,18 @@ from gradaudit.audits import Audit
 from gradaudit.audits.gathering import incomplete
 from gradaudit.cli.reports import writers
 from gradaudit.config import BudgetSettings, OutputSettings, SubjectSettings
+from gradaudit.core.files import clear_temporaries
 from gradaudit.core.parts import without_garbage_collection
 from gradaudit.core.specs import files_in_spec
 from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.evidence.redaction import redact
-from gradaudit.executors.stopping import Stopped
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, fails, verdict, with_findings
 from gradaudit.judging.verdict import UNJUDGED
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
-    from gradaudit.executors.units import Units
     from gradaudit.subject import Subject
 
 
@@ -121,25 +120,6 @@ def stdout_for_the_report() -> Iterator[None]:
         os.close(kept)
 
 
-@contextmanager
-def unfinished(settings: OutputSettings) -> Iterator[Units]:
-    """Yields the folder of finished work, beside the report's first file; None without a file.
-
-    Raises:
-        UsageError: another command is writing that file.
-    """
-    if not settings.files:
-        yield deferred.units.NOTHING_KEPT
-        return
-    with deferred.units.units_beside(settings.files[0]) as units:
-        try:
-            yield units
-        except Stopped as stop:
-            if units.folder and units.all():
-                stop.words += f"; the same command goes on from {units.folder.name}"
-            raise
-
-
 def write(report: Report, settings: OutputSettings, policy: Policy | None = None) -> str:
     """Write the report's files, and return why some could not be written; empty where all were.
 
@@ -147,6 +127,7 @@ def write(report: Report, settings: OutputSettings, policy: Policy | None = None
     """
     faults = []
     for path, format_ in writers(settings.files):
+        clear_temporaries(path)
         try:
             format_.write(report, path, policy)
         except UsageError as error:
@@ -179,7 +160,6 @@ def finish(
     report: Report,
     settings: BudgetSettings,
     subject: Subject,
-    units: Units,
     policy: Policy | None = None,
 ) -> None:
     """Show the report, redacted where asked, and exit with the status that it calls for.
@@ -189,8 +169,6 @@ def finish(
     """
     report = presentable(report, settings, subject)
     unwritten = write(report, settings, policy)
-    if not unwritten:
-        units.forget()
     show(report, settings, policy)
     conclude(report, settings, policy, unwritten)
 

@@ -123,7 +123,7 @@ def survey(
         if file is not None and hasattr(done.stopped, "words"):
             done.stopped.words += f"; {unwritten or f'the same command goes on from {file.name}'}"
         raise done.stopped
-    finish(report, settings, subject, deferred.units.NOTHING_KEPT, policy)
+    finish(report, settings, subject, policy)
     return report
 
 

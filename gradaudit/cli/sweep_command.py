@@ -26,7 +26,6 @@ from gradaudit.cli.perform import (
     show,
     stdout_for_the_report,
     time_left,
-    unfinished,
     write,
 )
 from gradaudit.cli.reports import CURVES, METRIC, RELATIVE, TABLE, SweepFiles, metric_of
@@ -44,7 +43,6 @@ from gradaudit.sweeping.grid import Axis, expect_known, ladder, points, read_axe
 from gradaudit.view.cells import SKIPPED, cell_text
 
 if TYPE_CHECKING:
-    from gradaudit.executors.units import Units
     from gradaudit.progress import Progress
     from gradaudit.subject import Subject
 
@@ -96,16 +94,13 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         if output.dry_run:
             _print_sweep_plan(sweep.within(seconds))
             return
-        with unfinished(output) as units:
-            report = _swept(sweep.within(seconds), left, units, watcher(output.quiet))
-            unwritten = write(report, output)
-            show(report, output)
-            if output.shape == "table":
-                print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
-            if not incomplete(report):
-                files.write(report, metric)
-            if not unwritten:
-                units.forget()
+        report = _swept(sweep.within(seconds), left, watcher(output.quiet))
+        unwritten = write(report, output)
+        show(report, output)
+        if output.shape == "table":
+            print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
+        if not incomplete(report):
+            files.write(report, metric)
         conclude(report, output, unwritten=unwritten)
 
     of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
@@ -207,13 +202,13 @@ def _print_sweep_plan(sweep: _Sweep) -> None:
         typer.echo(printable(line, limit=None))
 
 
-def _swept(sweep: _Sweep, left: Left | None, units: Units, progress: Progress) -> Report:
+def _swept(sweep: _Sweep, left: Left | None, progress: Progress) -> Report:
     done, parts, count = [], [], len(sweep.runs)
     with stdout_for_the_report(), progress.task("sweep, settings", count) as advance:
         for number, (variant, subject, (*_, preset)) in enumerate(sweep.opened(), 1):
             named = f"setting {number} of {count} ({variant_text(variant)})"
             with progress.task(named, 1):
-                report = _at_setting(subject, preset, left, units, progress)
+                report = _at_setting(subject, preset, left, progress)
             done.append(report)
             parts.append(AuditRows(preset.audit, report.measurements, variant))
             advance(1)
@@ -231,16 +226,14 @@ def _swept(sweep: _Sweep, left: Left | None, units: Units, progress: Progress) -
     )
 
 
-def _at_setting(
-    subject: Subject, preset: Preset, left: Left | None, units: Units, progress: Progress
-) -> Report:
+def _at_setting(subject: Subject, preset: Preset, left: Left | None, progress: Progress) -> Report:
     """Runs the audit at one setting; of a sweep with a time budget as long as that lasts.
 
     Raises:
         Stopped: the command was interrupted.
     """
     if left is None:
-        return deferred.runner.run(subject, [preset.audit], progress=progress, units=units)
+        return deferred.runner.run(subject, [preset.audit], progress=progress)
     judged = judged_by(None)
     done = deferred.survey.Survey(subject, [[preset]], math.inf, judged, left, share=1.0)
     done.go(progress)

@@ -17,8 +17,8 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice
 from pickle import PicklingError
 from typing import Any, TypeVar
@@ -30,7 +30,6 @@ from gradaudit.core.parts import library
 from gradaudit.core.specs import suggest
 from gradaudit.errors import AuditError, UsageError, one_line
 from gradaudit.executors.shipping import opened, perform, pickled, ship_by_value, versions
-from gradaudit.executors.units import NOTHING_KEPT, Units, Word
 from gradaudit.progress import Advance
 
 log = logging.getLogger(__name__)
@@ -155,7 +154,6 @@ def shared_out(
     tasks: Iterable[Task[T]],
     workers: int,
     advance: Advance,
-    units: Units = NOTHING_KEPT,
     *,
     patience: float | None = None,
     given: Given = lambda number, value: None,
@@ -171,7 +169,6 @@ def shared_out(
             workers are busy with those before.
         workers: at most.
         advance: called with the units that the tasks advance by, in this process.
-        units: store of the tasks' results, by their numbers; a stored one is not made again.
         patience: seconds of tasks that this process does first; ``PATIENCE`` where none is given.
         given: called with each task's number and result, in this process.
 
@@ -179,8 +176,6 @@ def shared_out(
         AuditError: a worker was lost.
     """
     source: Numbered[T] = enumerate(tasks)
-    if units:
-        source = ((n, partial(_kept, units.of("shared out", n), task)) for n, task in source)
     values: dict[int, T] = {}
 
     def take(number: int, value: T) -> None:
@@ -216,23 +211,9 @@ def _here(
 
 @dataclass(frozen=True)
 class Workers:
-    """The workers of an audit's parts, and the store of finished work.
-
-    Attributes:
-        jobs: workers at most.
-        units: where what the parts give is kept.
-    """
+    """The workers of an audit's parts: ``jobs`` at most."""
 
     jobs: int = 1
-    units: Units = NOTHING_KEPT
-
-    def on(self, *words: Word) -> Workers:
-        """Returns the workers with this name before the names of their saved work."""
-        return replace(self, units=self.units.of(*words))
-
-    def keeping(self, task: Task[T], *words: Word) -> Task[T]:
-        """Returns the task with its result saved by this name."""
-        return partial(_kept, self.units.of(*words), task) if self.units else task
 
     def share(
         self,
@@ -243,27 +224,11 @@ class Workers:
         given: Given = lambda number, value: None,
     ) -> list[T]:
         """Returns every task's result in order; see ``shared_out``."""
-        return shared_out(tasks, self.jobs, advance, self.units, patience=patience, given=given)
+        return shared_out(tasks, self.jobs, advance, patience=patience, given=given)
 
 
 ALONE = Workers()
-"""Workers that are this process alone and save nothing."""
-
-
-def _kept(units: Units, task: Task[T], advance: Advance) -> T:
-    """Returns the task's saved or new result, and advances the progress by the same amount."""
-    reported: list[int] = []
-
-    def made() -> tuple[T, int]:
-        def count(steps: int) -> None:
-            reported.append(steps)
-            advance(steps)
-
-        return task(count), sum(reported)
-
-    value, steps = units.once(made)
-    advance(steps - sum(reported))
-    return value
+"""Workers that are this process alone."""
 
 
 def _done(

@@ -8,7 +8,6 @@ from gradaudit.audits.floor import Floor
 from gradaudit.audits.presets import Preset
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable, UsageError
-from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.judging import Policy
 from gradaudit.progress import Progress
 from gradaudit.protection.asking import is_floor
@@ -61,7 +60,6 @@ class Planner:
         left: clock of the seconds that are left; some are kept for the fresh records. The first
             measurement and the one on fresh records are never cut short.
         progress: shows the trials.
-        units: store of finished work.
 
     Raises:
         UsageError: there is no such cost, or a rule is about nothing that can be measured.
@@ -80,7 +78,6 @@ class Planner:
         strict: bool = False,
         left: Callable[[], float],
         progress: Progress,
-        units: Units = NOTHING_KEPT,
     ) -> None:
         measure = choose_cost(cost)
         searched, *self._fresh = split_records(subject.records, rounds, subject.seed)
@@ -91,7 +88,7 @@ class Planner:
         self._open = Protection.uniform([layer.name for layer in subject.layers])
         loudest = Guard("noise", _rounded(_UTMOST * self._updates.length))
         self._utmost = Protection.uniform(self._open.layers, loudest)
-        self._bench = Bench(known, sizes, policy, self._updates, strict, units=units)
+        self._bench = Bench(known, sizes, policy, self._updates, strict)
         self._floors = _by_formula(self._bench, means)
         others = [r for n, r in enumerate(policy.rules, start=1) if n not in self._floors]
         self._measured = self._bench.of(others)

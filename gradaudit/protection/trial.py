@@ -17,7 +17,6 @@ from gradaudit.core.randomness import rng
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import AuditError
-from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.judging import Policy, Rule, gate, known_metrics
 from gradaudit.judging.policy import layer_matches
 from gradaudit.models.target import Layer, shared_parameters
@@ -125,7 +124,6 @@ class Bench:
         policy: the rules.
         updates: what the layers share.
         strict: whether what is unclear fails.
-        units: where finished work is kept.
     """
 
     subject: Subject
@@ -134,7 +132,6 @@ class Bench:
     updates: UndefendedUpdates
     strict: bool = False
     progress: Progress = field(default_factory=Silent)
-    units: Units = NOTHING_KEPT
     _reports: dict[Protection, Report] = field(default_factory=dict)
     _rows: dict[tuple[str, str, Guard], list[Measurement]] = field(default_factory=dict)
     _outcomes: dict[tuple[str, Protection], Outcome] = field(default_factory=dict)
@@ -201,7 +198,7 @@ class Bench:
                 return outcome
             self._of_models.add(name)  # of all layers at once, as none was measured before
         else:
-            outcome = measured(subject, size.audit, self.progress, self.units, seconds)
+            outcome = measured(subject, size.audit, self.progress, seconds)
         if outcome.whole:
             self._outcomes[key] = outcome
         return outcome
@@ -217,7 +214,7 @@ class Bench:
         if not fresh:
             return Outcome(AuditRows.of(size.audit, known), 0.0)
         only = replace(subject, layers=fresh)
-        outcome = measured(only, size.audit, self.progress, self.units, seconds)
+        outcome = measured(only, size.audit, self.progress, seconds)
         if outcome.fault is None and outcome.whole:
             for row in outcome.part.rows:
                 if row.layer is not None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +29,6 @@ from gradaudit.errors import (
     short_of_memory,
 )
 from gradaudit.executors.stopping import TimeIsUp, time_limit
-from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import one_thread
 from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.substitutes import recomputes
@@ -39,7 +37,6 @@ from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.run.deployment_setting import with_setting
 from gradaudit.run.effort import with_effort
-from gradaudit.run.fingerprint import fingerprint
 from gradaudit.subject import Subject
 
 log = logging.getLogger(__name__)
@@ -55,7 +52,6 @@ def run(
     *,
     progress: Progress | None = None,
     provenance: Mapping[str, JsonValue] | None = None,
-    units: Units = NOTHING_KEPT,
 ) -> Report:
     """Runs every audit and returns one report.
 
@@ -68,8 +64,6 @@ def run(
         audits: configured audits, run in order.
         progress: receives how far the work is.
         provenance: more facts to record, such as the command line.
-        units: store of finished work. An audit that is short of memory is tried again with chunks
-            of half the size, and at last in single precision.
 
     Raises:
         AuditError: the model cannot be run on the records at all.
@@ -79,7 +73,7 @@ def run(
     done = Run.begun(subject)
     for audit in audits:
         asked = subject.about(audit.attributes)
-        done.outcomes.append(measured(asked, audit, progress or Silent(), units))
+        done.outcomes.append(measured(asked, audit, progress or Silent()))
     return done.report(provenance)
 
 
@@ -89,7 +83,7 @@ class Outcome:
 
     Attributes:
         part: its rows.
-        seconds: seconds that it took; of stored rows, in the run that made them.
+        seconds: seconds that it took; of rows taken up, in the run that made them.
         fault: why it broke off; None where it did not.
         whole: whether it was done, and not cut short.
     """
@@ -109,41 +103,33 @@ def measured(
     subject: Subject,
     audit: Audit[Any],
     progress: Progress,
-    units: Units = NOTHING_KEPT,
     seconds: float | None = None,
 ) -> Outcome:
     """Runs one audit within a time limit; at its end the rows found by then are kept.
+
+    One that is short of memory is tried again with chunks of half the size, and at last in single
+    precision.
 
     Raises:
         UsageError: its options name something that does not exist.
         CheckpointError: or a file that is refused.
     """
     begun = time.perf_counter()
-    work, key = subject, fingerprint(subject, audit) if units else ""
-    trial = _Trial(audit, subject)
-    took: float | None = None
+    work, trial = subject, _Trial(audit, subject)
     while trial.again:
-        work = replace(work, units=units.of(key, work.memory, _named(work.target.precision)))
-        done = NOTHING_KEPT if _draws(audit) else work.units.of("rows")
         smaller = _with_less(work, audit)
         with trial.filled(short=smaller is not None):
-            if kept := done.kept():
-                trial.rows[:], took = kept
-            else:
-                left = None if seconds is None else seconds - (time.perf_counter() - begun)
-                threads = one_thread() if audit.one_thread else nullcontext()
-                with time_limit(left), full_single_precision(), threads:
-                    trial.rows.extend(audit.run(work, progress))
-                took = time.perf_counter() - begun
-                done.keep((trial.rows, took))
+            left = None if seconds is None else seconds - (time.perf_counter() - begun)
+            threads = one_thread() if audit.one_thread else nullcontext()
+            with time_limit(left), full_single_precision(), threads:
+                trial.rows.extend(audit.run(work, progress))
         precision, work = work.target.precision, smaller or work
     rows: Sequence[Measurement] = trial.rows
     if precision is not subject.target.precision:
         rows = [row.with_details({"dtype": _named(precision)}) for row in rows]
     rows = with_effort(with_setting(rows, audit, subject), audit)
     part = AuditRows.of(audit, rows)
-    took = time.perf_counter() - begun if took is None else took
-    return Outcome(part, took, trial.fault, trial.whole)
+    return Outcome(part, time.perf_counter() - begun, trial.fault, trial.whole)
 
 
 def _with_less(subject: Subject, audit: Audit[Any]) -> Subject | None:
@@ -301,11 +287,6 @@ def of_sample(outcome: Outcome, subject: Subject, reason: str) -> Outcome:
     others = _instead(audit, subject, kept, status, reason, details)
     rows = [*kept, *with_effort(with_setting(others, audit, subject), audit)]
     return replace(outcome, part=AuditRows.of(audit, rows))
-
-
-def _draws(audit: Audit[Any]) -> bool:
-    """Whether an audit writes files of its own, so that its rows are never taken from the store."""
-    return any(isinstance(value, Path) for _, value in audit.options)
 
 
 def _instead(

@@ -11,7 +11,7 @@ from gradaudit.core.user_code import code_digest
 from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import private_names
-from gradaudit.executors.units import locked
+from gradaudit.executors.locking import locked
 from gradaudit.federation.canaries import CanaryScores
 from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.partition import split

@@ -17,7 +17,6 @@ from torch import nn
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
 from gradaudit.audits.contract import breaches
 from gradaudit.audits.gathering import incomplete
-from gradaudit.executors.units import Units
 from gradaudit.judging import gate, passed
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
@@ -130,19 +129,12 @@ CASES: dict[str, list[Case]] = {
 
 @pytest.mark.parametrize("name", [n for n, audit in audits().items() if not audit.brings_model])
 def test_every_audit_keeps_the_contract(name: str, tmp_path: Path) -> None:
-    """And measures something, else it would hold of an audit that was never run.
-
-    Its rows are the same where they are made of what an earlier run has finished.
-    """
+    """And measures something, else it would hold of an audit that was never run."""
     audit = audits()[name]
     cases = CASES.get(name) or [(made, dict(audit.quick)) for made in (table, pictures)]
     cases = [(made, written(given, tmp_path / "update")) for made, given in cases]
     configured = [(made, audit(audit.Options.model_validate(given))) for made, given in cases]
-    reports, kept = (
-        [run(made(), [one], units=Units(tmp_path / "kept")) for made, one in configured]
-        for _ in range(2)
-    )
-    assert [report.measurements for report in kept] == [report.measurements for report in reports]
+    reports = [run(made(), [one]) for made, one in configured]
     assert [report.provenance["broken"] for report in reports] == [{}] * len(cases)
     assert "measured" in {row.status for report in reports for row in report.measurements}
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -26,11 +25,10 @@ from gradaudit.audits.dp_audit.game import hypotheses
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors import workers
-from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import Task, one_thread, shared_out
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.progress import Advance, Silent
+from gradaudit.progress import Advance
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 
@@ -219,18 +217,6 @@ def test_workers_import_nothing_from_the_folder_and_end_with_the_process_that_st
     ends_within(3, process.pid)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_what_is_kept_is_not_made_again_and_advances_as_much(tmp_path: Path, workers: int) -> None:
-    first: list[int] = []
-    made = shared_out([telling(3), telling(1)], workers, first.append, Units(tmp_path))
-    again: list[int] = []
-    tasks = [refusing(1), refusing(1), telling(2)]
-    kept = shared_out(tasks, workers, again.append, Units(tmp_path))
-    assert kept[:2] == made
-    assert kept[2][0] == 2
-    assert (sum(first), sum(again)) == (8, 12)
-
-
 def test_short_work_stays_here_and_the_rest_goes_to_workers() -> None:
     def slow(advance: Advance) -> int:
         time.sleep(0.1)
@@ -267,7 +253,6 @@ def pictures(**settings: Any) -> Subject:
     return Subject((target,), records, target.layers, attributes=("even",), **settings)
 
 
-ROUNDS = ("sensitivity", "floor", "subspace")
 RECORDS = {"floor": 8}
 """Records of audits that measure all they do with fewer than 24."""
 SHARED: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -308,8 +293,8 @@ def rows_of(name: str, options: dict[str, Any], **settings: Any) -> tuple[list[M
 
 
 @pytest.mark.parametrize(("name", "options"), SHARED, ids=str)
-def test_audits_find_the_same_for_any_number_of_workers_and_go_on_from_what_is_done(
-    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_audits_find_the_same_for_any_number_of_workers(
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
     monkeypatch.setattr(hypotheses, "_PORTION", 1)
@@ -322,33 +307,7 @@ def test_audits_find_the_same_for_any_number_of_workers_and_go_on_from_what_is_d
     assert told.tasks
     assert all(total == done for total, done in told.tasks.values())
     assert not shipped
-    together, of_both = rows_of(name, options, jobs=2, units=Units(tmp_path))
+    together, of_both = rows_of(name, options, jobs=2)
     assert len(shipped) > 1
     assert together == alone
     assert of_both.tasks == told.tasks
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert len(kept) >= len(shipped)
-    again, _ = rows_of(name, options, units=Units(tmp_path))
-    assert again == alone
-    assert kept == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-
-
-@pytest.mark.parametrize(
-    ("name", "options"), [shared for shared in SHARED if shared[0] in ROUNDS], ids=str
-)
-def test_rounds_take_nothing_that_another_one_has_kept(
-    name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
-    about = pictures()
-    with seeded(1):
-        older = deepcopy(about.target)
-        for weight in older.model.parameters():
-            nn.init.normal_(weight)
-    rounds = replace(about, targets=(older, about.target), samples=RECORDS.get(name, 24))
-    kind = audits()[name]
-    alone, kept = (
-        list(kind(kind.Options(**options)).run(replace(rounds, units=units), Silent()))
-        for units in (NOTHING_KEPT, Units(tmp_path))
-    )
-    assert any(tmp_path.iterdir())
-    assert kept == alone

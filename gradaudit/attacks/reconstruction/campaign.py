@@ -22,7 +22,6 @@ from gradaudit.core.files import write_atomically
 from gradaudit.core.randomness import rng, sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import shared_out
 from gradaudit.progress import Advance, Progress
 from gradaudit.report import Variant
@@ -66,7 +65,6 @@ class Campaign:
     Attributes:
         scored: whether the truth is known.
         execution: with the seed of all batches.
-        units: where what comes of each batch is kept.
         drawn: the records of each batch, the truth.
         threat: how other records would become an update that is seen.
     """
@@ -75,7 +73,6 @@ class Campaign:
     scored: bool
     facts: dict[str, JsonValue]
     execution: Execution = field(default_factory=Execution)
-    units: Units = NOTHING_KEPT
     drawn: tuple[Records, ...] = ()
     threat: ThreatModel | None = None
 
@@ -103,21 +100,16 @@ class Campaign:
             )
         facts["knowledge"] = dict(observed[0].view.knowledge)
         scored = choice.update is None or bool(choice.records)
-        rounds = [threat.target, *(earlier.target for earlier in threat.earlier)]
-        hashes = [target.checkpoint.sha256 if target.checkpoint else "" for target in rounds]
-        units = subject.units.of(*hashes, subject.seed)
         execution = Execution(subject.seed, subject.jobs, progress)
-        return cls(observed, scored, facts, execution, units, tuple(batches), threat)
+        return cls(observed, scored, facts, execution, tuple(batches), threat)
 
     @property
     def batch(self) -> int:
         """Records behind an update."""
         return self.observed[0].view.batch
 
-    def outcomes(
-        self, task: Task[T], title: str, words: Sequence[str] = (), blocks: int = 1
-    ) -> list[T]:
-        """A task's results for every batch, in order; they are kept under the title and words.
+    def outcomes(self, task: Task[T], title: str, blocks: int = 1) -> list[T]:
+        """A task's results for every batch, in order.
 
         The batches are shared out among workers where that keeps as many of them busy as sharing
         out the blocks of restarts of one batch after the other would, and never on a GPU. The
@@ -126,24 +118,23 @@ class Campaign:
         Args:
             task: seeded by the batch's number alone.
             title: of the work, for the progress of several workers.
-            words: more that decides the results, as options do.
             blocks: that the restarts of a batch are made of; 1 where they cannot be shared out.
 
         Raises:
             NotApplicable: the attack says nothing about any of these updates.
         """
-        observed, units = self.observed, self.units.of(title, *words)
+        observed = self.observed
         workers = self.execution.workers if observed[0].view.model.device.type == "cpu" else 1
         busy = min(workers, len(observed))
         if busy > 1 and busy >= min(workers, blocks):
             alone = Execution(self.execution.seed)
             tasks = [partial(_one, task, batch, n, alone) for n, batch in enumerate(observed)]
             with self.execution.progress.task(title, len(observed)) as advance:
-                results = shared_out(tasks, workers, advance, units, patience=0)
+                results = shared_out(tasks, workers, advance, patience=0)
         else:
             execution, results = replace(self.execution, workers=workers), []
             for number, batch in enumerate(observed):
-                results.append(units.of(number).once(partial(task, batch, number, execution)))
+                results.append(task(batch, number, execution))
         reasons = [result for result in results if isinstance(result, NotApplicable)]
         if reasons and len(reasons) == len(results):
             raise reasons[0]
@@ -158,12 +149,9 @@ def _one(
     return result
 
 
-def attacking(
-    attack: Attack[T], method: Method
-) -> tuple[Task[T | NotApplicable], str, tuple[str, ...], int]:
+def attacking(attack: Attack[T], method: Method) -> tuple[Task[T | NotApplicable], str, int]:
     """Make the arguments of ``Campaign.outcomes`` for an attack by a method."""
-    task, options = partial(attack_batch, attack, method), method.options.model_dump_json()
-    return task, method.name, (options,), method.blocks
+    return partial(attack_batch, attack, method), method.name, method.blocks
 
 
 def attack_batch(

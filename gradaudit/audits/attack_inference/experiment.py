@@ -30,7 +30,6 @@ from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.core.randomness import number, sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable, UsageError
-from gradaudit.executors.workers import Workers
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Progress
 from gradaudit.report import LEARNERS
@@ -142,12 +141,12 @@ def run_experiment(
         split = game.split(subject.records, share, draws)
         repetitions.append(_Repetition(player, records, game, share, split, draws))
     tasks = [
-        workers.keeping(partial(_played, repetition, first=not index), game.name, seed, index)
+        partial(_played, repetition, first=not index)
         for index, repetition in enumerate(repetitions)
     ]
     units = sum(repetition.units for repetition in repetitions)
     with progress.task(f"attack {game.name}", units) as advance:
-        played = Workers(workers.jobs).share(tasks, advance, patience=0) if whole else []
+        played = workers.share(tasks, advance, patience=0) if whole else []
         for task in [] if whole else tasks:
             played.append(task(advance))
     return played

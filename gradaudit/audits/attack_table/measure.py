@@ -161,9 +161,7 @@ class _Attack:
             answers = [o.answer for outcomes in results.values() for o in outcomes if o.answer]
             if not compared and any(bool(answer.named.any()) for answer in answers):
                 break
-            options = self.options.model_dump_json()
-            task = partial(self._attacked, method)
-            outcomes = self.campaign.outcomes(task, "table", (name, options))
+            outcomes = self.campaign.outcomes(partial(self._attacked, method), "table")
             if all(outcome.answer is None for outcome in outcomes):
                 reasons[name] = outcomes[0].reason
             else:

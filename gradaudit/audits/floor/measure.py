@@ -79,7 +79,7 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         rows = Rows(type(audit), variant, case.facts(options))
         records = case.attacked(subject, attacked(options, subject))
         with progress.task("floor", len(labels) * len(updates)) as advance:
-            infos = case.informations(subject, advance, subject.workers.on(str(variant)))
+            infos = case.informations(subject, advance, subject.workers)
         case = replace(case, laws=case.laws_of(subject))
         made = _LayerRows(rows, case, infos, records, options)
         by_name = {layer.name: layer for layer in case.layers}

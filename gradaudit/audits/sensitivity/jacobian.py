@@ -127,8 +127,7 @@ class Jacobians:
             partial(replace(self, batch=self.batch.part(at)).of_some, passes, linear)
             for at in slices
         ]
-        size = slices[0].stop  # which on a GPU goes by what is free
-        parts = workers.on(size).share(tasks, advance)
+        parts = workers.share(tasks, advance)
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
 
     @torch.no_grad()

@@ -256,10 +256,10 @@ class DifferentiableTarget:
         with progress.task(_TASKS[by], tangents) as advance:
             work_of = partial(Jacobians.norms, passes=passes, advance=advance)
             try:
-                norms_of = work_of(jacobians, workers=workers.on(by))
+                norms_of = work_of(jacobians, workers=workers)
             except Exception:  # as of records that take other branches
                 slower = replace(jacobians, way=checked(fastest(batch, by), batch, by))
-                norms_of = work_of(slower, workers=workers.on(by))
+                norms_of = work_of(slower, workers=workers)
         wide = [layer for layer in self.layers if layer.parameters > 1]
         raw = {layer.name: _samples(norms_of[layer.name], passes) for layer in self.layers}
         bounded = {layer.name: _samples(norms_of[layer.name], passes, layer) for layer in wide}

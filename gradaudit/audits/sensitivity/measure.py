@@ -296,7 +296,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
                     seed=subject.seed,
                     memory=subject.memory,
                     progress=progress,
-                    workers=subject.workers.on(str(variant)),
+                    workers=subject.workers,
                 )
             except (NotApplicable, AuditError) as why:
                 readings = [reading for reading in READINGS if reading.reacting == reacting]

@@ -82,7 +82,7 @@ class Comparison:
         with progress.task(
             f"subspace, {reading}", len(self.layers) * self._permutations
         ) as advance:
-            yield from by_reading(advance, workers.on(reading))
+            yield from by_reading(advance, workers)
 
     @property
     def _permutations(self) -> int:
@@ -225,11 +225,8 @@ def _compared(
     pairs: Sequence[tuple[str, int, Groups]], memory: int, advance: Advance, workers: Workers
 ) -> dict[str, dict[int, PrincipalAngles | GradauditError]]:
     """Compare the groups of layers and splits, which workers permute."""
-    tasks = [
-        [workers.keeping(task, name, number, at) for at, task in enumerate(groups.portions(memory))]
-        for name, number, groups in pairs
-    ]
-    permuted = iter(Workers(workers.jobs).share([*chain.from_iterable(tasks)], advance))
+    tasks = [groups.portions(memory) for _, _, groups in pairs]
+    permuted = iter(workers.share([*chain.from_iterable(tasks)], advance))
     outcomes: dict[str, dict[int, PrincipalAngles | GradauditError]] = defaultdict(dict)
     for (name, number, groups), own in zip(pairs, tasks, strict=True):
         outcomes[name][number] = groups.compared([*islice(permuted, len(own))])

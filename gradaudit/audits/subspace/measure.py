@@ -88,7 +88,7 @@ def run(audit: Subspace, subject: Subject, progress: Progress) -> Iterator[Measu
         comparison = Comparison(
             target, records, subject.layers, usable, subject.seed, subject.memory
         )
-        workers = subject.workers.on(str(variant))
+        workers = subject.workers
         outcomes = dict(comparison.outcomes(options.reading, progress, workers))
         rows = Rows(type(audit), variant, {"reading": options.reading})
         of_target = _TargetRows(rows, splits, options.permutations, notes)

@@ -63,8 +63,7 @@ def _played(
 ) -> PropertyResult:
     chain = (*subject.defenses, *setting.defenses)
     target = defended_target(replace(subject.target, checkpoint=None), chain, subject.seed)
-    units = subject.units.of(str(setting))
-    attacked = replace(subject, targets=(target,), defenses=chain, units=units)
+    attacked = replace(subject, targets=(target,), defenses=chain)
     rows = list(attack.run(attacked, progress))
     advantage, auroc = (
         {

@@ -26,7 +26,6 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.defense_chain import Chain
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.executors.units import NOTHING_KEPT, Units
 from gradaudit.executors.workers import shared_out
 from gradaudit.federation.federated_training import FederatedTraining
 from gradaudit.federation.partition import split
@@ -126,7 +125,6 @@ def train(
     seed: int,
     progress: Progress,
     jobs: int = 1,
-    units: Units = NOTHING_KEPT,
 ) -> list[TrainedModel]:
     """Train every target with its defenses, and test its accuracy.
 
@@ -146,7 +144,7 @@ def train(
     tasks = [partial(_weights, training, options.rounds) for training in trainings]
     jobs = jobs if all(target.device.type == "cpu" for target in targets) else 1
     with progress.task("training", options.rounds * len(tasks)) as advance:
-        reached = shared_out(tasks, jobs, advance, units, patience=0)
+        reached = shared_out(tasks, jobs, advance, patience=0)
     return [
         _tested(training.target, weights, test)
         for training, weights in zip(trainings, reached, strict=True)
@@ -193,7 +191,6 @@ def study(subject: Subject, mechanism: DefenseGrid, plan: StudyPlan, progress: P
     for number in range(options.repeats):
         drawn, test = _drawn(subject, options, number)
         targets = [defended_target(subject.target, chain, subject.seed) for chain in chains]
-        drawn = replace(drawn, units=subject.units.of(mechanism.text, number))
         models = train(
             targets,
             drawn.records,
@@ -203,7 +200,6 @@ def study(subject: Subject, mechanism: DefenseGrid, plan: StudyPlan, progress: P
             drawn.seed,
             progress,
             subject.jobs,
-            drawn.units.of("training"),
         )
         trained.append(models)
         secret = options.insider and has_secret(models[0].initial)
@@ -255,11 +251,9 @@ def _attacked(
 ) -> list[AttackScores]:
     batches = chosen_batches(drawn, Choice(view.batch_size, plan.options.batches))
     attack = replace(plan.attack, insider=view.insider)
-    units = drawn.units.of("attack", view.batch_size, view.weights, view.insider)
     scores = []
-    for index, (model, chain) in enumerate(zip(models, chains, strict=True)):
+    for model, chain in zip(models, chains, strict=True):
         target = model.initial if view.weights == "initial" else model.target
         sharing = SharingProtocol(chain)
-        task = partial(attacked, target, sharing, batches, attack, drawn.seed, progress)
-        scores.append(units.of(index).once(task))
+        scores.append(attacked(target, sharing, batches, attack, drawn.seed, progress))
     return scores

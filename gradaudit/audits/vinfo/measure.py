@@ -36,8 +36,7 @@ from gradaudit.audits.vinfo.v_information import Estimator, FeatureRows, UsableI
 from gradaudit.core.randomness import number, rng, sequence
 from gradaudit.data.records import Records, with_rare_merged
 from gradaudit.errors import NotApplicable
-from gradaudit.executors.units import NOTHING_KEPT, Units
-from gradaudit.executors.workers import Task, Workers, shared_out
+from gradaudit.executors.workers import Task, shared_out
 from gradaudit.families import family, sizes
 from gradaudit.families.forest import ceiling
 from gradaudit.gradients.per_sample import PREPARING
@@ -70,7 +69,6 @@ class Layerwise:
             of the batch, so that no record is in two sets.
         seed: root of defenses' noise and of fits.
         jobs: worker processes; the numbers do not depend on them.
-        units: where estimates are kept.
         notes: what is to be said of how updates were computed.
     """
 
@@ -80,7 +78,6 @@ class Layerwise:
     others: int
     seed: np.random.SeedSequence
     jobs: int
-    units: Units = NOTHING_KEPT
     notes: set[str] = field(default_factory=set)
 
     def usable(
@@ -94,12 +91,10 @@ class Layerwise:
 
         def tasks() -> Iterator[Task[UsableInformation]]:
             for layer, repetition_rows in self._observed(planned):
-                units = self.units.of(title, layer.name, names.count(layer.name))
-                for place, (repetition, rows) in enumerate(repetition_rows):
+                for repetition, rows in repetition_rows:
                     fits = self._fits(layer, repetition)
-                    task = partial(estimate, rows, repetition, adversary, fits)
                     names.append(layer.name)
-                    yield Workers(units=units).keeping(task, place)
+                    yield partial(estimate, rows, repetition, adversary, fits)
 
         with progress.task(title, total) as advance:
             found = shared_out(tasks(), self.jobs, advance)
@@ -260,7 +255,6 @@ class _Latent:
             self._sharing.others,
             case.seed,
             self.subject.jobs,
-            self.subject.units.of(str(rows.variant)),
         )
         adversary = Estimator(options.members, options.prior, options.paper)
         real = work.usable(case.real, adversary, progress, title)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -341,11 +341,8 @@ class _Attacks:
         observed = [
             seen(update, observer.visible(update.view.update)) for update in self.campaign.observed
         ]
-        unit = self.campaign.units.of("original", str(chosen))
         try:
-            rebuilt = unit.once(
-                partial(similarities, self.methods, observed, self.campaign.execution)
-            )
+            rebuilt = similarities(self.methods, observed, self.campaign.execution)
         except NotApplicable as error:
             yield from rows.skipped(str(error), ORIGINAL, [layer])
             return

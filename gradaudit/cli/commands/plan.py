@@ -19,7 +19,6 @@ from gradaudit.cli.perform import (
     opened,
     presentable,
     time_left,
-    unfinished,
     write,
 )
 from gradaudit.cli.reports import remark
@@ -44,7 +43,6 @@ from gradaudit.report import Report
 
 if TYPE_CHECKING:
     from gradaudit.audits.presets import Preset
-    from gradaudit.executors.units import Units
     from gradaudit.protection.protection_plan import Plan
     from gradaudit.subject import Subject
 
@@ -80,20 +78,17 @@ def _plan(**flags: Any) -> None:
         return
     if settings.picture:
         expect_picture(settings.picture)
-    with unfinished(settings) as units:
-        with opened(settings) as subject:
-            policy = within_reach(policy, ladders, quiet=settings.quiet)
-            plan = found(subject, settings, policy, ladders, left, units)
-            report = deferred.protection_plan.plan_report(
-                plan, subject.target.model, settings.cost, asked(config)
-            )
-        report = presentable(report, settings, subject)
-        unwritten = write(report, settings, policy)
-        if settings.picture:
-            deferred.protection_plan.draw_frontier(settings.picture, plan, settings.cost)
-        if not unwritten:
-            units.forget()
-        _show(plan, report, settings)
+    with opened(settings) as subject:
+        policy = within_reach(policy, ladders, quiet=settings.quiet)
+        plan = found(subject, settings, policy, ladders, left)
+        report = deferred.protection_plan.plan_report(
+            plan, subject.target.model, settings.cost, asked(config)
+        )
+    report = presentable(report, settings, subject)
+    unwritten = write(report, settings, policy)
+    if settings.picture:
+        deferred.protection_plan.draw_frontier(settings.picture, plan, settings.cost)
+    _show(plan, report, settings)
     if plan.verdict.passed and unwritten:
         raise AuditError(unwritten)
     if not plan.verdict.passed:
@@ -120,7 +115,6 @@ def found(
     policy: Policy,
     ladders: Sequence[Sequence[Preset]],
     left: Callable[[], float],
-    units: Units,
 ) -> Plan:
     """Returns the plan for these settings."""
     asking = deferred.asking
@@ -134,7 +128,6 @@ def found(
         strict=settings.strict,
         left=left,
         progress=watcher(settings.quiet),
-        units=units,
     ).plan()
 
 

@@ -1,7 +1,6 @@
 """The inference attacks as audits: rows, headlines, adversaries, knowledge, bad requests."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,11 @@ from subjects import one
 from torch import nn
 
 from gradaudit.audits import audits
-from gradaudit.audits.attack_inference import experiment
 from gradaudit.audits.attack_inference.distribution import bin_names
 from gradaudit.core.latest import Latest
 from gradaudit.data.records import Records
 from gradaudit.errors import GradauditError, NotApplicable, UsageError
 from gradaudit.executors import workers
-from gradaudit.executors.units import Units
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
@@ -93,9 +90,7 @@ def test_the_same_seed_gives_the_same_rows_for_any_number_of_workers(
 
 @pytest.mark.processes
 @pytest.mark.parametrize("repeats", [1, 2])  # fits are shared out, or whole repetitions
-def test_workers_share_in_what_is_played_and_it_is_kept(
-    repeats: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_workers_share_in_what_is_played(repeats: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
     shipped: list[object] = []
     ship = workers.pickled
@@ -103,11 +98,8 @@ def test_workers_share_in_what_is_played_and_it_is_kept(
     about, options = subject(people(), "sex"), {"repeats": repeats, "trials": 80 * repeats}
     alone = attack("attribute", about, **options)
     assert not shipped
-    assert attack("attribute", replace(about, jobs=2, units=Units(tmp_path)), **options) == alone
+    assert attack("attribute", replace(about, jobs=2), **options) == alone
     assert len(shipped) == 2 if repeats == 2 else len(shipped) > 2
-    monkeypatch.setattr(experiment, "_played", shipped.pop)  # which takes no repetition
-    assert len([*tmp_path.iterdir()]) == repeats
-    assert attack("attribute", replace(about, units=Units(tmp_path)), **options) == alone
 
 
 def test_a_column_of_the_inputs_is_found_and_a_shuffled_one_is_not(

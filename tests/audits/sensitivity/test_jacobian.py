@@ -4,17 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gradaudit.audits.sensitivity import jacobian
 from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
 from gradaudit.errors import AuditError
-from gradaudit.executors.units import Units
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import (
     Batch,
@@ -336,19 +333,6 @@ def test_a_blank_picture_has_a_jacobian_but_no_range() -> None:
     found = measured(Target(model, CrossEntropy()), torch.zeros(1, 1, 3, 3), torch.tensor([0]))
     assert found["0"].ranges.item() == 0
     assert found["0"].samples["f"].item() > 0
-
-
-def test_what_is_kept_goes_on_only_where_as_many_records_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a GPU that depends on what is free, which is another amount in the next run."""
-    case = CASES[0]
-    workers, wanted = Workers(units=Units(tmp_path)), measured_of_case(case, "point")
-    for bytes_free in (1, 1 << 30, 1):
-        monkeypatch.setattr(jacobian, "device_memory", lambda device, memory, free=bytes_free: free)
-        found = measured(case.target(), case.inputs, case.labels, workers=workers)
-        for name, norms in wanted.items():
-            torch.testing.assert_close(found[name].samples, norms.samples)
 
 
 @pytest.mark.slow

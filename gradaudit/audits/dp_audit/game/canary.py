@@ -183,13 +183,13 @@ def craft(
         for rows in (torch.split(part, sensitivity.records_at_once(2)) if len(part) else ())
     ]
     steps = iterations // STAGES
-    for stage in range(STAGES):
+    for _ in range(STAGES):
         pairs = _largest_pairs(sensitivity.gaps(inputs, labels))[0]
         tasks = []
         for distance, rows, first in shares:
             objective = sensitivity.objective(distance, pairs[rows], labels[rows])
             tasks.append(partial(_ascend_some, objective, domain, inputs[rows], steps, first))
-        reached = workers.on("stage", stage).share(tasks, advance)
+        reached = workers.share(tasks, advance)
         for (_, rows, _), some in zip(shares, reached, strict=True):
             inputs[rows] = some
     pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))

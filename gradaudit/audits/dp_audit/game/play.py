@@ -234,8 +234,8 @@ def play(
     laws = laws_of(law, hypotheses, statistics)
     known = bool(laws) and (rules.mode == "exact" or not mechanism.foreign)
 
-    def draw(statistics: ReleaseStatistics, on: str) -> Draw:
-        game = mechanism, hypotheses, statistics, rules.memory, workers.on(on)
+    def draw(statistics: ReleaseStatistics) -> Draw:
+        game = mechanism, hypotheses, statistics, rules.memory, workers
         return partial(trials_of_releases, *game)
 
     if known:
@@ -244,9 +244,9 @@ def play(
         pilots += rules.pilots
         if mechanism.foreign:
             statistics = with_further(mechanism, hypotheses, statistics, sequence(seed, "looks"))
-        reads, decisions = choose_statistics(draw(statistics, "pilot"), rules, seed)
+        reads, decisions = choose_statistics(draw(statistics), rules, seed)
     exact = rules.mode == "exact"
-    trials = partial(trials_of_laws, laws) if exact else draw(statistics.only(reads), "releases")
+    trials = partial(trials_of_laws, laws) if exact else draw(statistics.only(reads))
     series = trials(rules.trials, sequence(seed, "trials"), advance)
     return TrialsResult(
         scores=score(series, decisions, rules, reads),

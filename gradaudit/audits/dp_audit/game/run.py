@@ -11,7 +11,6 @@ from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.canary import (
     POOL,
     STAGES,
-    Canary,
     CanaryPairs,
     Pair,
     choose_canary,
@@ -141,19 +140,13 @@ def play_on(
         gradients, records, column, mechanism, options, rules.memory, sequence(seed, "batch")
     )
     domain = Domain.of(records, column, options.domain)
-    # what foreign code carries on from one release to the next would be lost with those left out
+    # foreign code may carry a state from one release to the next
     workers = ALONE if mechanism.foreign else subject.workers
-    workers = workers.on(attribute, mechanism.description, repr(vars(mechanism)))
-
-    def choose() -> CanaryPairs[Canary]:
-        with progress.task(f"canaries for {attribute}", STAGES * options.restarts) as advance:
-            pool, drawn = subject.samples or POOL, sequence(seed, "canary")
-            return choose_canary(
-                sensitivity, domain, records, options, drawn, advance, kept, pool=pool
-            )
-
-    kept = workers.on("canaries")
-    canaries = kept.units.once(choose)
+    pool, drawn = subject.samples or POOL, sequence(seed, "canary")
+    with progress.task(f"canaries for {attribute}", STAGES * options.restarts) as advance:
+        canaries = choose_canary(
+            sensitivity, domain, records, options, drawn, advance, workers, pool=pool
+        )
     names, null, others = column.names, canaries.played.null, [canaries.played.alternative]
     if options.replacement == "uniform":
         others = [i for i in range(len(column)) if i != null]
@@ -223,13 +216,8 @@ def _trials(
     workers: Workers,
     progress: Progress,
 ) -> TrialsResult:
-    kept = workers.on("trials")
-
-    def played() -> TrialsResult:
-        with progress.task("releases", 2 * rules.trials) as advance:
-            return play(mechanism, hypotheses, rules, sequence(seed, "game"), advance, kept)
-
-    return kept.units.once(played)
+    with progress.task("releases", 2 * rules.trials) as advance:
+        return play(mechanism, hypotheses, rules, sequence(seed, "game"), advance, workers)
 
 
 def pair_epsilon(

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from dp_subject import (
     hypotheses,
     sensitivity,
     subject,
-    sums_under_loud_noise,
     table,
 )
 
@@ -28,7 +26,6 @@ from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
-from gradaudit.executors.units import Units
 from gradaudit.progress import Advance
 from gradaudit.subject import Subject
 
@@ -143,22 +140,6 @@ def test_what_is_promised_is_for_the_batch_of_the_game_and_a_verdict_needs_no_tr
     assert replaced is not None
     assert promise.mu == pytest.approx(0.5 / (0.3 * 2))
     assert replaced.mu == pytest.approx(2 * promise.mu)
-
-
-@pytest.mark.slow
-def test_finished_work_is_taken_up_but_not_of_foreign_code(tmp_path: Path) -> None:
-    kept = replace(subject("race"), units=Units(tmp_path))
-    first, _ = played(about=kept)
-    again, told = played(about=kept)
-    assert told.tasks == {}
-    assert again.epsilon_lower == first.epsilon_lower
-    assert torch.equal(again.canaries.played.inputs, first.canaries.played.inputs)
-    _, told = played(ClippedNoise(clip=0.5, sigma=0.4), kept)
-    assert len(told.tasks) == 2
-
-    for _ in range(2):
-        _, told = played(from_file(sums_under_loud_noise), kept, restarts=0, record="random")
-        assert list(told.tasks) == ["canaries for race", "releases"]
 
 
 def test_what_cannot_be_played_is_told_before_anything_is_computed() -> None:
