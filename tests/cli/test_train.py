@@ -8,7 +8,7 @@ import torch
 from command_line import Result, run
 from safetensors.torch import load_file
 
-from gradaudit.executors.units import locked
+from gradaudit.executors.locking import locked
 
 MODEL = "zoo:mlp?inputs=10&hidden=6&classes=2"
 

@@ -22,7 +22,6 @@ OPENED_IN = {
         "gradaudit.federation.resume",
     },
     "pickle.load": {"gradaudit.core.contained"},
-    "pickle.loads": {"gradaudit.executors.units"},
     "cloudpickle.loads": {"gradaudit.executors.shipping"},
     "joblib.load": set(),
     "np.load": {"gradaudit.attacks.reconstruction.matching.unknowns"},
