@@ -77,7 +77,7 @@ def test_inverting_gradients_estimates_a_batchs_labels() -> None:
     seen = view(mlp(), records(6, labels=[1, 3]))
     method = InvertingGradients(InvertingOptions(iterations=1))
     found = run(method, seen)
-    assert found.details["labels_from"] == "estimated from the last layer's bias"
+    assert found.details["labels_from"] == "estimated from the last layer's gradient"
     assert found.labels is not None
     assert found.labels.shape == (3, 2)
 
