@@ -68,6 +68,8 @@ SCHEMA_VERSION: Literal[1] = 1
 MAX_BYTES = 64 << 20
 MAX_COMMAS = 2_000_000
 """Most commas in a report that is read: about 100,000 rows, some 200 MiB in memory."""
+MAX_TEXT = 1 << 20
+"""Most characters of a single text in a report that is read."""
 MAX_ROWS = 1_000_000
 """Most rows that a report may stand for when it is read; a model of 1,000 layers has 100,000."""
 
@@ -318,7 +320,7 @@ class Report(Document):
             raise UsageError(f"{path}: has over {MAX_COMMAS:,} commas; is it the right file?")
         try:
             report = cls.model_validate_json(text, strict=True)
-            json.loads(text, object_pairs_hook=lambda pairs: once(pairs) and None)
+            json.loads(text, object_pairs_hook=_expect_bounded)
         except ValueError as error:
             if not isinstance(error, ValidationError):
                 raise UsageError(
@@ -335,6 +337,19 @@ class Report(Document):
         if len(report.by_key()) < rows:
             raise UsageError(f"{path}: several rows that stand for the same layers share a key")
         return report
+
+
+def _expect_bounded(pairs: Sequence[tuple[str, Any]]) -> None:
+    """Refuse a JSON object with a key twice or an overlong text, with a ValueError."""
+    waiting: list[tuple[str, Any]] = list(once(pairs).items())
+    while waiting:
+        key, value = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(key, item) for item in value]
+        elif len(key) > MAX_TEXT or (isinstance(value, str) and len(value) > MAX_TEXT):
+            raise ValueError(
+                f"key {printable(key, 60)!r} has a text of over {MAX_TEXT:,} characters"
+            )
 
 
 def utc_now() -> str:

@@ -10,7 +10,7 @@ import gradaudit
 from gradaudit.core.files import write_atomically
 from gradaudit.errors import UsageError
 from gradaudit.judging import gate
-from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord
+from gradaudit.report import MAX_TEXT, LayerRecord, Measurement, Report, TargetRecord
 
 
 def report(*rows: Measurement) -> Report:
@@ -164,3 +164,21 @@ def test_a_finding_is_said_as_the_gate_says_it(tmp_path: Path) -> None:
         "passed l\ufffd a.m (round=2) 1 is within the max of 1.2 (rule 2)",
     ]
     assert gradaudit.passed(judged)
+
+
+@pytest.mark.parametrize("place", ["model", "key", "list"])
+def test_an_overlong_text_is_refused_before_a_page_is_made_of_it(
+    tmp_path: Path, place: str
+) -> None:
+    def written(length: int) -> Path:
+        text, document = "x" * length, json.loads(report().to_json())
+        if place == "model":
+            document["target"]["model"] = text
+        else:
+            document["provenance"] = {text: 1} if place == "key" else {"a": [["b"], [text]]}
+        (tmp_path / "r.json").write_text(json.dumps(document))
+        return tmp_path / "r.json"
+
+    assert Report.from_file(written(MAX_TEXT))
+    with pytest.raises(UsageError, match="has a text of over 1,048,576 characters"):
+        Report.from_file(written(MAX_TEXT + 1))
