@@ -242,5 +242,5 @@ class _TablePage(Page):
             yield from self.prose(f"{len(lines)} of {len(every)} arrays (--all shows all)")
 
     def details(self) -> Iterator[Text]:
-        more = "--all: the rest" if self.brief or self.view.unshown else ""
+        more = "--all: the rest" if self.brief or (self.view.unshown and not self.every) else ""
         yield from self.prose("; ".join(filter(None, (self.view.how, more))), style="dim")

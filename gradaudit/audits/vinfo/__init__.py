@@ -255,8 +255,7 @@ class Vinfo(Audit[VinfoOptions]):
             id="auroc",
             title="Area under the ROC curve of the best classifier of the attribute",
             error=0.75,
-            why="shown the gradients of two batches, a classifier of this layer's gradient picks "
-            "the batch with the attribute three times in four",
+            why="a classifier of this layer's gradient tells batches with the attribute from others",
             question="attribute",
             chance=0.5,
             finding="The {secret} of a batch is inferred.",
