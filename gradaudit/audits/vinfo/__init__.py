@@ -255,7 +255,7 @@ class Vinfo(Audit[VinfoOptions]):
             id="auroc",
             title="Area under the ROC curve of the best classifier of the attribute",
             error=0.75,
-            why="a classifier of this layer's gradient tells batches with the attribute from others",
+            why="a classifier of this layer's gradient tells batches with it from others",
             question="attribute",
             chance=0.5,
             finding="The {secret} of a batch is inferred.",
