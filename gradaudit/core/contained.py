@@ -1,5 +1,7 @@
 """Runs libraries on files of others in a child process that is limited in time and memory.
 
+The child writes nothing into files.
+
 Python code cannot be interrupted inside a library's native code, nor can memory that it has taken
 be got back. A child that goes beyond its limits is ended by the system, whatever it is at, and
 nothing of it is left.
@@ -106,6 +108,7 @@ def _limit(seconds: int, memory: int) -> None:
     sys.stdout = sys.stderr = os.fdopen(null, "w")
     signal.alarm(_WAITING * seconds)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     if sys.platform == "linux":  # elsewhere the system does not say what is taken
         pages = int(Path("/proc/self/statm").read_text().split()[5])

@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,10 @@ def test_whatever_code_of_others_raises_is_an_exception_of_that_name() -> None:
     assert type(caught.value).__name__ == "Panic"
     with pytest.raises(TimeIsUp), foreign():
         raise TimeIsUp
+
+
+def test_work_writes_nothing_into_files(tmp_path: Path) -> None:
+    path = tmp_path / "left"
+    with pytest.raises(ContainedError, match=r"OSError: .*File too large"):
+        contained(lambda: path.write_text("words"))
+    assert not path.read_text()

@@ -60,8 +60,8 @@ def test_per_sample_gradients_are_those_of_the_library_without_padding(
     found = per_sample_gradients(
         target, records.inputs, records.labels, target.layers, dtype=torch.float64
     )
-    gradients = {name: torch.cat([c[name] for c in found]) for name in found.ways}
-    assert "loop" not in found.ways.values()
+    gradients = {layer.name: torch.cat([c[layer.name] for c in found]) for layer in target.layers}
+    assert found.way == "vmap"
     model = copy.deepcopy(target.model).double().eval()
     for k, (ids, present) in enumerate(records.inputs.reshape(-1, 2, LENGTH)):
         ids, labels = ids[present > 0], records.labels[k : k + 1].flatten()
