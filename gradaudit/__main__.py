@@ -27,9 +27,10 @@ def _open_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
     if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115 - writing to it fails, and is told
+        # writing to it fails, and is told; another stream takes its place and its descriptor
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def _show_warnings() -> None:
