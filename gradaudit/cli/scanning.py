@@ -59,12 +59,13 @@ def presets_of(
 
 def judged_by(policy: Policy | None) -> Judged:
     """Returns whether a policy's rules judge a metric; the default policy's limits without one."""
+    rules = policy.written_out().rules if policy else ()
 
     def judged(audit: Audit[Any], metric: Metric) -> bool:
         if policy is None:
             return metric.warning is not None or metric.error is not None
         name = f"{audit.reports_as()}.{metric.id}"
-        return any(matches(name, rule.metric) for rule in policy.rules)
+        return any(matches(name, rule.metric) for rule in rules)
 
     return judged
 

@@ -172,7 +172,7 @@ def gate(
     """
     policy = read_policy(policy) if isinstance(policy, str | Path) else policy
     baseline = Report.from_file(baseline) if isinstance(baseline, str | Path) else baseline
-    policy = policy or Policy(name=DEFAULT)
+    policy = policy or Policy(name=DEFAULT, extends="default")
     policy = policy.strict() if strict else policy
     today = today or datetime.now(UTC).date()
     named = {k: v for k, v in report.provenance.items() if k != UNJUDGED}

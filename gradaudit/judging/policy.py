@@ -162,9 +162,9 @@ class Policy(_Entry):
     ``unclear`` is what becomes of a row that is neither beyond its limit nor within it, where a
     rule does not say otherwise: it passes, leaves the verdict undecided, or fails the gate too;
     where neither says, a row of a metric that is a guarantee fails. ``name`` is what a verdict
-    calls it; a file's is its name, unless it says another. With ``extends: default``, and without
-    any rule, the default policy's rules hold too, but those whose metric and level a rule for all
-    layers has.
+    calls it; a file's is its name, unless it says another. With ``extends: default``, which a file
+    without rules says by that, the default policy's rules hold too, but those whose metric and
+    level a rule for all layers has.
     """
 
     model_config = ConfigDict(
@@ -202,16 +202,25 @@ class Policy(_Entry):
             every: keep these, so that the policy is the same for every report.
         """
         stated = claims(report)
-        added: list[Rule] = []
-        if self.extends or not self.rules:
-            replaced = {(own.metric, own.level) for own in self.rules if own.everywhere}
-            claimed = {rule.metric for rule in stated}
-            added = [
-                rule
-                for rule in default_policy(None if every else report).rules
-                if (rule.metric, rule.level) not in replaced and rule.metric not in claimed
-            ]
-        return self.model_copy(update={"rules": (*self.rules, *added, *stated)})
+        base = self.written_out(None if every else report, {rule.metric for rule in stated})
+        return base.model_copy(update={"rules": (*base.rules, *stated)})
+
+    def written_out(self, report: Report | None = None, without: Set[str] = frozenset()) -> Self:
+        """Return the policy with the rules of the default one that it extends, but some metrics'.
+
+        Args:
+            report: leaves out default rules on metrics of which it has no headline row.
+            without: metrics whose default rules are left out.
+        """
+        if self.extends is None:
+            return self
+        replaced = {(own.metric, own.level) for own in self.rules if own.everywhere}
+        added = [
+            rule
+            for rule in default_policy(report).rules
+            if (rule.metric, rule.level) not in replaced and rule.metric not in without
+        ]
+        return self.model_copy(update={"rules": (*self.rules, *added), "extends": None})
 
     def strict(self) -> Self:
         """Returns the policy with every unclear row failing."""
@@ -231,7 +240,8 @@ def read_policy(path: str | Path) -> Policy:
         raise UsageError(
             f"{path}: rules: a policy without a rule judges nothing; add one, or extends: default"
         )
-    return policy if policy.name else policy.model_copy(update={"name": path.name})
+    named = policy if policy.name else policy.model_copy(update={"name": path.name})
+    return named if policy.rules else named.model_copy(update={"extends": "default"})
 
 
 def layer_matches(layer: str | None, glob: str) -> bool:

@@ -222,7 +222,7 @@ def test_a_policy_that_extends_the_default_replaces_rules_of_its_metric_and_leve
     default = {("leak.bits", "error", 2.0), ("leak.bits", "warning", 1.0)}
     total = {("leak.total", "error", 0.0)}
     own = Rule(metric="leak.bits", max=9)
-    assert limits(Policy()) == default | total
+    assert limits(Policy(extends="default")) == default | total
     assert limits(Policy(rules=(own,))) == {("leak.bits", "error", 9.0)}
     extended = Policy(extends="default", rules=(own,))
     assert limits(extended) == {("leak.bits", "error", 9.0), ("leak.bits", "warning", 1.0)} | total
@@ -236,6 +236,7 @@ def test_exceptions_without_rules_are_of_the_default_policy(tmp_path: Path) -> N
     policy = read_policy(written(tmp_path, "ignore: [{metric: leak.bits, reason: known}]"))
     beyond = row("leak.bits", "conv1", 3.0)
     judged = gate(make_report(beyond), policy)
+    assert policy.extends == "default"
     assert {x.outcome for x in judged.findings} == {"ignored"}
     assert verdict(judged) == "passed"
     assert verdict(gate(make_report(beyond))) == "failed"
@@ -279,7 +280,8 @@ def test_warnings_fail_a_report_where_they_are_to() -> None:
 @pytest.mark.usefixtures("two_audits")
 def test_what_the_baseline_has_is_counted_apart_from_what_is_accepted() -> None:
     now = row("leak.bits", "conv1", 3.0), row("leak.bits", "fc1", 4.0), row("leak.total", None, 1.0)
-    policy = Policy(ignore=(Ignore(metric="leak.total", reason="known"),))
+    known = (Ignore(metric="leak.total", reason="known"),)
+    policy = Policy(extends="default", ignore=known)
     judged = gate(make_report(*now), policy, baseline=make_report(*now[:2]))
     sentence = view(judged).verdict.sentence
     assert sentence.endswith(

@@ -413,5 +413,6 @@ def test_where_no_plan_passes_the_nearest_is_shown(tmp_path: Path) -> None:
     done = run(*PLAN, "--policy", rules)
     assert done.status == 1
     assert "still beyond" in done.out
+    assert "FAILED: no plan passes" in done.out
     assert "at least 100.0%" in done.out
     assert "only sharing nothing passes" in done.err

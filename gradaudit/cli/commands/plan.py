@@ -67,7 +67,7 @@ def _plan(**flags: Any) -> None:
             "--policy is needed: name a file of rules (gradaudit gate --print-default-policy "
             "writes one to begin with)"
         )
-    policy = read_policy(settings.policy)
+    policy = read_policy(settings.policy).written_out()
     settings = of_sample_unless_named(settings)
     ladders = choose_audits(settings, file)
     expect_writable(settings, config, settings)
@@ -192,5 +192,6 @@ def _summary(plan: Plan, report: Report, settings: PlanSettings) -> Iterator[str
         yield f"options: {summary['options']}"
     if not plan.verdict.passed:
         yield from (f"still beyond: {words}" for words in plan.verdict.failed)
+        yield f"FAILED: no plan passes {settings.policy}"
         return
     yield f"measured again on fresh records, round {plan.rounds}: {verdict(plan.judged)}"
