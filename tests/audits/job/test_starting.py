@@ -120,8 +120,13 @@ def test_the_job_command_reads_the_folder_from_the_file_that_init_writes() -> No
 def test_a_scan_of_a_job_holds_its_findings_beside_those_of_its_model() -> None:
     nvflare_job(Path("job"), [chain(dp("buffers"))])
     words = ("--audits", "job,forward", "-d", table(), "--samples", "20", "-o", "report.json")
+    words += ("-o", "report.md", "-o", "report.html")
     done = run("scan", "--job", "job", *words)
     assert (done.status, "FAILED" in done.out) == (1, True), done.err
+    for text in (done.out, *(Path(f"report.{x}").read_text("utf-8") for x in ("md", "html"))):
+        plain = " ".join(text.replace("<wbr>", "").split())
+        assert "clip and blur every array, or keep these on the client" in plain
+        assert "app/config/config_fed_client.json:1: task_result_filters" in plain.replace("\\", "")
     report = Report.from_file(Path("report.json"))
     assert report.target.model == "job/app/custom/net.py:Net"
     layers = [layer.name for layer in report.target.layers]

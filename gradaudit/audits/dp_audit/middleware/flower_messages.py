@@ -112,9 +112,13 @@ def outgoing(answer: Message, keys: Sequence[str] = ()) -> Outgoing:
     arrays: dict[str, np.ndarray] = {}
     for record in answer.content.array_records.values():
         arrays |= arrays_of(record, keys)
+    # legacy replies have their metrics in a record of settings
+    settings = answer.content.config_records.items()
+    metrics = [dict(record) for name, record in settings if name.endswith(".metrics")]
+    metrics += [dict(record) for record in answer.content.metric_records.values()]
     numbers = {
         key: float(value)
-        for record in answer.content.metric_records.values()
+        for record in metrics
         for key, value in record.items()
         if isinstance(value, int | float)
     }
