@@ -1,7 +1,5 @@
 """Runs libraries on files of others in a child process that is limited in time and memory.
 
-The child writes nothing into files.
-
 Python code cannot be interrupted inside a library's native code, nor can memory that it has taken
 be got back. A child that goes beyond its limits is ended by the system, whatever it is at, and
 nothing of it is left.
@@ -23,6 +21,8 @@ SECONDS = 6
 """Seconds of processor time that a child has for a small file."""
 BYTES = 640 << 20
 """Bytes of memory that it may take beyond those of the process that it is forked from."""
+FILE_BYTES = 16 << 20
+"""Largest size of a file that it may write, in bytes."""
 _WAITING = 10
 """How many times longer than its seconds of processor time a child may take by the clock."""
 
@@ -108,7 +108,7 @@ def _limit(seconds: int, memory: int) -> None:
     sys.stdout = sys.stderr = os.fdopen(null, "w")
     signal.alarm(_WAITING * seconds)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     if sys.platform == "linux":  # elsewhere the system does not say what is taken
         pages = int(Path("/proc/self/statm").read_text().split()[5])

@@ -108,8 +108,9 @@ def test_whatever_code_of_others_raises_is_an_exception_of_that_name() -> None:
         raise TimeIsUp
 
 
-def test_work_writes_nothing_into_files(tmp_path: Path) -> None:
-    path = tmp_path / "left"
+def test_work_writes_no_large_files(tmp_path: Path) -> None:
+    path, limit = tmp_path / "left", module.FILE_BYTES
+    assert contained(lambda: path.write_bytes(bytes(limit))) == limit
     with pytest.raises(ContainedError, match=r"OSError: .*File too large"):
-        contained(lambda: path.write_text("words"))
-    assert not path.read_text()
+        contained(lambda: path.write_bytes(bytes(limit + 1)))
+    assert path.stat().st_size == limit
