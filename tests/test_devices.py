@@ -51,7 +51,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("attack tracing", TABLE, {}),
     ("attack malicious-server", TABLE, {}),
     ("attack record", TABLE, {"batch_size": 2, "updates": 8, "given": [3]}),
-    ("floor", {**PICTURES, "samples": 4}, {"sigma": 0.1, "directions": 2, "attacked": 2}),
+    ("floor", {**PICTURES, "samples": 4}, {"sigma": 0.1, "directions": 2}),
     ("attack property", TABLE, {**GAME, "batch_size": 6}),
     ("attack attribute", TABLE, {**GAME, "batch_size": 6}),
     ("attack distribution", TABLE, {**GAME, "batch_size": 6}),

@@ -1,29 +1,24 @@
 """No attack beats a floor; its number is on the safe side of the truth.
 
     python -m benchmarks.coverage.floors [PARTS …] [--runs 200] [--audits 100] [--records 1024]
-        [--attacked 64]
 
 ``attacks``: records drawn from the prior, updates of tanh networks under noise, and attackers who
 know all that a floor grants them: the most likely record (MAP) from the truth itself and from the
 prior's mean, by Levenberg and Marquardt, and the mean of the posterior law, by Metropolis, of walks
 that begin near the most likely record. Mean squared errors over the prior's variance, with standard
-errors, beside the floor. ``coverage``: audits of 16 and 64 drawn records, with all bounds; how
+errors, beside the floor. ``coverage``: audits of 16 and 64 drawn records; how
 often the safe number, Hall's and Student's, is beyond the mean of four audits of 1,024 (2.5 %
 nominal). ``lognormal``: the same of units whose information in one direction is lognormal.
-``intervals``: how often the interval of ``floor.gap``'s attack on 16 records holds its mean over
-all audits (95 % nominal). ``steps``: floors and attacks of updates of 1, 2 and 5 local steps over
-one record, or over four of which three are known. ``bayes``: 2-8-2 networks of tanh on two
+``bayes``: 2-8-2 networks of tanh on two
 Gaussian classes and on two half-moons, whose best attacker has the variance of the posterior on a
 grid of 301 × 301, on average over 200 updates; beside it the median of the audits' safe floors,
-with records' weights and without, and how many lie beyond it.
+and how many lie beyond it.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -33,19 +28,12 @@ from torch import Tensor, nn
 from benchmarks.harness import arguments, drawn, fit, heading, line
 from gradaudit.audits.floor.functionals import Functional, nats, share
 from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
-from gradaudit.audits.floor.playing import AttackedRecords
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
-from gradaudit.audits.floor.release import Release
 from gradaudit.audits.floor.van_trees import unit_numbers, van_trees_bound
 from gradaudit.core.statistics.intervals import skewed, student
-from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.per_sample import names_of
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Layer, Target, layers_of
-from gradaudit.sharing.companions import Companions
-from gradaudit.sharing.protocol import LocalTraining
 
 RATIOS, BAYES_RATIOS = (0.1, 0.3, 1.0), (0.01, 0.03, 0.1, 0.3, 1.0)
 """Noise over what a direction tells on average."""
@@ -73,22 +61,12 @@ class Case:
         generator = torch.Generator().manual_seed(seed)
         return self.labels[torch.randint(len(self.labels), (draws,), generator=generator)]
 
-    def information(
-        self, draws: int, seed: int, companions: Companions | None = None
-    ) -> Information:
+    def information(self, draws: int, seed: int) -> Information:
         """Of the whole update, under noise of deviation one."""
         how = self.target, self.layers, self.prior, self.drawn(draws, seed)
         shape = self.inputs.shape[1:]
-        found = layer_information(*how, shape=shape, seed=seed, companions=companions)
+        found = layer_information(*how, shape=shape, seed=seed)
         return sum_of_layers(found.values())
-
-    def law(self, draws: int, seed: int, companions: Companions | None = None) -> UpdateLaw:
-        """Of the same update."""
-        release = Release(tuple(names_of(self.layers)), 1, 1.0)
-        how = self.target, self.layers, self.prior, self.drawn(draws, seed), (release,)
-        shape = self.inputs.shape[1:]
-        found = update_laws(*how, shape=shape, seed=seed, memory=1 << 30, companions=companions)
-        return reduce(add, found.values())
 
     def gradient(self, record: Tensor, label: Tensor) -> Tensor:
         """One record's whole gradient, (elements,)."""
@@ -233,10 +211,10 @@ def attacks(runs: int) -> None:
     attackers = ("MAP from truth", "MAP", "posterior mean")
     heading("network", "sigma", "floor [safe]", *attackers, "floor / best")
     for case in cases():
-        told, law = case.information(1024, 1), case.law(1024, 1)
+        told = case.information(1024, 1)
         for ratio in RATIOS:
             sigma = scale_of(told) * ratio
-            floor = van_trees_bound(share, told / sigma**2, case.prior, law * sigma**-2)
+            floor = van_trees_bound(share, told / sigma**2, case.prior)
             errors = played(case, sigma, runs)
             line(
                 case.name,
@@ -280,10 +258,10 @@ def coverage(audits: int) -> None:
     )
     measures: dict[str, Functional] = {"share": share, "nats": nats}
     for case, records in itertools.product(cases(), (16, 64)):
-        many = [(case.information(1024, seed), case.law(1024, seed)) for seed in range(4)]
-        scale = scale_of(many[0][0])
+        many = [case.information(1024, seed) for seed in range(4)]
+        scale = scale_of(many[0])
         seeds = range(1000, 1000 + audits)
-        few = [(case.information(records, seed), case.law(records, seed)) for seed in seeds]
+        few = [case.information(records, seed) for seed in seeds]
         for ratio, (name, measure) in itertools.product(RATIOS, measures.items()):
             factor, side = (scale * ratio) ** -2, 0 if measure.sign > 0 else 1
             how = measure, factor, case.prior
@@ -303,11 +281,10 @@ def coverage(audits: int) -> None:
 
 
 def numbers_of(
-    told: tuple[Information, UpdateLaw], measure: Functional, factor: float, prior: GaussianPrior
+    information: Information, measure: Functional, factor: float, prior: GaussianPrior
 ) -> np.ndarray:
     """Units' numbers under noise of this inverse variance."""
-    information, law = told
-    return unit_numbers(measure, information * factor, prior, law * factor)
+    return unit_numbers(measure, information * factor, prior)
 
 
 def lognormal(audits: int) -> None:
@@ -322,66 +299,11 @@ def lognormal(audits: int) -> None:
             normal = torch.randn(units, 2, 2, generator=draws, dtype=torch.float64)
             halves = scale * normal.exp().mean(dim=2)[..., None, None]
             told = Information(halves, torch.eye(1, dtype=torch.float64))
-            numbers = unit_numbers(measure, told, prior, None)
+            numbers = unit_numbers(measure, told, prior)
             ends = [end(numbers)[0 if measure.sign > 0 else 1] for end in (skewed, student)]
             beyond += measure.sign * (np.array(ends) - truth) > 0
         name = "share" if measure is share else "nats"
         line(units, scale, name, *(f"{rate:.1%}" for rate in beyond / audits))
-
-
-def intervals(audits: int) -> None:
-    """How often the interval of an attack on 16 records holds its mean over all audits."""
-    heading("network", "noise", "share", "width", "holds")
-    for case in cases():
-        scale, names = scale_of(case.information(64, 1)), tuple(names_of(case.layers))
-        view = FunctionalModel.of(case.target, dtype=torch.float64)
-        for ratio in RATIOS:
-            release, found = Release(names, 1, scale * ratio), []
-            for seed in range(audits):
-                labels = case.drawn(16, seed)
-                drawn_ones = case.prior.draw(16, torch.Generator().manual_seed(5000 + seed))
-                shaped = drawn_ones.reshape(-1, *case.inputs.shape[1:])
-                records = AttackedRecords([(view, 1)], case.prior, shaped, labels, (release,), seed)
-                found.append(records.played(case.layers))
-            mean = float(np.mean([attack.share for attack in found]))
-            ends = np.array([attack.interval for attack in found])
-            held = ((ends[:, 0] <= mean) & (mean <= ends[:, 1])).mean()
-            line(case.name, ratio, f"{mean:.4f}", f"{np.diff(ends).mean():.4f}", f"{held:.1%}")
-
-
-def steps(records: int, attacked: int) -> None:
-    """Floors and attacks of updates of several local steps, at the noise of one record's step."""
-    heading("network", "records", "steps", "sigma", "floor [safe]", "attack", "floor / attack")
-    pictures = load_digits()
-    images, labels = torch.tensor(pictures.images / 16), torch.tensor(pictures.target)
-    for spec, inputs in (
-        ("zoo:mlp?inputs=64&hidden=16&classes=10&activation=tanh", images.flatten(1)),
-        ("zoo:cnn3?shape=1x8x8", images.unsqueeze(1)),
-    ):
-        case = trained(spec, inputs, labels, 300)
-        scale = scale_of(case.information(records, 1))
-        for size, count, ratio in itertools.product((1, 4), (1, 2, 5), (0.3, 1.0)):
-            training = LocalTraining(steps=count, rate=0.1)
-            among = Companions(case.inputs, case.labels, size, training)
-            sigma = scale * ratio / size
-            told, law = case.information(records, 1, among), case.law(records, 1, among)
-            floor = van_trees_bound(share, told / sigma**2, case.prior, law * sigma**-2)
-            drawn_ones = case.prior.draw(attacked, torch.Generator().manual_seed(5))
-            shaped = drawn_ones.reshape(-1, *case.inputs.shape[1:])
-            release = Release(tuple(names_of(case.layers)), 1, sigma)
-            view = FunctionalModel.of(case.target, dtype=torch.float64)
-            how = shaped, case.drawn(attacked, 5), (release,), 5, among
-            attack = AttackedRecords([(view, 1)], case.prior, *how).played(case.layers)
-            low, high = attack.interval
-            line(
-                case.name,
-                size,
-                count,
-                f"{sigma:.2g}",
-                f"{floor.value:.3f} [{floor.safe:.3f}]",
-                f"{attack.share:.3f} [{low:.3f}, {high:.3f}]",
-                f"{floor.value / attack.share:.2f}",
-            )
 
 
 def gauss(generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -438,8 +360,8 @@ class Grid:
 
 
 def bayes(audits: int, records: int) -> None:
-    """Floors beside the exact error of the best attacker, with records' weights and without."""
-    heading("network", "noise", "Bayes", "floor", "Bayes / floor", "without weights", "beyond")
+    """Floors beside the exact error of the best attacker."""
+    heading("network", "noise", "Bayes", "floor", "Bayes / floor", "beyond")
     for case in planar_cases():
         told, grid = [case.information(records, seed) for seed in range(audits)], Grid(case)
         scale = float(np.mean([scale_of(one) ** 2 for one in told])) ** 0.5
@@ -448,12 +370,10 @@ def bayes(audits: int, records: int) -> None:
             error, spread = grid.error(sigma)
             at = [one / sigma**2 for one in told]
             safe = np.array([van_trees_bound(share, one, case.prior).safe for one in at])
-            bare = (replace(one, local=None) for one in at)
-            plain = [van_trees_bound(share, one, case.prior).safe for one in bare]
-            times = (f"{error / max(float(np.median(one)), 1e-12):.3g}" for one in (safe, plain))
+            times = f"{error / max(float(np.median(safe)), 1e-12):.3g}"
             beyond = f"{int((safe > error + 2 * spread).sum())} of {audits}"
             shown = f"{error:.4g} ±{spread:.2g}", f"{np.median(safe):.4g}"
-            line(case.name, ratio, *shown, *times, beyond)
+            line(case.name, ratio, *shown, times, beyond)
 
 
 if __name__ == "__main__":
@@ -462,8 +382,6 @@ if __name__ == "__main__":
         "attacks": lambda: attacks(asked.runs),
         "coverage": lambda: coverage(asked.audits),
         "lognormal": lambda: lognormal(asked.audits),
-        "intervals": lambda: intervals(asked.audits),
-        "steps": lambda: steps(asked.records, asked.attacked),
         "bayes": lambda: bayes(asked.audits, asked.records),
     }
     for part in asked.parts or parts:

@@ -1,12 +1,11 @@
 """Chooses the audits that a policy's rules need, and sizes that leave time for trials."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from gradaudit.audits import Audit, Metric, audits
-from gradaudit.audits.floor import GAP, Floor
+from gradaudit.audits.floor import Floor
 from gradaudit.audits.presets import Preset
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
@@ -35,17 +34,7 @@ def needed(policy: Policy, ladders: Sequence[Sequence[Preset]]) -> tuple[Sequenc
                 f"{' under these --audits' if len(known) < 2 else ''}; see `gradaudit list metrics`"
             )
     asked = [sizes for sizes in ladders if any(asks(rule, sizes[-1].audit) for rule in rules)]
-    return tuple([_without_attacks(size, rules) for size in sizes] for sizes in asked)
-
-
-def _without_attacks(size: Preset, rules: Sequence[Rule]) -> Preset:
-    """The size without attacks beside floors, which take most of the time, unless a rule asks."""
-    audit = size.audit
-    if not isinstance(audit, Floor) or audit.options.attacked is not None:
-        return size
-    if any(judges(rule, audit, GAP) for rule in rules):
-        return size
-    return replace(size, audit=Floor(audit.options.model_copy(update={"attacked": 0})))
+    return tuple(asked)
 
 
 def out_of_reach(policy: Policy, ladders: Sequence[Sequence[Preset]]) -> tuple[Rule, ...]:

@@ -10,7 +10,6 @@ from gradaudit.judging.risk import with_findings
 from gradaudit.measurement import text_of
 from gradaudit.report import APART_BY, Measurement, Report, marked
 from gradaudit.view.cells import Cell, MetricWarning, doubts_of
-from gradaudit.view.charts.bracket import Bracket, brackets_of
 from gradaudit.view.charts.ranking import rankings_of
 from gradaudit.view.charts.sweep import Curves, SweepView, sweep_of
 from gradaudit.view.concerns import Concern, cleared_of, concerns_of
@@ -56,7 +55,6 @@ class View:
         unshown: number of measured rows that appear in none of these.
         alone: whether one audit made the report, so that all its metrics are worth showing.
         rankings: ROC curve and null distribution of the layer that gives an attribute away most.
-        brackets: what lies between the floor and the best attack, by layer.
         sweep: verdicts and curves of a sweep's settings; None of any other report.
     """
 
@@ -76,7 +74,6 @@ class View:
     alone: bool
     sweep: SweepView | None = None
     rankings: tuple[Curves, ...] = ()
-    brackets: tuple[Bracket, ...] = ()
 
     @property
     def findings(self) -> tuple[Concern, ...]:
@@ -117,7 +114,6 @@ def view(report: Report, policy: Policy | None = None) -> View:
         alone=len({row.audit for row in judged.rows}) == 1,
         sweep=sweep_of(report, policy),
         rankings=rankings_of(judged),
-        brackets=brackets_of(judged),
     )
 
 

@@ -97,7 +97,7 @@ CASES: dict[str, list[Case]] = {
             {"mechanism": "dp:clip=1,sigma=1", "trials": 100, "restarts": 1, "iterations": 2},
         )
     ],
-    "floor": [(lambda: replace(table(), samples=16), {"sigma": 0.1, "attacked": 4})],
+    "floor": [(lambda: replace(table(), samples=16), {"sigma": 0.1})],
     "observe": [(pictures, {"update": UPDATE})],
     "forward": [(rounds, {}), (pictures, {})],
     "sensitivity": [

@@ -66,7 +66,7 @@ NUMBERS = {
         "audits.dp_audit.law.bounds:lower_bound",
     ),
     "floor": (
-        f"{SMALL} --samples 4 --sigma 0.1 --attacked 0",
+        f"{SMALL} --samples 4 --sigma 0.1",
         "audits.floor.van_trees:van_trees_bound",
     ),
     "job": ("JOB", "audits.job.epsilon:NoiseStrength.epsilon"),

@@ -258,7 +258,7 @@ RECORDS = {"floor": 8}
 SHARED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sensitivity", {}),
     ("copa-metric", {"records": 2}),
-    ("floor", {"sigma": 0.1, "directions": 4, "attacked": 2}),
+    ("floor", {"sigma": 0.1, "directions": 4}),
     ("subspace", {"permutations": 100}),
     ("subspace", {"permutations": 100, "reading": "mean"}),
     ("dp-audit", {"mechanism": "dp:clip=1,sigma=1", "trials": 300, "iterations": 4}),

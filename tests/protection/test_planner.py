@@ -285,7 +285,7 @@ def test_noise_for_a_floor_passes_on_fresh_records_and_costs_less_than_uniform()
         {"metric": "floor.nats", "layers": "output", "max": 2.0},
         {"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9},
     )
-    sizes = [size_of("sensitivity", probes=8), size_of("floor", attacked=0)]
+    sizes = [size_of("sensitivity", probes=8), size_of("floor")]
     plan = planned(subject, *rules, sizes=sizes, strict=True)
     assert plan.verdict.passed
     assert "uniform noise" in plan.naive
@@ -316,7 +316,7 @@ def test_what_lies_before_a_kink_is_hidden(layers: str, defenses: tuple[str, ...
     )
     rule = {"metric": "floor.mse_share", "layers": layers, "min": 0.1}
     means = () if defenses else ("noise",)
-    plan = planned(subject, rule, sizes=[size_of("floor", attacked=0)], means=means)
+    plan = planned(subject, rule, sizes=[size_of("floor")], means=means)
     assert plan.verdict.passed
     assert plan.protection.hidden == ("fc1", "fc2")
 

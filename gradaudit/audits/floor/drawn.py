@@ -148,18 +148,13 @@ class PriorSample:
         first = torch.cat([cells.new_ones(1), cells.diff()]).bool() & (cells % 2 == 0)
         others = labels[~first][:_LOOKED_AT]
         looked_at = prior.draw(len(others), torch_rng(seed, "floor", "genie"))
-        before = view.cast(prior.of_labels(looked_at, others)).reshape(-1, *shape)
+        before = view.cast(looked_at).reshape(-1, *shape)
         seen = before, view.cast(others)
         _expect_own_gradients(view, *seen)
         genie = Genie.of(slopes_of(view, names, *seen).cpu(), prior)
         drawn = _drawn(prior, genie, cells // 2, torch_rng(seed, "floor", "records"))
         own = labels[first][cells // 2]
-        return cls(prior.of_labels(drawn, own).reshape(-1, *shape), own, cells, genie)
-
-    def first(self, most: int) -> Tensor:
-        """Mask of the first records of each unit's first half, (records,), ``most`` or fewer."""
-        rank = torch.arange(len(self.cells)) - torch.searchsorted(self.cells, self.cells)
-        return (self.cells % 2 == 0) & (rank < most)
+        return cls(drawn.reshape(-1, *shape), own, cells, genie)
 
 
 def _drawn(prior: GaussianPrior, genie: Genie, units: Tensor, generator: torch.Generator) -> Tensor:

@@ -56,10 +56,6 @@ class Functional:
         value, slope = self(at, prior, precision)
         return value + ((information - at) * slope).sum(dim=(-2, -1))
 
-    def best(self, *values: float) -> float:
-        """The one of several bounds that says most."""
-        return self.sign * max(self.sign * value for value in values)
-
 
 def _share(whole: Tensor, prior: GaussianPrior) -> tuple[float, Tensor]:
     inverse = torch.linalg.inv(whole)
@@ -103,33 +99,20 @@ def log_chance(prior: GaussianPrior, within: float) -> float:
     return min(0.0, s * within - 0.5 * float(torch.log1p(2 * s * scales).sum()))
 
 
-def success(releases: Sequence[Release], sizes: Sequence[int], log_kappa: float) -> float:
-    """A bound on the chance of success of whoever sees these parts of an update.
-
-    Gaussian noise: Φ(Φ⁻¹(κ) + μ) with μ² = Σ (Δ/σ)². Laplace noise of scale b: ε = Σ √W Δ/b by the
-    L1 norm of W elements, and min(κ e^ε, 1 − (1 − κ) e^−ε).
+def success(releases: Sequence[Release], log_kappa: float) -> float:
+    """Bound the chance of success from these parts of an update: Φ(Φ⁻¹(κ) + μ), μ² = Σ (Δ/σ)².
 
     Args:
         releases: each with noise.
-        sizes: elements that each clips together.
         log_kappa: log of the chance of a blind guess.
 
     Raises:
-        NotApplicable: some part is not clipped, or noises are of both kinds.
+        NotApplicable: some part is not clipped.
     """
     if any(release.reach is None for release in releases):
         raise NotApplicable(
             "no clip bounds what a record adds to the update; give one "
             "(--defense dp:clip=…,sigma=…)"
         )
-    kinds = {release.noise for release in releases}
-    if kinds == {"gaussian"}:
-        mu = math.hypot(*(release.shift for release in releases))
-        return float(ndtr(ndtri_exp(log_kappa) + mu))
-    if kinds == {"laplace"}:
-        pairs = zip(releases, sizes, strict=True)
-        epsilon = sum(math.sqrt(size) * release.shift for release, size in pairs)
-        return min(
-            math.exp(min(0.0, log_kappa + epsilon)), 1 + math.expm1(log_kappa) * math.exp(-epsilon)
-        )
-    raise NotApplicable("layers have Gaussian and Laplace noise; give them one kind")
+    mu = math.hypot(*(release.shift for release in releases))
+    return float(ndtr(ndtri_exp(log_kappa) + mu))

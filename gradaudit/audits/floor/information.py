@@ -16,10 +16,8 @@ from torch import Tensor
 
 from gradaudit.audits.floor.drawn import PriorSample
 from gradaudit.audits.floor.jacobians import jacobian_products
-from gradaudit.audits.floor.matrix_weights import LOCAL, LocalInformation, local_information
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release, clipped
-from gradaudit.audits.floor.smoothness import bends
 from gradaudit.core.randomness import torch_rng
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
@@ -28,19 +26,14 @@ from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Advance
-from gradaudit.sharing.companions import Companions, CompanionTrace
 
 _HELD = 1 << 30
 """Bytes that all layers' information may take; more records then go into each unit."""
-_LOCAL_EACH, _LOCAL_MATRICES = 2, 4
-"""Records of a unit whose local information is kept, and matrices of each."""
 _AT_ONCE = 128
 _WORKING_SET = 96 << 20
 _ELEMENT, _COPIES = 8, 8
 Sums = dict[str, Tensor]
 """Sums of products over the records of each cell, (cells, probes, probes), by layer."""
-Locals = dict[str, list[LocalInformation]]
-"""Local information of the records of several chunks, by layer."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +43,18 @@ class Information:
     Attributes:
         halves: Ã averaged over half of a unit, (units, 2, probes, probes).
         precision: T⁻¹ of what is left unknown of a record given what its unit has in common.
-        local: that of single records; None where it may jump.
     """
 
     halves: Tensor
     precision: Tensor
-    local: LocalInformation | None = None
 
     def __add__(self, other: Self) -> Self:
         """The information of both updates together, under independent noise."""
-        both = self.local and other.local and self.local + other.local
-        return replace(self, halves=self.halves + other.halves, local=both)
+        return replace(self, halves=self.halves + other.halves)
 
     def __mul__(self, factor: float) -> Self:
         """The information under noise of this much less variance."""
-        local = self.local and self.local * factor
-        return replace(self, halves=self.halves * factor, local=local)
+        return replace(self, halves=self.halves * factor)
 
     def __truediv__(self, variance: float) -> Self:
         """The information under noise of this variance, if this one is for variance one."""
@@ -102,7 +91,6 @@ def layer_information(
     seed: int,
     genie_of: Target | None = None,
     clips: Sequence[Release] = (),
-    companions: Companions | None = None,
     memory: int = 1 << 30,
     advance: Advance = lambda _: None,
     workers: Workers = ALONE,
@@ -119,8 +107,6 @@ def layer_information(
         genie_of: the model whose gradients say what the genie gives away, so that the records are
             the same for several targets and their information adds up; the target itself without.
         clips: what is clipped together before the noise; nothing without.
-        companions: who else is in an update, the same for all records of a unit; None where it is
-            a mean over records.
         memory: bytes that a chunk of records may take.
         advance: called with the number of records that are done.
         workers: who share in the records.
@@ -129,8 +115,7 @@ def layer_information(
         AuditError: the gradients cannot be differentiated by the records.
         NotApplicable: records have no gradients of their own.
     """
-    local = _LOCAL_EACH * _LOCAL_MATRICES * min(prior.leading, LOCAL) ** 2
-    most = _HELD // (_ELEMENT * (2 * len(prior.counts) ** 2 + local) * len(layers))
+    most = _HELD // (_ELEMENT * 2 * len(prior.counts) ** 2 * len(layers))
     view, genie = (
         FunctionalModel.of(of, dtype=torch.float64, seed=seed)
         for of in (target, genie_of or target)
@@ -138,28 +123,18 @@ def layer_information(
     names = names_of(layers)
     sample = PriorSample.of(genie, names, prior, labels, shape=shape, seed=seed, most=most)
     inputs, labels = view.cast(sample.records), view.cast(sample.labels)
-    if companions is None:
-        trace, beside = Trace.of(view, names, inputs[:1], labels[:1]), inputs
-    else:
-        units = int(sample.cells[-1]) // 2 + 1
-        of_units = companions.drawn(units, torch_rng(seed, "floor", "companions"))
-        trace, beside = CompanionTrace.among(view, names, companions), of_units[sample.cells // 2]
-    batch = Batch(trace, beside, inputs, labels, range(len(inputs)))
+    trace = Trace.of(view, names, inputs[:1], labels[:1])
+    batch = Batch(trace, inputs, inputs, labels, range(len(inputs)))
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     how = way, tuple(layers), prior, tuple(clips), seed
-    kept = sample.first(_LOCAL_EACH) & (not bends(view, inputs, labels))
     chunks = _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4))
     tasks = [
-        _Part(batch.part(at), cells[at], kept[at], some, *how).sums
+        _Part(batch.part(at), cells[at], some, *how).sums
         for at, some in _whole_cells(sample.cells, chunks)
     ]
-    products, local_parts = zip(*workers.share(tasks, advance), strict=True)
+    products = workers.share(tasks, advance)
     return {
-        name: _averaged(
-            torch.cat([sums[name] for sums in products]),
-            [one for part in local_parts for one in part.get(name, ())],
-            sample,
-        )
+        name: _averaged(torch.cat([sums[name] for sums in products]), sample)
         for name in products[0]
     }
 
@@ -171,13 +146,11 @@ class _Part:
     Attributes:
         batch: the records.
         cells: which cell each is in, ascending.
-        kept: mask of those whose local information is kept.
         chunks: of the records, by their numbers among all.
     """
 
     batch: Batch
     cells: Tensor
-    kept: Tensor
     chunks: Sequence[slice]
     way: Differentiation
     layers: Sequence[Layer]
@@ -185,10 +158,9 @@ class _Part:
     clips: Sequence[Release]
     seed: int
 
-    def sums(self, advance: Advance) -> tuple[Sums, Locals]:
-        """Compute the cells' sums of C^½ JᵀJ C^½, and the local information of single records."""
+    def sums(self, advance: Advance) -> Sums:
+        """Compute the cells' sums of C^½ JᵀJ C^½."""
         sums: Sums = {}
-        local: Locals = {}
         first, cells, points = self.chunks[0].start, self.cells - self.cells[0], self.batch.points
         count = int(cells[-1]) + 1
         for chunk in self.chunks:
@@ -201,27 +173,8 @@ class _Part:
             for name, found in clipped(moved, self.layers, self.clips).items():
                 zeros = found.new_zeros(count, *found.shape[1:])
                 sums.setdefault(name, zeros).index_add_(0, cells[at], self.prior.kept(found))
-            for name, one in self._local(at, chunk.start).items():
-                local.setdefault(name, []).append(one)
             advance(chunk.stop - chunk.start)
-        return {name: kept.cpu() for name, kept in sums.items()}, local
-
-    def _local(self, at: slice, start: int) -> dict[str, LocalInformation]:
-
-        kept = self.kept[at].nonzero().flatten()
-        if not len(kept):
-            return {}
-        chunk = self.batch.part(at)
-        parts = {name: getattr(chunk, name)[kept] for name in ("records", "points", "targets")}
-        return local_information(
-            replace(chunk, **parts, indices=range(len(kept))),
-            self.cells[at][kept] // 2,
-            self.way,
-            self.layers,
-            self.prior,
-            self.clips,
-            torch_rng(self.seed, "floor", "signs", start),
-        )
+        return {name: kept.cpu() for name, kept in sums.items()}
 
 
 def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice, list[slice]]]:
@@ -234,13 +187,13 @@ def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice
             some = []
 
 
-def _averaged(sums: Tensor, local: Sequence[LocalInformation], sample: PriorSample) -> Information:
+def _averaged(sums: Tensor, sample: PriorSample) -> Information:
     sizes = torch.bincount(sample.cells, minlength=len(sums)).to(sums)
     halves = (sums / sizes[:, None, None]).reshape(-1, 2, *sums.shape[1:])
     precision = torch.eye(sums.shape[-1], dtype=sums.dtype)
     leading = len(sample.genie.precision)
     precision[:leading, :leading] = sample.genie.precision
-    return Information(halves, precision, LocalInformation.together(local) if local else None)
+    return Information(halves, precision)
 
 
 def _chunks(

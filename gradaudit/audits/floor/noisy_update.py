@@ -1,15 +1,14 @@
 """The noisy updates that a floor bounds: their layers, defenses and records.
 
-A mean over records moves with one of them as its gradient does. An update of several local steps,
-of records that weigh differently, or clipped as a whole, moves with it through what the client
-makes of it beside the others; they and the order of the steps are drawn, and known to the attacker.
+A mean over records moves with one of them as its gradient does. Other updates are refused: of
+several local steps, of records that weigh differently, or clipped as a whole with others.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial, reduce
+from dataclasses import dataclass
+from functools import reduce
 from operator import add
-from typing import Self, TypeVar
+from typing import Self
 
 import torch
 from pydantic import JsonValue
@@ -17,12 +16,9 @@ from torch import Tensor
 
 from gradaudit.audits.floor import Floor, FloorOptions
 from gradaudit.audits.floor.information import Information, layer_information
-from gradaudit.audits.floor.playing import AttackedRecords
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.rate_distortion import UpdateLaw, update_laws
 from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
-from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
 from gradaudit.defenses.dp import DpNoise
@@ -31,13 +27,8 @@ from gradaudit.executors.workers import Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance
-from gradaudit.sharing.companions import Companions
 from gradaudit.subject import Subject
 
-Told = TypeVar("Told", Information, UpdateLaw)
-FITTED, BY_LABEL = "fitted", "by-label"
-_COMPANIONS = 256
-"""Most records of the data from which a client's other records are drawn."""
 NO_NOISE = (
     "no noise: nothing bounds an attacker; add some (--defense dp:clip=…,sigma=…, or --sigma)"
 )
@@ -54,8 +45,6 @@ class NoisyUpdate:
         reasons: by layer, why it has no floor.
         prior: of the records.
         labels: of the records to draw.
-        companions: who else is in an update; None where it is a mean over records.
-        laws: of every layer's part of the updates, where that is known.
     """
 
     updates: tuple[tuple[Target, int], ...]
@@ -64,8 +53,6 @@ class NoisyUpdate:
     reasons: Mapping[str, str]
     prior: GaussianPrior
     labels: Tensor
-    companions: Companions | None = None
-    laws: Mapping[str, UpdateLaw] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -81,16 +68,13 @@ class NoisyUpdate:
         layers = shared_layers(target, subject.layers, subject.hidden)
         trained = shared_layers(target, subject.layers, ())
         releases = how_it_leaves(audit.options, subject, target)
-        companions = _companions(audit.options, subject)
         rough: dict[str, str] = {}
         for each, _ in updates:
             view = FunctionalModel.of(each, dtype=torch.float64, seed=subject.seed)
             first = view.cast(prior.mean.reshape(shape)), view.cast(labels[:1])
             rough |= jumps(view, trained, *first)
-        if companions is not None and (why := _carried(companions, rough)):
-            rough = {layer.name: rough.get(layer.name, why) for layer in layers}
         reasons = _spread(rough, layers, releases)
-        return cls(tuple(updates), layers, releases, reasons, prior, labels, companions)
+        return cls(tuple(updates), layers, releases, reasons, prior, labels)
 
     def release(self, layer: Layer) -> Release | None:
         """How a layer leaves; None without noise."""
@@ -120,7 +104,6 @@ class NoisyUpdate:
                 seed=subject.seed,
                 genie_of=self.updates[-1][0],
                 clips=self.releases,
-                companions=self.companions,
                 memory=subject.memory,
                 advance=advance,
                 workers=workers,
@@ -130,58 +113,23 @@ class NoisyUpdate:
         fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
         return {name: one * fisher[name] for name, one in self._over_updates(found).items()}
 
-    def laws_of(self, subject: Subject) -> dict[str, UpdateLaw]:
-        """Compute each layer's law of updates; none if records have no gradients of their own."""
-        noisy = [layer for layer in self.layers if self.release(layer) is not None]
-        shape, seed = subject.records.inputs.shape[1:], subject.seed
-        law_of = partial(update_laws, shape=shape, seed=seed, memory=subject.memory)
-        how = noisy, self.prior, self.labels, self.releases
-        try:
-            found = [law_of(target, *how, companions=self.companions) for target, _ in self.updates]
-        except NotApplicable:
-            return {}
-        return self._over_updates(found)
-
-    def _over_updates(self, found: Sequence[Mapping[str, Told]]) -> dict[str, Told]:
+    def _over_updates(self, found: Sequence[Mapping[str, Information]]) -> dict[str, Information]:
         """Add up the information of every update of a layer, over all checkpoints."""
         pairs = list(zip(found, (count for _, count in self.updates), strict=True))
         names = [name for name in found[0] if all(name in parts for parts in found)]
         return {n: reduce(add, (parts[n] * count for parts, count in pairs)) for n in names}
 
-    def law(self, layers: Sequence[Layer]) -> UpdateLaw | None:
-        """The law of what these layers share together; None where it is not known."""
-        if any(layer.name not in self.laws for layer in layers):
-            return None
-        return reduce(add, (self.laws[layer.name] for layer in layers))
-
-    def attacked(self, subject: Subject, records: int) -> AttackedRecords | None:
-        """Records of the prior that are attacked; None where there are to be none."""
-        if not records:
-            return None
-        views = [
-            (FunctionalModel.of(target, dtype=torch.float64, seed=subject.seed), count)
-            for target, count in self.updates
-        ]
-        drawn = self.prior.draw(records, torch_rng(subject.seed, "floor", "attacked"))
-        labels = self.labels[torch.arange(records) % len(self.labels)]
-        moved = self.prior.of_labels(drawn, labels)
-        shaped = moved.reshape(-1, *subject.records.inputs.shape[1:])
-        given = [views[-1][0].cast(each) for each in (shaped, labels)]
-        how = self.releases, subject.seed, self.companions
-        return AttackedRecords(views, self.prior, given[0], given[1], *how)
-
     def facts(self, options: FloorOptions) -> dict[str, JsonValue]:
         """Facts of every row: the attacker's knowledge, and the quantity that the floor bounds."""
-        prior, fitted = self.prior, options.prior in (FITTED, BY_LABEL)
+        prior = self.prior
         return {
             "attacker": "knows weights, labels, other records of the batch, noise law and prior",
-            "prior": options.prior,
+            "prior": "fitted",
             "prior_variance": prior.variance,
-            **({"prior_shrinkage": prior.shrinkage} if fitted else {}),
+            "prior_shrinkage": prior.shrinkage,
             "directions": prior.leading,
             "directions_in_groups": prior.size - prior.leading,
             "batch_size": options.batch_size,
-            "local_steps": options.steps(options.batch_size),
             "clients": 1 + options.others,
             "updates": sum(count for _, count in self.updates),
         }
@@ -207,70 +155,37 @@ def how_it_leaves(options: FloorOptions, subject: Subject, target: Target) -> tu
     """How each shared parameter of a model leaves; none where nothing adds noise.
 
     Raises:
-        UsageError: a defense names parameters that the model does not share, or clips single
-            records in local training.
-        NotApplicable: a defense clips single records in an update that is no mean over them, or
-            the noise bounds nothing.
+        UsageError: a defense names parameters that the model does not share.
+        NotApplicable: the update is no mean of what its records add, or the noise bounds nothing.
     """
     names, chain = shared_parameters(target.model, subject.hidden), Chain(subject.defenses)
     chain.check(names)
-    records = 1 if entangled(options, subject) else options.batch_size
-    return releases_of(chain, names, records, options.sigma, clients=1 + options.others)
+    _expect_mean(options, subject)
+    return releases_of(chain, names, options.batch_size, options.sigma, clients=1 + options.others)
 
 
-def entangled(options: FloorOptions, subject: Subject) -> bool:
-    """Whether a client's update is something else than a mean of what each record adds to it.
+def _expect_mean(options: FloorOptions, subject: Subject) -> None:
+    """Raise an error where a client's update is no mean of what each of its records adds.
 
     Raises:
-        UsageError: options contradict one another, or the defenses.
-        NotApplicable: it is, and a defense clips single records.
+        NotApplicable: it takes local steps, weighs its records, or clips them as a whole.
     """
     training = options.sharing(subject.defenses, subject.hidden).training
-    records, noises = options.batch_size, [d for d in subject.defenses if isinstance(d, DpNoise)]
-    stepped = training is not None and not training.gives_gradient(records)
-    weighted = subject.target.loss.weights(subject.records.labels) is not None
-    whole = any(not noise.of_records for noise in noises)
-    if not stepped and (records == 1 or not (weighted or whole)):
-        return False
-    if clipping := next((noise for noise in noises if noise.of_records), None):
+    if training is not None and not training.gives_gradient(options.batch_size):
+        raise NotApplicable("local steps: a floor is known of the mean gradient of a batch alone")
+    if options.batch_size == 1:
+        return
+    if subject.target.loss.weights(subject.records.labels) is not None:
         raise NotApplicable(
-            f"--defense {clipping}: clips single records of an update that is no plain mean over "
-            "them; use per=release, or --batch-size 1"
+            "the loss weighs records, so an update is no plain mean over them; a floor is known of "
+            "--batch-size 1"
         )
-    return True
-
-
-def gradients_behind(options: FloorOptions, subject: Subject) -> float:
-    """Estimate the gradients that one update takes for each of its records."""
-    if not entangled(options, subject):
-        return 1.0
-    return options.passes(options.batch_size) / (1 + options.others)
-
-
-def _companions(options: FloorOptions, subject: Subject) -> Companions | None:
-    if not entangled(options, subject):
-        return None
-    view, records = FunctionalModel.of(subject.target, dtype=torch.float64), subject.records
-    chosen = rng(subject.seed, "floor", "companions").permutation(len(records))[:_COMPANIONS]
-    known = records.take(chosen)
-    training = options.sharing(subject.defenses, subject.hidden).training
-    return Companions(
-        view.cast(known.inputs), view.cast(known.labels), options.batch_size, training
-    )
-
-
-def _carried(companions: Companions, rough: Mapping[str, str]) -> str:
-    """Say why no layer's update has a derivative after local steps; empty where all have one."""
-    training = companions.training
-    if training is not None and training.optimizer != "sgd":
-        return (
-            "Adam moves an element by little more than the sign of its gradient, which jumps: no "
-            "floor; train with --optimizer sgd"
-        )
-    if companions.several and rough:
-        name, why = next(iter(rough.items()))
-        return f"later local steps carry on what jumps in {name}: {why}"
-    return ""
+    for defense in subject.defenses:
+        if isinstance(defense, DpNoise) and not defense.of_records:
+            raise NotApplicable(
+                f"--defense {defense}: clips the batch as a whole; a floor is known of per=record, "
+                "or of --batch-size 1"
+            )
 
 
 def _spread(

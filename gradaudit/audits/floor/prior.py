@@ -6,15 +6,11 @@ groups whose variances are about alike, each asked about by one random direction
 random signs ε, v = Σ_{j∈g} ε_j √λ_j u_j / √|g| has as E‖Jv‖² the group's mean of ‖J √λ_j u_j‖².
 """
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
-
-from gradaudit.errors import CheckpointError, UsageError
-from gradaudit.models.checkpoint.npz_weights import read_npz
 
 DIRECTIONS = 256
 """Leading directions of the prior that are asked about one by one."""
@@ -36,7 +32,6 @@ class GaussianPrior:
         rest: τ, the variance in each of the d − axes other directions.
         leading: how many axes are asked about one by one.
         shrinkage: how much of the covariance is that of white noise, from 0 to 1.
-        offsets: of each label's mean from m, (labels, d), where the law depends on the label.
     """
 
     mean: Tensor
@@ -45,7 +40,6 @@ class GaussianPrior:
     rest: float
     leading: int
     shrinkage: float = 0.0
-    offsets: Tensor | None = None
 
     @classmethod
     def fitted(cls, inputs: Tensor, leading: int = DIRECTIONS) -> Self:
@@ -64,30 +58,6 @@ class GaussianPrior:
         share = _shrinkage(left, variances, level, len(mean))
         shrunk = (1 - share) * variances + share * level
         return cls(mean, axes, shrunk, share * level, min(leading, len(axes)), share)
-
-    @classmethod
-    def by_label(cls, inputs: Tensor, labels: Tensor, leading: int = DIRECTIONS) -> Self:
-        """The law of records (records, d) given their label, (records,) whole numbers from zero.
-
-        Each label has a mean of its own, and all have the shrunk covariance of records about these.
-        """
-        inputs, mean = inputs.double(), inputs.double().mean(dim=0)
-        counts = torch.bincount(labels)
-        sums = inputs.new_zeros(len(counts), len(mean)).index_add_(0, labels, inputs)
-        means = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], mean)
-        fitted = cls.fitted(inputs - means[labels], leading)
-        return replace(fitted, mean=mean, offsets=means - mean)
-
-    def centres(self, labels: Tensor) -> Tensor:
-        """The means of records with these labels, (…, d): m, or each label's own."""
-        mean = self.mean.to(labels.device)
-        if self.offsets is None:
-            return mean
-        return mean + torch.nn.functional.embedding(labels, self.offsets.to(labels.device))
-
-    def of_labels(self, records: Tensor, labels: Tensor) -> Tensor:
-        """Records that were drawn about m, (records, d), moved to the means of their labels."""
-        return records + (self.centres(labels) - self.mean)
 
     @classmethod
     def of_covariance(cls, mean: Tensor, covariance: Tensor, leading: int = DIRECTIONS) -> Self:
@@ -209,50 +179,3 @@ def _shrinkage(left: Tensor, variances: Tensor, level: float, size: int) -> floa
     spread = float(variances.square().sum()) - size * level**2
     noise = (float(lengths.square().mean()) - float(variances.square().sum())) / records
     return min(1.0, noise / spread) if spread > 0 else 1.0
-
-
-_NEGATIVE = -1e-8
-"""Least eigenvalue, over the greatest, that rounding can make of a covariance's zero."""
-
-
-def prior_of_file(path: Path, size: int, leading: int) -> GaussianPrior:
-    """The Gaussian law of a NumPy archive with ``mean`` (d,) and ``covariance`` (d, d).
-
-    Args:
-        path: the archive.
-        size: elements of a record, d.
-        leading: directions that are asked about one by one.
-
-    Raises:
-        UsageError: there is no such file, or it holds no such law for records of this size.
-    """
-    where = f"--prior {path}"
-    if not path.is_file():
-        raise UsageError(f"{where}: no such file; give fitted, or a .npz with mean and covariance")
-    try:
-        arrays = read_npz(path)
-    except CheckpointError as error:
-        raise UsageError(f"--prior {error}") from error
-    mean, covariance = (_array(arrays, name, where) for name in ("mean", "covariance"))
-    if mean.numel() != size or covariance.shape != (size, size):
-        raise UsageError(
-            f"{where}: mean has {mean.numel()} elements and covariance shape "
-            f"{tuple(covariance.shape)}; records have {size} elements, so ({size},) and "
-            f"({size}, {size}) are needed"
-        )
-    if not torch.allclose(covariance, covariance.mT, rtol=1e-6, atol=1e-12):
-        raise UsageError(f"{where}: covariance is not symmetric")
-    prior = GaussianPrior.of_covariance(mean.flatten(), covariance, leading)
-    least = float(torch.linalg.eigvalsh(covariance)[0])
-    if prior.variance <= 0 or least < _NEGATIVE * float(prior.variances[0]):
-        raise UsageError(f"{where}: covariance is none: its least eigenvalue is {least:.3g}")
-    return prior
-
-
-def _array(arrays: dict[str, Tensor], name: str, where: str) -> Tensor:
-    if name not in arrays:
-        raise UsageError(f"{where}: no array {name!r}; it holds: {', '.join(arrays) or 'none'}")
-    array = arrays[name].double()
-    if not array.isfinite().all():
-        raise UsageError(f"{where}: {name} holds numbers that are not finite")
-    return array

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.floor.jacobians import JacobianProducts, sum_of
-from gradaudit.core.noise_laws import Noise, noise_scale
+from gradaudit.core.noise_laws import noise_scale
 from gradaudit.defenses import Chain, Defense
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.errors import NotApplicable
@@ -21,20 +21,15 @@ class Release:
 
     Attributes:
         parameters: their names.
-        records: k, how many the update is the mean of; all but one are known to the attacker. Of an
-            update that is no mean over its records, how many such updates it is the mean of.
-        scale: deviation of Gaussian, or scale of Laplace noise, in an element of the update.
-        noise: its law.
+        records: k, how many the update is the mean of; all but one are known to the attacker.
+        scale: deviation of Gaussian noise in an element of the update.
         clip: L2 norm that each of these is clipped to; None for no clipping.
-        of_each: whether each gets noise of its own.
     """
 
     parameters: tuple[str, ...]
     records: int
     scale: float
-    noise: Noise = "gaussian"
     clip: float | None = None
-    of_each: bool = False
 
     @property
     def members(self) -> frozenset[str]:
@@ -47,11 +42,7 @@ class Release:
 
     @property
     def fisher(self) -> float:
-        """Factor from JᵀJ of a record's (clipped) gradient to the Fisher information.
-
-        1/s² for noise of deviation s, and for Laplace noise of scale s. A mean of k Laplace numbers
-        of scale s√k, of noise on each record, has at most that (Stam 1959: 1/information adds).
-        """
+        """Factor from JᵀJ of a record's (clipped) gradient to the Fisher information."""
         scale = self.records * self.scale
         return 1 / scale / scale
 
@@ -62,13 +53,8 @@ class Release:
 
     @property
     def shift(self) -> float:
-        """The reach over the noise's scale, at most; of a clipped part.
-
-        Of Laplace noise on each record only the record's own is counted, of scale s√k/k in the
-        mean: a sum of several is no Laplace noise.
-        """
-        alone = self.noise == "laplace" and self.of_each
-        return (self.reach or 0.0) / (self.scale / self.records**0.5 if alone else self.scale)
+        """The reach over the noise's deviation, of a clipped part."""
+        return (self.reach or 0.0) / self.scale
 
 
 def releases_of(
@@ -79,13 +65,13 @@ def releases_of(
     Args:
         chain: what each client does to its update.
         parameters: that are shared.
-        records: in a client's update; 1 where that is no mean over them.
+        records: in a client's update.
         sigma: deviation of Gaussian noise on the mean update, instead of a defense's.
         clients: how many clients' updates are averaged.
 
     Raises:
-        NotApplicable: noise is added where another defense acted before, or two add some, or what
-            comes after knows more than the update.
+        NotApplicable: the noise is not Gaussian, another defense acted before it, two add some, or
+            what comes after knows more than the update.
     """
     if sigma > 0:
         if chain.acting:
@@ -103,8 +89,7 @@ def releases_of(
     for defense, names in noisy.items():
         o = defense.options
         scale = noise_scale(o.per, o.sigma, records) / clients**0.5
-        kind = o.noise, o.clip, o.per == "record" or clients > 1
-        found.append(Release(tuple(names), records * clients, scale, *kind))
+        found.append(Release(tuple(names), records * clients, scale, o.clip))
     return tuple(found)
 
 
@@ -112,6 +97,8 @@ def _noise_of(defenses: Sequence[Defense[Any]]) -> DpNoise | None:
     noisy = [defense for defense in defenses if isinstance(defense, DpNoise)]
     if not noisy or noisy[0].options.sigma == 0:
         return None
+    if noisy[0].options.noise != "gaussian":
+        raise NotApplicable(f"--defense {noisy[0]}: a floor is known under Gaussian noise alone")
     first, *others = defenses
     if first is not noisy[0] or len(noisy) > 1:
         culprit = first if first is not noisy[0] else noisy[1]
@@ -150,21 +137,6 @@ def clipped(
             mixed = part.along.unsqueeze(2) * radial.unsqueeze(1)
             outer = part.energy[:, None, None] * radial.unsqueeze(2) * radial.unsqueeze(1)
             found[name] = shrink * (part.products - mixed - mixed.mT + outer)
-    return found
-
-
-def shrunk(
-    moved: Mapping[str, JacobianProducts], layers: Sequence[Layer], clips: Sequence[Release]
-) -> dict[str, Tensor]:
-    """Compute JᵀJ of every layer's gradient times the square of what a clip leaves of its length.
-
-    Where the clip begins this has no jump, as ``clipped`` has. Of the same shape.
-    """
-    found: dict[str, Tensor] = {}
-    for parts, bound in _together(moved, layers, clips):
-        energy = sum_of(list(parts.values())).energy
-        left = torch.ones_like(energy) if bound is None else bound**2 / energy.clamp(min=bound**2)
-        found |= {name: left[:, None, None] * part.products for name, part in parts.items()}
     return found
 
 

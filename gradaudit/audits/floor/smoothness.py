@@ -53,7 +53,6 @@ mkldnn_max_pool2d adaptive_max_pool2d adaptive_max_pool3d max min maximum minimu
 softshrink
 """
 """Continuous all the same."""
-_BENT = ("elu", "celu")
 _CONSTANT = """
 empty_like zeros_like ones_like full_like new_empty new_zeros new_ones new_full empty_strided
 new_empty_strided
@@ -81,17 +80,6 @@ def jumps(
     return {layer.name: why for layer in layers if (why := watch.why(layer.name))}
 
 
-def bends(view: FunctionalModel, records: Tensor, labels: Tensor) -> bool:
-    """Whether derivatives of gradients jump though gradients do not, as those of ELU and CELU do.
-
-    Args:
-        view: the model.
-        records: one or more, as ``view.cast`` gives them.
-        labels: theirs.
-    """
-    return _watched(view, records, labels).bent
-
-
 def _watched(view: FunctionalModel, records: Tensor, labels: Tensor) -> "_Watch":
     watch = _Watch()
     with torch.no_grad():
@@ -112,7 +100,6 @@ class _Watch(OperatorMode):  # type: ignore[no-untyped-call]
         entered: names of those that have run or are running, with why their gradients may jump.
         kinks: what was found, in words.
         everywhere: why all gradients may jump: something that may not even be continuous.
-        bent: whether something has a second derivative that jumps.
     """
 
     def __init__(self) -> None:
@@ -121,7 +108,6 @@ class _Watch(OperatorMode):  # type: ignore[no-untyped-call]
         self.entered: dict[str, str] = {}
         self.kinks: list[str] = []
         self.everywhere = ""
-        self.bent = False
 
     def why(self, layer: str) -> str:
         """Why a layer's gradient may jump; a layer that was not seen to run is before all."""
@@ -140,7 +126,6 @@ class _Watch(OperatorMode):  # type: ignore[no-untyped-call]
         name = operator.overloadpacket.__name__.removesuffix("_")
         if (_real(output) and not _smooth(name, args)) or _decides(name, output, args):
             self._found(name)
-        self.bent |= name in _BENT
         return output
 
     def _found(self, name: str) -> None:

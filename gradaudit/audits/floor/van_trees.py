@@ -1,6 +1,6 @@
 """The van Trees inequality for a noisy update: how far from a record any attacker stays.
 
-An attacker sees g(x) + σn and knows all else: weights, label, companions, noise law, and the prior
+An attacker sees g(x) + σn and knows all else: weights, label, other records, noise, and the prior
 N(m, C) of x. With Ã = C^½ E[JᵀJ] C^½ / σ², the expectation over x of the prior, in the prior's
 own directions (``GaussianPrior``):
 
@@ -22,13 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.audits.floor.functionals import Functional, share
+from gradaudit.audits.floor.functionals import Functional
 from gradaudit.audits.floor.information import Information
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.rate_distortion import UpdateLaw, bounds_by_law
 from gradaudit.core.statistics.intervals import skewed
 
-_FOLDS, _UNIT = 8, 4
+_FOLDS = 8
 _OWN, _SCALED, _OTHERS = 0.45, 0.45, 0.05
 """What a unit's information is guessed from: its other half, and that of other units, scaled to the
 trace of that half and as it is, which keeps what a small half missed from weighing too much."""
@@ -48,12 +47,9 @@ class Estimate:
 
 
 def van_trees_bound(
-    functional: Functional,
-    information: Information | None,
-    prior: GaussianPrior,
-    law: UpdateLaw | None = None,
+    functional: Functional, information: Information, prior: GaussianPrior
 ) -> Estimate:
-    """The best of several bounds: without a genie, with one, with weights, and by the update's law.
+    """Bound by the van Trees inequality, without a genie or with one.
 
     F(Â) itself errs on the wrong side on average: F is convex (Jensen), and Â misses directions.
     But a convex F lies above its tangents, F(A) ≥ F(B) + ⟨F′(B), A − B⟩ whatever B is, and the
@@ -65,16 +61,14 @@ def van_trees_bound(
     Hall's interval is for skewed numbers, as those of units are: few records tell much. Of 16 units
     of one direction with lognormal information (deviation 1) its end is beyond the truth in 1.8 to
     4.6 % of 2,000 audits, Student's in 2.6 to 6.8 % (2.5 % nominal); of 4 units in 2.9 to 7.8 and
-    3.2 to 9.1 %. Of 16 and 64 records of trained networks it is in 0 to 3.0 %, and Student's in 0
-    to 2.7 % (``benchmarks/coverage/floors.py``, its part ``coverage``).
+    3.2 to 9.1 % (``benchmarks/coverage/floors.py``, its part ``lognormal``).
 
     Args:
         functional: what is bounded.
-        information: of the update; None where gradients jump, which leaves the law alone.
+        information: of the update.
         prior: of the records.
-        law: of the update; what it says is left out without.
     """
-    numbers = unit_numbers(functional, information, prior, law)
+    numbers = unit_numbers(functional, information, prior)
     value = float(numbers.mean())
     safe = skewed(numbers)[0 if functional.sign > 0 else 1]
     value, safe = (min(max(0.0, x), functional.most) for x in (value, safe))
@@ -82,22 +76,15 @@ def van_trees_bound(
 
 
 def unit_numbers(
-    functional: Functional,
-    information: Information | None,
-    prior: GaussianPrior,
-    law: UpdateLaw | None,
+    functional: Functional, information: Information, prior: GaussianPrior
 ) -> NDArray[np.float64]:
     """Every unit's number, (units,); each fold uses the bound that others find best.
 
     Best is the one with the best mean less its standard error: few units tell little.
     """
-    count = _units(information, law)
-    each, folds = list[Tensor](), torch.arange(count) % min(_FOLDS, count)
-    if information is not None:
-        each += _by_information(functional, information, prior, folds)
-    if law is not None and len(law.gram) >= count:
-        by_share = functional is share
-        each += bounds_by_law(law, count, prior, of_share=by_share, folds=min(_FOLDS, count))
+    count = len(information.halves)
+    folds = torch.arange(count) % min(_FOLDS, count)
+    each = _by_information(functional, information, prior, folds)
     bounds, found = functional.sign * torch.stack(each), torch.empty(count, dtype=torch.float64)
     for fold in range(min(_FOLDS, count)):
         others = bounds[:, folds != fold]
@@ -108,33 +95,17 @@ def unit_numbers(
     return numbers
 
 
-def _units(information: Information | None, law: UpdateLaw | None) -> int:
-    if information is not None:
-        return len(information.halves)
-    assert law is not None, "a bound needs an update's information or its law"
-    return len(law.gram) // _UNIT
-
-
 def _by_information(
     functional: Functional, information: Information, prior: GaussianPrior, folds: Tensor
 ) -> list[Tensor]:
-    """Compute each unit's bounds: without a genie, with one, and with weights of the records.
-
-    The weights' are beside tangents of ((I + A)⁻¹)ⱼⱼ at the other folds' mean, (units, probes).
-    """
-    units, unit = information.units, torch.eye(information.units.shape[1]).to(information.units)
+    """Compute each unit's bounds: without a genie, and with one."""
+    units = information.units
     plain, told = torch.empty(2, len(folds), dtype=units.dtype)
-    by_direction = torch.empty(units.shape[:2], dtype=units.dtype)
     for fold in range(int(folds.max()) + 1):
         held, others = folds == fold, units[folds != fold].mean(dim=0)
         plain[held] = functional.tangent(others, units[held], prior)
         told[held] = _bounds(functional, information.halves[held], others, information, prior)
-        inverse = torch.linalg.inv(unit + others)
-        around = inverse @ (units[held] + unit) @ inverse
-        by_direction[held] = 2 * inverse.diagonal() - around.diagonal(dim1=1, dim2=2)
-    if functional is not share or information.local is None:
-        return [plain, told]
-    return [plain, told, *information.local.floors(folds, by_direction, prior)]
+    return [plain, told]
 
 
 def _bounds(

@@ -1,1 +1,1 @@
-"""What of a report is drawn: curves of a sweep, brackets, and how well readers rank."""
+"""What of a report is drawn: curves of a sweep, and how well readers rank."""
