@@ -7,8 +7,9 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+import torch
 
-from gradaudit import testing
+from gradaudit import Target, testing
 from gradaudit.attacks.reconstruction import base as attacks
 from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.audits import audits
@@ -16,7 +17,7 @@ from gradaudit.audits.dp_audit.mechanisms import mechanisms
 from gradaudit.core.user_code import load_callable
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses
-from gradaudit.errors import UsageError
+from gradaudit.errors import AuditError, UsageError
 from gradaudit.families import families
 from gradaudit.federation.algorithms import algorithms
 from gradaudit.formats import formats
@@ -179,8 +180,8 @@ def test_a_small_part_keeps_the_contract(tmp_path: Path, source: str, line: str)
         ),
         (FORMAT, "return 3", 12, "render returns no text that ends with a newline"),
         (FORMAT, 'return f"{next(count)}\\n"', 12, "another text for the same report"),
-        (ATTACK, "return zeros", 10, "run returns Tensor; Candidates are needed"),
-        (ATTACK, "return Candidates(zeros[0], None, scores, diverged)", 10, "not (1, 1, 6)"),
+        (ATTACK, "return zeros", 5, "run returns Tensor, not Candidates"),
+        (ATTACK, "return Candidates(zeros[0], None, scores, diverged)", 5, "(mine.py, line 10)"),
         (ATTACK, "return Candidates(zeros, None, scores[:1], diverged)", 10, "scores are (1,)"),
         (
             ATTACK,
@@ -241,6 +242,36 @@ def test_what_a_part_fails_to_declare_is_named(
 def test_an_error_in_a_part_names_its_line(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"AttributeError: .* \(mine\.py, line 12\)"):
         check_part(part_of(tmp_path, DEFENSE.format("return gradients / records.sigma")))
+
+
+def test_a_defense_of_another_shape_is_named_when_it_is_used(tmp_path: Path) -> None:
+    mine = part_of(tmp_path, DEFENSE.format("return gradients[:, :2]"))
+    model, inputs = torch.nn.Linear(4, 3), torch.eye(4)
+    target = Target(model, (inputs, torch.arange(4) % 3), defenses=[mine()])
+    with pytest.raises(AuditError) as caught:
+        target.update(inputs[:1], torch.tensor([0]))
+    shapes = "apply returns (1, 2) for updates of shape (1, 12)"
+    assert str(caught.value) == f"--defense mine: {shapes} (mine.py, line 11)"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("return zeros", "run returns Tensor, not Candidates"),
+        ("return Candidates(zeros[0], None, scores, diverged)", "inputs of shape (1, 4), not"),
+    ],
+)
+def test_an_attack_that_returns_something_else_is_named_when_it_is_used(
+    tmp_path: Path, line: str, fault: str
+) -> None:
+    mine = part_of(tmp_path, ATTACK.replace("{}", line))
+    inputs, labels = torch.eye(4), torch.arange(4) % 3
+    target = Target(torch.nn.Linear(4, 3), (inputs, labels))
+    with pytest.raises(AuditError) as caught:
+        mine()(target, target.update(inputs[:1], labels[:1]))
+    assert fault in str(caught.value)
+    assert str(caught.value).startswith("mine: ")
+    assert str(caught.value).endswith("inputs (restarts, 1, 4) (mine.py, line 10)")
 
 
 @pytest.mark.parametrize("part", [3, int, Path])

@@ -168,6 +168,16 @@ def library(module: str, extra: str, asked: str) -> Any:
         raise UsageError(f"{asked}: {name} {why}; install gradaudit[{extra}]") from error
 
 
+def source_line(thing: Any) -> str:
+    """Returns `` (FILE, line N)`` of a class or function; empty where there is no source."""
+    source = inspect.unwrap(getattr(thing, "__func__", thing))
+    try:
+        file, line = inspect.getsourcefile(source), inspect.getsourcelines(source)[1]
+    except (OSError, TypeError):
+        return ""
+    return f" ({Path(str(file)).name}, line {line})"
+
+
 def _leave_out(what: str, remedy: str) -> None:
     warnings.warn(f"{what}, and is left out; {remedy}", PartWarning, stacklevel=2)
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradaudit.core.parts import source_line
 from gradaudit.core.text import listed
 from gradaudit.defenses.base import Defense, module_of
-from gradaudit.errors import UsageError
+from gradaudit.errors import AuditError, UsageError
 
 Update = dict[str, Tensor]
 Generators = Callable[[int, str], torch.Generator]
@@ -148,13 +149,30 @@ def _applied(
 ) -> Update:
     if defense.scope == "update" and chosen:
         whole = torch.cat(list(chosen.values()), dim=1)
-        done = defense.apply(whole, records=records, generator=generator(""))
+        done = _defended(defense, whole, records, generator(""))
         sizes = [rows.shape[1] for rows in chosen.values()]
         return dict(zip(chosen, torch.split(done, sizes, dim=1), strict=True))
     return {
-        name: defense.apply(rows, records=records, generator=generator(name))
-        for name, rows in chosen.items()
+        name: _defended(defense, rows, records, generator(name)) for name, rows in chosen.items()
     }
+
+
+def _defended(
+    defense: Defense[Any], rows: Tensor, records: int, generator: torch.Generator
+) -> Tensor:
+    """Apply a defense to updates (batches, elements).
+
+    Raises:
+        AuditError: it returns another shape; the message names it, and its file and line.
+    """
+    done: Any = defense.apply(rows, records=records, generator=generator)
+    if isinstance(done, Tensor) and done.shape == rows.shape:
+        return done
+    shape = tuple(done.shape) if isinstance(done, Tensor) else type(done).__name__
+    raise AuditError(
+        f"--defense {defense}: apply returns {shape} for updates of shape {tuple(rows.shape)}"
+        f"{source_line(type(defense).apply)}"
+    )
 
 
 def _rescaled(defense: Defense[Any], chosen: Update) -> Update:

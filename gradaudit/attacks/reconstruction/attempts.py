@@ -70,7 +70,7 @@ def attempt(
     """
     view = observed.view
     with one_thread():
-        candidates = method.run(view, execution)
+        candidates = method.checked(method.run(view, execution), view)
     if not scored:
         return Attempt(candidates, {}, None)
     pictures = view.pictures and view.bounds == (0.0, 1.0)
@@ -89,7 +89,7 @@ def rebuilt(method: Method, observed: AttackedBatch, execution: Execution) -> Te
         NotApplicable: the method says nothing about this batch.
     """
     with one_thread():
-        made = method.run(observed.view, execution)
+        made = method.checked(method.run(observed.view, execution), observed.view)
     nothing = torch.full_like(made.inputs[0], torch.nan)
     return (nothing if made.records is None else made.records).cpu()
 
@@ -118,7 +118,7 @@ def recovered_labels(
         if (fixed := Targets.of(view, labels).fixed) is not None:
             return fixed, None
     with one_thread():
-        candidates = method.run(view, execution)
+        candidates = method.checked(method.run(view, execution), view)
     if candidates.labels is None:
         raise NotApplicable(f"{method.name} names no labels")
     if candidates.answer is None:
@@ -249,7 +249,8 @@ def _candidates(
         draws = sequence(execution.seed, "success", "attack", index)
         try:
             with one_thread():
-                candidates.append(method.run(view, replace(execution, seed=draws)))
+                found = method.run(view, replace(execution, seed=draws))
+            candidates.append(method.checked(found, view))
         except NotApplicable as error:
             candidates.append(None)
             why = str(error)

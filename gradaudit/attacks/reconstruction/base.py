@@ -10,10 +10,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, JsonValue
 from torch import Tensor
 
+from gradaudit.core.parts import source_line
 from gradaudit.core.randomness import Seed, torch_rng
 from gradaudit.core.specs import configured
 from gradaudit.data.records import Feature
-from gradaudit.errors import UsageError
+from gradaudit.errors import AuditError, UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
 from gradaudit.sharing.protocol import LocalTraining, mean_update
@@ -348,7 +349,7 @@ class Reconstruction(ABC, Generic[O]):
             UsageError: the update does not fit the model.
         """
         view = target.view(update, batch=batch, labels=labels)
-        return self.run(view, Execution(seed, jobs, progress or Silent()))
+        return self.checked(self.run(view, Execution(seed, jobs, progress or Silent())), view)
 
     @abstractmethod
     def run(self, view: AttackerView, execution: Execution) -> Candidates:
@@ -362,6 +363,23 @@ class Reconstruction(ABC, Generic[O]):
             NotApplicable: the attack says nothing about this model or update; the message says
                 why.
         """
+
+    def checked(self, found: Any, view: AttackerView) -> Candidates:
+        """Return what ``run`` found, which has to be candidates of the view's shape.
+
+        Raises:
+            AuditError: it is not; the message names the attack, and the file and line of ``run``.
+        """
+        shape = (view.batch, *view.shape)
+        if isinstance(found, Candidates) and tuple(found.inputs.shape[1:]) == shape:
+            return found
+        what = type(found).__name__
+        if isinstance(found, Candidates):
+            what = f"inputs of shape {tuple(found.inputs.shape)}"
+        raise AuditError(
+            f"{self.name}: run returns {what}, not Candidates with inputs (restarts, "
+            f"{', '.join(map(str, shape))}){source_line(type(self).run)}"
+        )
 
     def steps(self) -> float:
         """About how many gradient passes over the batch ``run`` costs; for ``--dry-run``."""

@@ -273,7 +273,8 @@ class _Answer:
         """Attack the observed update."""
         with one_thread():
             execution = Execution(draws, progress=progress)
-            candidates = attack_.method.run(observed.view, execution)
+            found = attack_.method.run(observed.view, execution)
+        candidates = attack_.method.checked(found, observed.view)
         inputs, labels = None, None
         if candidates.answer is not None:
             inputs = candidates.inputs[candidates.answer].detach().cpu()
