@@ -41,7 +41,7 @@ NO_LAW = (
     "the law of a mechanism from a file, or of this middleware, is not known; where it clips and "
     "adds noise, name it as dp:clip=C,sigma=S"
 )
-UPDATE = "a client's update"
+UPDATE = "client's update"
 RELATIONS: tuple[Relation, ...] = ("replace", "remove")
 LIMITS = (
     "A bound that does not exceed a claim proves no privacy: it speaks of one pair of neighbours, "
@@ -111,7 +111,9 @@ def _with_claim(lower: Measurement, game: Game) -> Measurement:
 
 
 def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
-    """Make rows of the mechanism's guarantee for a replaced (headline) and a removed record.
+    """Make rows of the mechanism's guarantee for a replaced and a removed record.
+
+    The headline is that of the game's relation.
 
     Li24 divide epsilon by the number of the table's columns, which has no basis.
     """
@@ -136,7 +138,8 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
             reason = endless if game.mechanism.deterministic else NO_LAW
             yield from rows.skipped(reason, ["epsilon_theory", "epsilon_classical"])
             return
-        variant: Variant = {} if relation == "replace" else {"relation": relation}
+        own = relation == game.options.relation
+        variant: Variant = {} if own else {"relation": relation}
         of_relation = rows.of(variant, {"relation": relation})
         details: dict[str, JsonValue] = {
             "sensitivity_over_noise": promise.mu if math.isfinite(promise.mu) else None,

@@ -125,7 +125,7 @@ def one_run_rows(
     rows = rows.of(
         {},
         {
-            "secret": f"a {scores.unit}'s presence",
+            "secret": f"{scores.unit}'s presence",
             "mode": options.mode,
             "delta": options.delta,
             "rounds": len(scores.cosines),

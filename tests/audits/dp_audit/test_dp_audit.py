@@ -375,9 +375,10 @@ def test_opacus_divides_by_the_number_of_records_which_shows_without_any_attribu
     pytest.importorskip("opacus")
     given = {"companions": 3, "relation": "remove", "trials": 1000, "restarts": 1}
     rows = measure(mechanism="opacus:clip=1,sigma=4", claimed_epsilon=1.35, **given)
-    lower, promise = one(rows, "epsilon_lower"), one(rows, "epsilon_theory", relation="remove")
+    lower, promise = one(rows, "epsilon_lower"), one(rows, "epsilon_theory")
+    assert promise.details["relation"] == "remove"
     assert lower.value > 5 > 1.35 > promise.value
-    assert lower.details["secret"] == "a record's presence"
+    assert lower.details["secret"] == "record's presence"
     assert lower.details["exceeded"] is True
     assert one(rows, "epsilon_pair").status == "skipped"
 

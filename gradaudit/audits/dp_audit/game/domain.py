@@ -14,7 +14,7 @@ from gradaudit.errors import NotApplicable
 
 DomainName = Literal["feasible", "free"]
 
-PRESENCE, RECORD, NO_RECORD = "a record's presence", "the record", "no record"
+PRESENCE, RECORD, NO_RECORD = "record's presence", "the record", "no record"
 MAX_VALUES = 64
 """A column of numbers with more values than this is represented by so many of them."""
 
